@@ -8,6 +8,7 @@ that reaches its end gives a timer.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from parlab.formats.metric_fields import metric_field
@@ -48,8 +49,23 @@ def is_other_work(name: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _rate_field(unit: str) -> Field:
-    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit)
+def _head(unit: str) -> tuple[Field, ...]:
+    """Return the fields of rate and elapsed time."""
+    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit), _ELAPSED
+
+
+_OWN = frozenset({"step_time_s", "elapsed_s"})
+
+
+def _beside(
+    fields: tuple[Field, ...], raw: tuple[str, ...], cells: Record
+) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    """Return the fields and texts of a bar and of the cells behind it, which do not repeat those of the bar."""
+    if _OWN.isdisjoint(cells.values):
+        return fields + cells.fields, raw + cells.raw
+    names = {field.name for field in fields}
+    others = [(field, text) for field, text in zip(cells.fields, cells.raw, strict=True) if field.name not in names]
+    return fields + tuple(field for field, _ in others), raw + tuple(text for _, text in others)
 
 
 def _count(text: str, si: str) -> int:
@@ -87,16 +103,17 @@ class Bars:
         match = _BAR.search(text[:6_000]) if "%|" in text else None
         if match is None:
             return None
-        name = match["name"].strip(" :\t")
+        printed = match.groups()
+        name = printed[0].strip(" :\t")
         is_training, epoch = _work(name)
         if not is_training:
             return self._other(line, rank, name, match)
-        total = _count(match["total"], match["total_si"])
-        rate = to_float(match["rate"])
+        total = _count(printed[4], printed[5])
+        rate = to_float(printed[7])
         if not rate or total < self.total:
             return []
         self.total = total
-        record = self._step(line, rank, time, match, (rate, total, epoch))
+        record = self._step(line, rank, time, printed, (rate, total, epoch))
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
         return [] if previous is None or previous.iteration == record.iteration else [previous]
@@ -107,33 +124,30 @@ class Bars:
         return held
 
     def _step(
-        self, line: int, rank: int | None, time: str | None, match: re.Match[str],
+        self, line: int, rank: int | None, time: str | None, printed: Sequence[str],
         progress: tuple[float, int, int | None],
     ) -> Record:  # fmt: skip
         rate, total, epoch = progress
-        unit = match["unit"]
-        seconds = rate if unit.startswith("s/") else 1.0 / rate
-        fields = [_rate_field(unit)]
-        raw, values = [match["rate"]], {"step_time_s": seconds}
-        elapsed = _elapsed(match["elapsed"])
-        if elapsed is not None:
-            fields.append(_ELAPSED)
-            raw.append(match["elapsed"])
+        _, _, at, si, _, _, time_so_far, rate_text, unit, cells = printed
+        values = {"step_time_s": rate if unit[0] == "s" and unit[1] == "/" else 1.0 / rate}
+        elapsed = _elapsed(time_so_far)
+        fields: tuple[Field, ...] = _head(unit)
+        raw: tuple[str, ...] = (rate_text, time_so_far)
+        if elapsed is None:
+            fields, raw = fields[:1], raw[:1]
+        else:
             values["elapsed_s"] = elapsed
-        for record in self.cells.read(line, rank, None, match["cells"].lstrip(", ")):
-            for field, printed in zip(record.fields, record.raw, strict=True):
-                if field.name not in values:
-                    fields.append(field)
-                    raw.append(printed)
-                    values[field.name] = record.values[field.name]
-        iteration = _count(match["at"], match["si"])
+        for record in self.cells.read(line, rank, None, cells.lstrip(", ")):
+            fields, raw = _beside(fields, raw, record)
+            values = {**values, **record.values, **values}
+        iteration = _count(at, si)
         if epoch is not None:
             self.first_epoch = epoch if self.first_epoch is None else min(self.first_epoch, epoch)
             iteration += (epoch - self.first_epoch) * total
             values["epoch"] = float(epoch)
         else:
             values["total_iterations"] = float(total)
-        return Record("step", line, values, iteration, rank, time, tuple(fields), tuple(raw))
+        return Record("step", line, values, iteration, rank, time, fields, raw)
 
     @staticmethod
     def _other(line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel
+from parlab.formats.peel import peel_line
 from parlab.formats.quantities import MIB
 from parlab.formats.records import Record, figure, unread
 from parlab.formats.schema import Table
@@ -68,6 +68,17 @@ class Tests:
         table.rows.append([cell(token) for token in tokens])
         return []
 
+    def add(self, text: str) -> bool:
+        """Add the usual row, a line of whole cells and nothing else; return whether the line is one."""
+        tokens = text.split()
+        table = self.table
+        if table is None or not tokens or len(tokens) != len(table.columns) or not tokens[0].isdecimal():
+            return False
+        if len(table.rows) >= MAX_ROWS or len(text) > 4000 or "\x1b" in text or "\r" in text:
+            return False
+        table.rows.append([*map(cell, tokens)])
+        return True
+
     def close(self) -> list[Record]:
         """Return the table and its figure."""
         table, self.table = self.table, None
@@ -97,8 +108,17 @@ def _best(table: Table) -> list[Record]:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read the output of OSU Micro-Benchmarks or perftest; yield a table per test and its figure."""
     tests = Tests()
-    for line, rank, time, printed in peel(lines):
-        text = printed[:4000].rstrip()
+    for number, printed in enumerate(lines, 1):
+        if tests.add(printed):
+            continue
+        yield from _read_line(tests, number, printed)
+    yield from tests.close()
+
+
+def _read_line(tests: Tests, number: int, printed: str) -> Iterator[Record]:
+    """Read a line that may have prefixes."""
+    for line, rank, time, peeled in peel_line(number, printed):
+        text = peeled[:4000].rstrip()
         if tests.table is not None and text.lstrip()[:1].isdigit():
             yield from tests.row(line, text)
         elif title := _TITLE.match(text):
@@ -107,4 +127,3 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield from tests.header(line, text)
         elif end := ending(text):
             yield Record("end", line, data=end, rank=rank, time=time)
-    yield from tests.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from parlab.formats.peel import spliced
@@ -85,9 +86,12 @@ class _Recipe(NamedTuple):
     shown: Callable[[Sequence[str]], tuple[str, ...]] | None
 
 
+Make = Callable[[Sequence[str], int, int | None, str | None], Record | None]
+
+
 class _Layout(NamedTuple):
     match: Callable[[str], re.Match[str] | None]
-    recipes: tuple[_Recipe, ...]
+    makes: tuple[Make, ...]
     is_stamped: bool
     """Whether the lines have a time stamp in front of them."""
 
@@ -113,16 +117,17 @@ class Repeats:
 
     def fast(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Return the records of a line with a known layout; None for any other line."""
-        for index, layout in enumerate(self._layouts):
-            match = layout.match(text)
-            if match is None or layout.is_stamped != (time is not None):
+        is_stamped = time is not None
+        for layout in self._layouts:
+            if layout.is_stamped is not is_stamped or (match := layout.match(text)) is None:
                 continue
-            if index:
-                self._layouts.insert(0, self._layouts.pop(index))
+            if layout is not self._layouts[0]:
+                self._layouts.remove(layout)
+                self._layouts.insert(0, layout)
             texts = match.groups()
             records: list[Record] = []
-            for recipe in layout.recipes:
-                record = _record(recipe, texts, line, rank, time)
+            for make in layout.makes:
+                record = make(texts, line, rank, time)
                 if record is None:
                     return None
                 records.append(record)
@@ -160,17 +165,17 @@ class Repeats:
         recipes = [_recipe(old, new, plain, texts) for old, new in zip(before, after, strict=True)]
         if any(recipe is None for recipe in recipes):
             return None
-        complete = tuple(recipe for recipe in recipes if recipe is not None)
-        return _Layout(re.compile(shape + r"\s*\Z", re.ASCII).match, complete, time is not None)
+        makes = tuple(_make(recipe) for recipe in recipes if recipe is not None)
+        return _Layout(re.compile(shape + r"\s*\Z", re.ASCII).match, makes, time is not None)
 
     @staticmethod
     def _agrees(
         layout: _Layout, line: int, rank: int | None, time: str | None, text: str, records: list[Record]
     ) -> bool:
         match = layout.match(text)
-        if match is None or len(records) != len(layout.recipes):
+        if match is None or len(records) != len(layout.makes):
             return False
-        again = [_record(recipe, match.groups(), line, rank, time) for recipe in layout.recipes]
+        again = [make(match.groups(), line, rank, time) for make in layout.makes]
         return all(record is not None and same(record, other) for record, other in zip(again, records, strict=True))
 
 
@@ -296,38 +301,57 @@ def _raw(old: str, new: str, plain: tuple[str, ...], texts: tuple[str, ...]) -> 
     return None
 
 
-def _record(recipe: _Recipe, texts: tuple[str, ...], line: int, rank: int | None, time: str | None) -> Record | None:
-    """Return the record of a line whose tokens are `texts`; None if one of them is not a number for the reader."""
+def _make(recipe: _Recipe) -> Make:
+    """Return the function that makes the record of a line from its tokens.
+
+    It returns None if one of the tokens is not a number for the reader.
+    """
     kind, _, place, speaker, has_rank, stamp, has_time, fields, parts, _, names, picked, scaled, shown = recipe
-    values: dict[str, float] | None
-    try:
-        # Without `picked`, or with grouped digits, each value is converted on its own.
-        numbers = list(map(float, picked(texts))) if picked is not None else None
-    except ValueError:
-        numbers = None
-    if numbers is None:
-        values = _each(recipe, texts)
-    elif -LARGEST < sum(numbers) < LARGEST:
+    if picked is None or (parts and shown is None):
+        return partial(_record, recipe)
+    # Values are mostly shown as they are printed.
+    is_same = [part[1] for part in parts] == [value.token for value in recipe.values]
+
+    def make(texts: Sequence[str], line: int, rank: int | None, time: str | None) -> Record | None:
+        own = picked(texts)
+        try:
+            numbers = [*map(float, own)]
+            iteration = None if place is None else int(texts[place])
+            own_rank = rank if has_rank else None if speaker is None else int(texts[speaker])
+        except ValueError:  # grouped digits
+            return _record(recipe, texts, line, rank, time)
+        if not -LARGEST < sum(numbers) < LARGEST:
+            return None
+        if (iteration is not None and iteration < 0) or (own_rank is not None and own_rank < 0):
+            return None
         for at, multiplier, divisor in scaled:
             numbers[at] = numbers[at] * multiplier / divisor
-        values = dict(zip(names, numbers))  # noqa: B905 - as many names as numbers, and this is the hot loop
-    else:
-        values = None
+        raw = own if is_same else shown(texts) if shown is not None else ()
+        return Record(kind, line, dict(zip(names, numbers)), iteration, own_rank,  # noqa: B905 - the hot loop
+                      time if has_time else None if stamp is None else texts[stamp], fields, raw)  # fmt: skip
+
+    return make
+
+
+def _record(recipe: _Recipe, texts: Sequence[str], line: int, rank: int | None, time: str | None) -> Record | None:
+    """Return the record of a line, each value converted on its own; None if one is not a number for the reader."""
+    values = _each(recipe, texts)
     if values is None:
         return None
-    raw = shown(texts) if shown is not None else tuple([f"{a}{texts[index]}{b}" for a, index, b in parts])
+    place, speaker, stamp = recipe.iteration, recipe.rank, recipe.time
     try:
         iteration = None if place is None else int(texts[place])
-        own_rank = rank if has_rank else None if speaker is None else int(texts[speaker])
+        own_rank = rank if recipe.has_rank else None if speaker is None else int(texts[speaker])
     except ValueError:
         return None
     if (iteration is not None and iteration < 0) or (own_rank is not None and own_rank < 0):
         return None
-    return Record(kind, line, values, iteration, own_rank,
-                  time if has_time else None if stamp is None else texts[stamp], fields, raw)  # fmt: skip
+    raw = tuple([f"{before}{texts[index]}{behind}" for before, index, behind in recipe.raw])
+    return Record(recipe.kind, line, values, iteration, own_rank,
+                  time if recipe.has_time else None if stamp is None else texts[stamp], recipe.fields, raw)  # fmt: skip
 
 
-def _each(recipe: _Recipe, texts: tuple[str, ...]) -> dict[str, float] | None:
+def _each(recipe: _Recipe, texts: Sequence[str]) -> dict[str, float] | None:
     values: dict[str, float] = {}
     for value in recipe.values:
         if value.token < 0:

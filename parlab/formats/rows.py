@@ -13,7 +13,10 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[str]], tuple[str, ...]]:
     """Return a function that picks the texts at these places from a row."""
     if len(places) > 1:
         return itemgetter(*places)
-    return lambda texts: tuple([texts[at] for at in places])
+    if places:
+        place = places[0]
+        return lambda texts: (texts[place],)
+    return lambda _: ()
 
 
 class Columns:

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from parlab.formats import rows
 from parlab.formats.launch import typed
 from parlab.formats.metric_fields import HELD_OUT, metric_field
 from parlab.formats.names import launch_of, quantity_of_metric, setting_of
 from parlab.formats.quantities import normal, to_float
 from parlab.formats.records import Ending, Field, Record, unread
+from parlab.formats.rows import picker
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = ((re.compile(r'^\ufeff?"?Name"?,"?State"?,(?=.*(?:Runtime|Created|User|ID))'), 60),)
@@ -71,17 +73,18 @@ def _cells(text: str) -> list[str] | None:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a table of runs; yield a heading, a launch, figures in normal units and the end of each run."""
-    columns: list[Column] = []
+    runs = Runs(())
     for first, last, cells in rows_of(lines):
         if cells is None:
             yield unread(first, "not a row of comma-separated values", "")
-        elif not columns:
-            columns = [_column(name.strip().removeprefix("\ufeff")[:200]) for name in cells[:MAX_COLUMNS]]
-        elif len(cells) < len(columns):
+        elif not runs.columns:
+            runs = Runs([_column(name.strip().removeprefix("\ufeff")[:200]) for name in cells[:MAX_COLUMNS]])
+        elif len(cells) < len(runs.columns):
             if cells:
-                yield unread(first, f"a row of {len(cells)} cells under a header of {len(columns)} columns", cells[0])
+                width = len(runs.columns)
+                yield unread(first, f"a row of {len(cells)} cells under a header of {width} columns", cells[0])
         else:
-            for record in _run(first, columns, cells):
+            for record in runs.read(first, cells):
                 record.until = last
                 yield record
 
@@ -90,32 +93,83 @@ def _column(name: str) -> Column:
     return Column(name, _metric(name), HELD_OUT.match(name) is not None, bool(setting_of(name)))
 
 
-def _run(line: int, columns: Sequence[Column], cells: Sequence[str]) -> Iterator[Record]:
-    settings: dict[str, Any] = {}
-    own: list[tuple[Field, str, float]] = []
-    held_out: list[tuple[Field, str, float]] = []
-    named_settings: list[tuple[str, Any]] = []
-    for (name, field, is_held_out, is_setting), text in zip(columns, map(str.strip, cells), strict=False):
-        if not text or text == "-" or not name:
-            continue
-        if field is None:
-            settings[name] = value = _typed(text)
-            if is_setting:
-                named_settings.append((name, value))
-        elif (number := to_float(text)) is None:
-            yield unread(line, "not a finite number", f"{name}: {text}")
-        else:
-            (held_out if is_held_out else own).append((field, text, normal(number, field.scale)))
-    state, name = str(settings.pop("State", "")), str(settings.pop("Name", ""))
-    yield Record("heading", line, data=name[:200] or f"run in line {line}")
-    data = {**settings, **_normal_settings(tuple(named_settings)), "run_name": name[:200]}
-    yield Record("launch", line, data=data, opens=True)
-    if own:
-        yield _figures("metrics", line, own)
-    if held_out:
-        yield _figures("validation", line, held_out)
-    if state in _STATES:
-        yield Record("end", line, data=Ending(*_STATES[state]))
+_BLANK = frozenset({"", "-"})
+# Combinations of filled columns; the runs of a sweep share a few.
+MAX_PATTERNS = 256
+
+
+class Filled:
+    """The filled columns of a row: its settings, the known ones among them, and its metrics."""
+
+    def __init__(self, columns: Sequence[Column], blank: Sequence[bool]) -> None:
+        filled = [
+            (at, column)
+            for at, (column, is_blank) in enumerate(zip(columns, blank, strict=True))
+            if not is_blank and column.name
+        ]
+        settings = [(at, column.name) for at, column in filled if column.field is None]
+        self.names = [name for _, name in settings]
+        self.settings = picker([at for at, _ in settings])
+        known = [at for at, column in filled if column.field is None and column.is_setting]
+        self.known_names = [columns[at].name for at in known]
+        self.known = picker(known)
+        metrics = [(at, column.field, column.is_held_out) for at, column in filled if column.field is not None]
+        self.metrics = [
+            (kind, rows.Columns([at for at, _, held in metrics if held is side], fields))
+            for kind, side in _SIDES
+            if (fields := [field for _, field, held in metrics if held is side])
+        ]
+
+    def figures(self, line: int, cells: Sequence[str]) -> list[Record]:
+        """Return the metrics of a row, and what is no number."""
+        records: list[Record] = []
+        bad: list[Record] = []
+        for kind, columns in self.metrics:
+            read = columns.read(cells)
+            if read is not None:
+                records.append(Record(kind, line, read[0], fields=columns.fields, raw=read[1]))
+                continue
+            good: list[tuple[Field, str, float]] = []
+            for field, text in zip(columns.fields, columns.pick(cells), strict=True):
+                number = to_float(text)
+                if number is None:
+                    bad.append(unread(line, "not a finite number", f"{field.key}: {text}"))
+                else:
+                    good.append((field, text, normal(number, field.scale)))
+            records += [_figures(kind, line, good)] if good else []
+        return bad + records
+
+
+_SIDES: tuple[tuple[Literal["metrics", "validation"], bool], ...] = (("metrics", False), ("validation", True))
+
+
+class Runs:
+    """Reads the rows under one header."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = columns
+        self.patterns: dict[tuple[bool, ...], Filled] = {}
+
+    def read(self, line: int, row: Sequence[str]) -> list[Record]:
+        """Return heading, launch, figures and end of one run."""
+        cells = [*map(str.strip, row[: len(self.columns)])]
+        blank = tuple([text in _BLANK for text in cells])
+        filled = self.patterns.get(blank)
+        if filled is None:
+            filled = Filled(self.columns, blank)
+            if len(self.patterns) < MAX_PATTERNS:
+                self.patterns[blank] = filled
+        settings = dict(zip(filled.names, map(_typed, filled.settings(cells)), strict=True))
+        known = tuple(zip(filled.known_names, map(_typed, filled.known(cells)), strict=True))
+        state, name = str(settings.pop("State", "")), str(settings.pop("Name", ""))
+        settings.update(_normal_settings(known))
+        settings["run_name"] = name[:200]
+        return [
+            Record("heading", line, data=name[:200] or f"run in line {line}"),
+            Record("launch", line, data=settings, opens=True),
+            *filled.figures(line, cells),
+            *([Record("end", line, data=Ending(*_STATES[state]))] if state in _STATES else []),
+        ]
 
 
 _typed = lru_cache(maxsize=8192)(typed)

@@ -19,7 +19,7 @@ from parlab.formats.counters import Counter, counter_in, parts_of
 from parlab.formats.endings import ending
 from parlab.formats.metric_fields import CLOCKS, HELD_OUT, metric_field
 from parlab.formats.pairs import Pair, pairs, pairs_and_rest
-from parlab.formats.peel import peel
+from parlab.formats.peel import peel_line
 from parlab.formats.quantities import normal, slug, to_float, unit_of
 from parlab.formats.ranklines import Clock
 from parlab.formats.records import Field, Kind, Record, unread
@@ -74,8 +74,13 @@ class Dialect:
     def read(self, lines: Iterable[str], /) -> Iterator[Record]:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
         parser = Parser(self)
-        for line, rank, time, text in peel(lines):
-            yield from parser.feed(line, rank, time, text)
+        for number, line in enumerate(lines, 1):
+            records = parser.repeated(number, line)
+            if records is not None:
+                yield from records
+                continue
+            for _, rank, time, text in peel_line(number, line):
+                yield from parser.feed(number, rank, time, text)
         yield from parser.finish()
 
     def field(self, cell: Pair) -> Field:
@@ -105,6 +110,13 @@ class Parser:
         self.clock = Clock()
         self.epoch: int | None = None
 
+    def repeated(self, line: int, text: str) -> list[Record] | None:
+        """Read a line as it is printed, if lines without a prefix have had its layout; None for any other line."""
+        if self.block is not None:
+            return None
+        records = self.repeats.fast(line, None, None, text)
+        return records if records is None else self._counted(records)
+
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
         if self.block is not None and (cell := _BLOCK_CELL.match(text[:400])):
@@ -128,7 +140,10 @@ class Parser:
         if "poch" in text and (head := _EPOCH.match(text[:80])):
             self.epoch = int(head[1])
             return []
-        records = self.repeats.read(line, rank, time, text)
+        return self._counted(self.repeats.read(line, rank, time, text))
+
+    def _counted(self, records: list[Record]) -> list[Record]:
+        """Number the steps of a counter that begins again in every epoch."""
         if not records or "in_epoch" not in records[0].values:
             return records
         for record in records:
