@@ -7,6 +7,7 @@ from django.core.asgi import get_asgi_application
 
 from parlab.limits import BodyLimit
 
+os.umask(0o077)  # as in manage.py
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 django_application = get_asgi_application()
 

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.app.amqp import AMQP
 
 from parlab.refusals import refuse
@@ -39,6 +39,13 @@ class GuardedAMQP(AMQP):
     """Connections that refuse messages which make no sense, instead of ending the worker."""
 
     Connection = guarded(_problem, lambda queue, reason, raw: refuse(queue, reason, size=len(raw), sample=raw))
+
+
+@signals.beat_init.connect
+@signals.worker_init.connect
+def write_private_files(**_: Any) -> None:
+    """Let files of this process be readable by its account only, as in manage.py."""
+    os.umask(0o077)
 
 
 app = Celery("parlab", amqp=GuardedAMQP)

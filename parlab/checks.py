@@ -39,6 +39,25 @@ def data_directory_is_writable(**_: Any) -> list[CheckMessage]:
     ]
 
 
+@register(Tags.security)
+def data_is_private(**_: Any) -> list[CheckMessage]:
+    """Check that other accounts of this machine can read neither the keys nor the embedded database."""
+    directory = Path(settings.DATA_DIR)
+    if directory.is_dir() and not directory.stat().st_mode & 0o077:
+        return []
+    names = ("secret_key", "node_key", "redis_url", "parlab.sqlite3")
+    paths = [path for path in (directory / name for name in names) if path.is_file() and path.stat().st_mode & 0o077]
+    if not paths:
+        return []
+    return [
+        Warning(
+            f"other accounts of this machine can read {', '.join(map(str, paths))}",
+            hint=f"Run chmod 700 {directory}, and replace the keys if somebody may have read them.",
+            id="parlab.W002",
+        )
+    ]
+
+
 @register()
 def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
     """Check the upload limit: a limit of zero would refuse every import."""

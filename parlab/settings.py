@@ -211,6 +211,10 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "parlab.api.schema.add_refusals",
+    ],
 }
 
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
@@ -297,10 +301,20 @@ USE_I18N = False
 USE_TZ = True
 
 # --- logging ---------------------------------------------------------------------------------------------------------
+_REFUSING_LOGGERS = [
+    "request",
+    *(
+        f"security.{name}"
+        for name in ("csrf", "DisallowedHost", "RequestDataTooBig", "TooManyFieldsSent", "SuspiciousOperation")
+    ),
+]
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "filters": {"refusals": {"()": "parlab.refused_requests.RefusedRequests"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # A filter of a logger does not see what its children log, so each one that logs refusals is named.
+    "loggers": {f"django.{name}": {"filters": ["refusals"]} for name in _REFUSING_LOGGERS},
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }

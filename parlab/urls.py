@@ -11,3 +11,5 @@ urlpatterns = [
     path("", include("parlab.demo.urls")),
     path("", include("parlab.pages.urls")),
 ]
+
+handler404 = "parlab.api.errors.unknown_address"

@@ -161,7 +161,7 @@ class Daemon:
         if order is None:
             return
         try:
-            answer = self._keys.offer(order.key_id, int(order.public, 16))
+            answer = self._keys.offer(order.key_id, order.public)
             if answer is not None:
                 self._broker.send_enrol(Enrol(key_id=order.key_id, public=answer))
         except (ValueError, OSError, BrokerAway) as error:

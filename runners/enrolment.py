@@ -6,11 +6,12 @@ import logging
 import time
 from pathlib import Path
 
+from runners.agreement import new_pair
 from runners.broker import Broker
 from runners.keys import NodeKeys
 from runners.protocol import Enrol
 from runners.shipping import BrokerAway
-from runners.trust import Key, code_key, new_pair
+from runners.trust import Key, code_key
 
 ANSWER_WITHIN_S = 60.0
 REPEAT_S = 5.0
@@ -28,18 +29,17 @@ def enrol(state_dir: Path, node: str, code: str, redis_url: str) -> int:
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = NodeKeys(state_dir, node, None)
     broker, pair, signer = Broker(redis_url, node), new_pair(), Key(key_id, code_key(secret, node, key_id))
-    public = f"{pair.public:x}"
     deadline, sent_at = time.monotonic() + ANSWER_WITHIN_S, float("-inf")
     while (now := time.monotonic()) < deadline:
         try:
             if now - sent_at > REPEAT_S:
-                broker.send_enrol(Enrol(key_id=key_id, public=public), signer)
+                broker.send_enrol(Enrol(key_id=key_id, public=pair.public), signer)
                 sent_at = now
-            answer = broker.enrolled(key_id, public, signer)
+            answer = broker.enrolled(key_id, pair.public, signer)
         except BrokerAway as error:
             raise ValueError(f"REDIS_URL cannot be reached: {error}; check it and the network") from None
         if answer is not None:
-            keys.enrol(pair, key_id, int(answer, 16))
+            keys.enrol(pair, key_id, answer)
             log.info("node %s is enrolled; start its daemon on %s without PARLAB_NODE_KEY", node, state_dir)
             return 0
         time.sleep(0.2)

@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from runners.agreement import Pair, agreed_key, new_pair
 from runners.rundir import write_atomically
-from runners.trust import Key, Pair, Untrusted, agreed_key, new_pair, shared_key
+from runners.trust import Key, Untrusted, shared_key
 
 KEY_FILE = "key.json"
 
@@ -54,7 +55,7 @@ class NodeKeys:
             self._store()
             return True
 
-    def offer(self, key_id: str, public: int) -> str | None:
+    def offer(self, key_id: str, public: str) -> str | None:
         """Agree on the next key with the server's public value; return the node's, the same for the same key.
 
         None if the key is already the current one.
@@ -64,11 +65,11 @@ class NodeKeys:
                 return None
             if self._next is None or self._next.id != key_id:
                 pair = new_pair()
-                self._next, self._answer = agreed_key(pair, public, self._node, key_id), f"{pair.public:x}"
+                self._next, self._answer = agreed_key(pair, public, self._node, key_id), pair.public
                 self._store()
             return self._answer
 
-    def enrol(self, pair: Pair, key_id: str, public: int) -> None:
+    def enrol(self, pair: Pair, key_id: str, public: str) -> None:
         """Store the first key of this node's own."""
         with self._lock:
             self._own, self._next = agreed_key(pair, public, self._node, key_id), None

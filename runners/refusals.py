@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from runners.protocol import Refused
 
@@ -22,6 +22,39 @@ def printable(raw: bytes) -> str:
     return raw[:MAX_SAMPLE_BYTES].decode("ascii", "backslashreplace").replace("\x00", "\\x00")
 
 
+def more(count: int) -> str:
+    """Say in a log line how many lines like it were left out."""
+    return f"; {count} more in the minute before" if count else ""
+
+
+class OncePerMinute:
+    """Chooses what is logged of a flood: what comes first in a minute, by key. May be used from several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._logged: dict[Hashable, tuple[float, int]] = {}
+
+    def admit(self, key: Hashable) -> int | None:
+        """Return None if a key was admitted within the last minute, else how often it was not since then.
+
+        With MAX_KEYS keys in one minute, further ones are not admitted.
+        """
+        now = self._clock()
+        with self._lock:
+            at, count = self._logged.get(key, (0.0, 0))
+            if 0 <= now - at < LOG_EVERY_S:
+                self._logged[key] = at, count + 1
+                return None
+            if len(self._logged) >= MAX_KEYS:
+                recent = {each: entry for each, entry in self._logged.items() if 0 <= now - entry[0] < LOG_EVERY_S}
+                self._logged = recent
+            if key not in self._logged and len(self._logged) >= MAX_KEYS:
+                return None
+            self._logged[key] = now, 0
+            return count
+
+
 class Refusals:
     """Refusals that were not stored or sent yet. May be used from several threads."""
 
@@ -30,7 +63,7 @@ class Refusals:
         self._clock = clock
         self._lock = threading.Lock()
         self._pending: dict[_Key, Refused] = {}
-        self._logged: dict[_Key, tuple[float, int]] = {}
+        self._logged = OncePerMinute(clock)
         self._taken_at = float("-inf")
 
     def add(self, queue: str, reason: str, *, sender: str = "", size: int = 0, sample: bytes = b"") -> None:
@@ -63,18 +96,8 @@ class Refusals:
             return [self._pending.pop(key) for key in keys]
 
     def _report(self, key: _Key) -> None:
-        now = self._clock()
-        with self._lock:
-            at, count = self._logged.get(key, (0.0, 0))
-            is_due = not 0 <= now - at < LOG_EVERY_S
-            if is_due and len(self._logged) >= MAX_KEYS:
-                recent = {each: entry for each, entry in self._logged.items() if 0 <= now - entry[0] < LOG_EVERY_S}
-                self._logged = recent
-            if is_due and key not in self._logged and len(self._logged) >= MAX_KEYS:
-                return
-            self._logged[key] = (now, 0) if is_due else (at, count + 1)
-        if is_due:
+        count = self._logged.admit(key)
+        if count is not None:
             queue, sender, reason = key
-            more = f"; {count} more in the minute before" if count else ""
             name = sender or "unknown sender"
-            self._log.warning("refused a message of %s in queue %s: %s%s", name, queue, reason, more)
+            self._log.warning("refused a message of %s in queue %s: %s%s", name, queue, reason, more(count))

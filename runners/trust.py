@@ -2,8 +2,8 @@
 
 An envelope is {"version", "node", "key", "payload", "signature"}: HMAC-SHA256 with the key of the node over the
 payload, a JSON text with version, node, purpose, time, number and content. The number of messages of a node rises;
-that of a message to a node is random and accepted once. Keys are agreed with Diffie-Hellman (RFC 3526, group 14),
-authenticated by a one-time code or the previous key, so that no key ever passes through Redis. Standard library only.
+that of a message to a node is random and accepted once. How both sides agree on a key: runners/agreement.py. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -22,18 +22,6 @@ LIFETIME_S = 600.0
 """A message older than this is refused, except a batch, which may wait for the server."""
 SHARED = ""
 """Id of the key that is derived from the shared key of small teams."""
-
-_PRIME = int(
-    "FFFFFFFFFFFFFFFFC90FDAA22168C234C4C6628B80DC1CD129024E088A67CC74020BBEA63B139B22514A08798E3404DD"
-    "EF9519B3CD3A431B302B0A6DF25F14374FE1356D6D51C245E485B576625E7EC6F44C42E9A637ED6B0BFF5CB6F406B7ED"
-    "EE386BFB5A899FA5AE9F24117C4B1FE649286651ECE45B3DC2007CB8A163BF0598DA48361C55D39A69163FA8FD24CF5F"
-    "83655D23DCA3AD961C62F356208552BB9ED529077096966D670C354E4ABC9804F1746C08CA18217C32905E462E36CE3B"
-    "E39E772C180E86039B2783A2EC07A28FB5C55DF06F4C52C9DE2BCBF6955817183995497CEA956AE515D2261898FA0510"
-    "15728E5A8AACAA68FFFFFFFFFFFFFFFF",
-    16,
-)
-_GENERATOR = 2
-_PRIVATE_BITS = 512
 
 
 class Untrusted(ValueError):
@@ -159,36 +147,6 @@ class Seen:
             del self._times[next(iter(self._times))]
         self._times[number] = now
         return True
-
-
-class Pair(NamedTuple):
-    """Private and public value of a key agreement."""
-
-    private: int
-    public: int
-
-
-def new_pair() -> Pair:
-    """Return a random pair."""
-    return _pair(secrets.randbits(_PRIVATE_BITS))
-
-
-def derived_pair(secret: bytes, key_id: str) -> Pair:
-    """Return the server's pair for a key, which it need not store."""
-    digest = derived(secret, "agreement 1", key_id) + derived(secret, "agreement 2", key_id)
-    return _pair(int.from_bytes(digest, "big"))
-
-
-def _pair(private: int) -> Pair:
-    return Pair(private, pow(_GENERATOR, private, _PRIME))
-
-
-def agreed_key(pair: Pair, public: int, node: str, key_id: str) -> Key:
-    """Return the key that both sides compute; raises Untrusted for a public value that would make it guessable."""
-    if not 1 < public < _PRIME - 1:
-        raise Untrusted("invalid public value of a key agreement", node)
-    shared = pow(public, pair.private, _PRIME).to_bytes(256, "big")
-    return Key(key_id, derived(shared, "agreed", node, key_id))
 
 
 def code_key(code_secret: str, node: str, key_id: str) -> bytes:

@@ -53,6 +53,14 @@ class ExperimentRequest(drf.Serializer[Any]):
     question = drf.CharField(required=False, allow_blank=True, default="", max_length=2_000)
 
 
+class CreatedExperiment(drf.Serializer[Any]):
+    """A new experiment."""
+
+    slug = drf.CharField()
+    name = drf.CharField()
+    url = drf.CharField(help_text="Address of its page.")
+
+
 class LaunchAnswer(drf.Serializer[Any]):
     """The runs that a launch created."""
 
@@ -194,7 +202,9 @@ class Experiments(views.Experiments):
 
     permission_classes = [permissions.IsAuthenticated, may("add_experiment")]
 
-    @extend_schema(operation_id="experiments_create", request=ExperimentRequest, responses={201: None, 400: Errors})
+    @extend_schema(
+        operation_id="experiments_create", request=ExperimentRequest, responses={201: CreatedExperiment, 400: Errors}
+    )
     def post(self, request: Request) -> Response:
         asked = ExperimentRequest(data=request.data)
         asked.is_valid(raise_exception=True)

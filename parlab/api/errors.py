@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import Http404
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.defaults import page_not_found
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
@@ -88,3 +89,11 @@ def _form_data(request: Any) -> dict[str, Any]:
 
 def _short(value: Any) -> str | None:
     return None if value is None else str(value)[:200]
+
+
+def unknown_address(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer an address that no view serves: in the format of all errors below /api/, elsewhere with the page."""
+    if not request.path.startswith("/api/"):
+        return page_not_found(request, exception)
+    error = {"field": None, "value": None, "message": "Not found.", "remedy": "use an address of /api/schema/"}
+    return JsonResponse({"errors": [error]}, status=status.HTTP_404_NOT_FOUND)

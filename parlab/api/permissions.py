@@ -12,3 +12,12 @@ class MayAddRuns(permissions.BasePermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return request.method in permissions.SAFE_METHODS or request.user.has_perm("lab.add_run")
+
+
+class MayChangeUsers(permissions.BasePermission):
+    """Reading the audit log requires the permission auth.change_user, as on its page."""
+
+    message = "Your account has no permission to read the audit log (auth.change_user)."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return request.user.has_perm("auth.change_user")

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from parlab.ingest.received import Refused
 from parlab.ingest.wanted import formats, wanted_format
-from parlab.lab.models import Experiment, Finding, Run
+from parlab.lab.models import AuditEntry, Experiment, Finding, Run
 
 
 class ImportRequest(serializers.Serializer[Any]):
@@ -158,3 +158,13 @@ class FindingItem(serializers.ModelSerializer[Finding]):
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_acknowledged_by(self, finding: Finding) -> str | None:
         return finding.acknowledged_by.get_username() if finding.acknowledged_by else None
+
+
+class AuditItem(serializers.ModelSerializer[AuditEntry]):
+    """A request that has changed something."""
+
+    user = serializers.CharField(source="username")
+
+    class Meta:
+        model = AuditEntry
+        fields = ["id", "at", "user", "action", "route", "method", "path", "status", "token", "address"]

@@ -39,5 +39,6 @@ urlpatterns = [
     path("studies/<int:pk>/", studies.OneStudy.as_view(), name="study"),
     path("watches/", watches.Watches.as_view(), name="watches"),
     path("watches/<int:pk>/history/", watches.History.as_view(), name="watch-history"),
+    path("audit/", views.AuditLog.as_view(), name="audit"),
     path("findings/", views.Findings.as_view(), name="findings"),
 ]

@@ -21,13 +21,13 @@ from rest_framework.views import APIView
 
 from parlab.ingest import logs, preview
 from parlab.ingest.imports import Refused
-from parlab.lab.models import Attempt, Experiment, Finding, Run
+from parlab.lab.models import Attempt, AuditEntry, Experiment, Finding, Run
 from parlab.tracking.imports import upload_import
 from runners.protocol import RunState
 
 from . import serializers
 from .errors import Problem, TooLarge
-from .permissions import MayAddRuns
+from .permissions import MayAddRuns, MayChangeUsers
 
 LOG_BYTES = 1 << 20
 
@@ -234,6 +234,31 @@ class Findings(generics.ListAPIView[Finding]):
             OpenApiParameter("run", int, description="Number of a run."),
             OpenApiParameter("severity", str, enum=list(Finding.Severity.values)),
             OpenApiParameter("open", bool, description="true: open findings; false: acknowledged findings."),
+        ]
+    )
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+
+class AuditLog(generics.ListAPIView[AuditEntry]):
+    """Who has launched, changed and shared what, newest first; for users who may change users."""
+
+    serializer_class = serializers.AuditItem
+    pagination_class = Pages
+    permission_classes = [permissions.IsAuthenticated, MayChangeUsers]
+
+    def get_queryset(self) -> QuerySet[AuditEntry]:
+        entries, parameters = AuditEntry.objects.all(), self.request.GET
+        if action := parameters.get("action", ""):
+            entries = entries.filter(action=one_of("action", action, list(AuditEntry.Action.values)))
+        if user := parameters.get("user", ""):
+            entries = entries.filter(username__iexact=user[:150].replace("\0", ""))
+        return entries
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("action", str, enum=list(AuditEntry.Action.values)),
+            OpenApiParameter("user", str, description="Name of a user."),
         ]
     )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -22,7 +22,7 @@ def enrol_receive(envelope: Any) -> None:
     except Untrusted as error:
         _answer(opened.node, enrol, signer, {"refused": str(error)})
         raise
-    _answer(opened.node, enrol, signer, {"public": f"{public:x}"})
+    _answer(opened.node, enrol, signer, {"public": public})
     rotation = lab.rotation_order(opened.node)
     if rotation is not None:  # signed with the next key: the node uses it from now on
         orders.send(rotation)

@@ -33,6 +33,7 @@ from parlab.lab.services import (
 from parlab.refusals import PENDING
 from parlab.series import log
 from runners import trust
+from runners.agreement import agreed_key, derived_pair, new_pair
 from runners.keys import NodeKeys
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
@@ -46,7 +47,7 @@ from runners.protocol import (
     enrolled_key,
     verify,
 )
-from runners.trust import Key, Seen, Untrusted, code_key, new_pair, seal, shared_key
+from runners.trust import Key, Seen, Untrusted, code_key, seal, shared_key
 from tests.conftest import place
 from tests.signed import sealed_batch, sealed_heartbeat
 
@@ -195,12 +196,12 @@ def enrolled(name: str, code: str, broker: str, keys: NodeKeys) -> None:
     """Do what `runners.daemon enrol` does, with the server's task called here."""
     key_id, _, secret = code.partition("-")
     pair, signer = new_pair(), Key(key_id, code_key(secret, name, key_id))
-    enrol(seal("enrol", name, Enrol(key_id=key_id, public=f"{pair.public:x}").model_dump(), signer))
+    enrol(seal("enrol", name, Enrol(key_id=key_id, public=pair.public).model_dump(), signer))
     answer = json.loads(redis.Redis.from_url(broker).get(enrolled_key(key_id)) or b"null")
     opened = trust.open_envelope(answer, "enrolled", lambda *_: signer.secret)
-    if opened.content["answers"] != f"{pair.public:x}":
+    if opened.content["answers"] != pair.public:
         raise Untrusted("the answer is for another node")
-    keys.enrol(pair, key_id, int(opened.content["public"], 16))
+    keys.enrol(pair, key_id, opened.content["public"])
 
 
 def test_a_node_enrols_once_with_a_code_and_then_only_its_own_key_counts(
@@ -248,15 +249,15 @@ def rotated(name: str, keys: NodeKeys) -> None:
     assert order is not None
     envelope = seal("rotate", name, order.model_dump(), signing_key(name) or keys.current())
     verify(envelope, keys.find, Rotate, node=name)
-    answer = keys.offer(order.key_id, int(order.public, 16))
-    assert answer == keys.offer(order.key_id, int(order.public, 16))
+    answer = keys.offer(order.key_id, order.public)
+    assert answer == keys.offer(order.key_id, order.public)
     assert answer is not None
     enrol(seal("enrol", name, Enrol(key_id=order.key_id, public=answer).model_dump(), keys.current()))
     newest = signing_key(name)
     assert newest is not None
     assert keys.find(name, newest.id) == newest.secret
     assert keys.promote(newest.id)
-    assert keys.offer(order.key_id, int(order.public, 16)) is None
+    assert keys.offer(order.key_id, order.public) is None
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -334,3 +335,17 @@ def test_administrators_create_rotate_and_revoke_keys_and_others_do_not(page: Cl
     User.objects.filter(pk=user.pk).update(is_superuser=False)
     for address in ("/admin/lab/nodekey/", "/admin/lab/nodekey/add/"):
         assert page.get(address).status_code == 403
+
+
+@pytest.mark.parametrize("public", ["", "zz", "0" * 64, "ab" * 256])
+def test_a_public_value_that_is_none_of_x25519_is_refused(public: str) -> None:
+    with pytest.raises(Untrusted, match="public value"):
+        agreed_key(new_pair(), public, "gpu1", "id")
+
+
+def test_both_sides_agree_on_a_key_that_belongs_to_one_node_and_agreement() -> None:
+    node, server = new_pair(), derived_pair(b"node key", "id")
+    assert server == derived_pair(b"node key", "id") != derived_pair(b"node key", "other")
+    key = agreed_key(node, server.public, "gpu1", "id")
+    assert key == agreed_key(server, node.public, "gpu1", "id")
+    assert key.secret != agreed_key(node, server.public, "gpu2", "id").secret

@@ -25,6 +25,7 @@ from runners.spool import SpoolWriter, read_batch
 from tests.conftest import SMALL, start_redis
 from tests.junk import HUGE, JUNK
 from tests.patience import PATIENCE_S, wait_for
+from tests.private import readable_by_others
 from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server
 
 # A print of two processes into one pipe may mix, since text and newline are two writes; one write does not.
@@ -153,6 +154,7 @@ def test_a_training_sees_its_configuration_and_none_of_the_nodes_secrets(machine
     server.start(1, launcher={"threads_per_rank": 2})
     server.end_of(1)
     assert server.lines(1) == [b"4 2", b"[]"]
+    assert readable_by_others(machine.state.root) == []
 
 
 def test_the_pipeline_engine_trains_under_torchrun(machine: NodeMachine, server: Server) -> None:

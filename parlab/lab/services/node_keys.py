@@ -15,8 +15,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.lab.models import NodeKey
+from runners.agreement import agreed_key, derived_pair
 from runners.protocol import Enrol, Rotate
-from runners.trust import SHARED, Key, Untrusted, agreed_key, code_key, derived, derived_pair, shared_key
+from runners.trust import SHARED, Key, Untrusted, code_key, derived, shared_key
 
 CODE_LIFETIME = timedelta(hours=24)
 
@@ -59,11 +60,11 @@ def rotation_order(node_name: str) -> Rotate | None:
     if row is None:
         return None
     pair = derived_pair(settings.NODE_KEY, row.key_id)
-    return Rotate(node=node_name, key_id=row.key_id, public=f"{pair.public:x}")
+    return Rotate(node=node_name, key_id=row.key_id, public=pair.public)
 
 
 @transaction.atomic
-def node_enrol(*, node_name: str, signed_with: str, enrol: Enrol) -> int:
+def node_enrol(*, node_name: str, signed_with: str, enrol: Enrol) -> str:
     """Agree on a key with a node; return the server's public value. Raises Untrusted.
 
     A code works once: later only the node that used it gets its answer again.
@@ -78,10 +79,7 @@ def node_enrol(*, node_name: str, signed_with: str, enrol: Enrol) -> int:
         if digest != row.public_digest:
             raise Untrusted(f"the code of node {node_name} was used before; create another one", node_name)
         return pair.public
-    try:
-        key = agreed_key(pair, int(enrol.public, 16), node_name, row.key_id)
-    except ValueError as error:
-        raise Untrusted(str(error), node_name) from error
+    key = agreed_key(pair, enrol.public, node_name, row.key_id)
     row.wrapped, row.public_digest, row.enrolled_at = _padded(key.secret, row.key_id).hex(), digest, timezone.now()
     row.save(update_fields=["wrapped", "public_digest", "enrolled_at"])
     logger.info("node %s has agreed on key %s", node_name, row.key_id)

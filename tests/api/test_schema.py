@@ -1,0 +1,116 @@
+"""Generated requests, valid and not, to every operation of the OpenAPI document, in every role.
+
+schemathesis makes the cases from the document and checks that the answers are those that the document promises.
+API_CASES=500 tries more of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from django.contrib.auth.models import Group, User
+from django.core.signals import request_finished, request_started
+from django.core.wsgi import get_wsgi_application
+from django.db import close_old_connections, transaction
+from drf_spectacular.generators import SchemaGenerator
+from hypothesis import strategies as st
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from parlab.api import waiting
+from parlab.ingest.output import output_append
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt
+
+ROLES = ("nobody", "viewer", "operator", "admin")
+CASES = int(os.environ.get("API_CASES", "2"))
+CHECKS = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_headers_conformance,
+    openapi_checks.response_schema_conformance,
+]
+STEP = b'{"parlab":1,"t":1.0,"rank":0,"event":"step","step":%d,"step_time_s":0.5,"loss":%s}\n'
+
+
+@functools.cache
+def document() -> Any:
+    """The OpenAPI document of the server."""
+    config = schemathesis.Config.from_dict({})
+    return schemathesis.openapi.from_dict(SchemaGenerator().get_schema(request=None, public=True), config=config)
+
+
+OPERATIONS = sorted(result.ok().label for result in document().get_all_operations())
+
+
+@pytest.fixture
+def tokens(db: None) -> dict[str, str]:
+    """The header of each role; that of `nobody` is empty."""
+    lab.groups_refresh()
+    headers = {"nobody": ""}
+    for role in ROLES[1:]:
+        person = User.objects.create_user(role, password="member of a group")
+        person.groups.add(Group.objects.get(name=role))
+        headers[role] = f"Token {lab.token_create(user=person, name='a script', by=person)[1]}"
+    return headers
+
+
+@pytest.fixture
+def places(make_attempt: Callable[..., Attempt], user: User, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Parts of addresses behind which there is something."""
+    attempt = make_attempt(state="finished")
+    output_append(attempt, b"".join(STEP % (step, b"NaN" if step == 3 else b"1.5") for step in range(1, 6)))
+    comment = lab.comment_add(experiment=attempt.run.experiment, text="words", user=user)
+    monkeypatch.setattr(waiting, "_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "_timeout_s", lambda text: 0.0 * _timeout(text))
+    return {"slug": attempt.run.experiment.slug, "number": attempt.run.number, "id": comment.pk}
+
+
+_timeout = waiting._timeout_s
+
+
+@pytest.fixture
+def one_connection() -> Iterator[None]:
+    """Requests use the connection, and so the transaction, of the test."""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+@pytest.mark.usefixtures("one_connection")
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_every_operation_answers_in_every_role_as_the_document_promises(
+    label: str, tokens: dict[str, str], places: dict[str, Any]
+) -> None:
+    method, path = label.split(" ", 1)
+    operation = document()[path][method]
+    application = get_wsgi_application()
+    statuses = set()
+
+    @hypothesis.settings(max_examples=CASES, database=None, phases=[hypothesis.Phase.generate])
+    @hypothesis.given(case=operation.as_strategy(), is_real=st.sampled_from([True, True, True, False]))
+    def send(case: schemathesis.Case, is_real: bool) -> None:
+        if is_real:
+            case.path_parameters = {**case.path_parameters, **{name: places[name] for name in named if name in places}}
+        for role in ROLES:
+            headers = {"Accept-Encoding": "identity"} | ({"Authorization": tokens[role]} if tokens[role] else {})
+            with transaction.atomic():
+                response = case.call(app=application, base_url="http://127.0.0.1", headers=headers)
+                transaction.set_rollback(True)
+            statuses.add((role, response.status_code))
+            case.validate_response(response, checks=CHECKS)
+            if role == "nobody":
+                assert response.status_code in (401, 404), f"{label} answers nobody with {response.status_code}"
+
+    named = [parameter.name for parameter in operation.path_parameters]
+    send()
+    assert ("nobody", 401) in statuses
