@@ -17,7 +17,7 @@ from parlab.lab.models import Experiment, Report
 from parlab.lab.services import storable
 from parlab.pages.models import Dashboard
 from parlab.publishing.drawn import live_page
-from parlab.publishing.resolve import Figures
+from parlab.publishing.resolve import Experiments, Figures
 from parlab.reports.directives import directive
 
 MAX_PANELS = 40
@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "fastest": ("Number: shortest step", "{{ value step_time_s aggregate=min }}"),
     "throughput": ("Number: highest throughput", "{{ value samples_per_s aggregate=max }}"),
     "memory": ("Number: largest memory", "{{ value memory_max_bytes aggregate=max }}"),
+    "series": ("Figure: curves of a run", "{{ figure series run=1 series=step_time_s,loss }}"),
     "text": ("Text", "Write **Markdown** here."),
 }
 """Kind of a new panel -> (title in the menu, its text): Markdown with the directives of reports."""
@@ -144,9 +145,13 @@ def as_report(dashboard: Dashboard) -> Report:
     return Report(title=dashboard.name, slug=f"dashboard-{dashboard.pk}", experiment=dashboard.experiment)
 
 
-def panel_body(dashboard: Dashboard, panel: Panel, figures: Figures) -> SafeString | str:
-    """Return the content of a panel other than a single figure as HTML, or the problem with its text."""
-    page = live_page(as_report(dashboard), panel.text, figures, reverse("dashboard-figure", args=[dashboard.pk]))
+def panel_body(dashboard: Dashboard, panel: Panel, figures: Figures, loaded: Experiments) -> SafeString | str:
+    """Return the content of a panel other than a single figure as HTML, or the problem with its text.
+
+    All panels of a page share what is `loaded`.
+    """
+    url = reverse("dashboard-figure", args=[dashboard.pk])
+    page = live_page(as_report(dashboard), panel.text, figures, url, loaded)
     return page.problem or page.body
 
 

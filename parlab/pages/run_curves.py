@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlab.charts import curves
 from parlab.charts.format import Unit, field_title, unit_for
+from parlab.charts.stacked import stacked
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
@@ -19,6 +20,8 @@ from .windows import MOST, WIDE, Seen, Window, seen
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
 """Series that the page of a run offers first."""
+MAX_SERIES = 6
+"""Panels of one figure."""
 _HAVE_FIGURES = frozenset({"step_time_s", "memory_bytes", "memory_peak_bytes", "samples", "tokens", "warmup"})
 _OF_THE_MACHINE = ("gpu_", "nic_", "cpu_pct", "power_watts", "temperature_celsius", "sm_clock", "memory_clock")
 _OF_ENGINES = ("algbw", "busbw", "time_s/", "first_time_s/", "wrong/", "fits", "trial_s", "model_parameters")
@@ -46,8 +49,17 @@ def memory(_run: Run, attempt: Attempt, window: Window) -> Drawing:
     return _marked(drawing, parts)
 
 
-def series(_run: Run, attempt: Attempt, window: Window, metric: str) -> Drawing:
-    """Draw any series that the training printed per step."""
+def series(attempt: Attempt, window: Window, metrics: Sequence[str]) -> Drawing:
+    """Draw series that the training printed per step, as panels with a common axis of steps."""
+    metrics = list(dict.fromkeys(metrics))[:MAX_SERIES] or [""]
+    titles = [series_title(metric) for metric in metrics]
+    title = ", ".join([titles[0], *(title[:1].lower() + title[1:] for title in titles[1:])])
+    return stacked(
+        [_one_series(attempt, window, metric) for metric in metrics], title, "each printed step", "step %{x}"
+    )
+
+
+def _one_series(attempt: Attempt, window: Window, metric: str) -> Drawing:
     whole, parts = _over_steps(attempt, metric, window.sized(WIDE))
     is_time = metric.startswith("timer/") or metric.endswith("_s")
     unit = _unit(whole, "s") if is_time else Unit(1.0, "", "")

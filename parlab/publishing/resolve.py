@@ -39,6 +39,9 @@ from parlab.reports.units import shown_unit
 
 logger = logging.getLogger(__name__)
 
+SERIES = "series"
+"""The figure of a run that draws the series that a directive names."""
+
 
 class DrawExperiment(Protocol):
     """Draws a figure of runs."""
@@ -52,6 +55,8 @@ class Figures(NamedTuple):
     draw: DrawExperiment
     of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
     """The figures of a run, by name."""
+    series: Callable[[Attempt, Sequence[str]], Drawing]
+    """Draws series of a run as panels, by the names of their metrics."""
 
 
 class _Loaded(NamedTuple):
@@ -64,13 +69,17 @@ class _Loaded(NamedTuple):
     """Which version the runs belong to, if the newest version has no results; else empty."""
 
 
+Experiments = dict[tuple[str, str], _Loaded]
+"""What was loaded, by the options `experiment` and `version`; texts of the same page can share it."""
+
+
 class Resolver:
     """Resolves the directives of one report; loads each experiment only once."""
 
-    def __init__(self, report: Report, figures: Figures) -> None:
+    def __init__(self, report: Report, figures: Figures, loaded: Experiments | None = None) -> None:
         self.report, self.figures = report, figures
         self.findings: list[Finding] = []
-        self._loaded: dict[tuple[str, str], _Loaded] = {}
+        self._loaded: Experiments = {} if loaded is None else loaded
         self._resolvers: dict[str, Callable[[Directive], Block]] = {
             "figure": self._figure,
             "table pivot": self._pivot,
@@ -160,7 +169,7 @@ class Resolver:
     def _figure(self, directive: Directive) -> Block:
         loaded, records = self._selected(directive.options)
         if "run" in directive.options:
-            drawing = self._run_figure(directive.name, _run_of(loaded, records[0]))
+            drawing = self._run_figure(directive, _run_of(loaded, records[0]))
         elif directive.name in EXPERIMENT_FIGURES:
             selected = {id(record) for record in records}
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in selected]
@@ -190,13 +199,23 @@ class Resolver:
         options = _axis_options(axis_options, selectors.run_points(runs)) if axis_options else AUTO
         return self.figures.draw(figure, runs, options)
 
-    def _run_figure(self, name: str, run: Run) -> Drawing:
-        if name not in self.figures.of_run:
-            raise ValueError(f"unknown figure {name!r} of a run; use one of {', '.join(self.figures.of_run)}")
+    def _run_figure(self, directive: Directive, run: Run) -> Drawing:
+        name, metrics = directive.name, listed(directive.options.get("series", ""))
+        if name not in self.figures.of_run and name != SERIES:
+            raise ValueError(
+                f"unknown figure {name!r} of a run; use one of {', '.join([*self.figures.of_run, SERIES])}"
+            )
+        if (name == SERIES) != bool(metrics):
+            raise ValueError(
+                f"figure {SERIES} requires series=; write, for example,"
+                f" {{{{ figure {SERIES} run={run.number} series=loss,grad_norm }}}}"
+                if name == SERIES
+                else f"figure {name} shows no chosen series; remove series=, or use figure {SERIES}"
+            )
         attempt = run.attempts.filter(number=run.attempt_number).first()
         if attempt is None:
             raise ValueError(f"run {run.number} has no curves: only its figures were published")
-        return self.figures.of_run[name](run, attempt)
+        return self.figures.series(attempt, metrics) if name == SERIES else self.figures.of_run[name](run, attempt)
 
     def _pivot(self, directive: Directive) -> Block:
         return pivot_block(self._load(directive.options).records, directive.options, self.doubt)
@@ -302,9 +321,9 @@ def _value_text(value: float, unit: Unit, decimals: int | None, digits: int) -> 
     return f"{text}{SPACE}{unit.name}" if unit.name else text
 
 
-def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
+def resolve(document: Document, *, report: Report, figures: Figures, loaded: Experiments | None = None) -> Content:
     """Return all blocks of a report and the findings about its numbers."""
-    resolver = Resolver(report, figures)
+    resolver = Resolver(report, figures, loaded)
     resolved = {
         directive.source: resolver.block(directive) for directive in document.directives() if not directive.problem
     }

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "figure": Kind(
         (),
-        (*SOURCE, "run", "x", "y", "by", "x_scale", "y_scale"),
+        (*SOURCE, "run", "series", "x", "y", "by", "x_scale", "y_scale"),
         shape="{{ figure throughput experiment=slug y=step_time }}",
     ),
     "table pivot": Kind(

@@ -234,7 +234,7 @@ def test_any_series_that_a_training_printed_can_be_shown(page: Client, four_runs
     milliseconds = Columns(two.steps, two.times, np.array([0.002, 0.003]))
     store.append(four_runs[0].current_attempt().pk, {("grad_norm", 0): two, ("timer/forward-compute", 1): milliseconds})
     html = page.get(f"{EXPERIMENT}runs/1/?series=timer/forward-compute").content.decode()
-    assert '<option value="timer/forward-compute" selected>Timer forward-compute</option>' in html
+    assert 'name="series" value="timer/forward-compute" checked> Timer forward-compute</label>' in html
     assert "series.json?attempt=1&amp;series=timer/forward-compute" in html
     url = f"{EXPERIMENT}runs/1/figures/series.json?series="
     norm = figure(page, f"{url}grad_norm")
@@ -244,6 +244,24 @@ def test_any_series_that_a_training_printed_can_be_shown(page: Client, four_runs
     assert (timer["data"][0]["y"], timer["layout"]["yaxis"]["title"]["text"][-4:]) == ([2.0, 3.0], "(ms)")
     assert "printed none" in figure(page, f"{url}%3Cscript%3E")["empty"]
     assert "<script>" not in page.get(f"{EXPERIMENT}runs/1/?series=<script>").content.decode().partition("<main")[2]
+
+
+def test_several_series_of_a_run_are_panels_with_all_ranks(page: Client, four_runs: list[Run]) -> None:
+    steps = np.array([1, 2])
+    two = Columns(steps, steps + 1.76e9, np.array([10.5, 9.25]))
+    ranks = {("loss", rank): two for rank in range(3)}
+    store.append(four_runs[0].current_attempt().pk, {**ranks, ("grad_norm", 0): two})
+    address = f"{EXPERIMENT}runs/1/?series=loss&series=grad_norm"
+    html = page.get(address).content.decode()
+    assert "series.json?attempt=1&amp;series=loss&amp;series=grad_norm" in html
+    both = figure(page, f"{EXPERIMENT}runs/1/figures/series.json?series=loss&series=grad_norm")["figure"]
+    assert both["layout"]["meta"]["panels"] == 2
+    assert [(trace["name"], trace.get("yaxis")) for trace in both["data"]] == [
+        ("rank 0", "y"),
+        ("rank 1", "y"),
+        ("rank 2", "y"),
+        ("rank 0", "y2"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["throughput.json", "throughput.csv"])

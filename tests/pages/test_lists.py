@@ -12,6 +12,8 @@ from django.test import Client
 
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Run, Tag
+from parlab.pages.columns import RUN_COLUMNS
+from parlab.pages.templatetags.lists import CELLS
 
 from .conftest import finish
 from .test_experiments import text
@@ -133,3 +135,7 @@ def test_the_policy_of_pages_allows_nothing_inline(page: Client, four_runs: list
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
+
+
+def test_every_column_of_the_list_of_runs_has_a_cell() -> None:
+    assert set(CELLS) == {column.name for column in RUN_COLUMNS}

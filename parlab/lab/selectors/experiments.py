@@ -83,7 +83,9 @@ def versions_with_results(experiment: Experiment, version: str) -> Versions:
         return versions
     with_results = experiment.runs.filter(state__in=[RunState.FINISHED, RunState.OOM])
     newest = with_results.order_by("-config__version").values_list("config__version", flat=True).first()
-    return experiment_versions(experiment, str(newest)) if newest is not None else versions
+    if newest is None or newest == versions.selected.version:
+        return versions
+    return versions._replace(selected=next(config for config in versions.configs if config.version == newest))
 
 
 def experiment_runs(experiment: Experiment, versions: Versions) -> list[Run]:

@@ -19,7 +19,7 @@ from parlab.lab.models import Experiment
 from parlab.pages import dashboards as work
 from parlab.pages.dashboards import Panel
 from parlab.pages.models import Dashboard
-from parlab.publishing.resolve import Resolver
+from parlab.publishing.resolve import Experiments, Resolver
 from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import directive
 
@@ -69,10 +69,11 @@ def new(request: HttpRequest) -> HttpResponse:
 def dashboard(request: HttpRequest, pk: int) -> HttpResponse:
     shown = _find(pk)
     panels = work.panels_of(shown)
+    loaded: Experiments = {}
     context = {
         "section": "dashboards",
         "dashboard": shown,
-        "panels": [_view(shown, panel, place) for place, panel in enumerate(panels)],
+        "panels": [_view(shown, panel, place, loaded) for place, panel in enumerate(panels)],
         "address": request.build_absolute_uri(),
     }
     return render(request, "pages/dashboard.html", context)
@@ -82,11 +83,11 @@ def _find(pk: int) -> Dashboard:
     return get_object_or_404(Dashboard.objects.select_related("experiment", "owner"), pk=pk)
 
 
-def _view(dashboard: Dashboard, panel: Panel, place: int) -> PanelView:
+def _view(dashboard: Dashboard, panel: Panel, place: int, loaded: Experiments) -> PanelView:
     if panel.directive and not work.figure_problem(panel):
         url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(panel.directive)}"
         return PanelView(panel, place, url, f"{url}&format=csv", "")
-    return PanelView(panel, place, "", "", work.panel_body(dashboard, panel, figures()))
+    return PanelView(panel, place, "", "", work.panel_body(dashboard, panel, figures(), loaded))
 
 
 @require_GET

@@ -51,7 +51,7 @@ def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
 
 
 SERIES = "series"
-"""The figure of a run that draws any series, named by the address: `?series=loss`."""
+"""The figure of a run that draws any series, named by the address: `?series=loss&series=grad_norm`."""
 
 RANKS = "ranks"
 """The heat map of a run; the address names its measure and node: `?phase=waiting&ranks_of=1`."""
@@ -75,7 +75,7 @@ def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window
     if attempt is None:
         return theme.nothing("No curves: the published figures do not include any.")
     if name == SERIES:
-        return run_curves.series(run, attempt, window, request.GET.get("series", ""))
+        return run_curves.series(attempt, window, request.GET.getlist("series"))
     if name == RANKS:
         return rank_reads.drawing(run, attempt, window, request.GET)
     return RUN_FIGURES[name](run, attempt, window)

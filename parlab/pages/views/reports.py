@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
-from parlab.pages import experiment_figures
+from parlab.pages import experiment_figures, run_curves
 from parlab.pages.windows import WIDE, Window
 from parlab.publishing.drawn import live_page
 from parlab.publishing.publish import publish
@@ -49,11 +49,15 @@ def figures() -> Figures:
     of_run: dict[str, Callable[[Run, Attempt], Drawing]] = {
         name: partial(_few_points, draw) for name, draw in RUN_FIGURES.items()
     }
-    return Figures(experiment_figures.drawing, of_run)
+    return Figures(experiment_figures.drawing, of_run, _series)
 
 
 def _few_points(draw: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
     return draw(run, attempt, Window(WIDE))
+
+
+def _series(attempt: Attempt, metrics: Sequence[str]) -> Drawing:
+    return run_curves.series(attempt, Window(WIDE), metrics)
 
 
 def may_edit(user: User, report: Report) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -73,14 +74,15 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, metrics: se
     awaited = attempt is not None and not run.is_final
     names = run_curves.series_names(metrics) if has_steps else []
     names = names or (["loss"] if awaited and has_steps else [])
-    requested = request.GET.get("series", "")
-    chosen = requested if requested in names else next(iter(names), "")
+    chosen = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES] or names[:1]
     return {
         "has_step_time": "step_time_s" in metrics or (awaited and has_steps),
         "has_memory": "memory_bytes" in metrics or awaited,
         "series": [(name, run_curves.series_title(name)) for name in names],
+        "most_series": run_curves.MAX_SERIES,
         "shown_series": chosen,
-        "shown_title": run_curves.series_title(chosen),
+        "shown_title": ", ".join(run_curves.series_title(name) for name in chosen),
+        "series_query": urlencode([("series", name) for name in chosen], safe="/"),
     }
 
 

@@ -1,0 +1,144 @@
+"""Cells of tables of runs, rendered without a template: a page has hundreds of rows of up to twenty columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from django import template
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+
+from parlab.charts.format import DASH
+from parlab.lab.selectors import RunLine
+from parlab.pages.columns import Column
+from parlab.pages.rows.runs import TableRow
+from parlab.pages.templatetags import numbers
+from runners.protocol import RunState
+
+register = template.Library()
+
+_OPEN_NUMBER, _CLOSE = SafeString('<td class="number">'), SafeString("</td>")
+
+
+def _text(value: object) -> SafeString:
+    return format_html("<td>{}</td>", value or DASH)
+
+
+def _number(value: SafeString) -> SafeString:
+    return _OPEN_NUMBER + value + _CLOSE
+
+
+def _experiment(row: RunLine) -> SafeString:
+    experiment = row.run.experiment
+    return format_html('<td class="wide"><a href="{}">{}</a></td>', experiment.get_absolute_url(), experiment.name)
+
+
+def _state(row: RunLine) -> SafeString:
+    run = row.run
+    label = numbers.state(run.state)
+    if not run.reason:
+        return format_html("<td>{}</td>", label)
+    reason = SafeString("")
+    if run.state != RunState.FINISHED:
+        reason = format_html('<span class="asks">{}</span>', Truncator(run.reason).chars(160))
+    return format_html('<td class="wide" title="{}">{}{}</td>', run.reason, label, reason)
+
+
+def _gpus(row: RunLine) -> SafeString:
+    if row.run.gpus:
+        return _number(numbers.counted(row.run.gpus))
+    return SafeString(
+        '<td class="number"><span class="none" title="The source of the run does not state its number of GPUs">'
+        "unknown</span></td>"
+    )
+
+
+def _step_time(row: RunLine) -> SafeString:
+    run = row.run
+    return _number(SafeString("OOM") if run.state == RunState.OOM else numbers.measured(run, run.step_time_s, "s"))
+
+
+def _findings(row: RunLine) -> SafeString:
+    if not row.findings:
+        return SafeString('<td class="number"><span class="none" title="none open">0</span></td>')
+    url = reverse("run", args=[row.run.experiment.slug, row.run.number])
+    return format_html('<td class="number"><a href="{}#findings">{}</a></td>', url, row.findings)
+
+
+def _tags(row: RunLine) -> SafeString:
+    links = format_html_join(
+        "", '<a class="tag" href="?show=runs&amp;q=tag:{}">{}</a> ', ((tag, tag) for tag in row.marks.tags)
+    )
+    return format_html('<td class="tags">{}</td>', links)
+
+
+def _note(row: RunLine) -> SafeString:
+    note = row.marks.note
+    return format_html('<td class="wide" title="{}">{}</td>', note, Truncator(note).chars(90))
+
+
+def _ended(row: RunLine) -> SafeString:
+    if row.run.ended_at is None:
+        return SafeString(f'<td><span class="none" title="not ended">{DASH}</span></td>')
+    return format_html("<td>{}</td>", numbers.ago(row.run.ended_at))
+
+
+CELLS: dict[str, Callable[[RunLine], SafeString]] = {
+    "experiment": _experiment,
+    "label": lambda row: format_html('<td class="wide point"><span class="clamped">{}</span></td>', row.run.label),
+    "state": _state,
+    "engine": lambda row: _text(row.run.engine),
+    "schedule": lambda row: _text(row.run.schedule),
+    "precision": lambda row: _text(row.run.precision),
+    "gpus": _gpus,
+    "tp": lambda row: _number(numbers.counted(row.run.tensor_parallel_size)),
+    "pp": lambda row: _number(numbers.counted(row.run.pipeline_parallel_size)),
+    "dp": lambda row: _number(numbers.counted(row.run.data_parallel_size)),
+    "micro_batch": lambda row: _number(numbers.counted(row.run.micro_batch_size)),
+    "global_batch": lambda row: _number(numbers.counted(row.run.global_batch_size)),
+    "step_time": _step_time,
+    "samples_per_s": lambda row: _number(numbers.measured(row.run, row.run.samples_per_s, "samples/s")),
+    "tokens_per_s": lambda row: _number(numbers.measured(row.run, row.run.tokens_per_s, "tokens/s")),
+    "ms_per_sample": lambda row: _number(numbers.measured(row.run, row.run.ms_per_sample, "")),
+    "memory": lambda row: _number(numbers.measured(row.run, row.run.memory_max_bytes, "B")),
+    "mfu": lambda row: _number(numbers.percent(row.run.mfu)),
+    "findings": _findings,
+    "tags": _tags,
+    "note": _note,
+    "ended": _ended,
+}
+"""Column of the list of runs -> its cell."""
+
+
+@register.simple_tag
+def run_cells(row: RunLine, columns: Sequence[Column], shown: Collection[str]) -> SafeString:
+    """Render the shown cells of a run: {% run_cells row columns shown %}."""
+    return SafeString("".join(CELLS[column.name](row) for column in columns if column.name in shown))
+
+
+_NOT_MEASURED = SafeString('<span class="none" title="not measured">' + DASH + "</span>")
+
+
+@register.simple_tag
+def axis_cells(line: TableRow) -> SafeString:
+    """Render the position of a run in its sweep: {% axis_cells line %}."""
+    return format_html_join(
+        "", '<td class="axis-value" title="{}">{}</td>', ((text, text or DASH) for text in line.values)
+    )
+
+
+@register.simple_tag
+def measured_cells(line: TableRow, slug: str) -> SafeString:
+    """Render the numbers of a run, with marks of findings: {% measured_cells line experiment.slug %}."""
+    cells = []
+    for column, cell in line.cells:
+        text: SafeString = _NOT_MEASURED
+        if cell.text and cell.note:
+            text = format_html('<span title="{}">{}</span>', cell.note, cell.text)
+        elif cell.text:
+            text = format_html("<span>{}</span>", cell.text)
+        mark = numbers.doubt(cell.doubts, slug) if cell.doubts else ""
+        cells.append(format_html('<td class="{}">{}{}</td>', column.css, text, mark))
+    return SafeString("".join(cells))
