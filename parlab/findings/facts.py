@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from parlab.findings.contradictions import Amount, Counts, RunFacts, printed
 from parlab.formats.schema import Figure, Segment
+from parlab.planner.configs import other_model
 
 _RECOMPUTE = ("recompute_granularity", "recompute_activations", "checkpoint_activations", "recompute")
 # Ranks that share a sequence (Megatron-LM, torchtitan, DeepSpeed-Ulysses): a factor of the layout like TP and DP.
@@ -20,11 +21,12 @@ _OTHER_LAYOUTS = (
     "data_parallel_shard_degree", "dp_shard", "hsdp_shard_size", "encoder_pipeline_model_parallel_size",
     "encoder_tensor_model_parallel_size",
 )  # fmt: skip
-# Arguments of Megatron-LM (arguments.py) and other trainers that the formulas of planner.flops do not cover.
+# Arguments of Megatron-LM (arguments.py) and other trainers whose work the sizes of a transformer do not determine.
+_OTHER_KINDS = ("hybrid_override_pattern", "decoder_seq_length", "lora_rank", "lora_r", "peft_type")
+# Arguments that the formulas of planner.flops do not cover.
 _OTHER_SHAPES = (
-    "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups", "num_key_value_heads",
-    "multi_latent_attention", "hybrid_override_pattern", "decoder_seq_length", "untie_embeddings_and_output_weights",
-    "lora_rank", "lora_r", "peft_type",
+    *_OTHER_KINDS, "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups",
+    "num_key_value_heads", "multi_latent_attention", "untie_embeddings_and_output_weights",
 )  # fmt: skip
 
 _CURRICULA = ("curriculum_learning", "curriculum_learning_legacy", "variable_seq_lengths", "data_efficiency_curriculum")
@@ -49,6 +51,8 @@ class Sizes(NamedTuple):
     recompute: str | None = None
     is_plain: bool = True
     """A transformer that planner.flops describes: no experts, gates or grouped queries."""
+    is_transformer: bool = True
+    """All weights train, and all layers have attention."""
     is_ramped: bool = False
     """The global batch size grows during training."""
     is_curriculum: bool = False
@@ -78,6 +82,7 @@ def segment_sizes(segment: Segment) -> Sizes:
         precision=launch.precision,
         recompute=_recompute(arguments),
         is_plain=_is_plain(arguments, launch.hidden_size),
+        is_transformer=not _any(arguments, _OTHER_KINDS),
         is_ramped=bool(arguments.get("rampup_batch_size")),
         is_curriculum=_any(arguments, _CURRICULA),
     )
@@ -101,7 +106,7 @@ def run_sizes(run: RunFacts) -> Sizes:
         tensor=count(get("parallel", "tensor_parallel_size")),
         pipeline=count(get("parallel", "pipeline_parallel_size")),
         data=None if is_other else count(get("parallel", "data_parallel_size")),
-        context=_context(arguments),
+        context=_context(arguments) or count(part(run.config, "parallel").get("context_parallel_size")),
         micro_batch=count(get("train", "micro_batch_size")),
         global_batch=count(get("train", "global_batch_size")),
         accumulation=count(run.arguments.get("gradient_accumulation_steps")),
@@ -111,7 +116,8 @@ def run_sizes(run: RunFacts) -> Sizes:
         vocabulary=count(get("model", "vocab_size")),
         precision=precision if isinstance(precision, str) else None,
         recompute=part(run.config, "train").get("recompute") or _recompute(arguments),
-        is_plain=_is_plain(arguments, count(get("model", "hidden_size"))),
+        is_plain=_is_plain(arguments, count(get("model", "hidden_size")))
+        and other_model(part(run.config, "model")) is None,
         is_ramped=bool(arguments.get("rampup_batch_size")),
         is_curriculum=_any(arguments, _CURRICULA),
     )

@@ -49,6 +49,9 @@ SIZES: dict[str, tuple[str, ...]] = {
     "zero_stage": ("zero_stage", "zero_optimization_stage"),
 }  # fmt: skip
 
+CONTEXT = ("context_parallel_size", "context_parallel_degree", "cp_size", "cp")
+"""Printed names of the number of ranks that share a sequence."""
+
 _TRUE = {"true", "yes", "1"}
 
 
@@ -133,21 +136,23 @@ def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None]
     derived: dict[str, str] = {}
     if values["micro_batch_size"] is None and "model_parallel_size" in arguments:
         values["micro_batch_size"] = _first_int(arguments, ("batch_size",))
-    _derive(values, derived)
+    _derive(values, derived, _first_int(arguments, CONTEXT) or 1)
     return values, derived
 
 
-def _derive(values: dict[str, int | str | None], derived: dict[str, str]) -> None:
-    """Derive missing values: DP = GPUs / (TP * PP), and accumulation = global / (micro * DP) or its inverse."""
+def _derive(values: dict[str, int | str | None], derived: dict[str, str], context: int) -> None:
+    """Derive missing values: DP = GPUs / (TP * PP * CP), and accumulation = global / (micro * DP) or its inverse."""
 
     def get(name: str) -> int | None:
         value = values.get(name)
         return value if isinstance(value, int) and value > 0 else None
 
     world, tensor, pipeline = get("world_size"), get("tensor_parallel_size"), get("pipeline_parallel_size")
-    if get("data_parallel_size") is None and world and tensor and world % (tensor * (pipeline or 1)) == 0:
-        values["data_parallel_size"] = world // (tensor * (pipeline or 1))
-        derived["data_parallel_size"] = "world_size / (tensor_parallel_size * pipeline_parallel_size)"
+    share = (tensor or 1) * (pipeline or 1) * context
+    if get("data_parallel_size") is None and world and tensor and world % share == 0:
+        values["data_parallel_size"] = world // share
+        by_context = " * context_parallel_size" if context > 1 else ""
+        derived["data_parallel_size"] = f"world_size / (tensor_parallel_size * pipeline_parallel_size{by_context})"
     data, micro, batch = get("data_parallel_size"), get("micro_batch_size"), get("global_batch_size")
     steps = get("gradient_accumulation_steps")
     if steps is None and data and micro and batch and batch % (micro * data) == 0:

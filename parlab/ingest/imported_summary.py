@@ -10,6 +10,7 @@ import numpy as np
 from parlab.findings.facts import segment_sizes
 from parlab.formats.schema import Figure, Launch, Segment
 from parlab.ingest import utilisation
+from parlab.ingest.architecture import is_counted
 from parlab.ingest.launches import Sections
 from parlab.ingest.recording import FASTEST, Recording
 from parlab.ingest.summary import summary_of
@@ -85,7 +86,8 @@ def with_utilisation(
     `reference` is the peak of the devices if it is known from elsewhere than the launch.
     """
     sizes = segment_sizes(Segment(launch=launch))
-    if not sizes.is_plain or sizes.is_ramped or sizes.is_curriculum:
+    is_known = sizes.is_plain or (sizes.is_transformer and is_counted(resolved.get("model", {})))
+    if not is_known or sizes.is_ramped or sizes.is_curriculum:
         return summary
     cluster = resolved.get("cluster", {})
     devices = launch.world_size or cluster.get("nodes", 0) * cluster.get("gpus_per_node", 0)

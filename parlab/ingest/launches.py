@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from parlab.formats.schema import Figure, Launch
+from parlab.ingest.architecture import described_fields, replicas_of
 from runners.config import field_names, sections
 
 Sections = dict[str, dict[str, Any]]
@@ -52,6 +53,11 @@ def resolved_of(launch: Launch) -> Sections:
     recompute = _recompute(arguments)
     if recompute:
         fields["train.recompute"] = recompute
+    described = described_fields(arguments, launch.hidden_size, launch.num_attention_heads)
+    fields |= {field: value for field, value in described.items() if value is not None}
+    world, tensor, pipeline = launch.world_size, launch.tensor_parallel_size, launch.pipeline_parallel_size
+    if world and (replicas := replicas_of(arguments, world, tensor, pipeline)):
+        fields["parallel.data_parallel_size"] = replicas
     return fitting(_placed(fields, launch))
 
 
@@ -67,7 +73,9 @@ def fitting(fields: Mapping[str, Any]) -> Sections:
 
 
 def _fits(section: str, name: str, value: Any) -> bool:
-    if value is None or isinstance(value, bool):
+    annotation = sections()[section].model_fields[name].annotation
+    is_flag = annotation is bool or bool in get_args(annotation)
+    if value is None or isinstance(value, bool) is not is_flag:
         return False
     try:
         sections()[section].model_validate({name: value})

@@ -209,8 +209,12 @@ def _command_summarise(attempt: Attempt) -> None:
     if (attempt.last_step is None or is_read(attempt)) and _printed_summarise(attempt):
         return
     # If its lines could be read before, but not now, the previous summary stays.
-    sections = filled_fields(attempt.run.resolved)
-    summary_store(attempt=attempt, summary=attempt.summary if is_read(attempt) else summarise(attempt.pk, sections))
+    resolved = attempt.run.resolved
+    sections = filled_fields(resolved)
+    summary = attempt.summary if is_read(attempt) else summarise(attempt.pk, sections)
+    if (resolved.get("command") or {}).get("describes_training") and not is_read(attempt):
+        summary |= utilisation.parts_of(summary, sections, world_size(resolved), _reference(attempt, resolved))
+    summary_store(attempt=attempt, summary=summary)
 
 
 def _reference(attempt: Attempt, resolved: Mapping[str, Any]) -> utilisation.Reference | None:

@@ -99,6 +99,8 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
         limits = {"min": kind.get("minimum"), "max": kind.get("maximum"), "step": 1 if number is int else "any"}
         attrs = {limit: value for limit, value in limits.items() if value is not None}
         return NumberField(number, widget=forms.NumberInput(attrs=attrs), **common)
+    if kind.get("type") == "boolean" and is_optional:
+        return _choice_field(name, [True, False], is_optional, common)
     if kind.get("type") == "boolean":
         return forms.BooleanField(**(common | {"required": False}))
     if kind.get("type") == "string":

@@ -40,10 +40,13 @@ def _faults_of_stages(request: PlanRequest) -> Iterator[str]:
         yield f"expert_parallel {request.expert_parallel} does not divide experts {request.experts}; use a divisor"
     if request.heads % request.tensor_parallel:
         yield f"tensor_parallel {request.tensor_parallel} does not divide heads {request.heads}; use a divisor"
-    if request.pipeline_parallel * request.chunks > request.layers:
+    # Interleaved schedules count the embedding and the loss as layers.
+    parts = request.layers + (2 if request.chunks > 1 else 0)
+    if request.pipeline_parallel * request.chunks > parts:
+        addition = " with embedding and loss" if request.chunks > 1 else ""
         yield (
             f"pipeline_parallel {request.pipeline_parallel} x chunks {request.chunks} is more than layers"
-            f" {request.layers}; use fewer stages or chunks"
+            f" {request.layers}{addition}; use fewer stages or chunks"
         )
     ends = (request.first_stage_layers or 1) + (request.last_stage_layers or 1)
     if request.pipeline_parallel > 1 and ends + request.pipeline_parallel - 2 > request.layers:

@@ -20,7 +20,7 @@ def flops_of(job: Job) -> tuple[float, float]:
             executed_flops(shape, job.global_batch_size, job.recompute),
         )
     logits = float(model.hidden_size * model.vocab_size)
-    matrices = model.active_parameters - model.embedding_parameters - model.head_parameters
+    matrices = model.matrix_parameters
     keys = model.keys_per_token if job.has_flash_attention else model.sequence_length
     attention = 4 * keys * model.score_size * model.num_layers
     forward = 2 * matrices + attention + 2 * logits

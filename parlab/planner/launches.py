@@ -8,6 +8,7 @@ from typing import Any
 
 from runners.config.engines import MEGATRON, ZERO
 
+from .descriptions import description_of
 from .workload import Job, Model
 
 ITERATIONS, WARMUP = 20, 5
@@ -50,6 +51,11 @@ def launch_of(job: Job, gpus_per_node: int, others: Sequence[Job] = ()) -> Launc
     distinct = [list(point) for point in dict.fromkeys(map(tuple, points))]
     sweep = {", ".join(_LAYOUT): distinct} if len(distinct) > 1 else {}
     return Launch(data, sweep, list(_changes(job)))
+
+
+def described_launch(job: Job, gpus_per_node: int) -> Launch:
+    """Return a layout as a RunConfig of another trainer, which can have all that the planner describes."""
+    return Launch(description_of(job, gpus_per_node, ITERATIONS, WARMUP), {}, [])
 
 
 def _sections(job: Job, gpus_per_node: int) -> dict[str, dict[str, Any]]:

@@ -235,7 +235,8 @@ def _stage(
     boundary = tensor if job.sequence_parallel else 1
     outputs = job.value_bytes * job.rank_tokens * model.hidden_size * in_flight / boundary if stages > 1 else 0.0
     held = min(2.0, in_flight * layers) if job.offloads_activations else in_flight * layers
-    activations = (held * stored + outputs + transient) * parameters.fragmentation
+    masks = _embedding_bytes(job, stage, in_flight)
+    activations = (held * stored + outputs + transient + masks) * parameters.fragmentation
     logits *= parameters.fragmentation
     gradient_copies, step = _gradient_copies(job, dense + routed)
     return Memory(
@@ -249,6 +250,16 @@ def _stage(
         parameters.overhead_bytes,
         in_flight,
     )
+
+
+def _embedding_bytes(job: Job, stage: int, in_flight: float) -> float:
+    """Return the dropout masks of the embedding on the first stage, for all micro batches in flight.
+
+    Recomputation of layers does not spare them (Korthikanti et al. 2022, section 4.3).
+    """
+    if stage > 0 or not job.model.has_dropout:
+        return 0.0
+    return job.rank_tokens * job.model.hidden_size * in_flight / (job.tensor_parallel if job.sequence_parallel else 1)
 
 
 def layer_parameters(job: Job) -> float:

@@ -186,6 +186,11 @@ class Model:
         unused = (self.num_experts - self.experts_per_token) * self.expert_parameters
         return self.parameters - (self.num_layers - self.dense_layers) * unused
 
+    @property
+    def matrix_parameters(self) -> float:
+        """Parameters of the layers used per token, without embeddings and output layer."""
+        return self.active_parameters - self.embedding_parameters - self.head_parameters
+
     @cached_property
     def keys_per_token(self) -> float:
         """Mean number of keys that a token attends to, over tokens and layers; half the sequence if causal."""

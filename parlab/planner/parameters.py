@@ -57,18 +57,18 @@ class TimeParameters:
 class MemoryParameters:
     """Constants of the memory model: what the formulas of `memory` do not count."""
 
-    fragmentation: float = 1.08
+    fragmentation: float = 1.077
     """Memory held by the allocator relative to the live activations and logits: fragments, workspaces."""
-    flat_factor: float = 1.08
+    flat_factor: float = 1.071
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.4e8
+    bucket_values: float = 6.01e8
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
-    logit_bytes: float = 8.37
+    logit_bytes: float = 8.39
     """Bytes per logit while the loss is computed."""
     communicator_bytes: float = 7.15e8
     """Buffers of NCCL for each process group inside a node, in bytes; a third between nodes."""
-    overhead_bytes: float = 1.27e9
+    overhead_bytes: float = 1.26e9
     """Device context, libraries and kernels, in bytes."""
 
 

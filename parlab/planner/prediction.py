@@ -64,7 +64,7 @@ class Prediction:
 
 def predict(config: RunConfig, hardware: Cluster, calibration: Calibration | None = None) -> Prediction:
     """Predict a run of a configuration on a cluster. Raises ValueError if it cannot be planned or run there."""
-    return predict_job(job_of(config), hardware, calibration)
+    return predict_job(job_of(config, hardware.device.name), hardware, calibration)
 
 
 def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Prediction:

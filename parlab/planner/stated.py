@@ -26,7 +26,25 @@ _MODEL = {
     "heads": "num_attention_heads",
     "seq": "sequence_length",
     "vocab": "vocab_size",
+    "kv_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "ffn": "ffn_hidden_size",
+    "mlp": "mlp",
+    "experts": "num_experts",
+    "experts_per_token": "experts_per_token",
+    "shared_experts": "shared_experts",
+    "dense_layers": "dense_layers",
+    "dense_ffn": "dense_ffn_size",
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "rope_head_dim": "rope_head_dim",
+    "window": "sliding_window",
+    "windowed_share": "windowed_share",
+    "tied_embeddings": "tied_embeddings",
+    "positions": "positions",
+    "dropout": "dropout",
 }
+"""Field of a row -> field of a configuration."""
 _PARALLEL = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
@@ -35,12 +53,26 @@ _PARALLEL = {
     "virtual_pp": "virtual_stages",
     "zero": "zero_stage",
     "sequence_parallel": "sequence_parallel",
+    "cp": "context_parallel_size",
+    "cp_comm": "context_exchange",
+    "ep": "expert_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "reshard_after_forward": "reshard_after_forward",
+    "overlap_gradients": "overlap_gradients",
+    "overlap_tensor": "overlap_tensor",
+    "overlap_experts": "overlap_experts",
+    "overlap_pipeline": "overlap_pipeline",
+    "first_stage_layers": "first_stage_layers",
+    "last_stage_layers": "last_stage_layers",
 }
 _TRAIN = {
     "mbs": "micro_batch_size",
     "gbs": "global_batch_size",
     "precision": "precision",
     "recompute": "recompute",
+    "recomputed_layers": "recomputed_layers",
+    "offload_activations": "offload_activations",
+    "cuda_graphs": "cuda_graphs",
 }
 
 
@@ -73,10 +105,11 @@ def stated_job(
     )
     if links is not None and is_shaped:
         hardware |= {"gbps": links.bits_per_s / 1e9, "delay_ms": 1e3 * links.delay_s}
+    attention = {"attention": "mla"} if model.get("multi_latent_attention") else {}
     row = rows.read(
         {
-            "model": _renamed(model, _MODEL) | ({} if is_shaped else {"vocab": model.get("vocab_size")}),
-            "parallel": _renamed(parallel, _PARALLEL) | _renamed(train, _TRAIN),
+            "model": _renamed(model, _MODEL) | attention | ({} if is_shaped else {"vocab": model.get("vocab_size")}),
+            "parallel": _renamed(parallel, _PARALLEL) | _renamed(train, _TRAIN) | _shards(parallel),
             "hardware": hardware,
         }
     )
@@ -94,6 +127,12 @@ def stated_job(
 def seconds_at(job: Job, tflops_per_gpu: float) -> float:
     """Return the time of an iteration (s) in which each GPU executes so many TFLOP/s, recomputation included."""
     return flops_of(job)[1] / (job.world_size * tflops_per_gpu * 1e12)
+
+
+def _shards(parallel: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ranks that FSDP partitions over; a row with this field has sharded weights."""
+    ranks = parallel.get("shard_ranks")
+    return {"fsdp": ranks} if ranks and parallel.get("zero_stage") in (None, 3) else {}
 
 
 def _renamed(section: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+from parlab.planner.configs import other_model
 from parlab.planner.flops import Recompute, Shape, executed_flops, flops_per_gpu, model_flops
 from parlab.planner.hardware import Peak
+from parlab.planner.job_flops import flops_of
+from parlab.planner.workload import Job
 
 FORMULA = "72 B s l h² (1 + s/6h + V/12lh)"
 _RECOMPUTED = {
@@ -44,6 +47,8 @@ def work_of(sections: Mapping[str, Mapping[str, Any]]) -> Work | None:
         return None  # emulated compute waits for a configured time and executes no FLOPs
     layers, hidden, sequence, vocabulary = cast("list[int]", sizes)
     batch = cast(int, batch)
+    if counted := _counted(model, train, batch):
+        return counted
     shape = Shape(layers, hidden, sequence, vocabulary)
     terms = [f"{FORMULA}, {_SOURCE}"]
     extra = 0.0
@@ -61,6 +66,31 @@ def work_of(sections: Mapping[str, Mapping[str, Any]]) -> Work | None:
         executed = executed_flops(shape, batch, cast(Recompute, recompute)) + extra
         terms += [f"hardware: {_RECOMPUTED[recompute]}"] if recompute in _RECOMPUTED else []
     return Work(needed, executed, "; ".join(terms))
+
+
+def _counted(model: Mapping[str, Any], train: Mapping[str, Any], batch: int) -> Work | None:
+    """Count the FLOPs of a model with experts, grouped queries or gated MLPs by its matrices; None for other models."""
+    other = other_model(model)
+    if other is None:
+        return None
+    recompute = train.get("recompute")
+    is_stated = recompute in ("none", "selective", "operations", "full")
+    job = Job(
+        other,
+        batch,
+        recompute=cast(Any, recompute) if is_stated else "none",
+        recomputed_layers=train.get("recomputed_layers"),
+        has_flash_attention=True,
+    )
+    needed, executed = flops_of(job)
+    terms = [
+        "3 B s (2 P + 4 k a l + 2 h V)",
+        f"P {other.matrix_parameters:.4g} weights of a token in the layers",
+        f"k {other.keys_per_token:.6g} keys of a token on average",
+        f"a {other.score_size:g} width of all heads",
+    ]
+    terms += [f"hardware: recomputation {recompute}"] if is_stated and recompute != "none" else []
+    return Work(needed, executed if is_stated else None, "; ".join(terms))
 
 
 class Utilisation(NamedTuple):

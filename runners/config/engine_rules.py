@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from .device_map import map_problems
-from .engines import Engine, engine_names
+from .engines import ENGINES, Engine, engine_names
+from .features import FEATURES
 from .fields import RunFields
 from .problems import Problem, divisors
 from .sections import PLACEHOLDER, ModelSection, ParallelSection
@@ -20,6 +21,7 @@ def engine_problems(config: RunFields) -> Iterator[Problem]:
         if value not in supported:
             choice = " or ".join(str(choice) for choice in supported)
             yield Problem(field, value, f"engine {engine.name} does not support {name} {value}; use {choice}")
+    yield from _feature_problems(config, engine)
     yield from _huggingface_problems(config.model, engine)
     if config.parallel.zero_offload != "none":
         yield from _offload_problems(config.parallel, engine)
@@ -27,6 +29,20 @@ def engine_problems(config: RunFields) -> Iterator[Problem]:
     for section in config.engine.sections:
         if section in SECTION_RULES:
             yield from SECTION_RULES[section](config)
+
+
+def _feature_problems(config: RunFields, engine: Engine) -> Iterator[Problem]:
+    """Check that nothing is set that only other trainers have."""
+    for feature in FEATURES:
+        for field in feature.fields:
+            section, _, name = field.partition(".")
+            fields = getattr(config, section)
+            value, default = getattr(fields, name), type(fields).model_fields[name].default
+            if field not in engine.fields and value != default:
+                choice = " or ".join(name for name, row in ENGINES.items() if field in row.fields)
+                usual = "leave it empty" if default is None else f"use {str(default).lower()}"
+                message = f"engine {engine.name} {feature.lack}; {usual}, or describe the training with engine {choice}"
+                yield Problem(field, value, f"{name} {value}: {message}")
 
 
 def _profile_problems(config: RunFields) -> Iterator[Problem]:

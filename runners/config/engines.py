@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runners.schedules import SCHEDULES
+
+from .features import FEATURE_FIELDS, PRECISIONS, RECOMPUTES
+
 PIPELINE_FIELDS = (
     "parallel.schedule",
     "parallel.wire_precision",
@@ -140,6 +144,7 @@ PIPELINE = Engine(
         "train.gradient_clipping": (0.0,),
         "parallel.data_parallel_size": (1,),
         "parallel.tensor_parallel_size": (1,),
+        "parallel.schedule": SCHEDULES,
         "parallel.zero_stage": (0,),
     },
     trains=True,
@@ -154,7 +159,12 @@ MEGATRON = Engine(
     purpose="trains a GPT or BERT with tensor, pipeline and data parallelism, as Megatron-LM does",
     sections=("profile",),
     fields=(*PIPELINE_FIELDS, "parallel.sequence_parallel", "train.log_interval"),
-    supports={"parallel.zero_stage": (0,)},
+    supports={
+        "train.precision": PRECISIONS,
+        "train.recompute": RECOMPUTES,
+        "parallel.schedule": SCHEDULES,
+        "parallel.zero_stage": (0,),
+    },
     trains=True,
     is_planned=True,
     may_be_a_baseline=True,
@@ -168,6 +178,8 @@ ALLREDUCE = Engine(
     sections=("collectives",),
     reads_only=("train.iterations", "train.warmup_steps", "train.precision", "parallel.data_parallel_size"),
     supports={
+        "train.precision": PRECISIONS,
+        "train.recompute": RECOMPUTES,
         "parallel.tensor_parallel_size": (1,),
         "parallel.pipeline_parallel_size": (1,),
         "parallel.schedule": ("1f1b",),
@@ -182,6 +194,7 @@ ZERO = Engine(
     sections=("profile",),
     fields=("model.implementation", "parallel.zero_stage", "parallel.zero_offload"),
     supports={
+        "train.precision": PRECISIONS,
         "train.recompute": ("none",),
         "train.gradient_clipping": (0.0,),
         "parallel.tensor_parallel_size": (1,),
@@ -204,6 +217,7 @@ HF = Engine(
     supports={
         "model.implementation": ("huggingface",),
         "model.attention_mask": ("causal", "bidirectional"),
+        "train.precision": PRECISIONS,
         "train.recompute": ("none", "full"),
         "train.gradient_clipping": (0.0,),
         "parallel.tensor_parallel_size": (1,),
@@ -264,7 +278,7 @@ COMMAND = Engine(
     module="runners.engines.command",
     purpose="starts a program that the node's administrator has allowed",
     sections=("command",),
-    fields=("model.implementation", "parallel.zero_offload"),
+    fields=("model.implementation", "parallel.zero_offload", *FEATURE_FIELDS),
     reports_progress=False,
     starts_its_own_ranks=True,
     is_external=True,

@@ -79,13 +79,14 @@ class RunFields(Section):
 
     @property
     def world_size(self) -> int:
-        """Ranks of the run: TP·PP·DP, or the number of devices of a device map."""
+        """Ranks of the run: TP·PP·CP·DP, or the number of devices of a device map."""
         parallel = self.parallel
         if self.engine.has_device_map and self.sharding.device_mapping and not list(map_problems(self.sharding)):
             return len(self.sharding.devices)
         if self.engine.searches_capacity and self.capacity.find == "processes":
             return self.capacity.at_most
-        return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+        replicas = parallel.context_parallel_size * parallel.data_parallel_size
+        return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * replicas
 
     @property
     def num_micro_batches(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .engine_rules import engine_problems
+from .feature_rules import feature_problems
 from .fields import RunFields
 from .network_rules import emulation_problems, network_problems
 from .problems import Problem, divisors
@@ -16,7 +17,7 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
     model, train, parallel = config.model, config.train, config.parallel
     heads, tensor, pipeline = model.num_attention_heads, parallel.tensor_parallel_size, parallel.pipeline_parallel_size
 
-    if model.hidden_size % heads:
+    if model.hidden_size % heads and model.head_dim is None and not model.multi_latent_attention:
         yield Problem(
             "model.num_attention_heads",
             heads,
@@ -70,6 +71,7 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
     yield from _placement_problems(config)
     yield from network_problems(config)
     yield from emulation_problems(config)
+    yield from feature_problems(config)
     yield from engine_problems(config)
 
 
@@ -113,7 +115,7 @@ def _mask_problems(model: ModelSection) -> Iterator[Problem]:
 
 def _tensor_problems(config: RunFields) -> Iterator[Problem]:
     model, tensor = config.model, config.parallel.tensor_parallel_size
-    if model.vocab_size % tensor:
+    if model.vocab_size % tensor and not config.engine.is_external:  # other trainers pad the vocabulary
         yield Problem(
             "model.vocab_size",
             model.vocab_size,
@@ -168,15 +170,15 @@ def _schedule_problems(config: RunFields) -> Iterator[Problem]:
             parallel.schedule,
             "interleaved-1f1b requires several stages, not pipeline_parallel_size 1; use 2 or more, or schedule 1f1b",
         )
-    elif not 2 <= chunks <= num_layers // stages:
-        most = num_layers // stages
+    elif not 2 <= chunks <= _most_chunks(config):
+        most = _most_chunks(config)
         remedy = f"use 2 to {most}" if most >= 2 else f"use at least {2 * stages} layers, or schedule 1f1b"
         yield Problem(
             "parallel.virtual_stages",
             chunks,
             f"virtual_stages {chunks} cannot interleave {num_layers} layers on {stages} ranks; {remedy}",
         )
-    if config.num_micro_batches % stages:
+    if config.num_micro_batches % stages and not config.engine.is_external:
         yield Problem(
             "train.global_batch_size",
             config.train.global_batch_size,
@@ -185,10 +187,17 @@ def _schedule_problems(config: RunFields) -> Iterator[Problem]:
         )
 
 
+def _most_chunks(config: RunFields) -> int:
+    """Return the largest number of chunks of a rank; other trainers may count embedding and loss as layers."""
+    layers = config.model.num_layers + (2 if config.engine.is_external else 0)
+    return layers // config.parallel.pipeline_parallel_size
+
+
 def _placement_problems(config: RunFields) -> Iterator[Problem]:
     parallel, cluster, world_size = config.parallel, config.cluster, config.world_size
+    context = f" x CP {parallel.context_parallel_size}" if parallel.context_parallel_size > 1 else ""
     layout = (
-        f"TP {parallel.tensor_parallel_size} x PP {parallel.pipeline_parallel_size}"
+        f"TP {parallel.tensor_parallel_size} x PP {parallel.pipeline_parallel_size}{context}"
         f" x DP {parallel.data_parallel_size} = {world_size}"
     )
     if cluster.gpus_per_node is None:

@@ -16,6 +16,9 @@ from .problems import ConfigError, Problem
 from .rules import contradictions
 from .sections import PLACEHOLDER, Section
 
+_DESCRIBING = ("model", "train", "parallel")
+"""Sections that describe the training of a command, if `command.describes_training` is set."""
+
 
 class RunConfig(RunFields):
     """One fully described run."""
@@ -109,14 +112,21 @@ def _fields_beside(field: str) -> list[str]:
 
 
 def filled_fields(resolved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of a resolved configuration that fill the arguments of its command, by section.
+    """Return the fields of a resolved configuration that are facts about its command, by section.
 
-    The command never receives the other fields: they hold defaults, not facts.
+    These are the fields that fill its arguments, and sections model, train and parallel if they describe its training.
+    The other fields hold defaults.
     """
-    argv = (resolved.get("command") or {}).get("argv") or []
+    command = resolved.get("command") or {}
+    argv = command.get("argv") or []
     filled = {name.partition(".")[::2] for argument in argv for name in PLACEHOLDER.findall(argument) if "." in name}
+    described = _DESCRIBING if command.get("describes_training") else ()
     return {
-        section: {name: value for name, value in resolved.get(section, {}).items() if (section, name) in filled}
+        section: {
+            name: value
+            for name, value in resolved.get(section, {}).items()
+            if section in described or (section, name) in filled
+        }
         for section in sections()
     }
 

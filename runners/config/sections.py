@@ -77,6 +77,42 @@ class ModelSection(Section):
     """For the prefix mask: tokens at the start of each sequence that attend in both directions and have no loss."""
     attention_backend: Literal["sdpa", "flex"] = "sdpa"
     """Attention with a prefix mask: torch's scaled dot product, or FlexAttention (needs Triton and a GPU)."""
+    num_kv_heads: Positive | None = None
+    """Heads of keys and values. Empty: as many as heads."""
+    head_dim: Positive | None = None
+    """Width of one head. Empty: hidden_size / num_attention_heads."""
+    multi_latent_attention: bool = False
+    """Keys and values are compressed (MLA)."""
+    q_lora_rank: Annotated[int, Field(ge=0, le=2**20)] = 1536
+    """MLA: width of the compressed queries; 0: not compressed."""
+    kv_lora_rank: Annotated[int, Field(ge=1, le=2**20)] = 512
+    """MLA: width of the compressed keys and values."""
+    rope_head_dim: Annotated[int, Field(ge=1, le=2**16)] = 64
+    """MLA: width of the rotary part of a head, in addition to head_dim."""
+    mlp: Literal["plain", "gated"] = "plain"
+    """plain: two matrices; gated: three (SwiGLU)."""
+    ffn_hidden_size: Positive | None = None
+    """Width of the MLP, or of one expert. Empty: 4 times hidden_size."""
+    num_experts: Annotated[int, Field(ge=1, le=4096)] = 1
+    """MLPs of a layer; each token uses some of them."""
+    experts_per_token: Annotated[int, Field(ge=1, le=4096)] = 1
+    """MLPs that each token is routed to."""
+    shared_experts: Annotated[int, Field(ge=0, le=256)] = 0
+    """MLPs that every token uses."""
+    dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """First layers with an MLP instead of experts."""
+    dense_ffn_size: Positive | None = None
+    """Width of the MLP of these layers. Empty: that of an expert."""
+    sliding_window: Positive | None = None
+    """Tokens that a token sees in layers with a sliding window. Empty: all layers see all tokens."""
+    windowed_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
+    """Share of the layers with a sliding window."""
+    tied_embeddings: bool | None = None
+    """The output layer is the token embedding. Empty: unless the MLP is gated."""
+    positions: Literal["learned", "rotary"] | None = None
+    """Position embeddings. Empty: learned, with a gated MLP rotary."""
+    dropout: bool | None = None
+    """Whether the model has dropout. Empty: unless the MLP is gated."""
 
 
 class TrainSection(Section):
@@ -92,10 +128,16 @@ class TrainSection(Section):
     """Steps at the start that are measured but excluded from the statistics."""
     compute: Literal["real", "emulated"] = "real"
     """emulated: instead of computing, a stage waits for the times of section emulation; its transfers stay real."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of the forward and backward passes."""
-    recompute: Literal["none", "selective", "full"] = "none"
-    """Activations that are recomputed in the backward pass."""
+    precision: Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "fp32"
+    """Arithmetic of the forward and backward passes; 8 and 4 bits: of their matrix products."""
+    recompute: Literal["none", "selective", "operations", "full"] = "none"
+    """Recomputed activations; operations: all but attention and every second matrix product."""
+    recomputed_layers: Positive | None = None
+    """Layers of each stage that recompute. Empty: all."""
+    offload_activations: bool = False
+    """Stored activations wait in CPU memory for the backward pass."""
+    cuda_graphs: bool | None = None
+    """Kernels are recorded in CUDA graphs. Empty: as usual on the device."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Optimizer."""
     learning_rate: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1e-4
@@ -123,7 +165,11 @@ class ParallelSection(Section):
     """Tensor parallel ranks also split norms and residuals, along the sequence."""
     pipeline_parallel_size: Positive = 1
     """Stages that the layers are split into (PP)."""
-    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"] = "1f1b"
+    first_stage_layers: Positive | None = None
+    """Layers of the first stage. Empty: an even split."""
+    last_stage_layers: Positive | None = None
+    """Layers of the last stage. Empty: an even split."""
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"] = "1f1b"
     """Order of the forward and backward passes of the micro batches in a pipeline."""
     warmup_slope: Positive = 1
     """1f1b: warm-up forward passes of a stage for each later stage; more hide slow links (2: eager 1F1B)."""
@@ -135,6 +181,26 @@ class ParallelSection(Section):
     """ZeRO stage: states partitioned over data parallel ranks (0 none, 1 optimizer, 2 + gradients, 3 + weights)."""
     zero_offload: Literal["none", "optimizer", "all"] = "none"
     """States that ZeRO keeps in CPU memory: none, optimizer state (stages 1 to 3), or weights as well (stage 3)."""
+    shard_ranks: Positive | None = None
+    """Ranks over which ZeRO and FSDP partition (HSDP: fewer than the replicas). Empty: all replicas."""
+    reshard_after_forward: bool = True
+    """ZeRO-3 and FSDP gather the weights again for the backward pass."""
+    context_parallel_size: Positive = 1
+    """Ranks that share each sequence (CP)."""
+    context_exchange: Literal["ring", "all-gather"] = "ring"
+    """How context parallel ranks exchange keys and values."""
+    expert_parallel_size: Positive = 1
+    """Ranks that share the experts of a layer (EP); they are data, context and tensor parallel ranks."""
+    expert_tensor_parallel_size: Positive = 1
+    """Ranks that share each expert."""
+    overlap_gradients: bool | None = None
+    """Reduction of gradients overlaps with the backward pass. Empty: as usual on the device."""
+    overlap_tensor: bool | None = None
+    """Messages of tensor parallelism overlap with matrix products. Empty: as usual."""
+    overlap_experts: bool | None = None
+    """The all-to-all of experts overlaps with matrix products. Empty: as usual."""
+    overlap_pipeline: bool | None = None
+    """Messages between stages overlap with computation if interleaved. Empty: as usual."""
 
 
 class ClusterSection(Section):
@@ -298,6 +364,9 @@ class CommandSection(Section):
 
     argv: Annotated[list[Argument], Field(min_length=1, max_length=500)] | None = None
     """Program and its arguments, without a shell: ["/opt/train.py", "--layers", "{model.num_layers}"]."""
+    describes_training: bool = False
+    """Sections model, train and parallel describe the training of the program: it is predicted and its FLOPs are
+    counted. Otherwise only the fields that fill its arguments are facts."""
 
 
 class ProfileSection(Section):

@@ -19,7 +19,7 @@ from runners.engines.memory import memory_meter
 from runners.engines.process_group import barrier
 from runners.engines.replicas import Replicas
 from runners.engines.stage import schedule_of
-from runners.models.megatron import Inputs, Losses, MegatronStage
+from runners.models.megatron import Inputs, Losses, MegatronStage, Recompute
 from runners.models.tensor_parallel import TensorGroup
 from runners.schedules import Operation, layers_of_stages
 from runners.timers import StepTimes, Timers
@@ -60,9 +60,9 @@ class MegatronRank:
         self.layers = layers_of_stages(config.model.num_layers, num_ranks * parallel.virtual_stages)[
             layout.stage :: num_ranks
         ]
+        recompute = cast(Recompute, config.train.recompute)  # the table of engines refuses other values
         self.model = nn.ModuleList(
-            MegatronStage(config.model, layers, config.train.seed, device, ranks, config.train.recompute)
-            for layers in self.layers
+            MegatronStage(config.model, layers, config.train.seed, device, ranks, recompute) for layers in self.layers
         )
         self.flat = FlatParameters(self.model, precision, has_sequence_parts=parallel.sequence_parallel)
         self.num_parameters = self.flat.weights.numel()

@@ -59,12 +59,13 @@ def _configured(run: Run, attempt: Attempt | None) -> Candidate:
         raise ValueError("its configuration is no longer valid")
     if config.network.apply != "none":
         raise ValueError("its links were shaped or emulated")
-    job = job_of(config)
+    job_of(config)
     if run.origin == Run.Origin.PUBLISHED or attempt is None:
         raise ValueError(NO_DEVICE)
     if attempt.node is None and not attempt.environment:
         raise ValueError("the hardware is not recorded")
-    return Candidate(run, _observation(run, job, cluster_of(_machine(config, attempt), config, _place(attempt))))
+    where = cluster_of(_machine(config, attempt), config, _place(attempt))
+    return Candidate(run, _observation(run, job_of(config, where.device.name), where))
 
 
 def _imported(run: Run) -> Candidate:

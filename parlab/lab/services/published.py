@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,6 +64,7 @@ def _resolved(config: Config, point: Mapping[str, Any]) -> dict[str, Any]:
     resolved = complete(with_values(config.data, {field: point[field] for field in point if field in fields}))
     parallel, cluster = resolved["parallel"], resolved["cluster"]
     if cluster["gpus_per_node"] is None:
-        ranks = parallel["tensor_parallel_size"] * parallel["pipeline_parallel_size"] * parallel["data_parallel_size"]
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "data_parallel_size")
+        ranks = math.prod(parallel[size] for size in sizes)
         cluster["gpus_per_node"] = max(1, ranks // cluster["nodes"])
     return resolved
