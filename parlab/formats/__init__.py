@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from parlab.formats import autotuning, configuration, dialects, markdown, rst
+from parlab.formats import autotuning, configuration, dialects, exports, markdown, rst
 from parlab.formats.documents import Collector, Counted
 from parlab.formats.logs import LOGS, Reader
 from parlab.formats.records import Record, unread
@@ -26,6 +26,8 @@ FORMATS: dict[str, Reader] = {
 }
 
 
+# Formats of downloaded scalars, whose tag only the name of the file has.
+SCALARS = frozenset({"csv", "tensorboard-json"})
 # Formats whose lines are records; the others are read as a whole.
 WATCHED = frozenset({*LOGS, "pairs"})
 
@@ -86,6 +88,6 @@ def read_document(lines: Iterable[str], *, file: str, format: str | None = None)
         head = head_of(stream)
         format, stream = format_of(head), chain(head, stream)
     collector = Collector(file, format)
-    for record in records(stream, format):
+    for record in exports.tagged(records(stream, format), file if format in SCALARS else ""):
         collector.add(record)
     return collector.document(counted.count)

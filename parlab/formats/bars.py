@@ -22,9 +22,17 @@ _BAR = re.compile(
     r"/(?P<total>[\d.]{1,15})(?P<total_si>[kMG]?)\s\[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}(?: days?, [\d:]{4,12})?"
     r",\s{1,4}(?P<rate>[\d.]{1,12}|\?)\s?(?P<unit>s/\w{1,12}|\w{1,12}/s)(?P<cells>[^\]]{0,4000})"
 )
+# `1|250|Loss: 1.08:  5%|` of torchtune: epoch, step of all epochs and loss.
+_COUNTED = re.compile(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?P<cells>Loss: [^|%]{1,60}?):?\s{0,4}$")
+# `Epoch 0/9 ━━━╸━━━ 12/500 0:00:05 • 0:03:54 2.05it/s train_loss: 1.99` of Rich.
+_RICH = re.compile(
+    r"(?P<name>[^━╸╺\r\n%]{0,120}?)\s{0,4}[━╸╺]{3,300}[━╸╺ ]{0,300}\s(?P<at>\d{1,15})/(?P<total>\d{1,15})\s{1,4}"
+    r"(?P<elapsed>\d[\d:]{3,11})\s•\s(?P<left>[\d:-]{4,12})\s{1,4}(?P<rate>[\d.]{1,12})(?P<unit>it/s|s/it)"
+    r"(?P<cells>[^\]]{0,4000})"
+)
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
-_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|^[\W\d]*$")
+_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
 _OTHER = re.compile(
     r"(?i)eval|valid|\btest|predict|\bmap\b|load|download|generat|token|shard|process|sampl|infer|sanity|fetch|profil|warm.?up|bench"
 )
@@ -68,6 +76,17 @@ def _beside(
     return fields + tuple(field for field, _ in others), raw + tuple(text for _, text in others)
 
 
+def _as_bar(text: str) -> str:
+    """Write a bar of Rich as tqdm writes it; other texts become empty."""
+    match = _RICH.match(text[:6_000])
+    if match is None:
+        return ""
+    name, at, total, elapsed, left, rate, unit, cells = match.groups()
+    share = min(100, 100 * int(at) // max(1, int(total)))
+    left = left if left[0].isdigit() else "?"
+    return f"{name} {share}%|#| {at}/{total} [{elapsed}<{left}, {rate}{unit}, {cells.strip()}"
+
+
 def _count(text: str, si: str) -> int:
     if not si and text.isdecimal() and text.isascii():
         return int(text)
@@ -100,11 +119,15 @@ class Bars:
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Read one line or redraw; None for a text without a bar."""
-        match = _BAR.search(text[:6_000]) if "%|" in text else None
+        if "%|" not in text:
+            text = _as_bar(text) if " • " in text else ""
+        match = _BAR.search(text[:6_000]) if text else None
         if match is None:
             return None
         printed = match.groups()
         name = printed[0].strip(" :\t")
+        if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
+            return self._counted(line, rank, time, printed, counted)
         is_training, epoch = _work(name)
         if not is_training:
             return self._other(line, rank, name, match)
@@ -148,6 +171,29 @@ class Bars:
         else:
             values["total_iterations"] = float(total)
         return Record("step", line, values, iteration, rank, time, fields, raw)
+
+    def _counted(
+        self, line: int, rank: int | None, time: str | None, printed: Sequence[str], counted: re.Match[str]
+    ) -> list[Record]:
+        """Read a bar with the step of all epochs and cells in front of it."""
+        epoch, step, cells = counted.groups()
+        rate = to_float(printed[7])
+        if not rate:
+            return []
+        behind = (*printed[:9], ", ".join(part for part in (cells, printed[9].strip(" ,")) if part))
+        record = self._step(line, rank, time, behind, (rate, 0, None))
+        record.iteration = int(step)
+        record.values["epoch"] = float(epoch)
+        del record.values["total_iterations"]
+        previous = self.held.get((rank, ""))
+        self.held[rank, ""] = record
+        return [] if previous is None or previous.iteration == record.iteration else [previous]
+
+    def before(self, iteration: int | None) -> list[Record]:
+        """Return the last positions if the steps of other lines begin again before them."""
+        if iteration is None or all((record.iteration or 0) < iteration for record in self.held.values()):
+            return []
+        return self.finish()
 
     @staticmethod
     def _other(line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:

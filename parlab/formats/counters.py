@@ -14,6 +14,10 @@ _IN_EPOCH = (
         r"(?i)\b(?:epoch|train(?:ing)?)(?:\(train\)|\s?epoch)?:?\s{0,3}\[?\s{0,4}(?P<epoch>\d{1,9})\]?\s{0,3}"
         r"\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})(?=[\s\](])"
     ),
+    re.compile(
+        r"(?i)\bepoch:?\s?\[(?P<epoch>\d{1,9})/\d{1,9}\]\s?[,|:-]?\s{0,3}(?:step|batch|iter(?:ation)?):?"
+        r"\s?\[\s{0,9}(?P<at>\d{1,15})/(?P<total>\d{1,15})\]"
+    ),
     re.compile(r"(?i)\bit(?:er)? (?P<at>\d{1,15})/(?P<total>\d{1,15}) of epoch (?P<epoch>\d{1,9})\b"),
     re.compile(r"(?i)\bepoch: ?(?P<epoch>\d{1,9}),? step: ?(?P<at>\d{1,15})(?P<total>(?!))?(?=\D)"),
     re.compile(r"(?P<epoch>(?!))?^\s{0,4}(?P<at>\d{1,15})/(?P<total>\d{1,15}) [\[━].{0,60}? (?=- |\d{1,9}m?s )"),

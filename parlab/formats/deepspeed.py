@@ -161,7 +161,7 @@ class Parser:
             return _profile(line, rank, match)
         match = _REWARD.match(body)
         if match:
-            return figures("metrics", line, None, rank, None, [("reward", match[1])])
+            return self.chat.close() + figures("metrics", line, None, rank, None, [("reward", match[1])])
         match = _PERPLEXITY.match(body)
         if match:
             read = [("perplexity", match[1])] + ([("loss", match[2])] if match[2] else [])

@@ -22,6 +22,8 @@ class Chat:
         self.is_seen = False
         """Whether this is a log of RLHF training."""
         self.iteration: int | None = None
+        self.is_joined = False
+        """Whether the held step has its latencies."""
         self.held: tuple[int, int, dict[str, float], list[Field], list[str]] | None = None
         self.latency: tuple[int, dict[str, float], list[Field], list[str]] | None = None
 
@@ -58,7 +60,10 @@ class Chat:
         return records
 
     def _latency_new(self, line: int, part: str, body: str) -> list[Record]:
-        """Read `End-to-End => Latency: 13.81s, ...`, which precedes the line with its step."""
+        """Read `End-to-End => Latency: 13.81s, ...`, which follows the line with its step.
+
+        A log that begins in the middle of a step, or that another script printed, has it in front of this line.
+        """
         self.is_seen = True
         values: dict[str, float] = {}
         fields: list[Field] = []
@@ -76,6 +81,13 @@ class Chat:
                 values[name] = normal(value, scale)
                 fields.append(Field(name, f"{part} {key.strip()}", unit, scale))
                 raw.append(number[0])
+        held = self.held
+        if held is not None and (part == "End-to-End" or self.is_joined):
+            self.is_joined = True
+            held[2].update(values)
+            held[3].extend(fields)
+            held[4].extend(raw)
+            return []
         if part == "End-to-End":
             records = self.flush()
             self.latency = (line, values, fields, raw)
@@ -108,15 +120,19 @@ class Chat:
             self.latency = None
             merged = self._with_timers(line, int(match[2]), {**values, **more}, fields + more_fields, raw + more_raw)
             return records + merged + bad
-        self.held = (line, int(match[2]), values, fields, raw)
+        self.held, self.is_joined = (line, int(match[2]), values, fields, raw), False
         return records + bad
+
+    def close(self) -> list[Record]:
+        """Return the step whose latencies have been printed; other lines follow."""
+        return self.flush() if self.is_joined else []
 
     def flush(self) -> list[Record]:
         """Return a step of which only one line was printed."""
         records: list[Record] = []
         if self.held:
             line, iteration, values, fields, raw = self.held
-            self.held = None
+            self.held, self.is_joined = None, False
             records += self._with_timers(line, iteration, values, fields, raw)
         if self.latency:
             line, values, fields, raw = self.latency

@@ -47,6 +47,8 @@ _POINTS = re.compile(r"^\ufeff?\s*\[\[\d{9,11}(?:\.\d{1,12})?, ?\d{1,15}, ?[^\s\
 _HEADER = re.compile(
     rf'^(?=[^\n]*,)(?:"?[A-Za-z_][^,"\n]{{0,200}}"?,){{0,40}}"?{_STEP}"?(?:,\s?"?[A-Za-z_][^\n]*|,?)\s*$'
 )
+# The same with tabs between the columns.
+_TABBED = re.compile(rf"^(?=[^\n,]*\t)(?:[A-Za-z_][^\t,\n]{{0,200}}\t){{0,40}}{_STEP}(?:\t[A-Za-z_][^\n,]*|\t?)\s*$")
 _OBJECT = re.compile(rf'^(?:DLLL )?\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?\[?\d)"')
 
 
@@ -227,20 +229,25 @@ def whole(value: float | None) -> int | None:
 def read_csv(lines: Iterable[str]) -> Iterator[Record]:
     """Read tables of metrics by step; yield steps, timers in seconds and evaluations, run by run."""
     table: Table | None = None
+    separator = ","
     for number, line in enumerate(lines, 1):
         if table is not None and line[:1].isdigit() and '"' not in line:
-            plain = line.rstrip("\r\n").split(",")
+            plain = line.rstrip("\r\n").split(separator)
             if len(plain) == table.width:
                 yield from table.row(number, plain)
                 continue
         text = line.lstrip("\ufeff") if number == 1 else line
         if not text.strip():
             continue
-        cells = _cells(text)
+        is_tabbed = not text[0].isdigit() and _TABBED.match(text[:20_000]) is not None
+        if is_tabbed:
+            separator = "\t"
+        cells = _cells(text) if separator == "," else text.rstrip("\r\n").split(separator)
         if cells is None:
             yield unread(number, "not a row of comma-separated values", text)
             continue
-        if not text[0].isdigit() and _HEADER.match(text[:20_000]):
+        if is_tabbed or (not text[0].isdigit() and _HEADER.match(text[:20_000])):
+            separator = "\t" if is_tabbed else ","
             if table is not None:
                 yield from table.close()
             table = Table(number, [cell.strip() for cell in cells])
@@ -346,6 +353,30 @@ def _point(line: int, item: object) -> Record:
     return Record("step", line, {"value": value}, item[1], None, None, _POINT, (str(item[2])[:80],))
 
 
-CSV = Export(((_HEADER, 12),), read_csv)
+# TensorBoard names a downloaded scalar `run-<run>-tag-<tag>.csv`.
+_TAG = re.compile(r"(?:^|[-_/\\])tag-([^/\\]{1,200}?)(?: \(\d{1,3}\))?\.(?:csv|json)(?:\.(?:gz|bz2|xz|zst))?$")
+
+
+def tagged(records: Iterable[Record], file: str) -> Iterator[Record]:
+    """Name the value of a downloaded scalar after the tag in the name of its file."""
+    tag = _TAG.search(file)
+    if tag is None:
+        yield from records
+        return
+    field = _field(tag[1])
+    is_held_out = HELD_OUT.match(tag[1]) is not None
+    for record in records:
+        if record.kind == "step" and record.values.keys() == {"value"}:
+            record.fields = (field,)
+            value = normal(record.values["value"], field.scale)
+            record.values = {field.name: value}
+            if is_held_out:
+                record.kind = "validation"
+            elif is_timer(field.name):
+                record.kind, record.values = "timers", {field.name.removesuffix("_s"): value}
+        yield record
+
+
+CSV = Export(((_HEADER, 12), (_TABBED, 12)), read_csv)
 JSON_LINES = Export(((_OBJECT, 6),), read_json)
 JSON_POINTS = Export(((_POINTS, 20),), read_points)

@@ -20,12 +20,13 @@ from parlab.formats.bars import is_other_work
 from parlab.formats.deepspeed import Parser as DeepSpeed
 from parlab.formats.metric_fields import metric_field
 from parlab.formats.peel import peel, spliced
-from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, to_float, to_int
+from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, to_float
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 from parlab.formats.steplines import Dialect
 from parlab.formats.steplines import Parser as StepLines
+from parlab.formats.trainer_settings import trainer_setting
 
 SIGNS: Signs = (
     (re.compile(r"\{'(?:train_runtime|train_loss|eval_loss|eval_runtime)': "), 30),
@@ -40,9 +41,9 @@ SIGNS: Signs = (
 
 MAX_STATE = 32 * 2**20
 _DICT = re.compile(r"\{'[^{}]{1,4000}\}")
-_BAR = re.compile(r"(?:([^|\r\n%\]]{0,60})\d%\|[^|]{0,300})?\|\s{0,4}(\d{1,15})/(\d{1,15}) \[")
-_SETTING = re.compile(
-    r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>)?\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
+_BAR = re.compile(
+    r"(?:([^|\r\n%\]]{0,60})\d%\|[^|]{0,300})?\|\s{0,4}(\d{1,15})/(\d{1,15}) \["
+    r"(?:[\d:]{4,12}<[\d:?]{1,12},\s{1,4}([\d.]{1,12})(s/it|it/s)(?=[\],]))?"
 )
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
 # Python prints these without quotes, and parses them as names only.
@@ -53,6 +54,8 @@ _JSON = re.compile(r'\{"current_steps"')
 # A file of one JSON object; neither a dictionary that Python printed nor a line of trainer_log.jsonl.
 _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
 _RECENT = 64
+# Between two entries, for an error of at most a tenth.
+_LEAST_ELAPSED_S = 10.0
 _FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
 # Entries that place a step in the run; they are not measurements.
 _PLACES = frozenset({"step", "global_step/max_steps", "current_steps", "total_steps"})
@@ -66,15 +69,6 @@ _NAMES = {
     "train_tokens_per_second": "tokens_per_s",
     "learning_rate": "learning_rate",
     "throughput": "tokens_per_s",  # LLaMA-Factory
-}
-_ARGUMENTS = {
-    "Instantaneous batch size per device": "per_device_train_batch_size",
-    "Total train batch size": "total_train_batch_size",
-    "Gradient Accumulation steps": "gradient_accumulation_steps",
-    "Total optimization steps": "max_steps",
-    "Num examples": "num_examples",
-    "Num Epochs": "num_train_epochs",
-    "Number of trainable parameters": "trainable_parameters",
 }
 
 
@@ -216,6 +210,10 @@ class Parser:
         self.recent: deque[str] = deque(maxlen=_RECENT)
         self.summaries_seen: set[str] = set()
         self.begun = False
+        self.rate: tuple[float, Field, str] | None = None
+        """Step time that the last bar of the training shows, its field, and as printed."""
+        self.timed: tuple[int, float] | None = None
+        """Step and elapsed time, from which the next step time is counted."""
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
@@ -223,21 +221,17 @@ class Parser:
         if "|" in head:
             for bar in _BAR.finditer(head):
                 if not bar[1] or not is_other_work(bar[1]):
-                    self._bar(int(bar[2]), int(bar[3]))
+                    self._bar(int(bar[2]), int(bar[3]), bar[4], bar[5])
         if head.startswith('{"current_steps"'):
             return [record for part in spliced(_JSON, head) for record in self._json(line, rank, part)]
         if "{'" in head:
             records = [record for match in _DICT.finditer(head) for record in self._dict(line, rank, match[0])]
             if records:
                 return records
-        match = _SETTING.match(head[:300])
-        if match:
-            name = _ARGUMENTS.get(match[1].partition(" (")[0])
-            value = to_int(match[2])
-            if name and value is not None:
-                self.settings[name] = value
-                if name == "max_steps":
-                    self.total = value
+        setting = trainer_setting(head[:300])
+        if setting is not None:
+            self.settings.update(setting)
+            self.total = setting.get("max_steps", self.total)
             return []
         match = _METRIC.match(head[:300])
         if match:
@@ -257,10 +251,13 @@ class Parser:
         self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in records)
         return records
 
-    def _bar(self, at: int, total: int) -> None:
+    def _bar(self, at: int, total: int, rate: str | None, unit: str | None) -> None:
         """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
         if total >= self.total and at <= total:
             self.step, self.total = at, total
+            number = to_float(rate) if rate else None
+            seconds = None if not number else number if unit == "s/it" else 1.0 / number
+            self.rate = None if seconds is None else (seconds, Field("step_time_s", str(unit)), str(rate))
 
     def _dict(self, line: int, rank: int | None, text: str) -> list[Record]:
         records = self.repeats.read(line, rank, None, text)
@@ -278,6 +275,12 @@ class Parser:
             self.recent.append(text)
             if self.total:
                 records[0].values["total_iterations"] = float(self.total)
+            if self.rate is not None and "step_time_s" not in records[0].values:
+                # Unless an entry states the time of its step, the bar in front of it does.
+                seconds, field, printed = self.rate
+                records[0].values["step_time_s"] = seconds
+                records[0].fields += (field,)
+                records[0].raw += (printed,)
         opened = self._launch(line) + records
         if measured == "metrics":
             self.begun = True
@@ -293,7 +296,22 @@ class Parser:
             data = orjson.loads(text)
         except orjson.JSONDecodeError:
             return [unread(line, "a JSON object that cannot be read", text)]
-        return _placed(line, rank, data)
+        records = _placed(line, rank, data)
+        if records and records[0].kind == "step" and isinstance(data.get("elapsed_time"), str):
+            self._timed(records[0], duration_seconds(data["elapsed_time"]))
+        return records
+
+    def _timed(self, step: Record, elapsed: float | None) -> None:
+        """Compute the step time from the elapsed times of two entries, which are whole seconds."""
+        if elapsed is None or step.iteration is None:
+            return
+        before, self.timed = self.timed, (step.iteration, elapsed)
+        if before is None or step.iteration <= before[0]:
+            return
+        if elapsed - before[1] < _LEAST_ELAPSED_S:
+            self.timed = before
+            return
+        step.values.setdefault("step_time_s", (elapsed - before[1]) / (step.iteration - before[0]))
 
     def _launch(self, line: int) -> list[Record]:
         settings, self.settings = self.settings, {}

@@ -60,7 +60,8 @@ _WRAPPED_CELL = r"[\w\s/.-]{0,80}(?::\s{0,4}(?:\d[\d.]{0,20})?)?\s*"
 _REST = re.compile(rf"(?=.{{0,400}}[:|]\s*\S|[\d.]{{1,20}}\s*\Z){_WRAPPED_CELL}(?:\|{_WRAPPED_CELL})*\Z")
 # Megatron-Bridge prints time and rate of a step before the step itself.
 _BRIDGE = re.compile(
-    r"Step Time ?: (\d{1,12}(?:\.\d{1,12})?) ?s\s{1,8}GPU utilization: (\d{1,12}(?:\.\d{1,12})?) ?TFLOP/s/GPU"
+    r"Step Time ?: (\d{1,12}(?:\.\d{1,12})?) ?s\s{1,8}"
+    r"GPU utilization: (\d{1,12}(?:\.\d{1,12})?) ?(?:MODEL_)?TFLOP/s/GPU"
 )
 # GPT-NeoX prints cells before the iteration.
 _BEFORE = re.compile(r"\s*samples/sec: (\S{1,30}) \|\s*\Z")

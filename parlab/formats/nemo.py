@@ -45,6 +45,8 @@ _KNOWN = {
     "tflops_per_sec_per_gpu": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
     "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "peak_memory_usage": Field("max_allocated_bytes", "", "B"),
+    "max_memory_allocated": Field("max_allocated_bytes", "", "B"),
+    "max_memory_reserved": Field("max_reserved_bytes", "", "B"),
     "memory_allocated": Field("allocated_bytes", "", "B"),
     "lr": Field("learning_rate", ""),
 }

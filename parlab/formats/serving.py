@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from parlab.formats import inference
 from parlab.formats.endings import ending
 from parlab.formats.peel import peel
 from parlab.formats.quantities import normal, slug, to_float, unit_of
@@ -23,6 +24,7 @@ SIGNS: Signs = (
     (re.compile(r"^\s*={1,4} PERFORMANCE OVERVIEW"), 20),
     (re.compile(r"(?i)^\s*(?:Request|Output token|Total token|Total Output) throughput \([a-z]{3,8}/s(?:ec)?\):"), 10),
     (re.compile(r"(?i)^\s*(?:Mean|Median|P99) (?:TTFT|TPOT|ITL|E2EL?)\b[^:]{0,40}\(ms\):"), 6),
+    *inference.SIGNS,
     (re.compile(r"^Throughput: [\d.]+ requests/s, [\d.]+ (?:total )?tokens/s"), 10),
 )  # fmt: skip
 
@@ -96,9 +98,17 @@ class Results:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read benchmark results; yield figures in s and per second, and a table with one row per benchmark."""
-    results = Results()
+    results, statistics = Results(), inference.StatisticsTable()
     for line, rank, time, printed in peel(lines):
         text = printed[:500].rstrip()
+        in_table = statistics.feed(line, text)
+        if in_table is not None:
+            yield from in_table
+            continue
+        timings = inference.timing(line, text)
+        if timings:
+            yield from timings
+            continue
         is_rule = text.lstrip()[:1] in ("-", "=")
         if is_rule and _START.match(text):
             results.is_open = False
@@ -116,6 +126,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         record = _row(results, line, match, text)
         if record is not None:
             yield record
+    yield from statistics.close()
     yield from results.table()
 
 

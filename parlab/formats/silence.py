@@ -72,6 +72,7 @@ PARTS: dict[str, re.Pattern[str]] = {
     "all-reduce-bench": re.compile(r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"),
     "huggingface": re.compile(
         r"= \d+\s*$|\[config\.py:\d+:print|see_memory_usage|Flops Profiler|stage3\.py|Swappable|^\s+[\w ]{1,40} = "
+        r"|Num GPUs = \d+\. Max memory: "
         r"|^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = "
     ),
     "nccl-tests": re.compile(r"^\s*(?:#|\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s)"),
@@ -80,6 +81,7 @@ PARTS: dict[str, re.Pattern[str]] = {
         r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
     ),
     "megatron": re.compile(r"^Step Time :|^\s*samples/sec: "),
+    "serving": re.compile(r"^\s*[┃│]"),
     "nanogpt": re.compile(r"^tokens per iteration will be"),
 }
 PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")

@@ -26,11 +26,13 @@ from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
+from parlab.formats.trainer_settings import trainer_setting
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
 MAX_FIELDS = 4_096
 LARGEST_WHOLE = 2**53
+_MAX_ENTRIES = 200
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
     r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
@@ -75,6 +77,9 @@ class Dialect:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
         parser = Parser(self)
         for number, line in enumerate(lines, 1):
+            if parser.dictionary or line.startswith("{'"):
+                yield from parser.pretty(number, line)
+                continue
             records = parser.repeated(number, line)
             if records is not None:
                 yield from records
@@ -109,13 +114,35 @@ class Parser:
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
         self.epoch: int | None = None
+        self.dictionary: list[str] = []
+        """The lines so far of a dictionary that pprint has printed."""
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
         """Read a line as it is printed, if lines without a prefix have had its layout; None for any other line."""
         if self.block is not None:
             return None
         records = self.repeats.fast(line, None, None, text)
-        return records if records is None else self._counted(records)
+        return records if records is None else self._ahead(self._counted(records))
+
+    def pretty(self, line: int, text: str) -> list[Record]:
+        """Read a line of a dictionary, which pprint prints with an entry per line: the last one gives the record."""
+        printed = text.rstrip()
+        is_first = text.startswith("{'")
+        if is_first and not printed.endswith("}") and not self.dictionary:
+            self.dictionary = [printed]
+            return []
+        if self.dictionary and text.startswith(" '") and len(self.dictionary) < _MAX_ENTRIES:
+            self.dictionary.append(printed)
+            if not printed.endswith("}"):
+                return []
+            begin, whole = line + 1 - len(self.dictionary), " ".join(self.dictionary)
+            self.dictionary = []
+            records = self._read(begin, None, None, whole)
+            for record in records:
+                record.until = line
+            return records
+        self.dictionary = []
+        return [record for _, rank, time, part in peel_line(line, text) for record in self.feed(line, rank, time, part)]
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
@@ -123,8 +150,8 @@ class Parser:
             own = self.held_out if cell["side"] in ("Eval", "Validation") else self.cells
             own.append(Pair(cell["key"] or cell["name"], cell["value"], "", to_float(cell["value"])))
             return []
-        if self.block is None and "%|" not in text and "[batch=" not in text and "[step=" not in text:
-            return self._read(line, rank, time, text)
+        if self.block is None and self._is_plain(text):
+            return self._ahead(self._read(line, rank, time, text))
         records = self.close()
         block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
         if block:
@@ -133,7 +160,18 @@ class Parser:
         bar = self.bars.feed(line, rank, time, text)
         if bar is not None:
             return records + bar
-        return records + self._read(line, rank, time, text)
+        return records + self._ahead(self._read(line, rank, time, text))
+
+    @staticmethod
+    def _is_plain(text: str) -> bool:
+        """Return whether a line is neither a bar nor the head of a block."""
+        return "%|" not in text and " • " not in text and "[batch=" not in text and "[step=" not in text
+
+    def _ahead(self, records: list[Record]) -> list[Record]:
+        """Put the last position of a bar in front of steps that begin again before it."""
+        if self.bars.held and records and records[0].kind == "step":
+            return self.bars.before(records[0].iteration) + records
+        return records
 
     def _read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line without a bar; a counter that begins again in every epoch becomes one that grows."""
@@ -278,6 +316,8 @@ class Parser:
 
     def summary(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line without a counter that states a time, a rate or memory: figures of the launch."""
+        if " = " in text and (setting := trainer_setting(text[:300])):
+            return [Record("launch", line, data=setting, rank=rank)]
         cells = [(cell, self.dialect.field(cell)) for cell in pairs(text)]
         stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
         if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):

@@ -155,13 +155,16 @@ def _fill_samples_per_s(segment: schema.Segment, builder: Builder) -> None:
     batch = builder.steps.by_name.get("global_batch_size")
     batch_size = _warm_mean(batch) if batch else segment.launch.global_batch_size
     printed = builder.steps.by_name.get("samples_per_s") or builder.steps.by_name.get("running_avg_samples_per_s")
-    if seconds and batch_size:
+    overall = builder.metrics.by_name.get("samples_per_s")
+    # The Trainer of Hugging Face states the rate of the whole launch; its bars show times that are smoothed.
+    is_stated = overall is not None and "train_runtime_s" in builder.metrics.by_name
+    if seconds and batch_size and not is_stated:
         segment.samples_per_s = batch_size / seconds
         segment.basis["samples_per_s"] = "global batch size / step time, without the first record"
     elif printed:
         segment.samples_per_s = _warm_mean(printed)
         segment.basis["samples_per_s"] = _PRINTED_MEAN
-    elif overall := builder.metrics.by_name.get("samples_per_s"):
+    elif overall:
         segment.samples_per_s = overall.mean
         segment.basis["samples_per_s"] = _PRINTED_OVERALL
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from parlab.findings import document_findings
-from parlab.formats import UNKNOWN, autotuning, event_files, format_of, head_of, learnt, records
+from parlab.formats import SCALARS, UNKNOWN, autotuning, event_files, exports, format_of, head_of, learnt, records
 from parlab.formats.documents import Collector, Counted, note_cut_lines
 from parlab.formats.records import Record
 from parlab.formats.schema import Document
@@ -120,7 +120,8 @@ def _read_file(
             )
         collector = Collector(received.name, file.format)
         recorder = Recorder(collector, workspace.points)
-        for record in file.records:
+        named = exports.tagged(file.records, received.name if file.format in SCALARS else "")
+        for record in named:
             if record.kind == "heading" and not title:
                 title = str(record.data).strip()
             recorder.add(record)
