@@ -239,15 +239,10 @@ def read_csv(lines: Iterable[str]) -> Iterator[Record]:
         text = line.lstrip("\ufeff") if number == 1 else line
         if not text.strip():
             continue
-        is_tabbed = not text[0].isdigit() and _TABBED.match(text[:20_000]) is not None
-        if is_tabbed:
-            separator = "\t"
-        cells = _cells(text) if separator == "," else text.rstrip("\r\n").split(separator)
+        cells, is_header, separator = _row(text, separator)
         if cells is None:
             yield unread(number, "not a row of comma-separated values", text)
-            continue
-        if is_tabbed or (not text[0].isdigit() and _HEADER.match(text[:20_000])):
-            separator = "\t" if is_tabbed else ","
+        elif is_header:
             if table is not None:
                 yield from table.close()
             table = Table(number, [cell.strip() for cell in cells])
@@ -260,6 +255,17 @@ def read_csv(lines: Iterable[str]) -> Iterator[Record]:
             yield from table.row(number, cells)
     if table is not None:
         yield from table.close()
+
+
+def _row(text: str, separator: str) -> tuple[list[str] | None, bool, str]:
+    """Return the cells of a row, whether it is a header, and what separates the cells of the rows below."""
+    if not text[0].isdigit():
+        head = text[:20_000]
+        if _TABBED.match(head):
+            return text.rstrip("\r\n").split("\t"), True, "\t"
+        if _HEADER.match(head):
+            return _cells(text), True, ","
+    return _cells(text) if separator == "," else text.rstrip("\r\n").split(separator), False, separator
 
 
 def _cells(text: str) -> list[str] | None:
