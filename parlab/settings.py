@@ -153,6 +153,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- imports ---------------------------------------------------------------------------------------------------------
 # Maximum size of an imported file, and of the unpacked contents of an archive.
+# Raw points of series leave the database so many days after the end of their run, 0 never: to the archive, a URL of
+# fsspec, or for ever if that is empty.
+RAW_DAYS = env.float("PARLAB_RAW_DAYS", default=0.0)
+ARCHIVE_URL = env.str("PARLAB_ARCHIVE_URL", default="")
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 # Not in /tmp, which may be small or in memory; uploads also wait here until they are imported.
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
@@ -246,6 +250,7 @@ CELERY_TASK_ROUTES = {
     "parlab.publishing.draw": {"queue": PICTURES_QUEUE},
     "parlab.notify.*": {"queue": NOTIFY_QUEUE},
     "parlab.ingest.take_traces": {"queue": NOTIFY_QUEUE},
+    "parlab.ingest.retain": {"queue": NOTIFY_QUEUE},
     "parlab.watch.poll": {"queue": NOTIFY_QUEUE},
 }
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -278,6 +283,7 @@ CELERY_BEAT_SCHEDULE = {
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "take traces": {"task": "parlab.ingest.take_traces", "schedule": 3.0, "options": {"expires": 3}},
+    "retain series": {"task": "parlab.ingest.retain", "schedule": 3_600.0, "options": {"expires": 600}},
     "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
 }
 

@@ -12,6 +12,15 @@ from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from parlab.series import archive
+
+
+class Unavailable(exceptions.APIException):
+    """Archived points that cannot be read now."""
+
+    status_code: int = status.HTTP_503_SERVICE_UNAVAILABLE
+
+
 _REMEDIES: dict[type[Exception], str] = {
     exceptions.NotAuthenticated: "send the header `Authorization: Token <token>`; create a token on your account page",
     exceptions.AuthenticationFailed: "check the token, or create a new one on your account page",
@@ -21,6 +30,7 @@ _REMEDIES: dict[type[Exception], str] = {
     Http404: "see the list for existing entries",
     exceptions.MethodNotAllowed: "use a method listed in /api/schema/",
     exceptions.UnsupportedMediaType: "send multipart/form-data",
+    Unavailable: "mend the archive of the server; see docs/scale.md",
     exceptions.ParseError: "send the fields described in /api/schema/",
 }
 
@@ -53,6 +63,8 @@ class TooLarge(Problem):
 
 def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
     """Return every error in one format: {"errors": [{"field", "value", "message", "remedy"}]}."""
+    if isinstance(problem, archive.Damaged):
+        problem = Unavailable(str(problem))
     response = exception_handler(problem, context)
     if response is None:
         return None

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from parlab.ingest import services
 from parlab.ingest.refused import store_refused
+from parlab.ingest.retention import series_retain
 from parlab.ingest.run_files import traces_take
 from parlab.ingest.waiting import client, is_idle, post, take_waiting
 from parlab.lab import services as lab
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 _SUMMARY_REST = 3.0
 """While batches wait, a worker takes batches for this many times as long as it computed summaries."""
+
+_RETAINED_AT_ONCE = 50
+"""Attempts that one task archives: it shares a worker with notifications."""
 
 _UNAVAILABLE = (OperationalError, InterfaceError, redis.RedisError, OSError)
 
@@ -156,6 +160,13 @@ SUMMARIES = Summaries()
 def take_traces() -> None:
     """Analyse the traces that nodes have shipped."""
     traces_take()
+
+
+@shared_task(name="parlab.ingest.retain")
+def retain() -> None:
+    """Archive or remove raw points whose time is over."""
+    if settings.RAW_DAYS > 0:
+        series_retain(days=settings.RAW_DAYS, url=settings.ARCHIVE_URL, limit=_RETAINED_AT_ONCE)
 
 
 def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:

@@ -82,7 +82,7 @@ def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]])
         if key not in new:
             # Chunks that were stored before there were levels come first.
             end = levels.end_of(held.get((*key, 1)))
-            new[key] = points_between(attempt_id, *key, end, chunk.position) if chunk.position > end else []
+            new[key] = points_between(attempt_id, *key, end, chunk.position)[1] if chunk.position > end else []
         new[key].append(columns)
     levels.extend(attempt_id, {key: Columns.joined(parts) for key, parts in new.items()}, held)
 
@@ -92,16 +92,42 @@ def columns_of(chunk: SeriesChunk) -> Columns:
     return Columns(unpack(chunk.steps), unpack(chunk.times), unpack(chunk.values))
 
 
-def points_between(attempt_id: int, metric: str, rank: int, first: int, last: int) -> list[Columns]:
-    """Return the points of the chunks that overlap positions `first` to `last`, from `first` on."""
+def points_between(attempt_id: int, metric: str, rank: int, first: int, last: int) -> tuple[int, list[Columns]]:
+    """Return the points of the chunks that overlap positions `first` to `last`, from `first` on, and where they begin.
+
+    They begin after `first` if the chunks before were archived; at `last` if there are none.
+    """
     rows = SeriesChunk.objects.filter(
         attempt_id=attempt_id, metric=metric, rank=rank, position__gt=first - CHUNK_POINTS, position__lt=last
     )
-    parts = []
+    begin, parts = last, []
     for position, *packed in rows.order_by("position").values_list("position", "steps", "times", "values"):
         part = Columns(*(unpack(column) for column in packed))
+        begin = min(begin, max(first, position))
         parts.append(part.take(slice(max(0, first - position), None)))
-    return parts
+    return begin, parts
+
+
+def full_chunks(attempt_id: int, key: Key, position: int, columns: Columns) -> list[SeriesChunk]:
+    """Return chunks, none of them the last, of points whose number is a multiple of CHUNK_POINTS."""
+    rows = []
+    for at in range(0, len(columns), CHUNK_POINTS):
+        part = columns.take(slice(at, at + CHUNK_POINTS))
+        rows.append(
+            SeriesChunk(
+                attempt_id=attempt_id,
+                metric=key[0],
+                rank=key[1],
+                position=position + at,
+                count=len(part),
+                first_step=int(part.steps.min()),
+                last_step=int(part.steps.max()),
+                steps=pack(part.steps),
+                times=pack(part.times),
+                values=pack(part.values),
+            )
+        )
+    return rows
 
 
 class _Piece(NamedTuple):

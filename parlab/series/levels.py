@@ -282,13 +282,22 @@ def means(attempt_id: int, metric: str, rank: int, *, level: int) -> tuple[NDArr
 
 
 def position_range(
-    attempt_id: int, metric: str, rank: int, *, level: int, first_step: int | None, last_step: int | None
+    attempt_id: int,
+    metric: str,
+    rank: int,
+    *,
+    level: int,
+    first_step: int | None,
+    last_step: int | None,
+    after: int = 0,
 ) -> tuple[int, int] | None:
     """Return the positions between which the steps of a range lie, by the blocks of a level; None if none overlaps.
 
-    Points that the level does not cover are not considered.
+    Points that the level does not cover, and those before the position `after`, are not considered.
     """
     rows = SeriesLevel.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank, level=level)
+    if after:
+        rows = rows.filter(position__gt=after - ROW_BLOCKS * size_of(level))
     if first_step is not None:
         rows = rows.filter(last_step__gte=first_step)
     if last_step is not None:
@@ -296,7 +305,8 @@ def position_range(
     ranges: list[tuple[int, int]] = []
     size = size_of(level)
     for position, firsts, lasts in rows.order_by("position").values_list("position", "first_steps", "last_steps"):
-        is_inside = np.ones(len(first_steps := unpack(firsts)), np.bool_)
+        first_steps = unpack(firsts)
+        is_inside = position + np.arange(len(first_steps)) * size >= after
         if first_step is not None:
             is_inside &= unpack(lasts) >= first_step
         if last_step is not None:

@@ -64,6 +64,19 @@ class SeriesLevel(models.Model):
         return f"level {self.level} of {self.metric} of rank {self.rank} from {self.position}"
 
 
+class SeriesArchive(models.Model):
+    """Where the first chunks of the series of an attempt are; see `archive`."""
+
+    attempt = models.OneToOneField("lab.Attempt", models.CASCADE, related_name="+")
+    url = models.CharField(max_length=500, blank=True, help_text="Of fsspec; empty: they were removed.")
+    parts = models.JSONField(default=list, help_text="Rows of `archive.Part`.")
+    points = models.BigIntegerField()
+    archived_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.points} points of attempt {self.attempt_id}{f' in {self.url}' if self.url else ', removed'}"
+
+
 class LogChunk(models.Model):
     """A piece of the raw output of one member of an attempt, from which all other data can be rebuilt."""
 

@@ -1,5 +1,6 @@
 """Series of numbers over time: append, read, downsample. A row stores up to CHUNK_POINTS points of one series."""
 
+import logging
 from collections.abc import Collection, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple, overload
@@ -8,12 +9,14 @@ import numpy as np
 from django.db.models import Max, Min, QuerySet
 from numpy.typing import NDArray
 
-from parlab.series import levels
+from parlab.series import archive, levels
 from parlab.series.chunks import CHUNK_POINTS, Key, append, append_all, columns_of, points_between
 from parlab.series.columns import Columns, unpack
-from parlab.series.models import SeriesChunk, SeriesLevel
+from parlab.series.models import SeriesArchive, SeriesChunk, SeriesLevel
 
 __all__ = ["CHUNK_POINTS", "Columns", "Key", "append", "append_all"]
+
+log = logging.getLogger(__name__)
 
 _SHARED = 64
 """Unpacked columns that are held for the series that share them."""
@@ -113,11 +116,29 @@ def _part(last: SeriesChunk, least: int, first_step: int | None, last_step: int 
     if level and (first_step, last_step) != (None, None):
         first, end, level = _narrowed(key, end, level, least, first_step, last_step)
     pieces, at = levels.read_points(*key, level=level, first=first, last=end) if level else ([], first)
+    is_whole = not level
     if at < min(end, last.position):
-        pieces += points_between(*key, at, min(end, last.position))
+        raw, is_raw_whole = _raw(key, at, min(end, last.position))
+        pieces, is_whole = pieces + raw, is_whole and is_raw_whole
     if end > last.position:
         pieces.append(columns_of(last).take(slice(max(0, at - last.position), None)))
-    return Part(_between(Columns.joined(pieces), first_step, last_step), is_whole=not level)
+    return Part(_between(Columns.joined(pieces), first_step, last_step), is_whole=is_whole)
+
+
+def _raw(key: tuple[int, str, int], first: int, last: int) -> tuple[list[Columns], bool]:
+    """Return the points between positions, from chunks and archive, and whether these are all of them.
+
+    Where the archive cannot be read, the pyramid stands in for it.
+    """
+    begin, pieces = points_between(*key, first, last)
+    row = SeriesArchive.objects.filter(attempt_id=key[0]).first() if begin > first else None
+    if row is None:
+        return pieces, True
+    try:
+        return [*archive.points_before(row, *key[1:], first, begin), *pieces], bool(row.url)
+    except (archive.Damaged, OSError) as error:
+        log.warning("the archived points of %s of attempt %d are shown in less detail: %s", key[1], key[0], error)
+        return [*levels.read_points(*key, level=1, first=first, last=begin)[0], *pieces], False
 
 
 def _narrowed(
@@ -130,6 +151,9 @@ def _narrowed(
         reach = levels.reach(*key, level=level)
         rest = SeriesChunk.objects.filter(attempt_id=key[0], metric=key[1], rank=key[2])
         is_in_rest = _with_steps(rest.filter(position__gt=reach - CHUNK_POINTS), first_step, last_step).exists()
+        if not is_in_rest and level > 1:  # chunks after the last block of the level may be archived
+            tail = levels.position_range(*key, level=1, first_step=first_step, last_step=last_step, after=reach)
+            is_in_rest = tail is not None
         first = covered[0] if covered else reach
         last = end if is_in_rest else covered[1] if covered else first
         if (finer := levels.level_for(last - first, least)) == level:
@@ -154,7 +178,11 @@ def read_many(
     first_step: int | None = None,
     last_step: int | None = None,
 ) -> dict[tuple[int, str, int], Columns]:
-    """Return series of several attempts with one query: {(attempt, metric, rank): columns}; all if metrics is None."""
+    """Return series of several attempts with one query: {(attempt, metric, rank): columns}; all if metrics is None.
+
+    Archived points are read from their files; raises archive.Damaged if that fails. Of removed points these are the
+    extremes of blocks.
+    """
     chunks = SeriesChunk.objects.filter(attempt_id__in=attempt_ids)
     if metrics is not None:
         chunks = chunks.filter(metric__in=metrics)
@@ -163,26 +191,63 @@ def read_many(
     rows = (
         _with_steps(chunks, first_step, last_step)
         .order_by("attempt_id", "metric", "rank", "position")
-        .values_list("attempt_id", "metric", "rank", "steps", "times", "values")
+        .values_list("attempt_id", "metric", "rank", "position", "steps", "times", "values")
     )
-    series = {}
+    series, is_cut = {}, False
     for key, group in groupby(rows.iterator(chunk_size=256), key=lambda row: row[:3]):
-        columns = Columns.joined(Columns(unpack(row[3]), unpack(row[4]), unpack(row[5])) for row in group)
+        chunks_of_series = list(group)
+        is_cut |= chunks_of_series[0][3] > 0
+        columns = Columns.joined(Columns(unpack(row[4]), unpack(row[5]), unpack(row[6])) for row in chunks_of_series)
         series[key] = _between(columns, first_step, last_step)
+    if is_cut or not series:
+        # The first chunk is archived, or before these steps, or there is none.
+        before = _archived(attempt_ids, metrics, rank)
+        for key, archived in before.items():
+            part = _between(archived, first_step, last_step)
+            series[key] = Columns.joined([part, series[key]]) if key in series else part
     return {key: columns for key, columns in series.items() if len(columns)}
+
+
+def _archived(
+    attempt_ids: Collection[int], metrics: Collection[str] | None, rank: int | None
+) -> dict[tuple[int, str, int], Columns]:
+    """Return the points of series before their first chunks; raises archive.Damaged."""
+    rows = {row.attempt_id: row for row in SeriesArchive.objects.filter(attempt_id__in=attempt_ids)}
+    if not rows:
+        return {}
+    return {
+        (attempt, metric, series_rank): Columns.joined(
+            archive.points_before(rows[attempt], metric, series_rank, 0, start)
+        )
+        for (attempt, metric, series_rank), start in archive.starts(rows).items()
+        if start and (metrics is None or metric in metrics) and (rank is None or series_rank == rank)
+    }
 
 
 def extent(attempt_id: int, metrics: Collection[str], ranks: Collection[int]) -> tuple[int, int] | None:
     """Return the first and the last step of series of an attempt; None without points."""
     chunks = SeriesChunk.objects.filter(attempt_id=attempt_id, metric__in=metrics, rank__in=ranks)
-    steps = chunks.aggregate(first=Min("first_step"), last=Max("last_step"))
-    return None if steps["first"] is None else (steps["first"], steps["last"])
+    steps = chunks.aggregate(first=Min("first_step"), last=Max("last_step"), start=Min("position"))
+    if steps["first"] is None:
+        return None
+    if steps["start"]:
+        rows = SeriesLevel.objects.filter(attempt_id=attempt_id, metric__in=metrics, rank__in=ranks, level=1)
+        steps = {"first": steps["first"], "last": steps["last"]} | {
+            name: value for name, value in rows.aggregate(first=Min("first_step")).items() if value is not None
+        }
+    return steps["first"], steps["last"]
 
 
 def each_rank(
     attempt_id: int, metrics: Collection[str], ranks: Collection[int], *, first_step: int, last_step: int
 ) -> Iterator[tuple[int, dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]]]:
     """Yield rank by rank {metric: (steps, values)}, so that thousands of ranks need little memory."""
+    if SeriesArchive.objects.filter(attempt_id=attempt_id).exists():
+        for rank in sorted(ranks):
+            whole = read_many([attempt_id], metrics, rank=rank, first_step=first_step, last_step=last_step)
+            if whole:
+                yield rank, {key[1]: (columns.steps, columns.values) for key, columns in whole.items()}
+        return
     chunks = SeriesChunk.objects.filter(attempt_id=attempt_id, metric__in=metrics, rank__in=ranks)
     chunks = chunks.filter(last_step__gte=first_step, first_step__lte=last_step)
     rows = chunks.order_by("rank", "metric", "position").values_list("rank", "metric", "steps", "values")
@@ -251,7 +316,15 @@ def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple
 
 
 def delete(attempt_id: int, keys: Collection[Key] | None = None) -> None:
-    """Delete the given series of an attempt, or all, to rebuild them from its log."""
+    """Delete the given series of an attempt, or all, to rebuild them from its log.
+
+    Archived series come back first, or are lost with their archive if all go; raises archive.Damaged.
+    """
+    archived = SeriesArchive.objects.filter(attempt_id=attempt_id)
+    if keys is None:
+        archived.delete()
+    elif archived.exclude(url="").exists():
+        archive.restore(attempt_id)
     ranks: dict[str, list[int]] = {}
     for metric, rank in keys or ():
         ranks.setdefault(metric, []).append(rank)

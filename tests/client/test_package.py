@@ -53,7 +53,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__")
     for package in ("parlab", "runners"):
         shutil.copytree(ROOT / package, source / package, ignore=ignored)
-    for name in ("pyproject.toml", "requirements.txt", "requirements-tensorboard.in", "requirements-terminal.in"):
+    optional = ("requirements-archive.in", "requirements-tensorboard.in", "requirements-terminal.in")
+    for name in ("pyproject.toml", "requirements.txt", *optional):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
     target = directory / "target"
