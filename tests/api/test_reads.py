@@ -196,6 +196,7 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/experiments/{slug}/comments/{id}/",
         "/api/experiments/{slug}/configurations/",
         "/api/experiments/{slug}/launch/",
+        "/api/audit/",
         "/api/findings/",
         "/api/plan/",
         "/api/simulate/",
@@ -206,4 +207,4 @@ def test_the_schema_contains_every_address(api: Client) -> None:
     }
     upload = schema["paths"]["/api/imports/"]["post"]
     assert "multipart/form-data" in upload["requestBody"]["content"]
-    assert set(upload["responses"]) == {"200", "201", "400", "413"}
+    assert set(upload["responses"]) == {"200", "201", "400", "401", "403", "413", "415"}
