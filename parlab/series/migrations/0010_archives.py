@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('lab', '0034_traces_of_engines'),
-        ('series', '0008_last_chunk_metric'),
+        ('series', '0009_last_chunk_rank'),
     ]
 
     operations = [
