@@ -34,6 +34,10 @@ SUMMARY_EVERY_S = 5.0
 TEXT_EVERY_S = 0.5
 # A summary reads the whole series: while a run is active, at most this share of the time is spent on it.
 _SUMMARY_SHARE = 0.05
+# All summaries of active runs together take at most this share: a hundred scripts would keep a server busy with them.
+_SUMMARIES_SHARE = 0.1
+_SUMMARIES_KEY = "parlab.ingest.summaries"
+_BURST_S = 5.0
 _LAST_POSITION = 2**63 - 1
 _LAST_NUMBER = 2**31 - 1
 _NAMED_RANKS = 500
@@ -260,9 +264,16 @@ def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Refe
 
 
 def summarise_at_intervals(attempt: Attempt) -> None:
-    """Compute the summary of a locked active attempt, at most every few seconds."""
-    if summary_claim(attempt):
-        _summarise_active(attempt)
+    """Compute the summary of a locked active attempt, every few seconds, or more rarely where many runs are active."""
+    is_counted = not _is_text(attempt)
+    now = time.monotonic()
+    due_at = cache.get(_SUMMARIES_KEY, 0.0) if is_counted else 0.0
+    if now < due_at or not summary_claim(attempt):
+        return
+    took_s = _summarise_active(attempt)
+    if is_counted:
+        # Time that nobody has used is not saved up, except for a burst.
+        cache.set(_SUMMARIES_KEY, max(due_at, now - _BURST_S) + took_s / _SUMMARIES_SHARE)
 
 
 @transaction.atomic
@@ -279,13 +290,15 @@ def summary_claim(attempt: Attempt) -> bool:
     return bool(cache.add(_summary_key(attempt), True, _summary_every_s(attempt)))
 
 
-def _summarise_active(attempt: Attempt) -> None:
+def _summarise_active(attempt: Attempt) -> float:
+    """Compute the summary of an active attempt; return the time of the processor in seconds."""
     # Time of the processor: on a busy machine the time of the clock would make lines late that cost next to nothing.
     began = time.thread_time()
     attempt_summarise(attempt=attempt)
     took_s = time.thread_time() - began
     if took_s > _summary_every_s(attempt) * _SUMMARY_SHARE:
         cache.set(_summary_key(attempt), True, took_s / _SUMMARY_SHARE)
+    return took_s
 
 
 def _summary_key(attempt: Attempt) -> str:
@@ -294,8 +307,12 @@ def _summary_key(attempt: Attempt) -> str:
 
 def _summary_every_s(attempt: Attempt) -> float:
     """Return the interval between summaries; where readers make the series of a reported run, they only grow here."""
-    is_text = attempt.run.origin == Run.Origin.REPORTED and (attempt.last_step is None or is_read(attempt))
-    return TEXT_EVERY_S if is_text else SUMMARY_EVERY_S
+    return TEXT_EVERY_S if _is_text(attempt) else SUMMARY_EVERY_S
+
+
+def _is_text(attempt: Attempt) -> bool:
+    """Return whether readers make the series of a reported run from its output."""
+    return attempt.run.origin == Run.Origin.REPORTED and (attempt.last_step is None or is_read(attempt))
 
 
 @transaction.atomic

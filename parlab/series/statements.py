@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import connection, models
@@ -31,3 +31,21 @@ class Upsert:
 def quoted(columns: Sequence[str]) -> str:
     """Write the names of columns; some are words of SQL."""
     return ", ".join(f'"{name}"' for name in columns)
+
+
+class Update:
+    """Updates columns of rows by their primary keys."""
+
+    def __init__(self, model: type[models.Model], columns: Sequence[str]) -> None:
+        self._fields = [field for field in model._meta.concrete_fields if field.name in columns]
+        sets = ", ".join(f'"{field.column}" = %s' for field in self._fields)
+        self._sql = f'UPDATE "{model._meta.db_table}" SET {sets} WHERE "id" = %s'
+
+    def __call__(self, rows: Sequence[models.Model]) -> None:
+        if rows:
+            with connection.cursor() as cursor:
+                cursor.executemany(self._sql, [(*self._values(row), row.pk) for row in rows])
+
+    def _values(self, row: models.Model) -> Iterator[Any]:
+        for field in self._fields:
+            yield field.get_db_prep_save(getattr(row, field.attname), connection)

@@ -3,23 +3,30 @@
 Under ASGI, Django runs every synchronous middleware in another thread and opens a connection to the database for each
 request, which takes ten times as long as storing ten points. The views of the routes below need none of it: they
 authenticate by token, and answer in JSON. Their threads keep their connections.
+
+Batches of parlab's client that arrive while others are being stored are stored together, in one transaction: the busier
+the server is, the less each batch costs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import AnonymousUser, User
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.exception import response_for_exception
 from django.core.signals import request_started
-from django.db import connection
+from django.db import OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.security import SecurityMiddleware
@@ -29,13 +36,18 @@ from parlab.limits import Application, Receive, Scope, Send
 from .mlflow import runs as mlflow
 from .mlflow.protocol import endpoint
 from .mlflow.urls import PREFIXES
-from .stream_views import stream
+from .stream_views import Waiting, batches_store, received
+
+logger = logging.getLogger(__name__)
 
 View = Callable[..., HttpResponseBase]
 
 MAX_BODY_BYTES = 4 << 20
 """Larger bodies, and all beyond HELD_BYTES, take the long road, which keeps them on disk."""
 HELD_BYTES = 64 << 20
+TOGETHER = 64
+TOGETHER_BYTES = 8 << 20
+"""Batches, and their bytes, that one transaction stores."""
 _ENDPOINTS = {
     "runs/log-batch": mlflow.log_batch,
     "runs/log-metric": mlflow.log_metric,
@@ -49,6 +61,26 @@ _STREAM = re.compile(r"/api/runs/([^/]+)/streams/([^/]+)/")
 _TOKEN = re.compile(rb"(?i:bearer|token) +\S{1,200}")
 
 
+class _Arrival(NamedTuple):
+    """A batch of a stream whose client waits for the response."""
+
+    scope: Scope
+    body: bytes
+    run: str
+    stream: str
+    response: asyncio.Future[HttpResponse]
+
+    def respond(self, response: HttpResponse) -> None:
+        """Hand the response to the loop of the request, unless the client or the server has gone."""
+
+        def respond() -> None:
+            if not self.response.done():
+                self.response.set_result(response)
+
+        with suppress(RuntimeError):
+            self.response.get_loop().call_soon_threadsafe(respond)
+
+
 class ReportRoad:
     """ASGI middleware that answers the requests of scripts in threads of its own."""
 
@@ -57,11 +89,13 @@ class ReportRoad:
         # SQLite has one writer at a time; the second thread works while the first one refreshes findings.
         self.pool = ThreadPoolExecutor(2 if connection.vendor == "sqlite" else 4, thread_name_prefix="reports")
         self._held = 0
+        self._arrivals = deque[_Arrival]()
+        self._lock = threading.Lock()
+        self._is_storing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        view = _view_of(scope)
-        size = _size(scope) if view is not None else 0
-        if view is None or not 0 < size <= MAX_BODY_BYTES or self._held + size > HELD_BYTES:
+        answer, size = self._answer_of(scope) if _is_report(scope) else None, _size(scope)
+        if answer is None or not 0 <= size <= MAX_BODY_BYTES or self._held + size > HELD_BYTES:
             await self._application(scope, receive, send)
             return
         self._held += size
@@ -69,8 +103,7 @@ class ReportRoad:
             body = await _body(receive)
             if body is None:
                 return
-            work = partial(_answer, view, scope, body)
-            response = await asyncio.get_running_loop().run_in_executor(self.pool, work)
+            response = await answer(body)
         finally:
             self._held -= size
         headers = [(name.encode("ascii"), value.encode("latin1")) for name, value in response.items()]
@@ -78,19 +111,86 @@ class ReportRoad:
         await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         await send({"type": "http.response.body", "body": response.content})
 
+    def _answer_of(self, scope: Scope) -> Callable[[bytes], Awaitable[HttpResponse]] | None:
+        """Return what answers a request here, given its body."""
+        view = _VIEWS.get(scope["path"])
+        if view is not None:
+            return partial(self._answered, view, scope)
+        match = _STREAM.fullmatch(scope["path"])
+        return partial(self._stored, scope, match[1], match[2]) if match else None
 
-def _view_of(scope: Scope) -> View | None:
-    """Return the view that serves a request here: a report with a token, under the usual path."""
+    async def _answered(self, view: View, scope: Scope, body: bytes) -> HttpResponse:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, _answer, view, scope, body)
+
+    def _stored(self, scope: Scope, run: str, stream: str, body: bytes) -> asyncio.Future[HttpResponse]:
+        """Return the response to a batch, which is stored with those that wait at the same time."""
+        response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._arrivals.append(_Arrival(scope, body, run, stream, response))
+            if not self._is_storing:
+                self._is_storing = True
+                self.pool.submit(self._store)
+        return response
+
+    def _store(self) -> None:
+        """Store batches until none waits."""
+        while arrivals := self._next_arrivals():
+            try:
+                responses = _answers(arrivals)
+            except Exception:
+                logger.exception("%d batches of streams are not stored; their clients send them again", len(arrivals))
+                responses = [HttpResponse(status=500)] * len(arrivals)
+            for arrival, response in zip(arrivals, responses, strict=True):
+                arrival.respond(response)
+
+    def _next_arrivals(self) -> list[_Arrival]:
+        arrivals, size = list[_Arrival](), 0
+        with self._lock:
+            while self._arrivals and len(arrivals) < TOGETHER and size < TOGETHER_BYTES:
+                arrivals.append(self._arrivals.popleft())
+                size += len(arrivals[-1].body)
+            self._is_storing = bool(arrivals)
+        return arrivals
+
+
+def _answers(arrivals: Sequence[_Arrival]) -> list[HttpResponse]:
+    """Check each batch, store all that are valid together, and return the responses."""
+    users: dict[str, User] = {}
+    responses = [
+        _answer(partial(received, run=arrival.run, key=arrival.stream, users=users), arrival.scope, arrival.body)
+        for arrival in arrivals
+    ]
+    waiting = [response for response in responses if isinstance(response, Waiting)]
+    try:
+        if waiting:
+            batches_store(waiting)
+    except Exception as error:
+        # One batch that cannot be stored holds up no other, unless it is the database that fails.
+        is_alone = len(waiting) == 1 or isinstance(error, OperationalError)
+        failed = {id(each): _failure(each, error) if is_alone else _stored_alone(each) for each in waiting}
+        return [failed.get(id(response), response) for response in responses]
+    return responses
+
+
+def _stored_alone(response: Waiting) -> HttpResponse:
+    try:
+        batches_store([response])
+    except Exception as error:
+        return _failure(response, error)
+    return response
+
+
+def _failure(response: Waiting, error: Exception) -> HttpResponse:
+    failure: Any = response_for_exception(response.request, error)
+    return failure  # type: ignore[no-any-return]  # responses to exceptions are whole
+
+
+def _is_report(scope: Scope) -> bool:
+    """Return whether a request posts something with a token, under the usual path."""
     if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
-        return None
+        return False
     # A password takes a tenth of a second to check, and counts as an attempt to log in.
-    if not _TOKEN.fullmatch(_header(scope, b"authorization")):
-        return None
-    view = _VIEWS.get(scope["path"])
-    if view is not None:
-        return view
-    match = _STREAM.fullmatch(scope["path"])
-    return (lambda request: stream(request, match[1], match[2])) if match else None
+    return bool(_TOKEN.fullmatch(_header(scope, b"authorization")))
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
@@ -98,8 +198,9 @@ def _header(scope: Scope, name: bytes) -> bytes:
 
 
 def _size(scope: Scope) -> int:
+    """Return the stated size of the body; -1 where it is not stated."""
     text = _header(scope, b"content-length")
-    return int(text) if text.isdigit() and len(text) < 12 else 0
+    return int(text) if text.isdigit() and len(text) < 12 else -1
 
 
 async def _body(receive: Receive) -> bytes | None:

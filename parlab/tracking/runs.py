@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import orjson
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 
 from parlab.formats.names import launch_of
@@ -284,7 +284,7 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
     output_append(attempt, output)
     if attempt.last_step != last_step:
         Attempt.objects.filter(pk=attempt.pk).update(last_step=attempt.last_step)
-    latest_update(tracked, points)
+    latest_update({tracked.pk: points})
     if RunState(attempt.state) == RunState.LOST:
         state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
     TrackedRun.objects.filter(pk=tracked.pk).update(**facts)
@@ -329,20 +329,25 @@ _latest_write = Upsert(
 )
 
 
-def latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
-    """Keep for each metric the point of the highest step, then time, then value."""
+def latest_update(points_by_run: Mapping[int, Sequence[Point]]) -> None:
+    """Keep for each metric of each run, {primary key: points}, the point of the highest step, then time, then value."""
+    _latest_write(
+        [
+            (pk, key, None if math.isnan(point.value) else point.value, point.timestamp_ms, point.step)
+            for pk, points in points_by_run.items()
+            for key, point in _latest_points(points).items()
+        ]
+    )
+
+
+def _latest_points(points: Sequence[Point]) -> dict[str, Point]:
     best: dict[str, Point] = {}
     for point in points:
         held = best.get(point.key)
         # Steps nearly always rise: only equal ones need the whole comparison.
         if held is None or point.step > held.step or (point.step == held.step and _rank(point) >= _rank(held)):
             best[point.key] = point
-    _latest_write(
-        [
-            (tracked.pk, key, None if math.isnan(point.value) else point.value, point.timestamp_ms, point.step)
-            for key, point in best.items()
-        ]
-    )
+    return best
 
 
 def _rank(point: Point) -> tuple[int, int, float]:
@@ -358,9 +363,19 @@ _READ = (
 
 def lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
     """Lock a run's attempt until the transaction ends; return it and the run as they now are."""
-    rows = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run__tracked")
-    attempt = rows.only(*_READ).get(run_id=tracked.run_id)
+    attempt = _locked_attempts().get(run_id=tracked.run_id)
     return attempt, attempt.run.tracked
+
+
+def lock_all(run_ids: Collection[str]) -> dict[str, Attempt]:
+    """Lock the attempts of runs, {ID: attempt}, in the order of their rows, so that no two writers block each other."""
+    attempts = _locked_attempts().filter(run__tracked__uuid__in=run_ids).order_by("pk")
+    return {attempt.run.tracked.uuid: attempt for attempt in attempts}
+
+
+def _locked_attempts() -> QuerySet[Attempt]:
+    rows = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run__tracked")
+    return rows.only(*_READ)
 
 
 def touch(tracked: TrackedRun) -> None:

@@ -5,11 +5,11 @@ Not views of the REST framework: a batch is binary, and these requests come many
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 import zlib
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -24,7 +24,7 @@ from parlab.lab.models import Stream
 from runners.journal import HEADER, Kind, encode
 from runners.protocol import MAX_BATCH_BYTES
 
-from .streams import Occupied, Opening, UnknownStream, stream_apply, stream_open
+from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, streams_apply
 
 MAX_BODY_BYTES = 4 * MAX_BATCH_BYTES
 MAX_OPENING_BYTES = 8 << 20
@@ -43,27 +43,70 @@ class Problem(Exception):
         self.error = {"field": field, "value": value, "message": message, "remedy": remedy}
 
 
-View = Callable[[HttpRequest, str, str], JsonResponse]
+class Waiting(JsonResponse):
+    """The response to a batch, which `batches_store` completes."""
+
+    def __init__(self, request: HttpRequest, batch: StreamBatch) -> None:
+        super().__init__({})
+        self.request = request
+        self.batch = batch
+
+    def complete(self, committed: int) -> None:
+        """State the position up to which the stream is stored."""
+        answer: dict[str, Any] = {"committed": committed}
+        if committed == UNKNOWN:
+            problem = _unknown(self.batch.run_id, self.batch.key)
+            self.status_code, answer = problem.status, {"errors": [problem.error]}
+        self.content = json.dumps(answer).encode()
 
 
-def _stream_view(function: Callable[[HttpRequest, User, str, str], JsonResponse]) -> View:
-    @csrf_exempt
-    @login_not_required
-    @wraps(function)
-    def view(request: HttpRequest, run: str, stream: str) -> JsonResponse:
-        try:
-            user = _user(request)
-            _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
-            _matched("stream", stream, _STREAM_ID, "1 to 64 letters, digits and '-'")
-            return function(request, user, run, stream)
-        except Problem as problem:
-            return JsonResponse({"errors": [problem.error]}, status=problem.status)
-
-    return view
+@csrf_exempt
+@login_not_required
+def stream(request: HttpRequest, run: str, stream: str) -> JsonResponse:
+    """Open a stream (PUT), store a batch (POST), or return the committed position (GET)."""
+    response = received(request, run, stream, {})
+    if isinstance(response, Waiting):
+        batches_store([response])
+    return response
 
 
-def _user(request: HttpRequest) -> User:
-    kind, _, secret = request.headers.get("Authorization", "").partition(" ")
+def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -> JsonResponse:
+    """Answer a request; a batch is only checked, and its response waits for `batches_store`.
+
+    `users` remembers the senders of requests that arrived together, by their tokens.
+    """
+    try:
+        header = request.headers.get("Authorization", "")
+        user = users.get(header) or users.setdefault(header, _user(header))
+        _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
+        _matched("stream", key, _STREAM_ID, "1 to 64 letters, digits and '-'")
+        return _answer(request, user, run, key)
+    except Problem as problem:
+        return JsonResponse({"errors": [problem.error]}, status=problem.status)
+
+
+def batches_store(waiting: Sequence[Waiting]) -> None:
+    """Store batches in one transaction and complete their responses."""
+    positions = streams_apply(batches=[response.batch for response in waiting])
+    for response, position in zip(waiting, positions, strict=True):
+        response.complete(position)
+
+
+def _answer(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
+    if request.method == "PUT":
+        return _open(request, user, run, key)
+    if request.method == "POST":
+        return Waiting(request, _batch(request, run, key))
+    if request.method == "GET":
+        row = Stream.objects.filter(tracked__uuid=run, key=key).first()
+        if row is None:
+            raise _unknown(run, key)
+        return JsonResponse({"committed": row.committed, "state": row.state})
+    raise Problem(405, f"method {request.method} is not allowed", field=None, value=None, remedy="use PUT, POST or GET")
+
+
+def _user(authorization: str) -> User:
+    kind, _, secret = authorization.partition(" ")
     remedy = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
     if kind.lower() not in ("token", "bearer"):
         raise Problem(401, "authentication required", field=None, value=None, remedy=remedy)
@@ -82,21 +125,6 @@ def _user(request: HttpRequest) -> User:
 def _matched(field: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
     if not pattern.fullmatch(value):
         raise Problem(400, f"{field} ID {value[:80]!r} is invalid", field=field, value=value, remedy=f"use {rule}")
-
-
-@_stream_view
-def stream(request: HttpRequest, user: User, run: str, stream: str) -> JsonResponse:
-    """Open a stream (PUT), store a batch (POST), or return the committed position (GET)."""
-    if request.method == "PUT":
-        return _open(request, user, run, stream)
-    if request.method == "POST":
-        return _apply(request, run, stream)
-    if request.method == "GET":
-        row = Stream.objects.filter(tracked__uuid=run, key=stream).first()
-        if row is None:
-            raise _unknown(run, stream)
-        return JsonResponse({"committed": row.committed, "state": row.state})
-    raise Problem(405, f"method {request.method} is not allowed", field=None, value=None, remedy="use PUT, POST or GET")
 
 
 def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
@@ -124,19 +152,12 @@ def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
     return JsonResponse({"run": {**place, "url": url}, "stream": key, "committed": row.committed})
 
 
-def _apply(request: HttpRequest, run: str, key: str) -> JsonResponse:
+def _batch(request: HttpRequest, run: str, key: str) -> StreamBatch:
     position, following = _position(request, "position"), _position(request, "next")
     if following < position:
         message = f"next {following} is before position {position}"
         raise Problem(400, message, field="next", value=following, remedy="send the position after the batch")
-    output, reports = _records(_body(request, MAX_BODY_BYTES))
-    try:
-        committed = stream_apply(
-            run_id=run, key=key, position=position, next_position=following, output=output, reports=reports
-        )
-    except UnknownStream as error:
-        raise _unknown(run, key) from error
-    return JsonResponse({"committed": committed})
+    return StreamBatch(run, key, position, following, *_records(_body(request, MAX_BODY_BYTES)))
 
 
 def _unknown(run: str, key: str) -> Problem:

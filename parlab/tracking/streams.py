@@ -7,29 +7,31 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from django.contrib.auth.models import User
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from parlab.ingest.events import Parsed
-from parlab.ingest.output import output_append
+from parlab.ingest.output import Output, outputs_append
 from parlab.ingest.printed import is_sampled
 from parlab.ingest.services import summarise_at_intervals
 from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
 from parlab.lab.services import experiment_create, storable
+from parlab.series.statements import Update
 from runners.protocol import RunState
 
 from .runs import (
     Point,
     latest_update,
     lock,
+    lock_all,
     parameters_add,
     state_set,
     tags_set,
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 HELD_S = 45.0
 """A stream that reported this recently and has not ended is alive; its rank belongs to it."""
 CLOCK_TOLERANCE_S = 5.0
+UNKNOWN = -1
+"""Answer to a batch of a stream that was never opened here."""
 _STATUS = {
     RunState.FINISHED: TrackedRun.Status.FINISHED,
     RunState.OOM: TrackedRun.Status.FAILED,
@@ -73,10 +77,6 @@ class Opening(BaseModel):
 
 class Occupied(Exception):
     """Another process reports as the same rank of the same run."""
-
-
-class UnknownStream(LookupError):
-    """A batch of a stream that was never opened here."""
 
 
 class Report(NamedTuple):
@@ -172,43 +172,100 @@ def _texts(pairs: Mapping[str, str], length: int) -> dict[str, str]:
     return {storable.text(key)[:250]: storable.text(value)[:length] for key, value in pairs.items() if key}
 
 
+class StreamBatch(NamedTuple):
+    """What a stream has recorded between two positions."""
+
+    run_id: str
+    key: str
+    position: int
+    next_position: int
+    output: bytes
+    reports: Sequence[bytes]
+
+
+class _Stored(NamedTuple):
+    """A batch that is stored now, with its stream and the locked attempt."""
+
+    batch: StreamBatch
+    stream: Stream
+    attempt: Attempt
+
+
 # What storing a batch needs not read, and therefore does not write again.
-_UNREAD = ("environment", "command", "traceback", "tracked__inputs", "tracked__outputs")
+_UNREAD = ("environment", "command", "traceback")
+_stream_write = Update(Stream, ("committed", "last_report_at"))
+_touch = Update(TrackedRun, ("last_report_at",))
+_step_write = Update(Attempt, ("last_step",))
 
 
 @transaction.atomic
-def stream_apply(
-    *, run_id: str, key: str, position: int, next_position: int, output: bytes, reports: Sequence[bytes]
-) -> int:
-    """Store a batch if it starts at the committed position; return the position up to which everything is stored.
+def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
+    """Store batches of any streams in one transaction with few queries, each if it starts at the committed position.
 
-    Duplicate or reordered batches change nothing. Raises UnknownStream where the stream was not opened.
+    Returns for each the position up to which its stream is stored, or UNKNOWN for a stream that was not opened.
+    Duplicate or reordered batches change nothing.
     """
-    streams = Stream.objects.select_related("tracked").defer(*_UNREAD)
-    stream = streams.filter(tracked__uuid=run_id, key=key).first()
-    if stream is None:
-        raise UnknownStream(f"stream {key} of run {run_id}")
-    attempt, tracked = lock(stream.tracked)
-    if connection.features.has_select_for_update:  # another transaction may have held the lock
-        stream.refresh_from_db()
-    if position != stream.committed:
-        return stream.committed
-    stream.committed, stream.last_report_at = next_position, timezone.now()
-    if output:
-        # Streams share the log of the run: a line without an end would run into the next stream's.
-        parsed = output_append(attempt, output if output.endswith(b"\n") else output + b"\n")
-        attempt.save(update_fields=["last_step"])
-        latest_update(tracked, _latest_points(parsed))
+    attempts = lock_all({batch.run_id for batch in batches})
+    streams = _streams_of(attempts, {batch.key for batch in batches})
+    now = timezone.now()
+    positions, stored = list[int](), list[_Stored]()
+    for batch in batches:
+        stream = streams.get((batch.run_id, batch.key))
+        if stream is not None and batch.position == stream.committed:
+            stream.committed, stream.last_report_at = batch.next_position, now
+            stored.append(_Stored(batch, stream, attempts[batch.run_id]))
+        positions.append(UNKNOWN if stream is None else stream.committed)
+    _outputs_store(stored)
+    _stream_write([each.stream for each in stored if not each.batch.reports])
+    ended = {each.attempt.pk for each in stored if each.batch.reports and _reports_apply(each)}
+    advanced = {each.attempt.pk: each.attempt for each in stored}
+    for attempt in advanced.values():
+        attempt.run.tracked.last_report_at = now
+        if attempt.pk in ended or RunState(attempt.state) == RunState.LOST:
+            _state_derive(attempt.run.tracked, attempt)
+        if attempt.pk not in ended:
+            transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
+    _touch([attempt.run.tracked for attempt in advanced.values()])
+    return positions
+
+
+def _streams_of(attempts: Mapping[str, Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
+    """Return streams of locked attempts: {(run ID, key): stream}."""
+    runs = {attempt.run.tracked.pk: attempt.run.tracked for attempt in attempts.values()}
+    rows = Stream.objects.filter(tracked__in=list(runs), key__in=keys).defer(*_UNREAD)
+    streams = {}
+    for stream in rows:
+        stream.tracked = runs[stream.tracked_id]
+        streams[stream.tracked.uuid, stream.key] = stream
+    return streams
+
+
+def _outputs_store(stored: Sequence[_Stored]) -> None:
+    """Append the output of batches to the logs and series of their runs."""
+    outputs: dict[int, bytearray] = {}
+    attempts: dict[int, Attempt] = {}
+    for batch, _, attempt in stored:
+        if batch.output:
+            attempts[attempt.pk] = attempt
+            text = outputs.setdefault(attempt.pk, bytearray())
+            text += batch.output
+            # Streams share the log of the run: a line without an end would run into the next stream's.
+            text += b"" if batch.output.endswith(b"\n") else b"\n"
+    if not outputs:
+        return
+    parsed = outputs_append([Output(attempts[pk], bytes(text)) for pk, text in outputs.items()])
+    _step_write(list(attempts.values()))
+    latest_update({attempts[pk].run.tracked.pk: _latest_points(each) for pk, each in zip(outputs, parsed, strict=True)})
+
+
+def _reports_apply(stored: _Stored) -> bool:
+    """Apply the reports of a batch and store its stream; return whether they end the stream."""
+    batch, stream, attempt = stored
     is_ended = False
-    for report in map(_parse_report, reports):
-        is_ended = _report_apply(tracked, stream, report) or is_ended
+    for report in map(_parse_report, batch.reports):
+        is_ended = _report_apply(attempt.run.tracked, stream, report) or is_ended
     stream.save()
-    if is_ended or RunState(attempt.state) == RunState.LOST:
-        _state_derive(tracked, attempt)
-    touch(tracked)
-    if not is_ended:
-        transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
-    return next_position
+    return is_ended
 
 
 def _latest_points(parsed: Parsed) -> list[Point]:

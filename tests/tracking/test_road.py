@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connections
 
 from parlab.lab import services as lab
-from parlab.lab.models import LatestMetric
-from parlab.tracking import runs
+from parlab.lab.models import LatestMetric, Stream, TrackedRun
+from parlab.series import store
+from parlab.tracking import runs, streams
 from parlab.tracking.road import HELD_BYTES, MAX_BODY_BYTES, ReportRoad
+from runners import journal
 
 LOG_METRIC = "/api/2.0/mlflow/runs/log-metric"
 
@@ -31,11 +34,55 @@ class Long:
 
 def request(path: str, body: bytes, *, method: str = "POST", **headers: str) -> tuple[Long, int, Mapping[str, Any]]:
     """Send a request; return the application behind the road, and the status and JSON of the road's answer."""
-    long, messages, sent = Long(), [{"type": "http.request", "body": body, "more_body": False}], list[Any]()
-    named = {"host": "127.0.0.1", "content-length": str(len(body)), "content-type": "application/json", **headers}
+    long = Long()
+    return long, *requests([Sent(path, body, method, headers)], long)[0]
+
+
+class Sent(NamedTuple):
+    path: str
+    body: bytes
+    method: str = "POST"
+    headers: Mapping[str, str] = {}
+
+
+def requests(all_sent: Sequence[Sent], long: Long) -> list[tuple[int, Mapping[str, Any]]]:
+    """Send requests at the same time; return the status and JSON of each answer, 0 and {} where the road has none."""
+    answers = exchanged(all_sent, long)
+    for answer in answers:
+        names = {name.decode().lower(): value.decode() for name, value in answer[0]["headers"]} if answer else {}
+        assert not answer or names["x-content-type-options"] == "nosniff"
+    return [(answer[0]["status"], json.loads(answer[1]["body"])) if answer else (0, {}) for answer in answers]
+
+
+def exchanged(all_sent: Sequence[Sent], long: Long) -> list[list[Any]]:
+    """Send requests at the same time; return the messages of each answer."""
+    road = ReportRoad(long)
+
+    async def gathered() -> list[list[Any]]:
+        return await asyncio.gather(*(exchange(road, each) for each in all_sent))
+
+    answers = asyncio.run(gathered())
+    barrier = threading.Barrier(2)  # so that each of the two threads closes its connection
+
+    def close() -> None:
+        barrier.wait(60)
+        connections.close_all()
+
+    for future in [road.pool.submit(close) for _ in range(2)]:
+        future.result()
+    road.pool.shutdown()
+    return answers
+
+
+async def exchange(road: ReportRoad, sent: Sent) -> list[Any]:
+    path, _, query = sent.path.partition("?")
+    messages = [{"type": "http.request", "body": sent.body, "more_body": False}]
+    answer = list[Any]()
+    size = str(len(sent.body))
+    named = {"host": "127.0.0.1", "content-length": size, "content-type": "application/json", **sent.headers}
     scope = {
-        "type": "http", "http_version": "1.1", "method": method, "path": path, "query_string": b"", "scheme": "http",
-        "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+        "type": "http", "http_version": "1.1", "method": sent.method, "path": path, "query_string": query.encode(),
+        "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
         "headers": [(name.encode(), value.encode()) for name, value in named.items()],
     }  # fmt: skip
 
@@ -43,17 +90,10 @@ def request(path: str, body: bytes, *, method: str = "POST", **headers: str) -> 
         return messages.pop()
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        answer.append(message)
 
-    road = ReportRoad(long)
-    asyncio.run(road(scope, receive, send))
-    road.pool.submit(connections.close_all).result()
-    road.pool.shutdown()
-    if not sent:
-        return long, 0, {}
-    names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-    assert names["x-content-type-options"] == "nosniff"
-    return long, sent[0]["status"], json.loads(sent[1]["body"])
+    await road(scope, receive, send)
+    return answer
 
 
 @pytest.fixture
@@ -107,3 +147,71 @@ def test_wrong_tokens_hosts_and_fields_are_refused_as_on_the_long_road(secret: s
 def test_everything_else_goes_to_django(path: str, method: str, headers: dict[str, str]) -> None:
     long, status, _ = request(path, b"{}", method=method, **headers)
     assert (long.paths, status) == ([path], 0)
+
+
+def line(step: int, rank: int = 0, value: float = 1.5) -> bytes:
+    event = {"parlab": 1, "t": 1e9 + step, "rank": rank, "event": "step", "step": step, "metrics": {"loss": value}}
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"
+
+
+def batch(run: str, key: str, position: int, data: bytes, secret: str) -> Sent:
+    body = journal.encode(journal.Kind.OUTPUT, data) if data else b""
+    path = f"/api/runs/{run}/streams/{key}/?position={position}&next={position + len(body)}"
+    return Sent(path, body, headers={"authorization": f"Token {secret}"})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batches_of_many_streams_at_once_are_stored_each_in_its_run(admin: User, secret: str) -> None:
+    for run, ranks in (("first", 2), ("second", 1), ("third", 1)):
+        for rank in range(ranks):
+            streams.stream_open(
+                run_id=run, key=f"{run}-{rank}", opening=streams.Opening(experiment="road", rank=rank), user=admin
+            )
+    sent = [
+        batch("first", "first-0", 0, line(0) + line(1), secret),
+        batch("first", "first-1", 0, line(0, rank=1), secret),
+        batch("second", "second-0", 0, line(5, value=0.5), secret),
+        batch("second", "second-0", 7, line(6), secret),  # too early
+        batch("third", "third-0", 0, b"", secret),  # a sign of life
+        batch("third", "absent", 0, line(1), secret),
+        batch("first", "first-0", 0, b"damaged", "parlab_wrong"),
+        Sent(
+            "/api/runs/first/streams/first-0/?position=0&next=9",
+            b"damaged",
+            headers={"authorization": f"Token {secret}"},
+        ),
+    ]
+    long = Long()
+    answers = requests(sent, long)
+    assert [status for status, _ in answers] == [200, 200, 200, 200, 200, 404, 401, 400]
+    assert long.paths == []
+    committed = [answer.get("committed") for _, answer in answers[:5]]
+    assert committed[:3] == [len(each.body) for each in sent[:3]]
+    assert committed[4] == 0
+    assert dict(Stream.objects.values_list("key", "committed")) == {
+        "first-0": len(sent[0].body), "first-1": len(sent[1].body), "second-0": len(sent[2].body), "third-0": 0,
+    }  # fmt: skip
+    attempts = dict(TrackedRun.objects.values_list("uuid", "run__attempts"))
+    assert store.read(attempts["first"], "loss", rank=0).steps.tolist() == [0, 1]
+    assert store.read(attempts["first"], "loss", rank=1).steps.tolist() == [0]
+    assert store.read(attempts["second"], "loss", rank=0).values.tolist() == [0.5]
+    assert LatestMetric.objects.get(tracked__uuid="first").step == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_that_cannot_be_stored_holds_up_no_other(
+    admin: User, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("good", "bad"):
+        streams.stream_open(run_id=run, key=run, opening=streams.Opening(experiment="road"), user=admin)
+    apply = streams.streams_apply
+
+    def fail(*, batches: Sequence[streams.StreamBatch]) -> list[int]:
+        if any(each.run_id == "bad" for each in batches):
+            raise ValueError("a row that no database takes")
+        return apply(batches=batches)
+
+    monkeypatch.setattr("parlab.tracking.stream_views.streams_apply", fail)
+    answers = exchanged([batch(run, run, 0, line(1), secret) for run in ("bad", "good")], Long())
+    assert [answer[0]["status"] for answer in answers] == [500, 200]
+    assert dict(Stream.objects.values_list("key", "committed"))["bad"] == 0
