@@ -105,6 +105,33 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("logged-models", {}, "Missing value for required parameter 'experiment_id'"),
     ("logged-models", {"experiment_id": "0", "name": "a/b"}, "Invalid model name"),
     ("logged-models/search", {}, "Missing value for required parameter 'experiment_ids'"),
+    *[("runs/log-metric", {"key": key, "value": 1, "timestamp": 1}, "must not resolve to other names")
+      for key in ("a//b", "a/", "./a", "a/../b", "/a", ".", "..")],
+    ("runs/set-tag", {"key": "a#b", "value": "1"}, "Names may only contain alphanumerics"),
+    ("runs/log-batch", {"metrics": [{"value": 1, "timestamp": 1}]}, "required parameter 'metrics[0].key'"),
+    ("runs/log-batch", {"metrics": [{"key": "m", "timestamp": 1}]}, "required parameter 'metrics[0].value'"),
+    ("runs/log-batch", {"params": [{"value": "1"}]}, "required parameter 'params[0].key'"),
+    ("runs/log-batch", {"tags": [{"value": "1"}]}, "required parameter 'tags[0].key'"),
+    ("runs/log-batch", {"tags": [{"key": "t" * 251, "value": "1"}]}, "exceeds the maximum length of 250 characters"),
+    ("runs/log-batch", {"metrics": [{"key": "m", "value": 1.0, "timestamp": 1}] * 950,
+                        "tags": [{"key": f"t{n}", "value": "1"} for n in range(51)]},
+     "at most 1000 metrics, params, and tags. Got 1001"),
+    ("runs/log-inputs", {"datasets": [{"dataset": {"name": "d", "digest": "x" * 37}}]}, "exceeds the maximum length"),
+    ("runs/create", {"experiment_id": "0", "run_name": "a", "tags": [{"key": "mlflow.runName", "value": "b"}]},
+     "Both 'run_name' argument and 'mlflow.runName' tag are specified"),
+    ("experiments/create", {"name": "n" * 501}, "exceeds the maximum length"),
+    ("experiments/create", {"name": "a", "tags": [{"key": "k", "value": "v" * 20_001}]}, "exceeds the maximum length"),
+    ("experiments/update", {"experiment_id": "x", "new_name": "y"}, "Invalid experiment ID 'x'"),
+    ("runs/search", {"max_results": 0}, "Invalid value 0 for parameter 'max_results' supplied"),
+    ("runs/search", {"order_by": [7]}, "Invalid order_by clause"),
+    ("runs/search", {"filter": "metrics.loss = 'text'"}, "expected a number without quotes"),
+    ("runs/search", {"filter": "params.lr = 0.1"}, "expected a text in quotes"),
+    ("runs/search", {"filter": "params.lr > '0.1'"}, "Invalid comparator '>'"),
+    ("runs/search", {"filter": "metrics.loss LIKE 'a'"}, "Invalid comparator 'LIKE'"),
+    ("runs/search", {"filter": "colour.x = 'a'"}, "Invalid entity type 'colour'"),
+    ("runs/search", {"filter": "attributes.colour = 'a'"}, "Invalid attribute key 'colour'"),
+    ("runs/search", {"filter": "tags.a = 'b' OR tags.c = 'd'"}, "expected AND"),
+    ("runs/search", {"page_token": "later"}, "Invalid page_token"),
 ]  # fmt: skip
 
 
@@ -115,6 +142,8 @@ def test_a_request_that_is_invalid_names_parameter_and_value(rest: Rest, run_id:
         assert (status, answer.get("error_code")) == (400, "INVALID_PARAMETER_VALUE"), (path, data, answer)
         assert words in answer["message"], (path, answer)
     assert rest.get("runs/get", {"run_id": run_id})[1]["run"]["data"]["metrics"] == []
+    form = rest.client.post(f"{API}runs/log-metric", "key=m", content_type="text/plain")
+    assert (form.status_code, "Content-Type must be one of" in form.json()["message"]) == (400, True)
     assert rest.post("runs/set-tag", {"run_uuid": run_id, "key": "k", "value": "v"})[0] == 200
     assert (
         rest.post("runs/log-batch", {"run_id": run_id, "metrics": [{"key": "m", "value": 2.5, "timestamp": 1}]})[0]
@@ -367,3 +396,90 @@ def test_what_is_not_served_is_a_clear_error_and_never_a_5xx(rest: Rest) -> None
     for address in ("/graphql", "/api/2.0/mlflow-artifacts/presigned/0/x", "/api/3.0/mlflow/traces/start", "/v1/traces",
                     "//model-versions/get-artifact"):  # fmt: skip
         assert rest.client.post(address).json()["error_code"] in ("NOT_IMPLEMENTED", "ENDPOINT_NOT_FOUND")
+
+
+def test_tags_of_a_deleted_experiment_stay_and_missing_ones_are_named(rest: Rest, experiment_id: str) -> None:
+    absent = rest.post("experiments/delete-experiment-tag", {"experiment_id": experiment_id, "key": "k"})
+    assert absent == (
+        404,
+        {"error_code": "RESOURCE_DOES_NOT_EXIST",
+         "message": f"No tag with name: k in experiment with id {experiment_id}"},
+    )  # fmt: skip
+    rest.made("experiments/set-experiment-tag", {"experiment_id": experiment_id, "key": "k", "value": "a\nb"})
+    rest.made("experiments/delete", {"experiment_id": experiment_id})
+    for path in ("experiments/set-experiment-tag", "experiments/delete-experiment-tag"):
+        status, answer = rest.post(path, {"experiment_id": experiment_id, "key": "k", "value": "c"})
+        assert (status, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+        assert "must be in the 'active' state" in answer["message"]
+    tags = rest.get("experiments/get", {"experiment_id": experiment_id})[1]["experiment"]["tags"]
+    assert tags == [{"key": "k", "value": "a\nb"}]
+
+
+def test_runs_are_ordered_with_nan_after_numbers_and_before_runs_without_the_metric(
+    rest: Rest, experiment_id: str
+) -> None:
+    values = {"none": None, "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "-1": -1.0, "0": 0.0, "7": 7.0}
+    for name, value in values.items():
+        run_id = rest.made("runs/create", {"experiment_id": experiment_id, "run_name": name})["run"]["info"]["run_id"]
+        if value is not None:
+            rest.made("runs/log-metric", {"run_id": run_id, "key": "x", "value": value, "timestamp": 1})
+
+    def names(order: str) -> list[str]:
+        query = {"experiment_ids": [experiment_id], "order_by": [order]}
+        return [run["info"]["run_name"] for run in rest.made("runs/search", query)["runs"]]
+
+    assert names("metrics.x ASC") == ["-inf", "-1", "0", "7", "inf", "nan", "none"]
+    assert names("metrics.x DESC") == ["inf", "7", "0", "-1", "-inf", "nan", "none"]
+
+
+def test_runs_are_found_by_every_entity_and_comparison(rest: Rest, experiment_id: str) -> None:
+    for name, loss, rate, owner in (("one", 0.5, "0.1", "Ann"), ("two", 1.5, "0.2", "ben"), ("Three", 2.5, "0.1", "")):
+        run = rest.made("runs/create", {"experiment_id": experiment_id, "run_name": name, "start_time": int(loss * 10)})
+        tags = [{"key": "owner", "value": owner}] if owner else []
+        rest.made(
+            "runs/log-batch",
+            {
+                "run_id": run["run"]["info"]["run_id"],
+                "metrics": [{"key": "train loss", "value": loss, "timestamp": 1}],
+                "params": [{"key": "lr", "value": rate}],
+                "tags": tags,
+            },
+        )
+
+    def names(text: str) -> set[str]:
+        query = {"experiment_ids": [experiment_id], "filter": text}
+        return {run["info"]["run_name"] for run in rest.made("runs/search", query).get("runs", [])}
+
+    for text, expected in (
+        ("metrics.`train loss` >= 1.5", {"two", "Three"}),
+        ('metrics."train loss" != 0.5 and params.lr = "0.1"', {"Three"}),
+        ("params.lr != '0.1'", {"two"}),
+        ("params.lr ILIKE '0._'", {"one", "two", "Three"}),
+        ("tags.owner LIKE 'A%'", {"one"}),
+        ("tags.owner ILIKE 'B%'", {"two"}),
+        ("tags.owner != 'Ann'", {"two"}),
+        ("tags.owner IS NULL", {"Three"}),
+        ("tags.owner IS NOT NULL", {"one", "two"}),
+        ("attributes.run_name IN ('one', 'two')", {"one", "two"}),
+        ("run_name NOT IN ('one', 'two')", {"Three"}),
+        ("attributes.start_time > 5 AND attributes.start_time <= 25", {"two", "Three"}),
+        ("status = 'RUNNING'", {"one", "two", "Three"}),
+        ("status != 'RUNNING'", set()),
+        ("tags.`mlflow.runName` = 'Three'", {"Three"}),
+    ):
+        assert names(text) == expected, text
+
+
+def test_a_history_without_a_page_size_is_whole(rest: Rest, run_id: str) -> None:
+    for first in range(0, 30_000, 1_000):
+        points = [{"key": "m", "value": 1.0, "timestamp": 1, "step": step} for step in range(first, first + 1_000)]
+        rest.made("runs/log-batch", {"run_id": run_id, "metrics": points})
+    answer = rest.get("metrics/get-history", {"run_id": run_id, "metric_key": "m"})[1]
+    assert (len(answer["metrics"]), "next_page_token" in answer) == (30_000, False)
+    page = rest.get("metrics/get-history", {"run_id": run_id, "metric_key": "m", "max_results": 25_000})[1]
+    rest_of_it = rest.get(
+        "metrics/get-history",
+        {"run_id": run_id, "metric_key": "m", "max_results": 25_000, "page_token": page["next_page_token"]},
+    )[1]
+    assert [len(page["metrics"]), len(rest_of_it["metrics"])] == [25_000, 5_000]
+    assert rest.get("metrics/get-history", {"run_id": run_id, "metric_key": "m", "max_results": 0})[0] == 400

@@ -39,7 +39,9 @@ def experiment_of(experiment_id: str, user: User) -> Experiment:
     if experiment_id == DEFAULT_ID:
         return default_experiment(user)
     number = integer(experiment_id)
-    experiment = None if number is None else Experiment.objects.filter(pk=number).first()
+    if number is None:
+        raise invalid(f"Invalid experiment ID {experiment_id[:80]!r}. Experiment ID must be a valid integer.")
+    experiment = Experiment.objects.filter(pk=number).first()
     if experiment is None:
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"No experiment with id={experiment_id[:80]} exists")
     return experiment

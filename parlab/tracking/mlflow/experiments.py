@@ -25,7 +25,10 @@ VIEWS = ("ACTIVE_ONLY", "DELETED_ONLY", "ALL")
 def create(call: Call) -> JSON:
     name = call.text("name", at_most=NAME_LENGTH)
     call.text("artifact_location", "")  # checked as MLflow does; artifacts are stored by parlab
-    labels = {_key(item.get("key")): clean(str(item.get("value", "")))[:VALUE_LENGTH] for item in entries(call, "tags")}
+    labels = {
+        _key(item.get("key")): _value(item.get("value", ""), f"tags[{index}].value")
+        for index, item in enumerate(entries(call, "tags"))
+    }
     existing = Experiment.objects.filter(name=name).first()
     if existing is not None:
         state = " in deleted state; restore it or use another name" if existing.archived_at else ""
@@ -101,17 +104,36 @@ def _archive(call: Call, *, is_archived: bool) -> JSON:
 
 
 def set_tag(call: Call) -> JSON:
-    experiment = experiment_of(call.text("experiment_id"), call.user)
+    experiment = _active(call)
     labels_set(experiment=experiment, labels={_key(call.data.get("key")): call.text("value", "", at_most=VALUE_LENGTH)})
     return {}
 
 
 def delete_tag(call: Call) -> JSON:
-    experiment = experiment_of(call.text("experiment_id"), call.user)
+    experiment = _active(call)
     key = _key(call.data.get("key"))
     if not experiment.labels.filter(key=key).delete()[0]:
-        raise missing(f"tag of experiment {experiment.name!r} with key", key)
+        identity = experiment_id(experiment)
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"No tag with name: {key} in experiment with id {identity}")
     return {}
+
+
+def _active(call: Call) -> Experiment:
+    experiment = experiment_of(call.text("experiment_id"), call.user)
+    if experiment.archived_at is not None:
+        raise invalid(
+            f"The experiment {experiment_id(experiment)} must be in the 'active' state. Current state is deleted;"
+            " restore it"
+        )
+    return experiment
+
+
+def _value(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise invalid_value(place, value, "expected a string")
+    if len(value) > VALUE_LENGTH:
+        raise invalid(f"'{place}' exceeds the maximum length of {VALUE_LENGTH} characters")
+    return clean(value)
 
 
 def _key(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,12 +79,19 @@ def key_of(value: Any, place: str) -> str:
         raise invalid_value(place, value, "expected a string")
     if len(value) > KEY_LENGTH:
         raise invalid(f"'{place}' exceeds the maximum length of {KEY_LENGTH} characters, got {len(value)} characters")
-    parts = value.split("/")
-    if not _KEY.fullmatch(value) or value.startswith("/") or ".." in parts or "." in parts:
+    if not _KEY.fullmatch(value):
         raise invalid_value(
             place,
             value,
             "Names may only contain alphanumerics, underscores (_), dashes (-), periods (.), spaces ( ), colon(:) and"
-            " slashes (/), and no parts '..'",
+            " slashes (/).",
+        )
+    normal = posixpath.normpath(value)
+    if normal != value or normal == "." or normal.startswith(("..", "/")):
+        raise invalid_value(
+            place,
+            value,
+            "Names may be treated as files in certain cases, and must not resolve to other names when treated as such."
+            f" This name would resolve to {normal!r}",
         )
     return value

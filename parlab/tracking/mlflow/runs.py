@@ -26,6 +26,7 @@ from .search import conditions_of, filtered_runs, ordered_runs
 
 MAX_METRICS, MAX_PARAMETERS, MAX_TAGS, MAX_ENTITIES = 1_000, 100, 100, 1_000
 MAX_INPUTS = 1_000
+_DATASET_LENGTHS = {"name": 500, "digest": 36, "source": 65_535, "schema": 1_048_575, "profile": 16_777_215}
 MAX_RUNS = 100
 """Runs whose histories one request reads."""
 VIEWS = ("ACTIVE_ONLY", "DELETED_ONLY", "ALL")
@@ -52,8 +53,13 @@ def create(call: Call) -> JSON:
             f"The experiment {experiment.name!r} must be in the 'active' state. Current state is deleted; restore it"
         )
     tags = dict(text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(entries(call, "tags")))
-    name = call.text("run_name", "", at_most=500) or tags.get(_RUN_NAME, "") or random_name()
-    tags[_RUN_NAME] = name
+    stated, tagged = call.text("run_name", "", at_most=500), tags.get(_RUN_NAME, "")
+    if stated and tagged and stated != tagged:
+        raise invalid(
+            "Both 'run_name' argument and 'mlflow.runName' tag are specified, but with different values"
+            f" (run_name={stated!r}, mlflow.runName={tagged!r})."
+        )
+    name = tags[_RUN_NAME] = stated or tagged or random_name()
     tracked = services.tracked_run_start(
         experiment=experiment,
         user=call.user,
@@ -174,7 +180,10 @@ def log_batch(call: Call) -> JSON:
     pairs = [text_pair(item, f"params[{index}]", PARAMETER_LENGTH) for index, item in enumerate(parameters)]
     if len({key for key, _ in pairs}) < len(pairs):
         doubled = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise invalid(f"Duplicate parameter keys have been submitted: {doubled}. Please send each key once")
+        raise invalid(
+            f"Duplicate parameter keys have been submitted: {doubled}. Please ensure the request contains only one"
+            " param value per param key."
+        )
     labels = dict(text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(tags))
     with transaction.atomic():
         if pairs:
@@ -194,6 +203,9 @@ def log_inputs(call: Call) -> JSON:
         dataset = item.get("dataset")
         if not isinstance(dataset, Mapping) or not dataset.get("name") or not dataset.get("digest"):
             raise invalid_value(f"datasets[{index}].dataset", dataset, "expected an object with name and digest")
+        for name, limit in _DATASET_LENGTHS.items():
+            if len(str(dataset.get(name) or "")) > limit:
+                raise invalid(f"'datasets[{index}].dataset.{name}' exceeds the maximum length of {limit} characters")
         if not isinstance(item.get("tags") or [], list) or any(
             not isinstance(tag, Mapping) for tag in item.get("tags") or []
         ):
@@ -262,7 +274,8 @@ def _tags_set(tracked: TrackedRun, tags: Mapping[str, str]) -> None:
 def history(call: Call) -> JSON:
     tracked = run_of(call)
     key = call.text("metric_key", at_most=KEY_LENGTH)
-    page = page_of(_history(tracked, key), call, default=25_000, at_most=10**6)
+    # As MLflow's server: a request that states no size gets the whole history.
+    page = page_of(_history(tracked, key), call, default=10**6, at_most=10**6)
     answer: JSON = {"metrics": [metric_json(key, *point) for point in page.rows]}
     return answer | ({"next_page_token": page.token} if page.token else {})
 

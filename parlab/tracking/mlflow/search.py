@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.expressions import OrderBy
 
 from parlab.lab.models import Experiment, ExperimentLabel, LatestMetric, RunParameter, RunTag, TrackedRun
@@ -272,10 +272,20 @@ def ordered_runs(runs: QuerySet[TrackedRun], clauses: Sequence[Any]) -> QuerySet
             if model is None:
                 raise invalid(f"Invalid order_by entity {kind!r}; use metrics, params, tags or attributes")
             field = f"order_{index}"
-            rows = model.objects.filter(tracked=OuterRef("pk"), key=key).values("value")[:1]
-            runs = runs.annotate(**{field: Subquery(rows)})
+            rows = model.objects.filter(tracked=OuterRef("pk"), key=key)
+            runs = runs.annotate(**{field: Subquery(rows.values("value")[:1])})
+            if kind == "metric":
+                # NaN is stored as null: it comes after all numbers, and before runs without the metric.
+                runs = runs.annotate(**{f"{field}_state": _metric_state(rows)})
+                order.append(F(f"{field}_state").asc())
         order.append(F(field).desc(nulls_last=True) if is_descending else F(field).asc(nulls_last=True))
     return runs.order_by(*order, F("start_ms").desc(nulls_last=True), "uuid")
+
+
+def _metric_state(rows: QuerySet[LatestMetric]) -> Case:
+    """Return 0 for a number, 1 for NaN, 2 for no value."""
+    is_number = When(Exists(rows.filter(value__isnull=False)), then=0)
+    return Case(is_number, When(Exists(rows), then=1), default=2, output_field=IntegerField())
 
 
 def _order(clause: Any) -> tuple[str, str, bool]:
