@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -59,6 +60,16 @@ class TooLarge(Problem):
     """An upload above the size limit."""
 
     status_code: int = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+
+
+@contextmanager
+def refused(field: str, value: Any = None) -> Iterator[None]:
+    """Turn a ValueError of a service, `message; remedy`, into the response to an invalid field."""
+    try:
+        yield
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        raise Problem(message, field=field, value=value, remedy=remedy or "see the message") from error
 
 
 def handle(problem: Exception, context: dict[str, Any]) -> Response | None:

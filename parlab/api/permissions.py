@@ -1,6 +1,10 @@
 """Permissions of the API beyond authentication."""
 
+from typing import cast
+
+from django.contrib.auth.models import User
 from rest_framework import permissions
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -21,3 +25,10 @@ class MayChangeUsers(permissions.BasePermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return request.user.has_perm("auth.change_user")
+
+
+def user_with(permission: str, request: Request) -> User:
+    """Return the user of a request; raises PermissionDenied without a permission like `lab.change_finding`."""
+    if not request.user.has_perm(permission):
+        raise PermissionDenied(f"Your account has no permission for this ({permission}).")
+    return cast(User, request.user)

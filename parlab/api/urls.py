@@ -4,7 +4,24 @@ from django.urls import path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 
-from . import actions, marks, numbers, plans, simulations, studies, traces, views, waiting, watches, waterfalls
+from . import (
+    actions,
+    arrangements,
+    judgements,
+    marks,
+    numbers,
+    plans,
+    reports,
+    shelves,
+    simulations,
+    studies,
+    subscriptions,
+    traces,
+    views,
+    waiting,
+    watches,
+    waterfalls,
+)
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -40,5 +57,27 @@ urlpatterns = [
     path("watches/", watches.Watches.as_view(), name="watches"),
     path("watches/<int:pk>/history/", watches.History.as_view(), name="watch-history"),
     path("audit/", views.AuditLog.as_view(), name="audit"),
+    path("watches/<int:pk>/", watches.OneWatch.as_view(), name="watch"),
+    path("watches/<int:pk>/run/", watches.WatchRun.as_view(), name="watch-run"),
+    path("watches/<int:pk>/alerts/", watches.Alerts.as_view(), name="alerts"),
+    path("watches/<int:pk>/alerts/<int:number>/", watches.OneAlert.as_view(), name="alert"),
+    path("watches/<int:pk>/alerts/<int:number>/bisect/", watches.AlertBisect.as_view(), name="alert-bisect"),
     path("findings/", views.Findings.as_view(), name="findings"),
+    path("findings/<int:pk>/acknowledgement/", judgements.Acknowledgement.as_view(), name="acknowledgement"),
+    path(f"{EXPERIMENT}names/", judgements.Names.as_view(), name="names"),
+    path(f"{EXPERIMENT}shelf/", shelves.Shelf.as_view(), name="shelf"),
+    path(f"{EXPERIMENT}clone/", shelves.Clone.as_view(), name="clone"),
+    path(f"{RUN}shelf/", shelves.RunShelf.as_view(), name="run-shelf"),
+    path("views/", arrangements.Views.as_view(), name="views"),
+    path("views/<int:pk>/", arrangements.OneView.as_view(), name="view"),
+    path("dashboards/", arrangements.Dashboards.as_view(), name="dashboards"),
+    path("dashboards/<int:pk>/", arrangements.OneDashboard.as_view(), name="dashboard"),
+    path("reports/", reports.Reports.as_view(), name="reports"),
+    path("reports/<slug:slug>/", reports.OneReport.as_view(), name="report"),
+    path("reports/<slug:slug>/publish/", reports.Publish.as_view(), name="report-publish"),
+    path("subscriptions/", subscriptions.Subscriptions.as_view(), name="subscriptions"),
+    path("subscriptions/<int:pk>/", subscriptions.OneSubscription.as_view(), name="subscription"),
+    path("subscriptions/<int:pk>/test/", subscriptions.SubscriptionTest.as_view(), name="subscription-test"),
+    path("deliveries/", subscriptions.Deliveries.as_view(), name="deliveries"),
+    path("deliveries/<int:pk>/retry/", subscriptions.DeliveryRetry.as_view(), name="delivery-retry"),
 ]

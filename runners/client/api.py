@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from runners.client.http import Connection
+from runners.client.resources import Dashboard, Report, Resource, Watch
 from runners.client.settings import settings
 
 PAGE_SIZE = 1_000
@@ -25,7 +26,6 @@ WAIT_S = 25.0
 FINAL = ("finished", "oom", "failed", "cancelled", "lost")
 STUDY_FINAL = ("finished", "failed", "cancelled")
 _LIBRARIES = ("polars", "pandas")
-R = TypeVar("R", bound="Resource")
 
 
 class Api:
@@ -78,6 +78,91 @@ class Api:
         texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()}
         return list(self.pages(f"/api/findings/?{urlencode(texts)}" if texts else "/api/findings/"))
 
+    def acknowledge(self, finding: int, reason: str) -> dict[str, Any]:
+        """Acknowledge a finding, by its ID, with a reason."""
+        return dict(self.connection.json("PUT", f"/api/findings/{finding}/acknowledgement/", {"reason": reason}))
+
+    def reopen(self, finding: int) -> dict[str, Any]:
+        """Withdraw the acknowledgement of a finding."""
+        return dict(self.connection.json("DELETE", f"/api/findings/{finding}/acknowledgement/"))
+
+    def views(self) -> list[dict[str, Any]]:
+        """Return the saved views of all pages."""
+        return list(self.connection.json("GET", "/api/views/"))
+
+    def save_view(self, name: str, address: str, *, is_default: bool = False) -> dict[str, Any]:
+        """Save the path and query of a page under a name."""
+        body = {"name": name, "address": address, "is_default": is_default}
+        return dict(self.connection.json("POST", "/api/views/", body))
+
+    def delete_view(self, view: int) -> None:
+        """Delete a saved view, by its ID."""
+        self.connection.json("DELETE", f"/api/views/{view}/")
+
+    def dashboards(self) -> list[Dashboard]:
+        """Return all dashboards by name."""
+        return [
+            Dashboard(self.connection, data["id"], data) for data in self.connection.json("GET", "/api/dashboards/")
+        ]
+
+    def create_dashboard(
+        self, name: str, *, experiment: str | None = None, panels: Sequence[Mapping[str, str]] | None = None
+    ) -> Dashboard:
+        """Create a dashboard; each panel has `title`, `text`, `width` and `height`."""
+        body = {"name": name, "experiment": experiment, **({} if panels is None else {"panels": list(panels)})}
+        data = self.connection.json("POST", "/api/dashboards/", body)
+        return Dashboard(self.connection, data["id"], data)
+
+    def reports(self) -> list[Report]:
+        """Return all reports, the last saved first."""
+        return [Report(self.connection, data["slug"], data) for data in self.connection.json("GET", "/api/reports/")]
+
+    def create_report(self, title: str, text: str = "", *, experiment: str | None = None) -> Report:
+        """Create a report: Markdown with directives."""
+        body = {"title": title, "text": text, "experiment": experiment}
+        data = self.connection.json("POST", "/api/reports/", body)
+        return Report(self.connection, data["slug"], data)
+
+    def watches(self) -> list[Watch]:
+        """Return all watches."""
+        return [Watch(self.connection, data["id"], data) for data in self.connection.json("GET", "/api/watches/")]
+
+    def create_watch(self, name: str, **options: Any) -> Watch:
+        """Create a watch; the options are those of `POST /api/watches/`."""
+        data = self.connection.json("POST", "/api/watches/", {"name": name, **options})
+        return Watch(self.connection, data["id"], data)
+
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """Return the webhooks and mails of the user."""
+        return list(self.connection.json("GET", "/api/subscriptions/"))
+
+    def subscribe(
+        self, topics: Sequence[str], *, url: str = "", channel: str = "webhook", experiment: str | None = None
+    ) -> dict[str, Any]:
+        """Send events to a webhook, or to the mail address of the user with channel="mail"."""
+        body = {"channel": channel, "topics": list(topics), "url": url, "experiment": experiment}
+        return dict(self.connection.json("POST", "/api/subscriptions/", body))
+
+    def change_subscription(self, subscription: int, **changes: Any) -> dict[str, Any]:
+        """Change `topics`, `url` or `is_enabled` of a subscription, by its ID."""
+        return dict(self.connection.json("PATCH", f"/api/subscriptions/{subscription}/", changes))
+
+    def test_subscription(self, subscription: int) -> dict[str, Any]:
+        """Send a test event; return its delivery."""
+        return dict(self.connection.json("POST", f"/api/subscriptions/{subscription}/test/"))
+
+    def unsubscribe(self, subscription: int) -> None:
+        """Delete a subscription, by its ID."""
+        self.connection.json("DELETE", f"/api/subscriptions/{subscription}/")
+
+    def deliveries(self) -> list[dict[str, Any]]:
+        """Return what was sent to the subscriptions of the user, newest first, with the last answer of each."""
+        return list(self.connection.json("GET", "/api/deliveries/"))
+
+    def retry_delivery(self, delivery: int) -> dict[str, Any]:
+        """Send a failed delivery again, by its ID."""
+        return dict(self.connection.json("POST", f"/api/deliveries/{delivery}/retry/"))
+
     def import_path(
         self, path: str | Path, *, experiment: str = "", format: str = "", dry_run: bool = False
     ) -> list[dict[str, Any]]:
@@ -105,24 +190,12 @@ class Api:
             number += 1
 
 
-class Resource:
-    """An object of the server; `data` has the fields of the API."""
-
-    def __init__(self, api: Api, path: str, data: Mapping[str, Any] | None) -> None:
-        self._api, self.path, self.data = api, path, dict(data or {})
-
-    def refresh(self: R) -> R:
-        """Read the object again, with all its fields."""
-        self.data = dict(self._api.connection.json("GET", self.path))
-        return self
-
-
 class Experiment(Resource):
     """One experiment."""
 
     def __init__(self, api: Api, slug: str, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(api, f"/api/experiments/{quote(slug, safe='')}/", data)
-        self.slug = slug
+        super().__init__(api.connection, f"/api/experiments/{quote(slug, safe='')}/", data)
+        self._api, self.slug = api, slug
 
     def __repr__(self) -> str:
         return f"<Experiment {self.slug}>"
@@ -153,6 +226,48 @@ class Experiment(Resource):
         answer = self._api.connection.json("POST", f"{self.path}launch/{query}")
         return [Run(self._api, self.slug, number).refresh() for number in answer["created"]]
 
+    def clone(self) -> Experiment:
+        """Copy the newest configuration into a new experiment, without runs."""
+        return self._api.experiment(self.send("POST", "clone/")["slug"])
+
+    def shelf(self) -> dict[str, Any]:
+        """Return tags, and whether the experiment is archived."""
+        return self.send("GET", "shelf/")
+
+    def tag(self, *tags: str) -> list[str]:
+        """Set all tags of the experiment; return them."""
+        return list(self.send("PATCH", "shelf/", {"tags": list(tags)})["tags"])
+
+    def archive(self, is_archived: bool = True) -> None:
+        """Archive the experiment, or with False restore it."""
+        self.send("PATCH", "shelf/", {"archived": is_archived})
+
+    def names(self) -> dict[str, Any]:
+        """Return what the names of reported metrics and parameters mean."""
+        return self.send("GET", "names/")
+
+    def choose_names(
+        self, metrics: Mapping[str, str | None] | None = None, settings: Mapping[str, str | None] | None = None
+    ) -> dict[str, Any]:
+        """Choose what names mean: a meaning, "" for none, or None for the guess."""
+        return self.send("PATCH", "names/", {"metrics": dict(metrics or {}), "settings": dict(settings or {})})
+
+    def comments(self) -> list[dict[str, Any]]:
+        """Return the comments on the experiment and its findings, oldest first."""
+        return list(self._api.connection.json("GET", f"{self.path}comments/"))
+
+    def comment(self, text: str, *, finding: int | None = None) -> dict[str, Any]:
+        """Add a comment to the experiment, or to one of its findings."""
+        return self.send("POST", "comments/", {"text": text, "finding": finding})
+
+    def edit_comment(self, comment: int, text: str) -> dict[str, Any]:
+        """Change a comment of one's own, by its ID."""
+        return self.send("PATCH", f"comments/{comment}/", {"text": text})
+
+    def delete_comment(self, comment: int) -> None:
+        """Delete a comment of one's own, by its ID."""
+        self.send("DELETE", f"comments/{comment}/")
+
     def frame(self, library: str | None = None) -> Any:
         """Return the runs as a frame of polars or pandas, one row per run."""
         return frame([run.data for run in self.runs()], library)
@@ -162,8 +277,8 @@ class Run(Resource):
     """One run; `refresh` adds summary and configuration."""
 
     def __init__(self, api: Api, slug: str, number: int, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(api, f"/api/experiments/{quote(slug, safe='')}/runs/{number}/", data)
-        self.slug, self.number = slug, number
+        super().__init__(api.connection, f"/api/experiments/{quote(slug, safe='')}/runs/{number}/", data)
+        self._api, self.slug, self.number = api, slug, number
 
     def __repr__(self) -> str:
         return f"<Run {self.number} of {self.slug}: {self.data.get('state', 'unknown')}>"
@@ -197,6 +312,22 @@ class Run(Resource):
         """Start the next attempt of a run that has ended."""
         self._api.connection.json("POST", f"{self.path}relaunch/")
         return self.refresh()
+
+    def marks(self) -> dict[str, Any]:
+        """Return tags, users who starred the run, and note."""
+        return self.send("GET", "marks/")
+
+    def mark(self, **changes: Any) -> dict[str, Any]:
+        """Change `tags` (all that the run shall have), `starred` or `note`."""
+        return self.send("PATCH", "marks/", changes)
+
+    def archive(self, is_archived: bool = True) -> None:
+        """Archive a run that has ended, or with False restore it."""
+        self.send("PATCH", "shelf/", {"archived": is_archived})
+
+    def delete(self) -> None:
+        """Delete a run that has ended, with everything recorded about it."""
+        self.send("DELETE", "shelf/")
 
     def log(self, position: int = 0) -> bytes:
         """Return the raw output from a position."""
@@ -279,8 +410,8 @@ class Study(Resource):
     """One study of the tuner."""
 
     def __init__(self, api: Api, number: int, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(api, f"/api/studies/{number}/", data)
-        self.number = number
+        super().__init__(api.connection, f"/api/studies/{number}/", data)
+        self._api, self.number = api, number
 
     def __repr__(self) -> str:
         return f"<Study {self.number}: {self.data.get('state', 'unknown')}>"

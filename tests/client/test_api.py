@@ -14,7 +14,7 @@ import polars
 import pytest
 from pytest_django.live_server_helper import LiveServer
 
-from parlab.lab.models import Attempt, Run
+from parlab.lab.models import Attempt, Finding, Run
 from parlab.series import log, store
 from parlab.series.columns import Columns
 from runners.client import Api
@@ -139,3 +139,55 @@ def test_plans_and_studies_and_findings(api: Api, catalogue: None) -> None:
     assert study.act("cancel").data["state"] == "cancelled"
     assert api.study(study.number).wait().data["state"] == "cancelled"
     assert api.findings(open=True) == []
+
+
+def test_what_pages_offer_is_offered_by_objects(api: Api, attempt: Attempt) -> None:
+    run = api.run(attempt.run.experiment.slug, attempt.run.number)
+    experiment = api.experiment(run.slug)
+    assert run.mark(tags=["best"], starred=True, note="warm")["tags"] == ["best"]
+    assert run.marks()["note"] == "warm"
+    assert experiment.tag("paper") == ["paper"]
+    with pytest.raises(Refused, match="cancel"):
+        run.archive()
+    Run.objects.update(state="finished")
+    run.archive()
+    assert experiment.runs() == []
+    run.archive(False)
+    comment = experiment.comment("It rounds.")
+    assert experiment.edit_comment(comment["id"], "It does.")["text"] == "It does."
+    experiment.delete_comment(comment["id"])
+    assert experiment.comments() == []
+    assert experiment.choose_names()["metrics"] == experiment.names()["metrics"] == []
+    finding = Finding.objects.create(experiment=attempt.run.experiment, rule="r", severity="warning", message="3 or 4")
+    assert api.acknowledge(finding.pk, "rounded")["acknowledged_reason"] == "rounded"
+    assert api.reopen(finding.pk)["acknowledged_by"] is None
+    view = api.save_view("All", "/experiments/?q=all")
+    assert [saved["name"] for saved in api.views()] == ["All"]
+    api.delete_view(view["id"])
+    dashboard = api.create_dashboard("Mine", panels=[{"title": "Words", "text": "**bold**"}])
+    assert dashboard.save(name="Ours").data["panels"][0]["title"] == "Words"
+    assert [found.data["name"] for found in api.dashboards()] == ["Ours"]
+    dashboard.delete()
+    report = api.create_report("Findings", "Words.", experiment=run.slug)
+    assert report.save(text="More words.").publish()["number"] == 1
+    assert [found.slug for found in api.reports()] == [report.slug]
+    report.delete()
+    watch = api.create_watch("Nightly", key="nightly")
+    assert watch.act("pause").data["name"] == "Nightly"
+    assert (watch.alerts(), [found.number for found in api.watches()]) == ([], [watch.number])
+    with pytest.raises(Refused, match="configuration"):
+        watch.run()
+    watch.delete()
+    subscription = api.subscribe(["failed"], url="https://hooks.example/x")
+    assert api.change_subscription(subscription["id"], is_enabled=False)["is_enabled"] is False
+    delivery = api.test_subscription(subscription["id"])
+    with pytest.raises(Refused, match="only a failed delivery"):
+        api.retry_delivery(delivery["id"])
+    assert [sent["id"] for sent in api.deliveries()] == [delivery["id"]]
+    api.unsubscribe(subscription["id"])
+    assert api.subscriptions() == []
+    assert experiment.clone().shelf()["archived"] is False
+    experiment.archive()
+    assert experiment.shelf()["archived"] is True
+    run.delete()
+    assert not Run.everything.exists()
