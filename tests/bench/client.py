@@ -46,6 +46,15 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.1)
 run.finish()
 """
+# What a person tries first.
+FIRST = """
+import time
+from runners.client import init
+with init("bench first", run_id="RUN", telemetry=False) as run:
+    for step in range(100_000):
+        run.log({"loss": 3.0 / (step + 1)}, step=step)
+        time.sleep(0.05)
+"""
 
 
 def log_us(scale: Scale) -> Result:
@@ -148,6 +157,34 @@ def scripts_lag_s(scale: Scale) -> Result:
                 script.wait()
     value = max(lags)
     return Result(value, "s", f"2 s; median of the worst {median(lags):.2g} s", 2 / value, len(lags))
+
+
+def first_curve_s(scale: Scale) -> Result:
+    """Measure the time from the start of a script of five lines to the curve of its loss on the page of its run."""
+    repeats = scale.repeats(5)
+    values, answered = [], []
+    with _home() as directory, server() as (url, token):
+        variables = {**os.environ, "PARLAB_URL": url, "PARLAB_TOKEN": token, "PARLAB_HOME": str(directory)}
+        connection = Connection(url, token)
+        for repeat in range(repeats):
+            run_id = f"first-{time.time_ns()}-{repeat}"
+            began = time.perf_counter()
+            script = subprocess.Popen([sys.executable, "-c", FIRST.replace("RUN", run_id)], env=variables)
+            try:
+                _wait_until(TrackedRun.objects.filter(uuid=run_id).exists, "the run exists")
+                answered.append(time.perf_counter() - began)
+                page = TrackedRun.objects.select_related("run__experiment").get(uuid=run_id).run.get_absolute_url()
+                _wait_until(partial(_has_curve, connection, f"{page}figures/series.json?series=loss"), "a curve")
+                values.append(time.perf_counter() - began)
+            finally:
+                script.kill()
+                script.wait()
+    value, other = median(values), median(answered)
+    return Result(value, "s", f"{other:.2g} s until the run exists", other / value, repeats)
+
+
+def _has_curve(connection: Connection, path: str) -> bool:
+    return connection.json("GET", path)["figure"] is not None
 
 
 def _newest(ids: list[str]) -> dict[str, float]:

@@ -42,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "client_log_us": client.log_us,
     "client_points_per_s": client.points_per_s,
     "client_scripts_lag_s": client.scripts_lag_s,
+    "first_curve_s": client.first_curve_s,
     "follow_lag_ms": client.follow_lag_ms,
     "mlflow_log_batch_ratio": mlflows.log_batch_ratio,
     "mlflow_log_step_ratio": mlflows.log_step_ratio,
