@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
+from parlab.charts.format import DASH, Unit, exact_quantity, field_title, field_value, for_column, in_column, unit_for
 from parlab.charts.points import MAX_LISTED, in_order, shared_marks
 from parlab.charts.repeats import APPROXIMATELY, percent, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
@@ -90,9 +90,12 @@ def sweep_tables(
     }
     varied = [axis for axis in values if len(values[axis]) > 1]
     fixed = [f"{field_title(axis).lower()} {field_value(values[axis][0])}" for axis in values if axis not in varied]
-    unit = unit_for((metric.value(entry.run) for entry in entries if entry.run), metric.unit)
+    shown = [entry.run for entry in entries if entry.run]
+    unit = unit_for(map(metric.value, shown), metric.unit)
+    if any(run.has_printed_numbers for run in shown):
+        unit = for_column(unit, ((metric.value(run), run.has_printed_numbers) for run in shown))
     repeat_noise = _noise(entries, metric)
-    scale = _Scale(metric, unit.factor, repeat_noise)
+    scale = _Scale(metric, unit, repeat_noise)
     tables = _tables(entries, _layout(varied, values), scale) if len(varied) > 1 else []
     if doubts:
         tables = [_with_doubts(table, metric_name, doubts) for table in tables]
@@ -117,7 +120,7 @@ class _Scale(NamedTuple):
     """How the cells of a table write a metric."""
 
     metric: Metric
-    factor: float
+    unit: Unit
     noise: Noise | None
 
 
@@ -204,7 +207,7 @@ def _sweep_cell(entries: Sequence[SweepEntry], runs: Sequence[Run], scale: _Scal
     if len(runs) == 1 or not values:
         return _run_cell(next((run for run in runs if run.state == RunState.OOM), runs[0]), scale)
     mean = fmean(values)
-    text = with_deviation(significant(mean / scale.factor), values, scale.factor)
+    text = with_deviation(in_column(mean, scale.unit), values, scale.unit.factor)
     unit = scale.metric.unit
     count = f"{len(values)} of {len(runs)}" if len(values) < len(runs) else str(len(values))
     numbers = ", ".join(f"#{run.number}" for run in runs[:MAX_LISTED])
@@ -220,7 +223,7 @@ def _run_cell(run: Run, scale: _Scale) -> Cell:
     value = scale.metric.value(run)
     if value is None:
         return Cell(run, "missing", DASH, "Not measured")
-    return Cell(run, "value", significant(value / scale.factor), exact_quantity(value, scale.metric.unit))
+    return Cell(run, "value", in_column(value, scale.unit), exact_quantity(value, scale.metric.unit))
 
 
 def _with_doubts(table: SweepTable, metric_name: str, doubts: Mapping[int, Doubts]) -> SweepTable:
