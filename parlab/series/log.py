@@ -5,7 +5,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -294,19 +294,19 @@ def printer(rank: int, node_rank: int | None = None) -> str:
 
 
 def _merged_tail(attempt_id: int, lines: int, ranks: Sequence[int], rank: int | None) -> list[str]:
-    # Read from the end of each node: the newest lines of all nodes, in the order in which they were printed.
+    # Read from the end of each node, only as far as its lines are among the newest of all nodes.
     scan_bytes = max(CHUNK_BYTES, TAIL_SCAN_BYTES // len(ranks))
-    tails = (_tail_of(attempt_id, lines, node_rank, scan_bytes, rank) for node_rank in ranks)
-    newest = heapq.nlargest(lines, (line for tail in tails for line in tail), key=lambda line: line[:3])
-    return [printer(line.rank, node_rank) + line.for_page() for _, node_rank, _, line in reversed(newest)]
+    tails = [_from_end(attempt_id, node_rank, scan_bytes, rank) for node_rank in ranks]
+    newest = list(islice(heapq.merge(*tails, key=itemgetter(0, 1), reverse=True), lines))
+    return [printer(line.rank, node_rank) + line.for_page() for _, node_rank, line in reversed(newest)]
 
 
-def _tail_of(
-    attempt_id: int, lines: int, node_rank: int, scan_bytes: int, rank: int | None
-) -> list[tuple[float, int, int, Line]]:
-    """Return time, node rank, number and text of the last lines of a node."""
-    selected = list(islice(_text_from_end(attempt_id, node_rank, scan_bytes, rank), lines))[::-1]
-    return [(line.time, node_rank, number, line) for number, line in enumerate(selected)]
+def _from_end(attempt_id: int, node_rank: int, scan_bytes: int, rank: int | None) -> Iterator[tuple[float, int, Line]]:
+    """Yield time, node rank and text of the lines of a node, the last one first."""
+    latest = math.inf
+    for line in _text_from_end(attempt_id, node_rank, scan_bytes, rank):
+        latest = min(latest, line.time)  # clocks of nodes can be set back
+        yield latest, node_rank, line
 
 
 def _text_from_end(attempt_id: int, node_rank: int, scan_bytes: int, rank: int | None) -> Iterator[Line]:
