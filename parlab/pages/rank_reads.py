@@ -238,7 +238,7 @@ class _Bins:
 
 
 def _median(values: Values) -> float:
-    """Return the median; np.median takes several times as long for the few steps of a window, and ranks are thousands."""
+    """Return the median; np.median takes several times as long for the few steps of a window."""
     low, high = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(values, (low, high))
     return float(ordered[low] + ordered[high]) / 2
