@@ -90,11 +90,8 @@ def sweep_tables(
     }
     varied = [axis for axis in values if len(values[axis]) > 1]
     fixed = [f"{field_title(axis).lower()} {field_value(values[axis][0])}" for axis in values if axis not in varied]
-    shown = [entry.run for entry in entries if entry.run]
-    unit = unit_for(map(metric.value, shown), metric.unit)
-    if any(run.has_printed_numbers for run in shown):
-        unit = for_column(unit, ((metric.value(run), run.has_printed_numbers) for run in shown))
     repeat_noise = _noise(entries, metric)
+    unit = _unit(entries, metric)
     scale = _Scale(metric, unit, repeat_noise)
     tables = _tables(entries, _layout(varied, values), scale) if len(varied) > 1 else []
     if doubts:
@@ -122,6 +119,15 @@ class _Scale(NamedTuple):
     metric: Metric
     unit: Unit
     noise: Noise | None
+
+
+def _unit(entries: Sequence[SweepEntry], metric: Metric) -> Unit:
+    """Return the unit of the runs' values; values that were printed keep their digits."""
+    shown = [entry.run for entry in entries if entry.run]
+    unit = unit_for(map(metric.value, shown), metric.unit)
+    if any(run.has_printed_numbers for run in shown):
+        unit = for_column(unit, ((metric.value(run), run.has_printed_numbers) for run in shown))
+    return unit
 
 
 def _noise(entries: Sequence[SweepEntry], metric: Metric) -> Noise | None:
