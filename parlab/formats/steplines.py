@@ -250,9 +250,11 @@ class Parser:
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
         cells = [cell for cell in cells if cell.key.lower() not in _COUNTER_KEYS or cell.key in self.dialect.fields]
-        if not _OTHER_WORK.search(text) and (took := _TOOK.search(left)):
-            cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))
-            left = left[: took.start()] + left[took.end() :]
+        if not _OTHER_WORK.search(text):
+            cells = [cell._replace(key="step time") if cell.key.lower() == "took" else cell for cell in cells]
+            if took := _TOOK.search(left):
+                cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))
+                left = left[: took.start()] + left[took.end() :]
         if not is_ahead and "|" not in text:
             cells = [cell for cell in cells if cell.key != cell.unit]  # a rate in a sentence
         if counter.epoch is not None:
