@@ -109,6 +109,7 @@ MIDDLEWARE = [
     "parlab.pages.token_access.FigureTokens",
     "parlab.pages.audit.Audit",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "parlab.pages.polls.Polls",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",

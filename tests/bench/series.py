@@ -30,10 +30,10 @@ def bytes_per_point(scale: Scale) -> Result:
     before = used_bytes()
     for first in range(0, count, APPEND_POINTS):
         part = slice(first, first + APPEND_POINTS)
-        store.append(attempt.pk, {(kind, 0): _columns(values).take(part) for kind, values in kinds.items()})
+        store.append(attempt.pk, {(kind, 0): columns_of(values).take(part) for kind, values in kinds.items()})
     between = used_bytes()
     for kind, values in kinds.items():
-        insert_rows(attempt.pk, kind, 0, _columns(values))
+        insert_rows(attempt.pk, kind, 0, columns_of(values))
     value = (between - before) / (3 * count)
     other = (used_bytes() - between) / (3 * count)
     return Result(value, "bytes", f"{other:.1f} with a row per point", other / value, 1)
@@ -52,7 +52,7 @@ def read_20_runs(scale: Scale) -> Result:
 def _reading(attempts: list[int], count: int, repeats: int) -> Result:
     random = np.random.default_rng(0)
     for attempt in attempts:
-        columns = _columns(np.round(11 * np.arange(1, count + 1) ** -0.1 + random.normal(0, 0.05, count), 6))
+        columns = columns_of(np.round(11 * np.arange(1, count + 1) ** -0.1 + random.normal(0, 0.05, count), 6))
         store.append(attempt, {("loss", 0): columns})
         insert_rows(attempt, "loss", 0, columns)
     value = median_s(lambda: _read_all(_read, attempts), repeats) * 1e3
@@ -77,7 +77,7 @@ def _read_all(read: Callable[[int], Columns], attempts: list[int]) -> None:
             raise RuntimeError(f"{read.__name__} returned {points} points; expected 2 to {MAX_POINTS}")
 
 
-def _columns(values: NDArray[np.floating[Any]]) -> Columns:
+def columns_of(values: NDArray[np.floating[Any]]) -> Columns:
     """Return points with steps from 1 on and times about 0.3 s apart, in milliseconds as printed."""
     took = np.random.default_rng(1).normal(0.3, 0.01, len(values))
     return Columns(np.arange(1, len(values) + 1), np.round(1.76e9 + np.cumsum(took), 3), values.astype(np.float64))
