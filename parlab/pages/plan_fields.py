@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from parlab.planner.request import PlanRequest
@@ -37,9 +38,15 @@ class Control(NamedTuple):
 
 def controls(texts: dict[str, str]) -> list[Control]:
     """Return a control for each field that has none in the template, with its text; the order is that of the schema."""
-    schema = PlanRequest.model_json_schema()["properties"]
+    schema = _schema()
     names = [name for name in PlanRequest.model_fields if name not in MAIN | CHOSEN]
     return [_control(name, schema[name], texts.get(name, "")) for name in names]
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    properties: dict[str, Any] = PlanRequest.model_json_schema()["properties"]
+    return properties
 
 
 def _control(name: str, schema: dict[str, Any], text: str) -> Control:

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import rows
 from .calibration import Calibration, Observation, calibrate, default_for
+from .coverage import warnings
 from .prediction import Prediction, predict_job
 
 _GIB = 1 << 30
@@ -183,7 +184,7 @@ def predict_rows(
             rows.tflops_per_gpu(row.job, prediction.iteration_s),
             prediction.memory_bytes / _GIB,
             prediction.fits,
-            "; ".join([prediction.basis, *prediction.reasons, *row.notes]),
+            "; ".join([prediction.basis, *prediction.reasons, *row.notes, *warnings(row.job, row.cluster.device)]),
         )
 
 

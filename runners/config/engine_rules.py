@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
 
 from .device_map import map_problems
 from .engines import ENGINES, Engine, engine_names
 from .features import FEATURES
 from .fields import RunFields
 from .problems import Problem, divisors
-from .sections import PLACEHOLDER, ModelSection, ParallelSection
+from .sections import PLACEHOLDER, ModelSection, ParallelSection, Section, TrainSection
+
+SECTIONS: Mapping[str, type[Section]] = {"model": ModelSection, "train": TrainSection, "parallel": ParallelSection}
+"""Sections with fields of features."""
 
 
 def engine_problems(config: RunFields) -> Iterator[Problem]:
@@ -33,16 +38,25 @@ def engine_problems(config: RunFields) -> Iterator[Problem]:
 
 def _feature_problems(config: RunFields, engine: Engine) -> Iterator[Problem]:
     """Check that nothing is set that only other trainers have."""
-    for feature in FEATURES:
-        for field in feature.fields:
-            section, _, name = field.partition(".")
-            fields = getattr(config, section)
-            value, default = getattr(fields, name), type(fields).model_fields[name].default
-            if field not in engine.fields and value != default:
-                choice = " or ".join(name for name, row in ENGINES.items() if field in row.fields)
-                usual = "leave it empty" if default is None else f"use {str(default).lower()}"
-                message = f"engine {engine.name} {feature.lack}; {usual}, or describe the training with engine {choice}"
-                yield Problem(field, value, f"{name} {value}: {message}")
+    for section, name, default, lack in _lacking(engine):
+        value = getattr(getattr(config, section), name)
+        if value != default:
+            field = f"{section}.{name}"
+            choice = " or ".join(other for other, row in ENGINES.items() if field in row.fields)
+            usual = "leave it empty" if default is None else f"use {str(default).lower()}"
+            message = f"engine {engine.name} {lack}; {usual}, or describe the training with engine {choice}"
+            yield Problem(field, value, f"{name} {value}: {message}")
+
+
+@cache
+def _lacking(engine: Engine) -> tuple[tuple[str, str, Any, str], ...]:
+    """Return section, name and default of the features that an engine does not have, and how messages name them."""
+    return tuple(
+        (section, name, SECTIONS[section].model_fields[name].default, feature.lack)
+        for feature in FEATURES
+        for section, _, name in (field.partition(".") for field in feature.fields)
+        if f"{section}.{name}" not in engine.fields
+    )
 
 
 def _profile_problems(config: RunFields) -> Iterator[Problem]:

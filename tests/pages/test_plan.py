@@ -106,6 +106,9 @@ def test_a_plan_opens_the_builder_with_its_layout_and_with_the_best_ones(page: C
         assert re.search(rf'name="parallel.{field}"[^>]* value="{value}"', text), field
     swept = page.get("/sweeps/new/", question | {"plan": "layouts"}).content.decode()
     assert 'value="parallel.tensor_parallel_size"' in swept
+    described = page.get("/sweeps/new/", question | {"plan": "described", "experts": 8}).content.decode()
+    assert re.search(r'name="model.num_experts"[^>]* value="8"', described)
+    assert '<option value="command" selected' in described
 
 
 def test_a_price_of_the_catalogue_comes_before_the_list_price(viewer: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -80,6 +81,16 @@ def test_runs_of_a_cluster_and_engine_are_offered_as_a_calibration(page: Client,
     text = page.get("/plan/", {"calibration": group.key}).content.decode()
     assert f"Calibrated on {group.title}: 8 times" in text
     assert "Calibrated on CPU process but planned for A100 SXM4 80 GB" in text
+
+
+def test_calibrations_are_read_once_until_a_run_changes(
+    sweep: list[Run], django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
+) -> None:
+    (first,) = selectors.calibration_pool().groups
+    with django_assert_max_num_queries(2):
+        assert selectors.calibration_pool().groups == [first]
+    Run.objects.filter(pk=sweep[0].pk).update(step_time_s=1e-3)
+    assert selectors.calibration_pool().groups != [first]
 
 
 def test_a_calibration_that_is_gone_is_refused(page: Client) -> None:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.charts.predicted import PredictedPoint
 from parlab.lab.models import Device, Experiment, Run
+from parlab.lab.models.run import RunQuerySet
 from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, cluster, predict_job
 from parlab.planner.cluster import unknown_device
 from parlab.planner.hardware import Gpu
@@ -94,11 +95,31 @@ def priced(question: PlanRequest) -> tuple[PlanRequest, Price | None]:
 
 
 def calibration_pool() -> CalibrationPool:
-    """Group runs by cluster and model family, or by imported experiment; largest groups first, small ones left out."""
-    candidates: list[Candidate] = []
-    for origin in _ORIGINS:
-        ended = Run.objects.filter(origin=origin, state__in=(RunState.FINISHED, RunState.OOM))
-        candidates += calibration_candidates(ended.select_related("experiment").order_by("-pk")[:MAX_RUNS])
+    """Group runs by cluster and model family, or by imported experiment; largest groups first, small ones left out.
+
+    The groups are read again when a run or an experiment of them has changed.
+    """
+    return _pool(tuple(row for origin in _ORIGINS for row in _ended(origin).values_list(*_CHANGING)[:MAX_RUNS]))
+
+
+_CHANGING = (
+    "pk", "state", "attempt_number", "step_time_s", "memory_max_bytes", "mfu", "gpus", "global_batch_size",
+    "micro_batch_size", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "ended_at",
+    "experiment__updated_at",
+)  # fmt: skip
+"""Columns in which a run differs after it was measured, imported or edited again."""
+
+
+def _ended(origin: Run.Origin) -> RunQuerySet:
+    return Run.objects.filter(origin=origin, state__in=(RunState.FINISHED, RunState.OOM)).order_by("-pk")
+
+
+@lru_cache(maxsize=2)
+def _pool(versions: tuple[tuple[Any, ...], ...]) -> CalibrationPool:
+    """Return the groups of runs; the primary key is the first column of their versions."""
+    place = {row[0]: index for index, row in enumerate(versions)}
+    runs = Run.objects.filter(pk__in=place).select_related("experiment").defer("launch")
+    candidates = calibration_candidates(sorted(runs, key=lambda run: place[run.pk]))
     by_key: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         if candidate.observation is not None:

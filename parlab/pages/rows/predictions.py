@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from parlab.lab.models import Device, Node
 from parlab.planner import predict
+from parlab.planner.coverage import warnings
 from parlab.planner.nodes import cluster_of
 from runners.config import RunConfig
 
@@ -47,7 +48,9 @@ class Pools:
         basis = f"On {where.device.name} of {node.name}: {prediction.basis}."
         uncertainty = f"Half of such predictions are within {prediction.uncertainty:.0%} of the measured time."
         hours = prediction.iteration_s * config.train.iterations * config.world_size / 3600
-        note = " ".join([basis, uncertainty, *prediction.reasons])
+        # The range of validation is one of GPUs.
+        outside = [] if where.device.is_cpu else list(warnings(prediction.job, where.device))
+        note = " ".join([basis, uncertainty, *prediction.reasons, *outside])
         price = self._price(where.device.name)
         cost = None if price is None else price * hours
         return Expected(note, prediction.iteration_s, prediction.memory_bytes, prediction.fits, hours, cost)
