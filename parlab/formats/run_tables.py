@@ -110,9 +110,9 @@ class Filled:
         settings = [(at, column.name) for at, column in filled if column.field is None]
         self.names = [name for _, name in settings]
         self.settings = picker([at for at, _ in settings])
-        known = [at for at, column in filled if column.field is None and column.is_setting]
-        self.known_names = [columns[at].name for at in known]
-        self.known = picker(known)
+        standard = [at for at, column in filled if column.field is None and column.is_setting]
+        self.standard_names = [columns[at].name for at in standard]
+        self.standard = picker(standard)
         metrics = [(at, column.field, column.is_held_out) for at, column in filled if column.field is not None]
         self.metrics = [
             (kind, rows.Columns([at for at, _, held in metrics if held is side], fields))
@@ -160,9 +160,9 @@ class Runs:
             if len(self.patterns) < MAX_PATTERNS:
                 self.patterns[blank] = filled
         settings = dict(zip(filled.names, map(_typed, filled.settings(cells)), strict=True))
-        known = tuple(zip(filled.known_names, map(_typed, filled.known(cells)), strict=True))
+        standard = tuple(zip(filled.standard_names, map(_typed, filled.standard(cells)), strict=True))
         state, name = str(settings.pop("State", "")), str(settings.pop("Name", ""))
-        settings.update(_normal_settings(known))
+        settings.update(_normal_settings(standard))
         settings["run_name"] = name[:200]
         return [
             Record("heading", line, data=name[:200] or f"run in line {line}"),
