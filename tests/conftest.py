@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,11 +19,15 @@ from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.test import Client
+from pytest_django import DjangoDbBlocker
+from xdist.remote import Producer
 
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Attempt, Config, Experiment, Member, MemberState, Node, Run
 from runners.config import RunConfig, digest
+from tests.databases import Template
 from tests.patience import wait_for
+from tests.workers import Scheduling, rank
 
 # The time of an example depends more on the load of the machine than on the code. Examples are the same in every run;
 # HYPOTHESIS_PROFILE=search tries others.
@@ -31,11 +36,46 @@ hypothesis.settings.register_profile("same", derandomize=True, **_PROFILE)
 hypothesis.settings.register_profile("search", **_PROFILE)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# Every process that a test starts would compile parlab again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 SMALL: dict[str, Any] = {
     "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64},
     "train": {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 4, "warmup_steps": 1},
     "parallel": {"pipeline_parallel_size": 2},
 }
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Divide the tests among the workers."""
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no worker is left with one at the end."""
+    items.sort(key=rank)
+
+
+@pytest.fixture(scope="session")
+def template_database(django_db_modify_db_settings: None) -> Template:
+    return Template()
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb(template_database: Template, django_db_blocker: DjangoDbBlocker) -> bool:
+    """Whether the database of this worker exists, as a copy of that of another worker."""
+    with django_db_blocker.unblock():
+        return template_database.copy()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_db_setup: None, template_database: Template, django_db_keepdb: bool, django_db_blocker: DjangoDbBlocker
+) -> None:
+    """Create the test database, once for all workers."""
+    with django_db_blocker.unblock():
+        template_database.save(django_db_keepdb)
 
 
 def start_redis(port: int, directory: Path) -> subprocess.Popen[bytes]:
