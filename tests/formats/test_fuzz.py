@@ -151,7 +151,6 @@ def test_no_reader_raises_on_a_text_made_up(text: str, format: str | None) -> No
     check(text, format, keep=False)
 
 
-@pytest.mark.parametrize("format", sorted(FORMATS))
 @pytest.mark.parametrize(
     "unit",
     [
@@ -160,10 +159,11 @@ def test_no_reader_raises_on_a_text_made_up(text: str, format: str | None) -> No
         "time (ms) |",
     ],
 )
-def test_a_long_line_of_anything_is_read_in_linear_time(unit: str, format: str) -> None:
-    begin = time.process_time()
-    read_document([unit * (30_000 // len(unit)) + "\n"], file="long", format=format)
-    assert time.process_time() - begin < SECONDS
+def test_a_long_line_of_anything_is_read_in_linear_time(unit: str) -> None:
+    for format in sorted(FORMATS):
+        begin = time.process_time()
+        read_document([unit * (30_000 // len(unit)) + "\n"], file="long", format=format)
+        assert time.process_time() - begin < SECONDS, format
 
 
 def test_prose_patterns_are_bounded() -> None:
