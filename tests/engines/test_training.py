@@ -13,7 +13,7 @@ from runners.config import ParallelSection, RunConfig
 from runners.engines.stage import PipelineStage
 from tests.engines.ranks import Trained, train_in_one_process, train_in_pipeline
 
-STEPS = 5
+STEPS = 3
 WORLD_SIZES = (1, 2, 3, 4)
 GPUS = torch.cuda.device_count()
 # Always the CPU, and GPUs if there is one for each rank.
@@ -86,6 +86,8 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
         "fp16 on the wire": make_config(stages, wire_precision="fp16"),
         "int8 on the wire": make_config(stages, wire_precision="int8"),
     }
+    if stages == 3:  # an odd number matters for layers and schedules, not for precisions
+        others = {}
     trained = train_in_pipeline({**configs, **others}, stages, STEPS, device, tmp_path)
     for schedule in configs:
         ranks = trained[schedule]
@@ -94,6 +96,8 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
         assert_near(united([rank.gradients for rank in ranks]), reference.gradients, 1e-6 if device == "cpu" else 1e-5)
         # A tenth of one step: where a gradient is only rounding error, Adam still takes a full step.
         assert_near(united([rank.weights for rank in ranks]), reference.weights, 1e-3)
+    if not others:
+        return
     assert_bf16(trained["bf16"], torch.device(device), reference)
     assert trained["bf16, zb-h1"][-1].losses == pytest.approx(trained["bf16"][-1].losses, abs=1e-5)
     assert trained["prefix"][-1].losses == pytest.approx(reference_with_prefix.losses, abs=1e-5)
