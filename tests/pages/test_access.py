@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.test import Client
@@ -52,7 +53,14 @@ def address(route: str) -> str:
         plain = re.sub(r"\(\?P<\w+>[^()]*\)", "lab", route)
         plain = re.sub(r"\(\?:([^()|]*)\|[^()]*\)", r"\1", re.sub(r"\(\?:[^()]*\)\?", "", plain))
         return "/" + re.sub(r"\\|[\^$?]|\.\*|\[|34\]|\W\?", "", plain.replace("\\W?", "")).replace("[", "")
-    return "/" + re.sub(r"<(?:\w+:)?(\w+)>", lambda match: PLACES.get(match[1], "1"), route)
+    return "/" + re.sub(r"<(?:\w+:)?(\w+)>", lambda match: PLACES.get(match[1], "1"), with_an_object(route))
+
+
+def with_an_object(route: str) -> str:
+    """Put the id of an object into a route of the administration; ids begin at 1 only in a new database."""
+    model = re.match(r"admin/(\w+)/(\w+)/<path:object_id>", route)
+    first = apps.get_model(model[1], model[2])._default_manager.first() if model else None
+    return route.replace("<path:object_id>", str(first.pk)) if first else route
 
 
 def is_refused(response: Any) -> bool:
