@@ -39,39 +39,37 @@ def looks(
 
 
 def _slow_rank(waterfall: Waterfall, slowest: tuple[int, float] | None) -> Advice | None:
-    waiting = waterfall.share("straggler")
-    if slowest is None or waiting < NOTICEABLE or slowest[1] < SLOWER:
-        return None
-    rank, excess = slowest
-    return Advice(
-        "rank",
-        f"Look at rank {rank}",
-        waiting,
-        0.5 * waiting,
-        waiting,
-        "straggler",
-        "the others wait while the slowest rank computes",
-        f"rank {rank} computes {100 * excess:.3g} % longer than the median rank",
-        {},
+    return _straggler(
+        waterfall,
+        slowest,
+        kind="rank",
+        title="Look at rank {rank}",
+        cause="the others wait while the slowest rank computes",
+        reading="rank {rank} computes {excess:.3g} % longer than the median rank",
     )
 
 
 def _slow_stage(waterfall: Waterfall, slowest: tuple[int, float] | None) -> Advice | None:
+    return _straggler(
+        waterfall,
+        slowest,
+        kind="stages",
+        title="Give the stage of rank {rank} fewer layers, or look at its device",
+        cause="all stages wait for the slowest one in every micro batch",
+        reading="the stage of rank {rank} computes {excess:.3g} % longer than the mean of the stages",
+    )
+
+
+def _straggler(
+    waterfall: Waterfall, slowest: tuple[int, float] | None, *, kind: str, title: str, cause: str, reading: str
+) -> Advice | None:
+    """Advise on a rank for which others wait; `slowest` is the rank and by what share it computes longer."""
     waiting = waterfall.share("straggler")
     if slowest is None or waiting < NOTICEABLE or slowest[1] < SLOWER:
         return None
     rank, excess = slowest
-    return Advice(
-        "stages",
-        f"Give the stage of rank {rank} fewer layers, or look at its device",
-        waiting,
-        0.5 * waiting,
-        waiting,
-        "straggler",
-        "all stages wait for the slowest one in every micro batch",
-        f"the stage of rank {rank} computes {100 * excess:.3g} % longer than the mean of the stages",
-        {},
-    )
+    reading = reading.format(rank=rank, excess=100 * excess)
+    return Advice(kind, title.format(rank=rank), waiting, 0.5 * waiting, waiting, "straggler", cause, reading, {})
 
 
 def _loading(waterfall: Waterfall) -> Advice | None:

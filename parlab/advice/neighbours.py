@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from parlab.planner.workload import Job, Recompute
+from parlab.planner.workload import Job, Recompute, Schedule
 
 
 class Neighbour(NamedTuple):
@@ -77,12 +77,15 @@ def _micro_batches(job: Job) -> Iterator[Neighbour]:
             )
 
 
+_SCHEDULES: tuple[tuple[Schedule, int], ...] = (("1f1b", 1), ("interleaved-1f1b", 2), ("zb-h1", 1), ("gpipe", 1))
+
+
 def _schedules(job: Job) -> Iterator[Neighbour]:
     if job.pipeline_parallel == 1:
         return
-    for schedule, chunks in (("1f1b", 1), ("interleaved-1f1b", 2), ("zb-h1", 1), ("gpipe", 1)):
+    for schedule, chunks in _SCHEDULES:
         if (schedule, chunks) != (job.schedule, job.chunks):
-            changed = replace(job, schedule=schedule, virtual_stages=chunks, warmup_slope=1)  # type: ignore[arg-type]
+            changed = replace(job, schedule=schedule, virtual_stages=chunks, warmup_slope=1)
             settings = {"parallel.schedule": schedule, "parallel.virtual_stages": chunks, "parallel.warmup_slope": 1}
             name = f"{schedule} with {chunks} chunks" if chunks > 1 else schedule
             yield Neighbour("schedule", f"Schedule {name} instead of {job.schedule}", changed, settings)
