@@ -289,17 +289,23 @@ def flat(data: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[
 
 def read_json(lines: Iterable[str]) -> Iterator[Record]:
     """Read JSON objects, one a line; yield steps, timers in seconds and evaluations."""
+    for number, data in _json_lines(lines, "a line that is not a JSON object"):
+        if isinstance(data, Record):
+            yield data
+        elif isinstance(data, dict):
+            yield from _object(number, data)
+
+
+def _json_lines(lines: Iterable[str], reason: str) -> Iterator[tuple[int, Any]]:
+    """Yield number and content of each line that is not empty; a line that is not JSON as a Record with the reason."""
     for number, line in enumerate(lines, 1):
         text = line.strip().lstrip("\ufeff").removeprefix("DLLL ")
         if not text:
             continue
         try:
-            data = orjson.loads(text)
+            yield number, orjson.loads(text)
         except orjson.JSONDecodeError:
-            yield unread(number, "a line that is no JSON object", text)
-            continue
-        if isinstance(data, dict):
-            yield from _object(number, data)
+            yield number, unread(number, reason, text)
 
 
 def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
@@ -337,17 +343,9 @@ def _meaning(name: str) -> tuple[Literal["step", "clock", "own", "held out"], Fi
 
 def read_points(lines: Iterable[str]) -> Iterator[Record]:
     """Read a scalar that TensorBoard exports as JSON, one line of `[[wall time, step, value], ...]`; yield steps."""
-    for number, line in enumerate(lines, 1):
-        text = line.strip().lstrip("\ufeff")
-        if not text:
-            continue
-        try:
-            data = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            yield unread(number, "a line that is no list of points", text)
-            continue
+    for number, data in _json_lines(lines, "a line that is not a list of points"):
         for item in data if isinstance(data, list) else [data]:
-            yield _point(number, item)
+            yield item if isinstance(item, Record) else _point(number, item)
 
 
 def _point(line: int, item: object) -> Record:
