@@ -71,7 +71,7 @@ class SweepField(forms.CharField):
         if not text:
             return {}
         try:
-            sweep = json.loads(text, object_pairs_hook=_unique_axes, parse_constant=_refuse_constant)
+            sweep = json.loads(text, object_pairs_hook=unique_names, parse_constant=_refuse_constant)
         except RecursionError:
             raise forms.ValidationError("the sweep is nested too deeply; use a flat list for each axis") from None
         except ValueError as error:
@@ -130,11 +130,12 @@ def _required_message(name: str, schema: Mapping[str, Any]) -> str:
     return f"{name} is required; enter a value" + ("" if default is None else f", for example {default}")
 
 
-def _unique_axes(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    axes = [axis for axis, _ in pairs]
-    repeated = sorted({axis for axis in axes if axes.count(axis) > 1})
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary (`object_pairs_hook`); ValueError if a name occurs twice."""
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ValueError(f"duplicate axis {', '.join(repeated)}")
+        raise ValueError(f"duplicate {', '.join(repeated)}")
     return dict(pairs)
 
 

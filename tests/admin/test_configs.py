@@ -100,7 +100,7 @@ def test_concurrent_edits_of_a_version_create_two_versions(admin: Client, config
         ("sweep", "[" * 5000, "nested too deeply"),
         ("sweep", '{"train.seed": [[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]}', "nested too deeply"),
         ("sweep", "[1, 2]", "a sweep must map fields to lists"),
-        ("sweep", '{"train.seed": [1], "train.seed": [2]}', "duplicate axis train.seed"),
+        ("sweep", '{"train.seed": [1], "train.seed": [2]}', "duplicate train.seed"),
         ("sweep", '{"train.learning_rate": [NaN]}', "invalid number NaN"),
         ("sweep", '{"micro_batch_size": [1]}', "use train.micro_batch_size"),
         ("sweep", '{"train.seed": []}', "requires a list of at least one value"),

@@ -179,7 +179,7 @@ def test_a_preset_fills_the_form(page: Client) -> None:
         ('{"modle": {}}', "did you mean model?"),
         ('{"sweep": {"train.micro_batch": [1]}}', "did you mean train.micro_batch_size?"),
         ('{"train": {"iterations": "many"}}', 'value="many"'),
-        ('{"train": {"seed": 1}, "train": {}}', "is there twice"),
+        ('{"train": {"seed": 1}, "train": {}}', "duplicate train"),
         ("{", "not valid JSON"),
         ("", "the box is empty"),
         ("torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16", 'value="24"'),

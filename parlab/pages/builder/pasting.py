@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from parlab.lab.form_fields import unique_names
 from parlab.pages.flags import config_of_command
 from runners.config import ENGINES, Problem, ShardingSection, field_names, sections
 from runners.config.nearest import did_you_mean
@@ -43,7 +44,7 @@ def paste(draft: Draft) -> Pasting:
 
 def _of_json(draft: Draft, text: str) -> Pasting:
     try:
-        content = json.loads(text, object_pairs_hook=_unique_keys)
+        content = json.loads(text, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
         remedy = "paste the whole object, from the first brace to the last"
         return Pasting(draft, "", [Problem(PLACE, text[:60], f"the text is not valid JSON: {error}; {remedy}")])
@@ -63,14 +64,6 @@ def _of_json(draft: Draft, text: str) -> Pasting:
     axes = f" and {len(filled.axes)} varied fields" if filled.axes else ""
     summary = f"Filled {_count(content)} fields{axes}; all others have their defaults."
     return Pasting(draft.with_content(filled), summary, [])
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"{', '.join(repeated)} is there twice")
-    return dict(pairs)
 
 
 def _unknown_names(content: Mapping[str, Any]) -> list[Problem]:
