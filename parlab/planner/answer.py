@@ -72,7 +72,7 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
 
 
 def best_layout(request: PlanRequest, gpu: Gpu) -> Job | None:
-    """Return the fastest layout of a training on the cluster of a request, whatever its own; None if none fits."""
+    """Return the fastest layout of a training on the cluster of a request, not its own layout; None if none fits."""
     fitting = search(request.job(), request.cluster(gpu), None, request.overlap).fitting
     return fitting[0].job if fitting else None
 

@@ -31,7 +31,7 @@ DROPOUTS = (
 )  # fmt: skip
 """Rates of dropout; a model that states none has none."""
 GATED = frozenset({"silu", "swish", "swiglu", "geglu", "gelu_pytorch_tanh", "gelu_new", "gelu", "relu"})
-"""Activations that gated MLPs have; `PLAIN_KINDS` have two matrices whatever their activation."""
+"""Activations that gated MLPs have; `PLAIN_KINDS` have two matrices with every activation."""
 PLAIN_KINDS = frozenset(
     {
         "gpt2", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "codegen", "gpt_bigcode", "starcoder2", "bloom",

@@ -94,7 +94,7 @@ _NONE = Events(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.i
 def _content(data: bytes) -> Any:
     try:
         return _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
-    # A damaged pickle raises whatever its bytes happen to mean.
+    # The bytes of a damaged pickle decide which exception it raises.
     except Exception as error:
         raise BadTrace(f"the dump cannot be read ({str(error)[:120]}); dump it again") from error
 

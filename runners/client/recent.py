@@ -33,7 +33,7 @@ class Recent:
     """The last blocks of output; what is older is read from the journal."""
 
     def __init__(self, lock: threading.Lock) -> None:
-        """`lock` is held by whoever calls `add`."""
+        """Callers of `add` must hold `lock`."""
         self._lock = lock
         self._blocks: deque[_Block] = deque([_Block(0)], maxlen=BLOCKS)
         self._last = self._blocks[-1]

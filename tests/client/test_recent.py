@@ -30,7 +30,7 @@ def test_what_is_remembered_is_what_the_journal_holds_from_any_record_on(
                 recent.add(at, data)
             starts.append(writer.position)
             if choices.random() < 0.3:
-                # Whoever ships is anywhere behind, but never goes back.
+                # The reader is behind by any distance, but never goes back.
                 position = choices.choice([start for start in starts if start >= position])
                 content = recent.read(position, 1_000)
                 if content is not None:
