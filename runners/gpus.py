@@ -7,7 +7,11 @@ absent.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import os
+import select
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +21,8 @@ import pynvml
 from runners.config import RunConfig
 
 EVERY_S = 1.0
+ANSWER_S = 10.0
+"""Maximum time by which a driver that does not answer delays a run."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +82,35 @@ _LIMITS: dict[str, Callable[[Any], float]] = {
 
 
 def conditions() -> Conditions:
-    """Return the firmware and the limits of the GPUs as they are now; of what a device does not state, nothing."""
+    """Return the firmware and the limits of the GPUs as they are now; of what a device does not state, nothing.
+
+    A process of its own reads them: a driver that hangs must not hold the caller.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            # Above all the lock of the run, which this process may outlive.
+            os.closerange(3, writer)
+            os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
+            os.write(writer, json.dumps(_conditions()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        if select.select([pipe], [], [], ANSWER_S)[0]:
+            answer = pipe.read()
+            os.waitpid(child, 0)
+            return Conditions(*json.loads(answer)) if answer else Conditions({}, {})
+    log.warning("no limits of the GPUs: their driver has not answered within %g s", ANSWER_S)
+    os.kill(child, signal.SIGKILL)
+    # A process that the driver holds ends only when that answers.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, os.WNOHANG)
+    return Conditions({}, {})
+
+
+def _conditions() -> Conditions:
     read = Conditions({}, {})
     with contextlib.suppress(pynvml.NVMLError), _library():
         for index in range(pynvml.nvmlDeviceGetCount()):

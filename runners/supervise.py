@@ -76,6 +76,7 @@ class Supervisor:
         self.silence = (0.0, 0)
         # Why the run was stopped, if it was.
         self.order: Verdict | None = None
+        self.child: subprocess.Popen[bytes] | None = None
         self.exit_code: int | None = None
         self.outputs: Outputs | None = None
         self.files = FileFeed(run.path, self.recorder.spool)
@@ -239,7 +240,7 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            if pid == self.child.pid:
+            if self.child is not None and pid == self.child.pid:
                 self.exit_code = self.child.returncode = os.waitstatus_to_exitcode(status)
 
     def _end_processes(self) -> None:

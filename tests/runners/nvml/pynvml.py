@@ -56,7 +56,7 @@ def nvmlInit() -> None:
     if "FAKE_GPUS" not in os.environ:
         raise NVMLError_LibraryNotFound
     if "FAKE_HANGS" in os.environ:
-        time.sleep(60)
+        time.sleep(3600)
 
 
 def nvmlShutdown() -> None:
