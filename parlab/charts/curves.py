@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import Unit, quantity, unit_for
+from .labels import label_ends
 from .stacked import compared_by_hover
 from .theme import Drawing, Table
 
@@ -56,6 +57,7 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     for rank, curve in _drawn(present).items():
         drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
     drawing.update_layout(showlegend=len(present) > 1)
+    label_ends(drawing)
     caption = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
     if warmup_steps:
         first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
@@ -91,6 +93,7 @@ def memory(
         seconds = [round(float(time) - start, 3) for time in curve.times]
         drawing.add_trace(_trace(rank, curve, seconds, unit, nodes))
     drawing.update_layout(showlegend=len(present) > 1)
+    label_ends(drawing)
     most = max(float(value) for curve in present.values() for value in curve.values)
     caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
     return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "memory_bytes")), "%{x} s")

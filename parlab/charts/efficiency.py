@@ -21,6 +21,7 @@ from .axes import (
     x_axis,
 )
 from .format import significant
+from .labels import label_ends
 from .measures import AUTO, Available, Options
 from .points import RunPoint, in_order
 from .repeats import values_of
@@ -65,6 +66,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         drawing.add_trace(_line(line, theme.plain(series_name(names, axes) + emulation_mark(line)), styles[names]))
     drawing.add_hline(y=100, line={"color": theme.GREY, "dash": "dash", "width": 1})
     drawing.update_layout(showlegend=len(lines) > 1)
+    label_ends(drawing)
     rows = [
         [point.number, point.gpus, point.samples_per_s, of_line(line, point), point.outcome]
         for line in lines.values()

@@ -55,8 +55,9 @@ def label_ends(drawing: go.Figure) -> None:
 
 def _nameable(traces: Sequence[Any]) -> list[Any]:
     """Return the lines if all traces are lines that can be named at their ends; else nothing."""
-    lines = [trace for trace in traces if "lines" in (trace.mode or "") and trace.name and len(trace.x or ()) > 1]
-    others = [trace for trace in traces if trace not in lines and trace.name != "OOM"]
+    shown = [trace for trace in traces if trace.showlegend is not False]
+    lines = [trace for trace in shown if "lines" in (trace.mode or "") and trace.name and len(trace.x or ()) > 1]
+    others = [trace for trace in shown if trace not in lines and trace.name != "OOM"]
     fits = 1 < len(lines) <= MAX_LABELLED and max(len(str(trace.name)) for trace in lines) <= MAX_LENGTH
     return lines if fits and not others else []
 

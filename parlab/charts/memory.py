@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from . import theme
 from .axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, x_axis, x_of
 from .format import Unit, field_title, quantity, unit_for
+from .labels import label_ends
 from .measures import AUTO, Available, Options
 from .points import MAX_BARS, RunPoint, fastest, in_order, is_number
 from .theme import Drawing, Table
@@ -131,6 +132,7 @@ def _band_figure(banded: _Banded, options: Options) -> go.Figure:
         least = min(_least(point) for point in fitting) / unit.factor
         drawing.add_trace(out_of_memory(too_big, axes, least / 2 if options.y_scale == "log" else 0.0))
     drawing.update_layout(showlegend=len(lines) > 1 or bool(too_big))
+    label_ends(drawing)
     return drawing
 
 

@@ -77,7 +77,9 @@ def new_panel(kind: str, experiment: Experiment | None = None) -> Panel:
     is_number = title.startswith("Number")
     name = title.partition(": ")[2] or title
     shown = name if experiment is None else f"{name}, {experiment.name}"[:120]
-    return Panel(shown[:1].upper() + shown[1:], text, "third" if is_number else "half", "low" if is_number else "usual")
+    is_wide = kind.startswith("figure-") and EXPERIMENT_FIGURES[kind.removeprefix("figure-")].is_wide
+    width = "third" if is_number else "full" if is_wide or kind == "runs" else "half"
+    return Panel(shown[:1].upper() + shown[1:], text, width, "low" if is_number else "usual")
 
 
 def panels_of_post(post: QueryDict) -> list[Panel]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parlab.charts import curves
 from parlab.charts.format import Unit, field_title, unit_for
+from parlab.charts.labels import label_ends
 from parlab.charts.stacked import stacked
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
@@ -20,6 +21,12 @@ from .windows import MOST, WIDE, Seen, Window, seen
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
 """Series that the page of a run offers first."""
+_RATES = {
+    "samples_per_s": ("Throughput", "samples/s"),
+    "tokens_per_s": ("Token throughput", "tokens/s"),
+    "tflops_per_gpu": ("Compute per GPU", "TFLOP/s"),
+}
+"""Series whose title and unit are not their name."""
 MAX_SERIES = 6
 """Panels of one figure."""
 _HAVE_FIGURES = frozenset({"step_time_s", "memory_bytes", "memory_peak_bytes", "samples", "tokens", "warmup"})
@@ -54,15 +61,17 @@ def series(attempt: Attempt, window: Window, metrics: Sequence[str]) -> Drawing:
     metrics = list(dict.fromkeys(metrics))[:MAX_SERIES] or [""]
     titles = [series_title(metric) for metric in metrics]
     title = ", ".join([titles[0], *(title[:1].lower() + title[1:] for title in titles[1:])])
-    return stacked(
-        [_one_series(attempt, window, metric) for metric in metrics], title, "each printed step", "step %{x}"
-    )
+    drawings = [_one_series(attempt, window, metric) for metric in metrics]
+    if len(drawings) == 1 and drawings[0].figure is not None:
+        label_ends(drawings[0].figure)
+    return stacked(drawings, title, "each printed step", "step %{x}")
 
 
 def _one_series(attempt: Attempt, window: Window, metric: str) -> Drawing:
     whole, parts = _over_steps(attempt, metric, window.sized(WIDE))
-    is_time = metric.startswith("timer/") or metric.endswith("_s")
-    unit = _unit(whole, "s") if is_time else Unit(1.0, "", "")
+    is_time = metric.startswith("timer/") or (metric.endswith("_s") and not metric.endswith("_per_s"))
+    rate = _RATES.get(metric, ("", ""))[1]
+    unit = _unit(whole, "s") if is_time else Unit(1.0, rate, rate)
     drawing = curves.series(
         {rank: part.curve for rank, part in parts.items()}, name=metric, title=series_title(metric), unit=unit
     )
@@ -82,6 +91,8 @@ def series_names(metrics: Collection[str]) -> list[str]:
 
 def series_title(metric: str) -> str:
     """Return the title of a series: `timer/forward-compute` becomes `Timer forward-compute`."""
+    if metric in _RATES:
+        return _RATES[metric][0]
     kind, slash, name = metric.partition("/")
     return f"{field_title(kind)} {name}" if slash else field_title(metric)
 

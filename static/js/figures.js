@@ -28,7 +28,8 @@
     delete rest.height; // set by the style sheet
     // A narrow figure has no room beside its lines: a legend above them takes over.
     if (narrow && rest.annotations?.some((label) => label.name === "line end")) {
-      rest.annotations = rest.annotations.filter((label) => label.name !== "line end");
+      // The best point of a figure with a legend above is named below the point.
+      rest.annotations = rest.annotations.filter((label) => label.name !== "line end").map((label) => label.name === "best" ? { ...label, ay: 22 } : label);
       rest.showlegend = true;
       rest.margin = { ...rest.margin, r: 16 };
     }
@@ -100,6 +101,22 @@
     return figure.layout.showlegend !== false && names.length / inRow > 3;
   }
 
+  // Names at the ends of lines were placed for a plot of the usual height; here they are spread in the actual one.
+  const ROW = 14;
+  async function spreadLabels(element) {
+    const { annotations, yaxis } = element._fullLayout;
+    const ends = (annotations || []).map(({ name, y }, place) => ({ name, place, height: yaxis._length - yaxis.r2p(y) }))
+      .filter(({ name }) => name === "line end").sort((a, b) => a.height - b.height);
+    let above = -Infinity, moved = 0;
+    for (const end of ends) {
+      above = end.at = Math.max(end.height, above + ROW);
+      moved += end.at - end.height;
+    }
+    // Labels were only moved up: the stack moves down by the mean, so that each stays near its line.
+    const changes = ends.map((end) => [`annotations[${end.place}].yshift`, end.at - moved / ends.length - end.height]);
+    if (ends.length) await Plotly.relayout(element, Object.fromEntries(changes));
+  }
+
   async function draw(element) {
     const { figure, empty, caption } = drawings.get(element);
     const frame = element.closest("figure");
@@ -122,7 +139,10 @@
       element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, figure));
       const panels = figure.layout.meta?.panels || 1;
       element.style.height = panels > 1 ? `${figure.layout.height}px` : "";
-      await Plotly.react(element, figure.data, inPage(figure.layout, element.clientWidth < 560), { ...CONFIG, modeBarButtons: buttons(element) });
+      const isNarrow = element.clientWidth < 560;
+      element.classList.toggle("narrow", isNarrow);
+      await Plotly.react(element, figure.data, inPage(figure.layout, isNarrow), { ...CONFIG, modeBarButtons: buttons(element) });
+      await spreadLabels(element);
     }
     element.dataset.drawn = "1";
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));

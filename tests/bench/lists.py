@@ -62,18 +62,24 @@ def _p95(client: Client, queries: Sequence[dict[str, str]], repeats: int) -> flo
 
 
 def fill_runs(user: User, count: int) -> None:
-    random = np.random.default_rng(0)
     for number in range(max(1, count // RUNS_EACH)):
-        experiment = Experiment.objects.create(
-            name=f"Scaling study {number}", slug=f"scaling-{number}", question="How far does it scale?", owner=user
-        )
+        experiment = fill_experiment(user, f"scaling-{number}", min(count, RUNS_EACH), number)
         if number % 3 == 0:
             Tag.objects.create(experiment=experiment, name="v100")
-        data: dict[str, Any] = {"parallel": {"engine": ENGINES[number % 3], "data_parallel_size": 2 ** (number % 4)}}
-        config = Config.objects.create(
-            experiment=experiment, version=1, data=data, digest=digest({"n": number}), created_by=user
-        )
-        Run.objects.bulk_create([_run(config, n, random, user) for n in range(min(count, RUNS_EACH))])
+
+
+def fill_experiment(user: User, slug: str, count: int, number: int = 0) -> Experiment:
+    """Create an experiment with so many runs that have ended; `number` varies its settings."""
+    random = np.random.default_rng(number)
+    experiment = Experiment.objects.create(
+        name=f"Scaling study {number}", slug=slug, question="How far does it scale?", owner=user
+    )
+    data: dict[str, Any] = {"parallel": {"engine": ENGINES[number % 3], "data_parallel_size": 2 ** (number % 4)}}
+    config = Config.objects.create(
+        experiment=experiment, version=1, data=data, digest=digest({"n": number}), created_by=user
+    )
+    Run.objects.bulk_create([_run(config, n, random, user) for n in range(count)])
+    return experiment
 
 
 def _run(config: Config, number: int, random: np.random.Generator, user: User) -> Run:

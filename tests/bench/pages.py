@@ -98,7 +98,8 @@ def _client(scale: Scale) -> Client:
     if not Experiment.objects.filter(slug="scaling-0").exists():
         fill_runs(user, scale.of(RUNS))
     if not _long_runs():
-        _fill_series(scale.of(LONG_RUNS), scale.of(POINTS))
+        finished = Run.objects.filter(state="finished", experiment__slug__startswith="scaling-").order_by("pk")
+        fill_series(list(finished[: scale.of(LONG_RUNS)]), scale.of(POINTS))
     if not Dashboard.objects.exists():
         dashboard_create(name="Bench", experiment=Experiment.objects.get(slug="scaling-0"), user=user)
     client = Client(SERVER_NAME="127.0.0.1")
@@ -113,9 +114,8 @@ def _long_runs() -> list[int]:
     return list(attempts.values_list("run_id", flat=True))
 
 
-def _fill_series(runs: int, points: int) -> None:
+def fill_series(finished: Sequence[Run], points: int) -> None:
     """Store the series of one run through the store, and copy its rows for the others."""
-    finished = list(Run.objects.filter(state="finished", experiment__slug__startswith="scaling-").order_by("pk")[:runs])
     Attempt.objects.bulk_create(
         [Attempt(run=run, number=1, state="finished", summary=run.summary, last_step=points) for run in finished]
     )

@@ -27,11 +27,21 @@ def test_a_dashboard_is_saved_shared_and_opened_by_another(page: Page, demo: Dem
     page.keyboard.press("Alt+ArrowDown")
     expect(page.get_by_label("Title").nth(3)).to_have_value("Text")
     page.get_by_label("Width").nth(3).select_option("full")
+    page.get_by_label("New panel").select_option("figure-throughput")
+    page.get_by_role("button", name="Add panel").click()
+    expect(page.get_by_label("Content")).to_have_count(6)
+    page.get_by_label("Content").last.fill("{{ figure throughput y=step_time }}")
     page.get_by_label("Default for the team").check()
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url(lambda url: url.rstrip("/").rpartition("/")[2].isdecimal())
     expect(page.get_by_text("Memory decides everything.")).to_be_visible()
-    page.wait_for_selector('[data-figure][data-drawn="1"]')
+    plots = page.locator('[data-figure][data-drawn="1"]')
+    expect(plots).to_have_count(2)
+    # Separate figures with the same horizontal axis share its range.
+    plots.first.evaluate("plot => Plotly.relayout(plot, {'xaxis.range': [0.5, 1.5]})")
+    page.wait_for_function(
+        "[...document.querySelectorAll('[data-figure]')].every((plot) => plot._fullLayout.xaxis.range[0] === 0.5)"
+    )
     screenshots(page, "dashboard")
 
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -91,6 +91,24 @@ def weights(page: Page) -> dict[str, int]:
     return loaded
 
 
+COVERED = """[...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) => {
+  const bar = plot.querySelector(".modebar").getBoundingClientRect(), legend = plot.querySelector(".legend");
+  if (!legend) return [];
+  const box = legend.getBoundingClientRect();
+  const apart = bar.right <= box.left || box.right <= bar.left || bar.bottom <= box.top || box.bottom <= bar.top;
+  return apart ? [] : [plot.dataset.figure];
+})"""
+
+
+def test_on_a_phone_the_toolbar_of_a_figure_never_covers_its_legend(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for address in (PUBLISHED, f"{PUBLISHED}runs/13/"):
+        page.goto(address)
+        settled(page)
+        assert page.locator(".js-plotly-plot .legend").count()
+        assert page.evaluate(COVERED) == []
+
+
 @pytest.mark.slow
 # The fixture `page` fails on any error in the console, which is where the browser reports what the policy forbids.
 @pytest.mark.parametrize("part", ["site", "administration"])

@@ -64,3 +64,11 @@ def test_the_best_point_is_named() -> None:
     mark_best(drawing, 100, 8.0, "best 8 samples/s <b>")
     (label,) = drawing.layout.annotations
     assert (label.name, label.text, label.y) == (BEST, "best 8 samples/s &lt;b&gt;", 8.0)
+
+
+def test_lines_outside_of_the_legend_are_not_named() -> None:
+    drawing = lines(3.0, 4.0)
+    drawing.add_trace(go.Scatter(x=[1, 2], y=[2.0, 2.0], mode="lines", name="least", showlegend=False))
+    label_ends(drawing)
+    assert len(drawing.layout.annotations) == 2
+    assert drawing.layout.showlegend is False

@@ -244,6 +244,19 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_runs(
         page.get(EXPERIMENT)
 
 
+def test_runs_of_unlike_nodes_and_software_in_one_ranking_are_said(page: Client, four_runs: list[Run]) -> None:
+    assert "The finished runs differ in" not in text(page.get(EXPERIMENT))
+    for run, (host, version) in zip(
+        four_runs, [("a", "2.13"), ("b", "2.13"), ("b", "2.12"), ("b", "2.13")], strict=True
+    ):
+        run.attempts.update(environment={"hostname": host, "cpu_model": "EPYC", "torch": version})
+    shown = text(page.get(EXPERIMENT))
+    assert "The finished runs differ in nodes, software" in shown
+    headings = re.findall(r"<th scope=\"col\"[^>]*>([^<]+)", page.get(EXPERIMENT).content.decode())
+    assert {"Node", "Software"} <= set(headings)
+    assert "Device" not in headings
+
+
 def test_very_many_runs_come_in_pages(page: Client, make_config: Callable[..., Config], user: User) -> None:
     config = make_config(sweep={"train.seed": list(range(205))})
     lab.config_launch(config=config, user=user)

@@ -249,13 +249,15 @@ def test_any_series_that_a_training_printed_can_be_shown(page: Client, four_runs
 def test_several_series_of_a_run_are_panels_with_all_ranks(page: Client, four_runs: list[Run]) -> None:
     steps = np.array([1, 2])
     two = Columns(steps, steps + 1.76e9, np.array([10.5, 9.25]))
-    ranks = {("loss", rank): two for rank in range(3)}
-    store.append(four_runs[0].current_attempt().pk, {**ranks, ("grad_norm", 0): two})
+    series = {("loss", rank): two for rank in range(3)} | {("grad_norm", 0): two, ("samples_per_s", 0): two}
+    store.append(four_runs[0].current_attempt().pk, series)
     address = f"{EXPERIMENT}runs/1/?series=loss&series=grad_norm"
     html = page.get(address).content.decode()
     assert "series.json?attempt=1&amp;series=loss&amp;series=grad_norm" in html
     both = figure(page, f"{EXPERIMENT}runs/1/figures/series.json?series=loss&series=grad_norm")["figure"]
     assert both["layout"]["meta"]["panels"] == 2
+    rate = figure(page, f"{EXPERIMENT}runs/1/figures/series.json?series=samples_per_s")["figure"]
+    assert rate["layout"]["yaxis"]["title"]["text"] == "Throughput (samples/s)"
     assert [(trace["name"], trace.get("yaxis")) for trace in both["data"]] == [
         ("rank 0", "y"),
         ("rank 1", "y"),

@@ -11,7 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from parlab.charts.format import DASH
-from parlab.lab.selectors import RunLine
+from parlab.lab.models import Run
+from parlab.lab.selectors import RunLine, RunMarks
+from parlab.lab.selectors.findings import RUN
 from parlab.pages.columns import Column
 from parlab.pages.rows.runs import TableRow
 from parlab.pages.templatetags import numbers
@@ -119,6 +121,71 @@ def run_cells(row: RunLine, columns: Sequence[Column], shown: Collection[str]) -
 
 
 _NOT_MEASURED = SafeString('<span class="none" title="not measured">' + DASH + "</span>")
+
+
+def _starred(marks: RunMarks) -> SafeString:
+    if not marks.stars:
+        return SafeString("")
+    names = ", ".join(marks.stars)
+    return format_html(
+        ' <span class="starred" title="Starred by {}"><span aria-hidden="true">★</span>'
+        '<span class="unseen">starred by {}</span></span>',
+        names,
+        names,
+    )
+
+
+def _origin(text: str, title: str) -> SafeString:
+    return format_html(' <span class="origin" title="{}">{}</span>', title, text)
+
+
+@register.simple_tag
+def run_heading(line: TableRow, slug: str) -> SafeString:
+    """Render the number of a run with its marks and where it comes from: {% run_heading line experiment.slug %}."""
+    run, marks = line.row.run, line.marks
+    url = reverse("run", args=[slug, run.number])
+    parts = [
+        format_html('<th scope="row" class="nowrap"><a id="run-{}" href="{}">#{}</a>', run.number, url, run.number)
+    ]
+    if line.headline:
+        parts.append(format_html(' <span class="narrow-number">{}</span>', line.headline))
+    if doubts := line.row.doubts.get(RUN):
+        parts.append(numbers.doubt(doubts, slug))
+    if run.origin != Run.Origin.MEASURED:
+        parts.append(_origin(run.origin, run.get_origin_display()))
+    if run.origin == Run.Origin.REPORTED and run.label:
+        label = Truncator(run.label).chars(40)
+        parts.append(format_html(' <span class="muted" title="{}">{}</span>', run.label, label))
+    parts.append(_starred(marks))
+    tag_url = reverse("experiments")
+    parts += [format_html(' <a class="tag" href="{}?show=runs&amp;q=tag:{}">{}</a>', tag_url, t, t) for t in marks.tags]
+    if marks.note:
+        parts.append(_origin("note", marks.note))
+    if run.is_emulated:
+        parts.append(_origin("emulated", "Stages waited for configured times instead of computing"))
+    if learnt := run.summary.get("learnt"):
+        parts.append(_origin("learnt", f"Read with the log format {learnt}, learnt from a file"))
+    return SafeString("".join([*parts, "</th>"]))
+
+
+@register.simple_tag
+def state_cell(line: TableRow) -> SafeString:
+    """Render the state of a run, and its step while it is running: {% state_cell line %}."""
+    run, step = line.row.run, line.row.step
+    parts = [numbers.state(run.state)]
+    if run.state == RunState.RUNNING and step and run.iterations:
+        parts.append(
+            format_html(
+                ' <progress max="{}" value="{}" aria-label="Step {} of {}"></progress>'
+                ' <span class="muted">{}/{}</span>',
+                *(run.iterations, step, step, run.iterations, step, run.iterations),
+            )
+        )
+    elif run.state == RunState.RUNNING and step:
+        parts.append(format_html(' <span class="muted">step {}</span>', step))
+    if run.attempt_number > 1:
+        parts.append(format_html(' <span class="muted">attempt {}</span>', run.attempt_number))
+    return format_html('<td class="nowrap">{}</td>', SafeString("".join(parts)))
 
 
 @register.simple_tag
