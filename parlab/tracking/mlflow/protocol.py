@@ -288,8 +288,8 @@ def _query(text: str) -> JSON:
 def _fields(request: HttpRequest) -> JSON:
     is_json = (request.content_type or "").startswith("application/json")
     if request.method == "POST" and not is_json and not request.path.endswith("/upload-artifact"):
-        words = "must be one of ['application/json']" if request.content_type else "header is missing"
-        raise invalid(f"Bad Request. Content-Type {words}.")
+        fault = "must be one of ['application/json']" if request.content_type else "header is missing"
+        raise invalid(f"Bad Request. Content-Type {fault}.")
     if request.method == "GET" or not is_json:
         return _query(request.META.get("QUERY_STRING", ""))
     body = request.body
