@@ -3,8 +3,10 @@
 (() => {
   const slider = document.getElementById("smoothing");
   if (!slider) return;
+  const SETTLED_MS = 200; // after the last move of the slider Plotly draws the figure anew
   const raw = new WeakMap(); // plot -> values of its traces as the server sent them
   const plot = () => document.querySelector('[data-figure="curves"]');
+  let settling = 0;
 
   function smoothed(values, weight) {
     let mean = 0, share = 0;
@@ -16,11 +18,37 @@
     });
   }
 
-  function apply() {
+  // While the slider moves, only the lines and markers on the screen change, since Plotly takes longer than a few frames for twenty runs.
+  function move(element, values) {
+    const { _fullLayout: layout, calcdata } = element;
+    const axis = (name) => layout[name.replace(/^[xy]/, "$&axis")];
+    if (calcdata.some(([first]) => first.trace.fill && first.trace.fill !== "none")) return false; // bands belong to two lines
+    for (const group of element.querySelectorAll(".scatterlayer > .trace")) {
+      const points = group.__data__, { trace } = points[0], y = values[trace.index];
+      const xs = axis(trace.xaxis), ys = axis(trace.yaxis);
+      const places = points.map(({ x, i }, at) => {
+        const value = y[i ?? at];
+        return Number.isFinite(value) && (ys.type !== "log" || value > 0) ? [xs.c2p(x).toFixed(1), ys.c2p(value).toFixed(1)] : null;
+      });
+      let path = "";
+      places.forEach((place, at) => { if (place) path += `${at && places[at - 1] ? "L" : "M"}${place}`; });
+      group.querySelectorAll(".js-line").forEach((line, part) => line.setAttribute("d", part ? "" : path)); // one per gap
+      for (const marker of group.querySelectorAll(".point")) {
+        const place = places[points.indexOf(marker.__data__)];
+        if (place) marker.setAttribute("transform", `translate(${place})`);
+      }
+    }
+    return true;
+  }
+
+  function apply(isMoving = false) {
     const element = plot(), weight = Number(slider.value) / 100;
     document.getElementById("smoothing-value").textContent = weight ? weight.toFixed(2) : "off";
+    clearTimeout(settling);
     if (!raw.has(element)) return;
-    Plotly.restyle(element, { y: raw.get(element).map((values) => (weight ? smoothed(values, weight) : values)) });
+    const values = raw.get(element).map((line) => (weight ? smoothed(line, weight) : line));
+    if (isMoving && move(element, values)) settling = setTimeout(apply, SETTLED_MS);
+    else Plotly.restyle(element, { y: values });
   }
 
   document.addEventListener("parlab:drawn", ({ target }) => {
@@ -28,8 +56,9 @@
     raw.set(target, target.data.map((trace) => Array.from(trace.y)));
     if (Number(slider.value)) apply();
   });
-  slider.addEventListener("input", apply);
+  slider.addEventListener("input", () => apply(true));
   slider.addEventListener("change", () => {
+    apply();
     const page = new URL(location.href);
     if (Number(slider.value)) page.searchParams.set("smooth", slider.value); else page.searchParams.delete("smooth");
     history.replaceState(history.state, "", page);

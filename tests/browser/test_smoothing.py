@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from playwright.sync_api import Page, expect
 
-from .conftest import TRAINING_MS, Demo, screenshots
+from tests.patience import TRAINING_S, wait_for
+
+from .conftest import Demo, screenshots
 
 LONGEST = "element => element.data.map((trace) => trace.y).sort((a, b) => b.length - a.length)[0]"
+PLOT = """document.querySelector('[data-figure="curves"]')"""
+MOVE = f"""() => {{
+  const lines = [...{PLOT}.querySelectorAll(".js-line")], slider = document.getElementById("smoothing");
+  const paths = () => lines.map((line) => line.getAttribute("d")).join();
+  const before = paths();
+  slider.value = 60;
+  slider.dispatchEvent(new Event("input", {{bubbles: true}}));
+  return [before, paths()];
+}}"""
 
 
 def test_curves_are_smoothed_and_drawn_over_tokens(page: Page, demo: Demo) -> None:
-    page.goto("/experiments/four-ways-in/")
+    def have_finished() -> bool:
+        # A page whose runs have all ended asks for no more, so a run that begins later appears only when it is loaded.
+        page.goto("/experiments/four-ways-in/")
+        return page.locator('tr[data-state="finished"]').count() == 4
+
     # Scripts report these runs while the demo starts, in any order.
-    expect(page.locator('tr[data-state="finished"]')).to_have_count(4, timeout=TRAINING_MS)
+    wait_for(have_finished, "four runs of scripts", TRAINING_S)
     for box in page.locator('input[name="run"]').all():
         box.check()
     page.get_by_role("button", name="Compare").click()
@@ -25,6 +41,10 @@ def test_curves_are_smoothed_and_drawn_over_tokens(page: Page, demo: Demo) -> No
     page.locator('input[name="curve"][value="step-time"]').uncheck()
     expect(plot.locator(".main-svg").first).to_be_visible()
     raw = plot.evaluate(LONGEST)
+    # While the slider moves, the line on the screen follows at once; Plotly draws the figure anew after that.
+    before, moved = page.evaluate(MOVE)
+    assert before != moved
+    page.wait_for_function(f"JSON.stringify(({LONGEST})({PLOT})) !== {json.dumps(json.dumps(raw))}")
     page.locator("#smoothing").fill("90")
     page.locator("#smoothing").dispatch_event("change")
     expect(page.locator("#smoothing-value")).to_have_text("0.90")
