@@ -22,11 +22,14 @@ class RefusedRequests(logging.Filter):
         status, request = getattr(record, "status_code", None), getattr(record, "request", None)
         if not isinstance(status, int) or not 400 <= status < 500:
             return True
+        if getattr(record, "has_sender", False):
+            return True  # by another filter: where logging is configured twice, there are two
         who = _who(request)
         count = self._admitted.admit((who, status))
         if count is None:
             return False
         method = getattr(request, "method", "")
+        record.has_sender = True
         record.msg, record.args = f"%s, status %d, {method} of %s%s", (record.getMessage(), status, who, more(count))
         return True
 

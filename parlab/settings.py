@@ -220,6 +220,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "parlab.api.schema.add_refusals",
     ],
+    "ENUM_NAME_OVERRIDES": {"RunStateEnum": "parlab.lab.models.run.STATE_CHOICES"},
 }
 
 # --- Redis and Celery ------------------------------------------------------------------------------------------------

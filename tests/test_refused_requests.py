@@ -19,8 +19,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]
     """The lines in the log, with a filter that has logged nothing yet."""
     logger, refusals = logging.getLogger("django.request"), RefusedRequests()
     before = logger.filters[:]
-    assert [type(each) for each in before] == [RefusedRequests]
-    logger.filters = [refusals]
+    assert {type(each) for each in before} == {RefusedRequests}
+    logger.filters = [refusals, RefusedRequests()]
     yield lambda: [record.getMessage() for record in caplog.records]
     logger.filters = before
 

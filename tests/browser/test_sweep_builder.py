@@ -21,7 +21,7 @@ def test_a_new_experiment_is_built_undone_and_launched(page: Page, demo: Demo) -
     fill(page, "Question", "Which batch is faster?")
     page.locator("#f-parallel-engine").select_option("zero")
     expect(page.locator("#points")).to_contain_text("1 point, 2 GPUs or processes")
-    page.get_by_label("Vary ZeRO stage").click()
+    page.get_by_label("Vary ZeRO stage", exact=True).click()
     values = page.locator("#a-parallel-zero_stage")
     expect(values).to_be_focused()
     values.fill("0..9")
@@ -100,7 +100,7 @@ def test_the_builder_works_on_a_phone(page: Page, demo: Demo) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     expect(page.get_by_role("button", name="Save", exact=True)).to_be_in_viewport()
     page.locator("#field-search").fill("recompute")
-    page.get_by_label("Vary Recompute").click()
+    page.get_by_label("Vary Recompute", exact=True).click()
     page.get_by_role("button", name="+ full").click()
     expect(page.locator("#builder-count")).to_contain_text("runs")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -187,7 +187,7 @@ def test_the_answer_of_an_experiment_without_runs_says_so(page: Client, experime
 def test_an_answer_takes_as_many_queries_for_many_runs(
     page: Client, four_runs: list[Run], django_assert_max_num_queries: Any
 ) -> None:
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(10):
         page.get(ANSWER)
 
 
