@@ -12,12 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.lab.models import Experiment
 from parlab.pages import dashboards as work
 from parlab.pages.models import Dashboard, SavedView
 from parlab.pages.saved_views import view_save
 
-from .errors import Problem, refused
+from .errors import refused, stated_experiment
 from .permissions import user_with
 from .serializers import Errors
 from .shelves import owner_or
@@ -135,10 +134,7 @@ class Dashboards(APIView):
         asked.is_valid(raise_exception=True)
         options = asked.validated_data
         slug = options.get("experiment")
-        experiment = Experiment.objects.filter(slug=slug).first() if slug else None
-        if slug and experiment is None:
-            remedy = "use a slug of /api/experiments/"
-            raise Problem(f"unknown experiment {slug!r}", field="experiment", value=slug, remedy=remedy)
+        experiment = stated_experiment(slug) if slug else None
         with refused("name", options["name"]):
             made = work.dashboard_create(name=options["name"], experiment=experiment, user=user)
             if "panels" in options:

@@ -13,6 +13,7 @@ from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from parlab.lab.models import Experiment
 from parlab.series import archive
 
 
@@ -44,6 +45,15 @@ class Problem(exceptions.APIException):
     def __init__(self, message: str, *, field: str, value: Any, remedy: str) -> None:
         super().__init__(message)
         self.error = {"field": field, "value": _short(value), "message": message, "remedy": remedy}
+
+
+def stated_experiment(slug: str) -> Experiment:
+    """Return the experiment that a request names in its body; one of its path is a 404 instead."""
+    experiment = Experiment.objects.filter(slug=slug).first()
+    if experiment is None:
+        remedy = "use a slug of /api/experiments/"
+        raise Problem(f"unknown experiment {slug!r}", field="experiment", value=slug, remedy=remedy)
+    return experiment
 
 
 class Problems(exceptions.APIException):

@@ -15,11 +15,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from parlab.lab import services as lab
-from parlab.lab.models import Experiment, Report
+from parlab.lab.models import Report
 from parlab.pages.views.reports import figures, may_edit
 from parlab.publishing.publish import publish
 
-from .errors import Problem, refused
+from .errors import Problem, refused, stated_experiment
 from .permissions import user_with
 from .serializers import Errors
 
@@ -95,7 +95,7 @@ class Reports(APIView):
         asked.is_valid(raise_exception=True)
         options = asked.validated_data
         slug = options.get("experiment")
-        experiment = get_object_or_404(Experiment, slug=slug) if slug else None
+        experiment = stated_experiment(slug) if slug else None
         with refused("title", options["title"]):
             made = lab.report_create(title=options["title"], text=options["text"], experiment=experiment, user=user)
         return Response(ReportDetail(made).data, status=status.HTTP_201_CREATED)

@@ -13,12 +13,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.lab.models import Experiment
 from parlab.notify import services as notify
 from parlab.notify.models import Delivery, Subscription
 from parlab.notify.topics import TOPICS
 
-from .errors import Problem, refused
+from .errors import Problem, refused, stated_experiment
 from .serializers import Errors
 
 _LISTED = 200
@@ -82,7 +81,7 @@ class Subscriptions(APIView):
         asked.is_valid(raise_exception=True)
         options = dict(asked.validated_data)
         slug = options.pop("experiment", None)
-        experiment = get_object_or_404(Experiment, slug=slug) if slug else None
+        experiment = stated_experiment(slug) if slug else None
         with refused("url", options["url"]):
             made = notify.subscription_create(
                 user=cast(User, request.user),

@@ -13,13 +13,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.lab.models import Config, Experiment
+from parlab.lab.models import Config
 from parlab.watch import bisecting, services
 from parlab.watch.detecting import sentence_of
 from parlab.watch.models import Alert, Bisect, Watch
 from parlab.watch.selectors import counted_watches
 
-from .errors import Problem, TooLarge, refused
+from .errors import Problem, TooLarge, refused, stated_experiment
 from .permissions import MayAddRuns, user_with
 from .serializers import Errors
 
@@ -141,7 +141,7 @@ class Watches(APIView):
 def _config(slug: str | None, version: int | None) -> Config | None:
     if slug is None:
         return None
-    configs = get_object_or_404(Experiment, slug=slug).configs.order_by("-version")
+    configs = stated_experiment(slug).configs.order_by("-version")
     config = (configs if version is None else configs.filter(version=version)).first()
     if config is None:
         remedy = f"use a version of GET /api/experiments/{slug}/configurations/"
@@ -275,7 +275,7 @@ class History(APIView):
 
     def _imported(self, watch: Watch, file: Any, slug: str | None) -> services.Imported:
         if file is None:
-            experiment = get_object_or_404(Experiment, slug=cast(str, slug))
+            experiment = stated_experiment(cast(str, slug))
             return services.experiment_import(watch=watch, experiment=experiment)
         if file.size > MAX_BYTES:
             remedy = "split it into files of at most 8 MiB"

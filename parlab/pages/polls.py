@@ -41,7 +41,7 @@ class Polls:
 
 
 def _is_poll(request: HttpRequest) -> bool:
-    return request.method == "GET" and "seen" in request.GET and "HX-Request" in request.headers
+    return request.method == "GET" and "HX-Request" in request.headers and "seen" in request.GET
 
 
 def _key(request: HttpRequest) -> str:

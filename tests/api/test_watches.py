@@ -36,4 +36,4 @@ def test_a_wrong_history_is_refused_with_the_remedy(page: Client, watch: Watch) 
     assert error["field"] == "file"
     assert "use CSV with a column time" in json.dumps(error)
     assert page.post(address).status_code == 400
-    assert page.post(address, {"experiment": "nothing-here"}).status_code == 404
+    assert page.post(address, {"experiment": "nothing-here"}).status_code == 400
