@@ -72,7 +72,7 @@ def fill_experiment(user: User, slug: str, count: int, number: int = 0) -> Exper
     """Create an experiment with so many runs that have ended; `number` varies its settings."""
     random = np.random.default_rng(number)
     experiment = Experiment.objects.create(
-        name=f"Scaling study {number}", slug=slug, question="How far does it scale?", owner=user
+        name=slug.replace("-", " ").capitalize(), slug=slug, question="How far does it scale?", owner=user
     )
     data: dict[str, Any] = {"parallel": {"engine": ENGINES[number % 3], "data_parallel_size": 2 ** (number % 4)}}
     config = Config.objects.create(
