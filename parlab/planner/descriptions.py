@@ -49,9 +49,8 @@ def description_of(job: Job, gpus_per_node: int, iterations: int, warmup_steps: 
     }
 
 
-def _model(model: Model) -> dict[str, Any]:
-    is_mla = model.attention == "mla"
-    compressed = {"q_lora_rank": model.q_lora_rank, "kv_lora_rank": model.kv_lora_rank} if is_mla else {}
+def plain_model(model: Model) -> dict[str, Any]:
+    """Return the fields of section model that every engine reads."""
     return {
         "kind": "gpt" if model.is_causal else "bert",
         "attention_mask": "causal" if model.is_causal else "bidirectional",
@@ -60,11 +59,19 @@ def _model(model: Model) -> dict[str, Any]:
         "num_attention_heads": model.num_heads,
         "sequence_length": model.sequence_length,
         "vocab_size": model.vocab_size,
+    }
+
+
+def _model(model: Model) -> dict[str, Any]:
+    is_mla = model.attention == "mla"
+    ranks = ("q_lora_rank", "kv_lora_rank", "rope_head_dim")
+    compressed = {name: getattr(model, name) for name in ranks} if is_mla else {}
+    return {
+        **plain_model(model),
         "num_kv_heads": model.num_kv_heads,
         "head_dim": model.head_dim,
         "multi_latent_attention": is_mla,
         **compressed,
-        **({"rope_head_dim": model.rope_head_dim} if is_mla else {}),
         "mlp": "gated" if model.is_gated else "plain",
         "ffn_hidden_size": model.ffn_hidden_size,
         "num_experts": model.num_experts,

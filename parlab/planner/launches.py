@@ -8,7 +8,7 @@ from typing import Any
 
 from runners.config.engines import MEGATRON, ZERO
 
-from .descriptions import description_of
+from .descriptions import description_of, plain_model
 from .workload import Job, Model
 
 ITERATIONS, WARMUP = 20, 5
@@ -59,18 +59,10 @@ def described_launch(job: Job, gpus_per_node: int) -> Launch:
 
 
 def _sections(job: Job, gpus_per_node: int) -> dict[str, dict[str, Any]]:
-    model, is_partitioned = job.model, _is_partitioned(job)
+    is_partitioned = _is_partitioned(job)
     schedule = _SCHEDULES.get(job.schedule, job.schedule)
     data: dict[str, dict[str, Any]] = {
-        "model": {
-            "kind": "gpt" if model.is_causal else "bert",
-            "attention_mask": "causal" if model.is_causal else "bidirectional",
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "num_attention_heads": model.num_heads,
-            "sequence_length": model.sequence_length,
-            "vocab_size": model.vocab_size,
-        },
+        "model": plain_model(job.model),
         "train": {
             "global_batch_size": job.global_batch_size,
             "micro_batch_size": job.micro_batch_size,
