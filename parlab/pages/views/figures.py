@@ -20,6 +20,7 @@ from parlab.lab.models import Attempt, Experiment, Run
 from parlab.pages import engine_reads, experiment_figures, rank_reads, run_curves, telemetry
 from parlab.pages.choices import figure_options
 from parlab.pages.windows import WHOLE, Window, window_of
+from parlab.publishing.resolve import SERIES
 
 from .addressed import find_attempt, find_run
 
@@ -49,9 +50,6 @@ def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
     drawing = theme.missing("Device map", "needs a run with stages or shards")
     return drawing._replace(table=grid.table) if grid else drawing
 
-
-SERIES = "series"
-"""The figure of a run that draws any series, named by the address: `?series=loss&series=grad_norm`."""
 
 RANKS = "ranks"
 """The heat map of a run; the address names its measure and node: `?phase=waiting&ranks_of=1`."""
