@@ -52,7 +52,7 @@ def data_is_private(**_: Any) -> list[CheckMessage]:
     return [
         Warning(
             f"other accounts of this machine can read {', '.join(map(str, paths))}",
-            hint=f"Run chmod 700 {directory}, and replace the keys if somebody may have read them.",
+            hint=f"Run chmod 700 {directory}, and replace the keys if others may have read them.",
             id="parlab.W002",
         )
     ]

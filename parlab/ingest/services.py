@@ -272,7 +272,7 @@ def summarise_at_intervals(attempt: Attempt) -> None:
         return
     took_s = _summarise_active(attempt)
     if is_counted:
-        # Time that nobody has used is not saved up, except for a burst.
+        # Unused time is not saved up, except for a burst.
         cache.set(_SUMMARIES_KEY, max(due_at, now - _BURST_S) + took_s / _SUMMARIES_SHARE)
 
 
