@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,17 @@ def commands() -> list[list[str]]:
 
 
 def main() -> int:
-    """Run the commands one after the other; returns how many failed."""
-    return sum(subprocess.run(command, cwd=ROOT, check=False).returncode != 0 for command in commands())
+    """Run the commands one after the other; SIGTERM ends the one that runs too. Returns how many failed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    failed = 0
+    for command in commands():
+        with subprocess.Popen(command, cwd=ROOT) as process:
+            try:
+                failed += process.wait() != 0
+            except SystemExit:
+                process.terminate()
+                raise
+    return failed
 
 
 if __name__ == "__main__":

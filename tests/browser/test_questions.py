@@ -65,6 +65,7 @@ def test_the_form_of_a_configuration_works_on_a_phone(page: Page, demo: Demo) ->
     page.goto("/experiments/zero-stages-of-two-ranks/")
     page.get_by_text("More", exact=True).click()
     page.get_by_role("link", name="Edit in the admin").click()
+    expect(page.get_by_label("Iterations")).to_be_visible()
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_label("Iterations").fill("0")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,15 @@ def test_each_way_brings_in_one_run_with_its_loss(live_server: LiveServer, admin
     assert {run.state for run in runs.values()} == {"finished"}
     for run in runs.values():
         assert run.summary["loss"]["last"] < run.summary["loss"]["first"], run.label
+
+
+def test_what_runs_ends_with_it() -> None:
+    script = "print('running', flush=True); import time; time.sleep(600)"
+    one = f"from parlab.demo import ways; ways.commands = lambda: [[{sys.executable!r}, '-c', {script!r}]]; ways.main()"
+    with subprocess.Popen([sys.executable, "-c", one], cwd=ways.ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        process.terminate()
+        # The pipe ends when the last process that writes to it has ended.
+        assert process.stdout.read() == ""
+    assert process.returncode == 128 + signal.SIGTERM
