@@ -67,7 +67,7 @@ def _changes(case: Case, job: Job, cluster: Cluster) -> list[Advice]:
             continue
         gain = gain_of(case.waterfall, before.parts, after.parts)
         spread = SPREADS[neighbour.kind]
-        part = _part(case.waterfall, before.parts, after.parts)
+        part = _part(case.waterfall, neighbour.kind, before.parts, after.parts)
         advice = Advice(
             neighbour.kind,
             neighbour.title,
@@ -111,16 +111,16 @@ def _saved_s(waterfall: Waterfall, part: str, before_s: float, after_s: float, s
     return min(1.0, scale) * (before_s - after_s) if before_s <= 0 else 0.0
 
 
-def _part(waterfall: Waterfall, before: Timing, after: Timing) -> str:
-    """Return the measured term that shrinks most."""
+def _part(waterfall: Waterfall, kind: str, before: Timing, after: Timing) -> str:
+    """Return the measured term that a change of a kind shrinks most."""
     scale = waterfall.total_s / before.total_s
     part = max(_PARTS, key=lambda name: _saved_s(waterfall, name, getattr(before, name), getattr(after, name), scale))
     keys = _terms(part)
-    if part == "compute_s" and waterfall.ns("recompute") and after.compute_s < before.compute_s:
-        recomputed_s = waterfall.ns("recompute") / 1e9
-        if recomputed_s > 0.5 * (before.compute_s - after.compute_s) * scale:
-            return "recompute"
-    return max(keys, key=waterfall.ns)
+    if kind == "recompute" and part == "compute_s" and waterfall.ns("recompute"):
+        return "recompute"
+    # A change of another kind leaves the FLOPs as they are: it shrinks what the device loses beside them.
+    losses = [key for key in keys if key not in ("ideal", "recompute") and waterfall.ns(key)]
+    return max(losses or keys, key=waterfall.ns)
 
 
 def _evidence(waterfall: Waterfall, before: Prediction, after: Prediction, part: str) -> str:

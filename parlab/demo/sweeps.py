@@ -131,18 +131,18 @@ CAPACITY = DemoSweep(
 SLOW = DemoSweep(
     "Slow on purpose",
     "Where does the time of this run go, and which change makes it faster?",
-    "Micro batches of one sequence, and all layers recomputed without need; steps 5 and 6 are traced.",
+    "Micro batches of one sequence, and all layers recomputed without need; steps 10 and 11 are traced.",
     {
         "model": SMALL_GPT,
         "train": {
             "global_batch_size": 16,
             "micro_batch_size": 1,
-            "iterations": 7,
-            "warmup_steps": 1,
+            "iterations": 24,
+            "warmup_steps": 2,
             "recompute": "full",
         },
         "parallel": {"engine": "megatron", "data_parallel_size": 2},
-        "profile": {"steps": [5, 6]},
+        "profile": {"steps": [10, 11]},
     },
     {},
 )

@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.advice.advice import Advice
@@ -21,6 +22,7 @@ from parlab.lab.selectors.advice import advice_change, advice_records, all_trial
 from parlab.lab.selectors.sweep_advice import edges_of, fastest_run, without_measured
 from parlab.pages.rows.advice import advice_rows, record_rows, trial_rows
 from runners.config import ConfigError, complete
+from runners.protocol import RunState
 
 from .addressed import find_run
 
@@ -29,10 +31,12 @@ def advice_context(run: Run, *, is_new: bool = False) -> dict[str, Any]:
     """Return what the section about advice shows; `is_new`: without changes that the experiment has measured."""
     advised = run_advice(run)
     advice = without_measured(run, advised.advice) if is_new else advised.advice
+    trials = tried_advice(run)
     return {
         "advice": advice_rows(run, advice, advice_records(all_trials())),
         "advice_reason": advised.reason,
-        "trials": trial_rows(tried_advice(run)),
+        "trials": trial_rows(trials),
+        "trials_are_live": any(not RunState(trial.changed_run.state).is_final for trial in trials),
     }
 
 
@@ -61,7 +65,7 @@ def advice_try(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     numbers = ", ".join(str(changed_run.number) for changed_run in launched)
     what = f"run {numbers}: {titles[0]}. Its gain" if len(titles) == 1 else f"runs {numbers}. Their gains"
     messages.success(request, f"Launched {what} will appear here.")
-    return redirect("run-time", slug, number)
+    return redirect(f"{reverse('run-time', args=(slug, number))}#advice")
 
 
 @transaction.atomic
