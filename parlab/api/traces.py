@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
+from rest_framework import permissions, status
 from rest_framework import serializers as drf
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from parlab.ingest import traces as services
 from parlab.ingest.traces import analyses_of
+from parlab.pages.views.trace_view import trace_download
 from parlab.traces.breakdown import Window
 from parlab.traces.stored import Analysis, meeting_of
 
+from .errors import TooLarge, refused
 from .numbers import find_run
+from .permissions import MayAddRuns
 from .serializers import Errors
 
 
@@ -63,8 +73,25 @@ class TracesAnswer(drf.Serializer[Any]):
     problems = drf.ListField(child=drf.CharField())
 
 
+class TraceRequest(drf.Serializer[Any]):
+    file = drf.FileField(help_text="A trace of torch.profiler (JSON, also .gz) or of another supported profiler.")
+
+
+class TraceItem(drf.Serializer[Any]):
+    """A stored trace."""
+
+    rank = drf.IntegerField()
+    name = drf.CharField()
+    size = drf.IntegerField(help_text="Bytes of the file.")
+    sha256 = drf.CharField()
+    problems = drf.ListField(child=drf.CharField())
+
+
 class RunTraces(APIView):
-    """The traces of a run."""
+    """The traces of a run; POST analyses the trace of one rank, DELETE removes all."""
+
+    permission_classes = [permissions.IsAuthenticated, MayAddRuns]
+    parser_classes = [MultiPartParser]
 
     @extend_schema(
         operation_id="runs_traces",
@@ -88,6 +115,40 @@ class RunTraces(APIView):
                 }
             )
         return Response({"ranks": ranks, "matched_collectives": met.matched, "problems": met.problems})
+
+    @extend_schema(
+        operation_id="traces_add",
+        request=TraceRequest,
+        responses={201: TraceItem, 400: Errors, 413: Errors},
+        description="A trace replaces an earlier one of its rank.",
+    )
+    def post(self, request: Request, slug: str, number: int) -> Response:
+        run = find_run(slug, number)
+        asked = TraceRequest(data=request.data)
+        asked.is_valid(raise_exception=True)
+        file = asked.validated_data["file"]
+        if file.size > settings.UPLOAD_LIMIT_MIB << 20:
+            problem = f"{file.name} is larger than {settings.UPLOAD_LIMIT_MIB} MiB"
+            raise TooLarge(problem, field="file", value=file.name, remedy="trace fewer steps")
+        with refused("file", file.name):
+            stored = services.trace_import(run=run, name=file.name, file=file.file, user=cast(User, request.user))
+        item = {name: getattr(stored, name) for name in ("rank", "name", "size", "sha256")}
+        return Response({**item, "problems": stored.analysis["problems"]}, status=status.HTTP_201_CREATED)
+
+    @extend_schema(operation_id="traces_delete", responses={204: None})
+    def delete(self, _request: Request, slug: str, number: int) -> Response:
+        services.traces_delete(run=find_run(slug, number))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class TraceExport(APIView):
+    """A Chrome trace of all ranks on one clock, packed."""
+
+    @extend_schema(
+        operation_id="traces_export", responses={(200, "application/gzip"): OpenApiTypes.BINARY, 404: Errors}
+    )
+    def get(self, _request: Request, slug: str, number: int) -> StreamingHttpResponse:
+        return trace_download(find_run(slug, number))
 
 
 def _written(rank: int, analysis: Analysis) -> dict[str, Any]:

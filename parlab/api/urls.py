@@ -5,11 +5,15 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 
 from . import (
+    account,
     actions,
+    advice,
     arrangements,
     judgements,
+    log_formats,
     marks,
     numbers,
+    pictures,
     plans,
     reports,
     shelves,
@@ -17,6 +21,7 @@ from . import (
     studies,
     subscriptions,
     traces,
+    versions,
     views,
     waiting,
     watches,
@@ -26,6 +31,7 @@ from . import (
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
 RUN = f"{EXPERIMENT}runs/<int:number>/"
+VERSION = "reports/<slug:slug>/versions/<int:number>/"
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="api:schema"), name="root"),
@@ -36,6 +42,7 @@ urlpatterns = [
     path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
     path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
     path(f"{EXPERIMENT}runs/<int:number>/log/", views.Log.as_view(), name="log"),
+    path(f"{EXPERIMENT}sources/<int:pk>/", views.SourceFile.as_view(), name="source"),
     path(f"{EXPERIMENT}configurations/", actions.Configs.as_view(), name="configurations"),
     path(f"{EXPERIMENT}launch/", actions.Launch.as_view(), name="launch"),
     path(f"{RUN}cancel/", actions.Cancel.as_view(), name="cancel"),
@@ -43,6 +50,7 @@ urlpatterns = [
     path(f"{RUN}wait/", waiting.Wait.as_view(), name="wait"),
     path(f"{RUN}time/", waterfalls.RunTime.as_view(), name="time"),
     path(f"{RUN}traces/", traces.RunTraces.as_view(), name="traces"),
+    path(f"{RUN}traces/export/", traces.TraceExport.as_view(), name="traces-export"),
     path(f"{RUN}marks/", marks.Marks.as_view(), name="marks"),
     path(f"{EXPERIMENT}comments/", marks.Comments.as_view(), name="comments"),
     path(f"{EXPERIMENT}comments/<int:pk>/", marks.OneComment.as_view(), name="comment"),
@@ -75,6 +83,23 @@ urlpatterns = [
     path("reports/", reports.Reports.as_view(), name="reports"),
     path("reports/<slug:slug>/", reports.OneReport.as_view(), name="report"),
     path("reports/<slug:slug>/publish/", reports.Publish.as_view(), name="report-publish"),
+    path(VERSION, versions.OneVersion.as_view(), name="version"),
+    path(f"{VERSION}draw/", versions.VersionDrawing.as_view(), name="version-draw"),
+    path(f"{VERSION}links/", versions.VersionLinks.as_view(), name="links"),
+    path(f"{VERSION}links/<int:pk>/", versions.OneLink.as_view(), name="link"),
+    path(f"{VERSION}files/<str:name>", versions.VersionFile.as_view(), name="version-file"),
+    path(f"{EXPERIMENT}pictures/", pictures.Pictures.as_view(), name="pictures"),
+    path(f"{EXPERIMENT}pictures/<int:pk>/", pictures.OnePicture.as_view(), name="picture"),
+    path(f"{RUN}pictures/", pictures.RunPictures.as_view(), name="run-pictures"),
+    path("advice/", advice.Score.as_view(), name="advice"),
+    path(f"{EXPERIMENT}advice/", advice.AdviceOfExperiment.as_view(), name="experiment-advice"),
+    path(f"{RUN}advice/", advice.AdviceOfRun.as_view(), name="run-advice"),
+    path("formats/", log_formats.LogFormats.as_view(), name="formats"),
+    path("imports/guess/", log_formats.FormatGuess.as_view(), name="format-guess"),
+    path("formats/<str:name>/", log_formats.OneLogFormat.as_view(), name="format"),
+    path("account/", account.Account.as_view(), name="account"),
+    path("account/tokens/", account.Tokens.as_view(), name="tokens"),
+    path("account/tokens/<int:pk>/", account.OneToken.as_view(), name="token"),
     path("subscriptions/", subscriptions.Subscriptions.as_view(), name="subscriptions"),
     path("subscriptions/<int:pk>/", subscriptions.OneSubscription.as_view(), name="subscription"),
     path("subscriptions/<int:pk>/test/", subscriptions.SubscriptionTest.as_view(), name="subscription-test"),

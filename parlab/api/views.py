@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -22,6 +22,7 @@ from rest_framework.views import APIView
 from parlab.ingest import logs, preview
 from parlab.ingest.imports import Refused
 from parlab.lab.models import Attempt, AuditEntry, Experiment, Finding, Run
+from parlab.pages.views.sources import source_download
 from parlab.tracking.imports import upload_import
 from runners.protocol import RunState
 
@@ -151,6 +152,16 @@ def _runs(slug: str) -> QuerySet[Run]:
         )
         .order_by("number")
     )
+
+
+class SourceFile(APIView):
+    """The bytes of an imported file."""
+
+    @extend_schema(
+        operation_id="sources_read", responses={(200, "text/plain"): OpenApiTypes.BINARY, 404: serializers.Errors}
+    )
+    def get(self, _request: Request, slug: str, pk: int) -> StreamingHttpResponse:
+        return source_download(slug, pk)
 
 
 class Runs(generics.ListAPIView[Run]):

@@ -22,7 +22,7 @@ QUIET = frozenset(
     (
         *("columns", "compare", "csp-report", "dashboard-figure", "import", "plan", "plan-beside", "plan-search"),
         *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
-        *("plan-config", "stream", "timelines", "api:plan", "api:simulate"),
+        *("plan-config", "stream", "timelines", "api:plan", "api:simulate", "api:format-guess"),
     )
 )
 """Addresses that compute, preview, keep a preference, or report the numbers of a run."""
@@ -30,10 +30,15 @@ _LOGINS = ("login", "admin:login")
 _ACTIONS = {
     **dict.fromkeys(
         ("launch", "run-relaunch", "study-start", "demo-launch", "run-advice-try", "watch-bisect", "answer",
-         "api:launch", "api:relaunch", "api:studies"), Action.LAUNCH),
+         "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
+         "api:alert-bisect"), Action.LAUNCH),
     **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
-    **dict.fromkeys(("report-publish", "report-share", "report-revoke"), Action.SHARE),
-    **dict.fromkeys(("password", "token-make", "token-revoke", "admin:password_change"), Action.ACCESS),
+    **dict.fromkeys(
+        ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link"),
+        Action.SHARE),
+    **dict.fromkeys(
+        ("password", "token-make", "token-revoke", "admin:password_change", "api:tokens", "api:token"),
+        Action.ACCESS),
     **dict.fromkeys(_LOGINS, Action.LOGIN),
 }  # fmt: skip
 _ACCESS = re.compile(r"admin:(?:auth_|lab_(?:apitoken|nodekey|node_))")

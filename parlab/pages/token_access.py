@@ -1,4 +1,4 @@
-"""Tokens for the numbers of figures and for feeds: scripts read them without a session."""
+"""Tokens for figures, their numbers, reports and feeds: scripts read them without a session."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.http import HttpRequest, HttpResponse
 
 from parlab.lab import services as lab
 
-_FIGURES = re.compile(r"/(?:figures/[^/]+|slowdown)\.(?:csv|json)$|^/watch/feed\.(?:atom|json)$")
+_FILES = re.compile(r"^/(?!admin/|shared/|static/).+\.(?:atom|csv|gz|json|md)$")
 _SCHEME = re.compile(r"(?:Token|Bearer) +(\S{1,200})")
 
 Answer = Callable[[HttpRequest], HttpResponse]
 
 
 class FigureTokens:
-    """Authenticate requests for figures by `Authorization: Token ...`; no other page accepts a token."""
+    """Authenticate requests for files by `Authorization: Token ...`; no other page accepts a token."""
 
     # Django's own handlers may run it in either mode; a plain class is called in a thread.
     sync_capable = True
@@ -27,7 +27,7 @@ class FigureTokens:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         header = request.headers.get("Authorization", "")
-        if header and request.method in ("GET", "HEAD") and _FIGURES.search(request.path):
+        if header and request.method in ("GET", "HEAD") and _FILES.match(request.path):
             match = _SCHEME.fullmatch(header.strip())
             token = lab.token_find(match[1]) if match else None
             if token is None or not token.user.is_active:

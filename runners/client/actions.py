@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runners.client.api import Api, Run
+from runners.client.api import Api
+from runners.client.experiments import Run
 from runners.client.tables import Progress, print_json, print_table, table_cell
 
 OK, ENDED_BADLY = 0, 4

@@ -13,7 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from runners.client import actions, completion
-from runners.client.api import Api, Experiment
+from runners.client.api import Api
+from runners.client.experiments import Experiment
 from runners.client.http import Connection, Refused, Unreachable
 from runners.client.output import Followed, follow, run_command
 from runners.client.settings import Settings, settings, store
@@ -167,7 +168,7 @@ def _list(arguments: argparse.Namespace, login: Settings) -> int:
     columns: tuple[str, ...]
     api = _api(login)
     if arguments.experiment:
-        rows = [run.data for run in Experiment(api, arguments.experiment).runs(arguments.state)]
+        rows = [run.data for run in Experiment(api.connection, arguments.experiment).runs(arguments.state)]
         columns = ("number", "state", "label", "started_at", "samples_per_s", "tokens_per_s", "ms_per_sample", "mfu")
     else:
         rows = [experiment.data for experiment in api.experiments()]

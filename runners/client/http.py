@@ -10,9 +10,10 @@ import ssl
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
+PAGE_SIZE = 1_000
 TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 3_600.0
 """For work that the server does before it answers, such as the import of a large file."""
@@ -55,6 +56,16 @@ class Connection:
             return json.loads(answer) if answer else None
         except ValueError:
             raise Unreachable(f"{self.url} answers with something that is not JSON; is it a parlab server?") from None
+
+    def rows(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of all pages of a list."""
+        number, joint = 1, "&" if "?" in path else "?"
+        while True:
+            answer = self.json("GET", f"{path}{joint}page_size={PAGE_SIZE}&page={number}")
+            yield from answer["results"]
+            if not answer["next"]:
+                return
+            number += 1
 
     @property
     def is_local(self) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
+from runners.client.files import download
 from runners.client.http import Connection
 
 R = TypeVar("R", bound="Resource")
@@ -84,9 +87,48 @@ class Report(Resource):
         """Publish the revision that was read; return number and address of the version."""
         return self.send("POST", "publish/", {"revision": self.data["revision"]})
 
+    def version(self, number: int) -> Version:
+        """Return a published version."""
+        return Version(self._connection, self.slug, number).refresh()
+
+    def versions(self) -> list[Version]:
+        """Return the published versions by number."""
+        return [self.version(number) for number in self.refresh().data["versions"]]
+
     def delete(self) -> None:
         """Delete the report with its published versions."""
         self.send("DELETE")
+
+
+class Version(Resource):
+    """One published version of a report; `data["files"]` names its exports, figures and tables."""
+
+    def __init__(self, connection: Connection, slug: str, number: int, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(connection, f"/api/reports/{slug}/versions/{number}/", data)
+        self.slug, self.number = slug, number
+
+    def __repr__(self) -> str:
+        return f"<Version {self.number} of {self.slug}>"
+
+    def download(self, name: str, target: str | Path) -> Path:
+        """Store a file of the version: `report.html`, `report.pdf`, `figure-1.csv`; return the file."""
+        return download(self._connection, f"{self.path}files/{quote(name)}", target)
+
+    def draw(self) -> dict[str, Any]:
+        """Let a worker draw the pictures and the PDF again."""
+        return self.send("POST", "draw/")
+
+    def links(self) -> list[dict[str, Any]]:
+        """Return the links that need no login."""
+        return list(self._connection.json("GET", f"{self.path}links/"))
+
+    def share(self) -> dict[str, Any]:
+        """Create a link that needs no login, or return the existing one."""
+        return self.send("POST", "links/")
+
+    def revoke(self, link: int) -> None:
+        """Revoke a link, by its ID."""
+        self.send("DELETE", f"links/{link}/")
 
 
 class Watch(Resource):

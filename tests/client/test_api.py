@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
 import polars
 import pytest
+from PIL import Image
 from pytest_django.live_server_helper import LiveServer
 
 from parlab.lab.models import Attempt, Finding, Run
 from parlab.series import log, store
 from parlab.series.columns import Columns
 from runners.client import Api
-from runners.client.api import frames
+from runners.client.frames import frames
 from runners.client.http import Connection, Refused
 from tests.client.test_commands import HEAD, iterations
+from tests.traces.generator import Plan, document, file_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -191,3 +195,58 @@ def test_what_pages_offer_is_offered_by_objects(api: Api, attempt: Attempt) -> N
     assert experiment.shelf()["archived"] is True
     run.delete()
     assert not Run.everything.exists()
+
+
+def test_files_go_to_the_server_and_come_back(
+    api: Api, attempt: Attempt, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ARTIFACTS_DIR = tmp_path / "stored"
+    run = api.run(attempt.run.experiment.slug, attempt.run.number)
+    experiment = api.experiment(run.slug)
+    figure = tmp_path / "figure.png"
+    Image.new("RGB", (8, 6)).save(figure)
+    picture = experiment.add_picture(figure, caption="Loss", run=run.number)
+    assert [row["caption"] for row in experiment.pictures()] == ["Loss"]
+    assert Image.open(experiment.download_picture(picture["id"], tmp_path / "back" / "figure.png")).size == (8, 6)
+    experiment.delete_picture(picture["id"])
+    assert (run.draw()["state"], len(run.drawings())) == ("waiting", 1)
+    trace = tmp_path / "rank1.json"
+    trace.write_bytes(file_of(document(Plan(hidden_us=0.0, waits_us=400.0), 1)).getvalue())
+    assert run.add_trace(trace)["rank"] == 1
+    assert [row["rank"] for row in run.traces()["ranks"]] == [1]
+    assert b"traceEvents" in gzip.decompress(run.download_trace(tmp_path / "trace.json.gz").read_bytes())
+    run.delete_traces()
+    report = api.create_report("Result", "Words.")
+    report.publish()
+    (version,) = report.versions()
+    assert "Words." in version.download("report.md", tmp_path / "report.md").read_text()
+    assert version.draw()["state"] == "waiting"
+    link = version.share()
+    assert [shared["url"] for shared in version.links()] == [link["url"]]
+    version.revoke(link["id"])
+    assert version.links()[0]["revoked_at"]
+
+
+def test_formats_advice_and_the_account(api: Api, attempt: Attempt, tmp_path: Path) -> None:
+    log = tmp_path / "fit.log"
+    log.write_text("".join(f"[fit] tick={n} objective=4.{n} rate: {20_000 - n}\n" for n in range(1, 9)))
+    definition = api.guess_format(log)["definition"]
+    assert api.save_format("tiny", definition)["version"] == 1
+    assert api.format("tiny", 1)["definition"]["columns"] == definition["columns"]
+    api.import_path(log, format="learnt:tiny")
+    experiment = api.experiment("fit")
+    (source,) = experiment.data["sources"]
+    assert experiment.download_source(source["id"], tmp_path / "back.log").read_text() == log.read_text()
+    api.delete_format("tiny")
+    assert api.formats() == []
+    run = api.run(attempt.run.experiment.slug, attempt.run.number)
+    assert run.advice()["advice"] == experiment.advice()["advice"] == api.advice_score()["trials"] == []
+    assert run.time()["reason"]
+    with pytest.raises(Refused, match="no longer advised"):
+        run.try_advice("Buy more")
+    assert api.change_email("ada@host.example")["email"] == "ada@host.example"
+    assert api.account()["username"] == "ada"
+    made = api.create_token("second", scopes=["read"], days=1)
+    assert [row["name"] for row in api.tokens()] == ["second", "training script"]
+    api.revoke_token(made["id"])
+    assert len(api.tokens()) == 1

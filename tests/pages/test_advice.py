@@ -97,7 +97,7 @@ def test_a_changed_run_that_failed_is_no_gain(page: Client, slow_run: Run, user:
 def test_several_changes_are_one_small_sweep(page: Client, slow_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (recompute,) = (row for row in run_advice(slow_run).advice if row.settings)
     smaller = recompute._replace(kind="micro_batch", title="Micro batch 4", settings={"train.micro_batch_size": 4})
-    monkeypatch.setattr("parlab.pages.views.advice.run_advice", lambda run: RunAdvice([recompute, smaller], ""))
+    monkeypatch.setattr("parlab.fleet.trials.run_advice", lambda run: RunAdvice([recompute, smaller], ""))
     titles = [recompute.title, smaller.title]
     body = text(page.post(f"{slow_run.get_absolute_url()}advice/try/", {"title": titles}, follow=True))
     assert "Their gains will appear here" in body

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.advice.advice import Advice
-from parlab.fleet import services as fleet
-from parlab.lab import services as lab
+from parlab.fleet.trials import advice_launch
 from parlab.lab.models import Experiment, Run
-from parlab.lab.selectors.advice import advice_change, advice_records, all_trials, run_advice, tried_advice
+from parlab.lab.selectors.advice import advice_records, all_trials, run_advice, tried_advice
 from parlab.lab.selectors.sweep_advice import edges_of, fastest_run, without_measured
 from parlab.pages.rows.advice import advice_rows, record_rows, trial_rows
-from runners.config import ConfigError, complete
 from runners.protocol import RunState
 
 from .addressed import find_run
@@ -46,43 +41,15 @@ def advice_try(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Launch the run with the one change of an advice, and record its predicted gain."""
     run = find_run(slug, number)
     titles = list(dict.fromkeys(request.POST.getlist("title")))
-    by_title = {row.title: row for row in run_advice(run).advice if row.settings}
-    absent = next((title for title in titles if title not in by_title), None)
-    if not titles:
-        messages.error(request, "Nothing was launched: select at least one change.")
-        return redirect("run-time", slug, number)
-    if absent is not None or run.origin != Run.Origin.MEASURED:
-        messages.error(
-            request, f"Nothing was launched: {(absent or titles[0])[:80]!r} is no longer advised for run {number}."
-        )
-        return redirect("run-time", slug, number)
-    chosen = [by_title[title] for title in titles]
     try:
-        launched = _launched(run, chosen, cast(User, request.user))
-    except ConfigError as error:
+        launched = advice_launch(run=run, titles=titles, user=cast(User, request.user))
+    except ValueError as error:
         messages.error(request, f"Nothing was launched: {error}.")
         return redirect("run-time", slug, number)
     numbers = ", ".join(str(changed_run.number) for changed_run in launched)
     what = f"run {numbers}: {titles[0]}. Its gain" if len(titles) == 1 else f"runs {numbers}. Their gains"
     messages.success(request, f"Launched {what} will appear here.")
     return redirect(f"{reverse('run-time', args=(slug, number))}#advice")
-
-
-@transaction.atomic
-def _launched(run: Run, chosen: Sequence[Advice], user: User) -> list[Run]:
-    """Launch a run per change: a single configuration, or a small sweep."""
-    if len(chosen) == 1:
-        config = lab.advice_config_save(run=run, advice=chosen[0], data=advice_change(run, chosen[0]), user=user)
-    else:
-        config = lab.advice_sweep_save(run=run, chosen=chosen, user=user)
-    fleet.launch(config=config, user=user)
-    runs = list(config.runs.order_by("number"))
-    for advice in chosen:
-        changed = complete(advice_change(run, advice))
-        changed_run = next((row for row in runs if complete(row.resolved) == changed), None)
-        if changed_run is not None:
-            lab.advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
-    return runs
 
 
 @require_GET

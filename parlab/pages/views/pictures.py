@@ -47,7 +47,7 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
         "section": "experiments",
         "experiment": experiment,
         "page": page,
-        "pictures": [(snapshot, _caption(snapshot), may_delete(user, snapshot)) for snapshot in page],
+        "pictures": [(snapshot, caption_of(snapshot), may_delete(user, snapshot)) for snapshot in page],
         "run_number": run_number if run_number.isdecimal() else "",
         "runs": list(ended.only("number", "label")[:MAX_RUNS]),
         "limit": settings.PICTURE_LIMIT_MIB * 2**20,
@@ -56,7 +56,7 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "reports/gallery.html", context)
 
 
-def _caption(snapshot: Snapshot) -> str:
+def caption_of(snapshot: Snapshot) -> str:
     """Return the caption of a picture, for imported references the one of the page."""
     content = snapshot.content
     return next((str(content[name]) for name in ("caption", "alt", "source") if content.get(name)), "picture")
@@ -138,10 +138,13 @@ def draw(request: HttpRequest, slug: str) -> HttpResponse:
 @require_GET
 def picture_file(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     """Send a picture as a download."""
-    picture = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
+    return picture_response(get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE))
+
+
+def picture_response(picture: Snapshot) -> HttpResponse:
     stored = get_object_or_404(StoredFile, sha256=picture.content.get("sha256", ""))
     response = stored_file(stored)
-    name = f"{slug}-{picture.digest[:12]}.{stored.media_type.partition('/')[2]}"
+    name = f"{picture.experiment.slug}-{picture.digest[:12]}.{stored.media_type.partition('/')[2]}"
     response.headers["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
     return response
 

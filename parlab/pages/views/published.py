@@ -77,10 +77,10 @@ def draw_again(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 @require_GET
 def file(_request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    return _file(find_version(slug, number), name)
+    return version_file(find_version(slug, number), name)
 
 
-def _file(version: ReportVersion, name: str) -> HttpResponse:
+def version_file(version: ReportVersion, name: str) -> HttpResponse:
     """Send a part of a version: data, numbers or picture of a figure, a table, or the whole report in a format."""
     stem, _, ending = name.replace("\0", "").rpartition(".")
     content = Content.model_validate(version.content)
@@ -175,4 +175,4 @@ def shared(request: HttpRequest, token: str) -> HttpResponse:
 @require_GET
 @login_not_required
 def shared_file(_request: HttpRequest, token: str, name: str) -> HttpResponse:
-    return _private(_file(_shared(token), name))
+    return _private(version_file(_shared(token), name))

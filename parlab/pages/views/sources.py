@@ -56,7 +56,11 @@ def lines(request: HttpRequest, slug: str, pk: int, first: int, last: int) -> Ht
 
 
 @require_GET
-def raw(_request: HttpRequest, slug: str, pk: int) -> HttpResponse | StreamingHttpResponse:
+def raw(_request: HttpRequest, slug: str, pk: int) -> StreamingHttpResponse:
+    return source_download(slug, pk)
+
+
+def source_download(slug: str, pk: int) -> StreamingHttpResponse:
     """Send the original file as plain text."""
     source = _find(slug, pk)
     response = StreamingHttpResponse(selectors.source_stream(source.pk), content_type="text/plain; charset=utf-8")

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET
 
+from parlab.lab.models import Run
 from parlab.pages.trace_lanes import exported, matches, outline, traced_ranks, window
 
 from .addressed import find_run
@@ -56,11 +57,13 @@ def trace_search(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 @require_GET
 def trace_export(_request: HttpRequest, slug: str, number: int) -> StreamingHttpResponse:
+    return trace_download(find_run(slug, number))
+
+
+def trace_download(run: Run) -> StreamingHttpResponse:
     """Send a Chrome trace of all ranks on one clock, packed."""
-    answer = StreamingHttpResponse(
-        _packed(exported(traced_ranks(find_run(slug, number)))), content_type="application/gzip"
-    )
-    answer["Content-Disposition"] = f'attachment; filename="{slug}-run-{number}-trace.json.gz"'
+    answer = StreamingHttpResponse(_packed(exported(traced_ranks(run))), content_type="application/gzip")
+    answer["Content-Disposition"] = f'attachment; filename="{run.experiment.slug}-run-{run.number}-trace.json.gz"'
     return answer
 
 

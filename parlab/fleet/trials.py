@@ -1,0 +1,49 @@
+"""Try advice: launch a run with its changes, and record the predicted gains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from parlab.advice.advice import Advice
+from parlab.lab import services as lab
+from parlab.lab.models import Run
+from parlab.lab.selectors.advice import advice_change, run_advice
+from runners.config import complete
+
+from .services import launch
+
+
+@transaction.atomic
+def advice_launch(*, run: Run, titles: Iterable[str], user: User) -> list[Run]:
+    """Launch a run with each change of these titles: a single configuration, or a small sweep.
+
+    Raises ValueError with a remedy.
+    """
+    titles = list(dict.fromkeys(titles))
+    if not titles:
+        raise ValueError("no change selected; select at least one change")
+    by_title = {row.title: row for row in run_advice(run).advice if row.settings}
+    absent = next((title for title in titles if title not in by_title), None)
+    if absent is not None or run.origin != Run.Origin.MEASURED:
+        raise ValueError(
+            f"{(absent or titles[0])[:80]!r} is no longer advised for run {run.number}; read its advice again"
+        )
+    return _launched(run, [by_title[title] for title in titles], user)
+
+
+def _launched(run: Run, chosen: Sequence[Advice], user: User) -> list[Run]:
+    if len(chosen) == 1:
+        config = lab.advice_config_save(run=run, advice=chosen[0], data=advice_change(run, chosen[0]), user=user)
+    else:
+        config = lab.advice_sweep_save(run=run, chosen=chosen, user=user)
+    launch(config=config, user=user)
+    runs = list(config.runs.order_by("number"))
+    for advice in chosen:
+        changed = complete(advice_change(run, advice))
+        changed_run = next((row for row in runs if complete(row.resolved) == changed), None)
+        if changed_run is not None:
+            lab.advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
+    return runs
