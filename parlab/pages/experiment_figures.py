@@ -55,6 +55,11 @@ class ExperimentFigures(NamedTuple):
     selects: list[Select]
 
     @property
+    def first(self) -> list[FigureCard]:
+        """Return the figures that the page requests before its scripts run."""
+        return [card for card in self.cards if not card.missing][:2]
+
+    @property
     def missing(self) -> list[tuple[str, str]]:
         """List the titles of the figures without data, with what they need; figures.js writes the same line."""
         titles: dict[str, list[str]] = {}

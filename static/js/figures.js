@@ -3,6 +3,13 @@
 (() => {
   const CONFIG = { displaylogo: false, displayModeBar: "hover", responsive: true };
   const drawings = new Map(); // element -> answer of the server
+  // This script runs before Plotly's, so that the answers arrive while the browser compiles it.
+  const loaded = window.Plotly ? Promise.resolve() : new Promise((resolve, reject) => {
+    const script = document.querySelector("script[data-plotly]");
+    script.addEventListener("load", resolve);
+    script.addEventListener("error", () => reject(new Error("Plotly was not loaded")));
+  });
+  loaded.catch(() => {}); // each figure reports it
 
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -103,7 +110,7 @@
 
   // Names at the ends of lines were placed for a plot of the usual height; here they are spread in the actual one.
   const ROW = 14;
-  async function spreadLabels(element) {
+  function spreadLabels(element) {
     const { annotations, yaxis } = element._fullLayout;
     const ends = (annotations || []).map(({ name, y }, place) => ({ name, place, height: yaxis._length - yaxis.r2p(y) }))
       .filter(({ name }) => name === "line end").sort((a, b) => a.height - b.height);
@@ -113,8 +120,12 @@
       moved += end.at - end.height;
     }
     // Labels were only moved up: the stack moves down by the mean, so that each stays near its line.
-    const changes = ends.map((end) => [`annotations[${end.place}].yshift`, end.at - moved / ends.length - end.height]);
-    if (ends.length) await Plotly.relayout(element, Object.fromEntries(changes));
+    for (const { place, at, height } of ends) {
+      const shift = at - moved / ends.length - height, drawn = element.querySelector(`.annotation[data-index="${place}"]`);
+      // A relayout would draw the figure a second time. The next one finds the shift in the layout.
+      drawn?.setAttribute("transform", `translate(0,${annotations[place].yshift - shift})`);
+      element.layout.annotations[place].yshift = annotations[place].yshift = shift;
+    }
   }
 
   async function draw(element) {
@@ -142,7 +153,7 @@
       const isNarrow = element.clientWidth < 560;
       element.classList.toggle("narrow", isNarrow);
       await Plotly.react(element, figure.data, inPage(figure.layout, isNarrow), { ...CONFIG, modeBarButtons: buttons(element) });
-      await spreadLabels(element);
+      spreadLabels(element);
     }
     element.dataset.drawn = "1";
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
@@ -216,9 +227,10 @@
     delete element.dataset.drawn;
     const request = (element.requests = (element.requests || 0) + 1);
     try {
-      const response = await fetch(element.dataset.figureUrl, { headers: { Accept: "application/json" } });
+      const response = await fetch(element.dataset.figureUrl); // without headers, to take the answer that the page preloaded
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const answer = await response.json();
+      await loaded;
       if (request !== element.requests) return; // a newer request is under way
       drawings.set(element, answer);
       await draw(element);

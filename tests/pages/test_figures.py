@@ -281,3 +281,17 @@ def test_the_browsers_plotly_is_of_the_version_that_makes_the_figures() -> None:
     versions = [re.search(r"plotly\.js.*? v([\d.]+)", path.read_text()[:400]) for path in (theirs, Path(ours))]
     assert all(versions)
     assert len({version[1] for version in versions if version}) == 1
+
+
+def test_browsers_compile_plotly_while_it_loads() -> None:
+    ours = finders.find("vendor/plotly/plotly-basic.min.js")
+    assert isinstance(ours, str)
+    # Browsers compile a function in parentheses in the background, any other one when it is called.
+    assert 'typeof self !== "undefined" ? self : this, (() => {' in Path(ours).read_text()[:800]
+
+
+def test_an_experiment_requests_its_first_figures_before_its_scripts_run(page: Client, four_runs: list[Run]) -> None:
+    content = page.get(f"{EXPERIMENT}?x=gpus").content.decode()
+    preloaded = re.findall(r'<link rel="preload" as="fetch" crossorigin href="([^"]+)">', content)
+    assert preloaded
+    assert set(preloaded) <= set(re.findall(r'data-figure-url="([^"]+)"', content))
