@@ -172,6 +172,9 @@ LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
 PREPARE_S = env.float("PARLAB_PREPARE_S", default=30.0)
 # A run that waits for longer than this reserves the nodes that it needs; shorter runs fill gaps until then.
 RESERVE_AFTER_S = env.float("PARLAB_RESERVE_AFTER_S", default=60.0)
+# Whether nodes are measured when they join and each day, and whether one that became slower is left out by itself.
+HEALTH_SWEEPS = env.bool("PARLAB_HEALTH_SWEEPS", default=True)
+LEAVE_OUT_NODES = env.bool("PARLAB_LEAVE_OUT_NODES", default=False)
 
 # --- tracking --------------------------------------------------------------------------------------------------------
 # Where the artifacts of tracked runs are stored, and the largest one.

@@ -32,6 +32,10 @@ class Need(NamedTuple):
     """Time after which the run is stopped at the latest (`launcher.timeout_s`)."""
     shapes: str | None
     """Network interface that the run shapes; empty: that of the run; None: it shapes none."""
+    node_names: tuple[str, ...] = ()
+    """Nodes that it may use; empty: all of the pool."""
+    measures_health: bool = False
+    """It measures the node itself: it takes all slots, and nodes that are left out may take it."""
 
     @classmethod
     def of(cls, resolved: Mapping[str, Any]) -> Self:
@@ -47,6 +51,8 @@ class Need(NamedTuple):
             argv=tuple(resolved["command"]["argv"] or ()) if engine_of(resolved).is_external else (),
             limit_s=float(resolved.get("launcher", {}).get("timeout_s") or DEFAULT_LIMIT_S),
             shapes=_shaped_interface(resolved.get("network", {})),
+            node_names=tuple(name for name in (cluster.get("node_names") or "").split(",") if name),
+            measures_health=engine_of(resolved).measures_health,
         )
 
     @property
@@ -92,15 +98,18 @@ class Room:
 
     def take(self, need: Need) -> None:
         """Subtract the resources of a run."""
-        self.slots -= 1
+        self.slots -= self._slots_of(need)
         self.gpus -= self._gpus_of(need)
 
     def reserve(self, need: Need, run: Run, gap_s: float) -> None:
         """Keep the resources of a waiting run, which can start in gap_s, from those that came later."""
         self.gap_s = min(self.gap_s, gap_s) if self.reserved_for else gap_s
         self.reserved_for.append(run)
-        self.reserved_slots += 1
+        self.reserved_slots += self._slots_of(need)
         self.reserved_gpus += self._gpus_of(need)
+
+    def _slots_of(self, need: Need) -> int:
+        return max(self.node.slots, 1) if need.measures_health else 1
 
     def _gpus_of(self, need: Need) -> int:
         if self.is_queue:
@@ -118,10 +127,12 @@ class Room:
 
     def has_room(self, need: Need) -> bool:
         """Whether slots and GPUs are free, reserved or not."""
-        return self.slots > 0 and self.gpus >= need.gpus
+        return self.slots >= self._slots_of(need) and self.gpus >= need.gpus
 
     def fits(self, need: Need) -> bool:
-        is_free = self.slots > self.reserved_slots and self.gpus - self.reserved_gpus >= need.gpus
+        is_free = (
+            self.slots >= self.reserved_slots + self._slots_of(need) and self.gpus - self.reserved_gpus >= need.gpus
+        )
         return (is_free or self.fills_gap(need)) and self.could_take(need)
 
     def fills_gap(self, need: Need) -> bool:
@@ -133,9 +144,10 @@ class Room:
         slots, gpus, waited_s = self.slots, self.gpus, 0.0
         ends = sorted(((remaining_s(attempt, now), attempt) for attempt in self.busy), key=itemgetter(0))
         for left_s, attempt in ends:
-            if slots > 0 and gpus >= need.gpus:
+            if slots >= self._slots_of(need) and gpus >= need.gpus:
                 break
-            slots, gpus, waited_s = slots + 1, gpus + self._gpus_of(Need.of(attempt.run.resolved)), left_s
+            own = Need.of(attempt.run.resolved)
+            slots, gpus, waited_s = slots + self._slots_of(own), gpus + self._gpus_of(own), left_s
         return waited_s
 
     def device_of(self, need: Need) -> str:
@@ -166,6 +178,8 @@ def gpu_count(node: Node) -> int:
 
 def missing_ability(node: Node, need: Need) -> str:
     """Return what a node lacks for a run, as a reason with its remedy; empty if it can take the run."""
+    if reason := _excluded(node, need):
+        return reason
     abilities: Mapping[str, Any] = node.abilities if isinstance(node.abilities, Mapping) else {}
     if not abilities:
         return ""  # its daemon does not report them
@@ -184,6 +198,14 @@ def missing_ability(node: Node, need: Need) -> str:
         name = need.shapes or "INTERFACE"
         return f"node {node.name} allows no run to shape {name}; start its daemon with --shape {name}"
     return _missing_command(node.name, abilities.get("commands") or [], need.argv)
+
+
+def _excluded(node: Node, need: Need) -> str:
+    if need.node_names and node.name not in need.node_names:
+        return f"node {node.name} is not in cluster.node_names {','.join(need.node_names)[:80]}"
+    if node.left_out and not need.measures_health:
+        return f"node {node.name} is left out: {node.left_out[:120]}; put it back on its page"
+    return ""
 
 
 def _may_shape(interface: str, allowed: Sequence[str]) -> bool:

@@ -62,6 +62,16 @@ def _reason(run: Run, nodes: list[Room]) -> str:
             f"no node of pool {need.pool} has registered yet;"
             f" start a daemon with: python -m runners.daemon --pool {need.pool}"
         )
+    if need.node_names:
+        pool = [room for room in pool if room.node.name in need.node_names]
+        if len(pool) < need.nodes:
+            names = _name_list(need.node_names)
+            return f"fewer than {need.nodes} nodes of pool {need.pool} are in cluster.node_names {names}; correct it"
+    return _unusable(need, pool) or _reason_of_usable(run, need, [room for room in pool if room.node.is_online])
+
+
+def _unusable(need: Need, pool: list[Room]) -> str:
+    """Return why no node of the pool takes runs now; empty if one does."""
     online = [room for room in pool if room.node.is_online]
     if not online:
         return f"no node of pool {need.pool} is online: {_name_list(map(_last_seen, pool))}; restart its daemon"
@@ -69,10 +79,15 @@ def _reason(run: Run, nodes: list[Room]) -> str:
     if not enabled:
         names = _name_list(room.node.name for room in online)
         return f"every online node of pool {need.pool} is disabled: {names}; enable one in the admin"
-    usable = [room for room in enabled if not room.node.is_draining]
-    if not usable:
+    if all(room.node.is_draining for room in enabled):
         names = _name_list(room.node.name for room in enabled)
         return f"every online node of pool {need.pool} is draining: {names}; start its daemon without drain"
+    return ""
+
+
+def _reason_of_usable(run: Run, need: Need, online: list[Room]) -> str:
+    enabled = [room for room in online if room.node.is_enabled]
+    usable = [room for room in enabled if not room.node.is_draining]
     if not (unfit := _unfit(need, usable)):
         return _held_up(run, need, usable)
     draining = [f"node {room.node.name} is draining" for room in enabled if room.node.is_draining]

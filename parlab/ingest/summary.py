@@ -14,6 +14,7 @@ from parlab.series import store
 from parlab.series.columns import Columns
 
 _TIMERS = "timer/"
+_HEALTH = "health/"
 UTILISATION = "gpu_util_pct"
 # A line may contain any number: values beyond these limits are not seconds or bytes, and their sums would overflow.
 _LARGEST = 1e18
@@ -45,7 +46,7 @@ class _Steps(NamedTuple):
 def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
-    metrics = [name for name in names if name.startswith((_TIMERS, links.PREFIX))]
+    metrics = [name for name in names if name.startswith((_TIMERS, _HEALTH, links.PREFIX))]
     metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION}
     series: dict[str, dict[int, Columns]] = {name: {} for name in metrics}
     for (_, metric, rank), columns in store.read_many([attempt_id], metrics).items():
@@ -73,10 +74,12 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     timers = {
         name.removeprefix(_TIMERS): timer
         for name, by_rank in sorted(series.items())
-        if name.startswith(_TIMERS) and (timer := _timer(by_rank, steps))
+        if name.startswith(_TIMERS) and (timer := _timer(by_rank, steps.numbers[steps.is_warmup]))
     }
     if timers:
         summary["timers_s"] = timers
+    if health := _health(series):
+        summary["health"] = health
     loss = _loss(series.get("loss", {}))
     if loss:
         summary["loss"] = loss
@@ -179,9 +182,21 @@ def _peak(columns: Columns) -> int | None:
     return int(values.max()) if len(values) else None
 
 
-def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
+def _health(series: Mapping[str, ByRank]) -> dict[str, dict[str, float]]:
+    """Return the rates of a health sweep per rank: the highest after warm-up, since other load can only lower them."""
+    is_warmup = series.get("warmup", {}).values()
+    warmup = np.concatenate([np.empty(0, np.int64), *(flags.steps[flags.values > 0] for flags in is_warmup)])
+    health: dict[str, dict[str, float]] = {}
+    for name in sorted(name for name in series if name.startswith(_HEALTH)):
+        for rank, columns in series[name].items():
+            rates = columns.values[_is_sane(columns.values) & (columns.values > 0) & ~np.isin(columns.steps, warmup)]
+            if len(rates):
+                health.setdefault(name.removeprefix(_HEALTH), {})[str(rank)] = float(rates.max())
+    return health
+
+
+def _timer(by_rank: ByRank, warmup: NDArray[np.int64]) -> dict[str, Any] | None:
     """Return the median per rank over the steps after warm-up, and the mean and range of the medians."""
-    warmup = steps.numbers[steps.is_warmup]
     medians = {}
     for rank, columns in by_rank.items():
         values = columns.values[_is_sane(columns.values) & ~np.isin(columns.steps, warmup)]

@@ -27,7 +27,9 @@ def cause_of(alert: Alert) -> str:
     }
     if changes:
         return "; ".join(sorted(changes))[:LENGTH]
-    return f"node {alert.node}" if alert.node else ""
+    watch = alert.watch
+    node = alert.node or (watch.node.name if watch.node and not watch.peer_id else "")
+    return f"node {node}" if node else ""
 
 
 def leader_of(alert: Alert, cause: str) -> Alert | None:

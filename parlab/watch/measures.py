@@ -25,8 +25,17 @@ MEASURES = {
     "mfu": Measure("MFU", "", False, ("mfu",)),
 }
 """Measures by key; phases and bandwidths of a run come with their own names, see `measure_of`."""
-PHASE, BANDWIDTH = "phase:", "bandwidth:"
-MAX_MEASURES = 40
+PHASE, BANDWIDTH, HEALTH = "phase:", "bandwidth:", "health:"
+MAX_MEASURES = 100
+"""Of one result; a health sweep of a node with eight GPUs has 80."""
+_HEALTH = {
+    "matrix": ("Matrix rate", "FLOP/s"),
+    "memory": ("Memory bandwidth", "B/s"),
+    "host": ("Bandwidth from the host", "B/s"),
+    "link": ("Link bandwidth", "B/s"),
+    "all-reduce": ("All-reduce", "B/s"),
+}
+"""What a health sweep measures: title and unit."""
 
 
 def measure_of(key: str) -> Measure:
@@ -37,6 +46,10 @@ def measure_of(key: str) -> Measure:
         return Measure(f"Phase {key.removeprefix(PHASE)}", "s", True, ())
     if key.startswith(BANDWIDTH):
         return Measure(f"Bandwidth {key.removeprefix(BANDWIDTH)}", "bit/s", False, ())
+    if key.startswith(HEALTH):
+        name, _, part = key.removeprefix(HEALTH).partition(":")
+        title, unit = _HEALTH.get(name, (name, ""))
+        return Measure(f"{title} of {'ranks' if '-' in part else 'rank'} {part}", unit, False, ())
     return Measure(key, "", is_cost(key), ())
 
 
@@ -76,6 +89,11 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, float]:
     for link in summary.get("links") or []:
         if isinstance(link, Mapping):
             values[f"{BANDWIDTH}{link.get('source')}-{link.get('target')}"] = _number(link, ("bits_per_s",))
+    for name, by_rank in (summary.get("health") or {}).items():
+        for rank in by_rank if isinstance(by_rank, Mapping) else ():
+            # A link is named by its two ranks, anything else by its own one.
+            key = f"{HEALTH}{name}" if ":" in name else f"{HEALTH}{name}:{rank}"
+            values[key] = _number(by_rank, (rank,))
     usable = {key: value for key, value in values.items() if value is not None and value > 0}
     return dict(list(usable.items())[:MAX_MEASURES])
 

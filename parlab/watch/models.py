@@ -8,7 +8,7 @@ from django.db import models
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab.models import Config, Run
+from parlab.lab.models import Config, Node, Run
 
 
 def feed_key() -> str:
@@ -34,6 +34,22 @@ class Watch(models.Model):
         blank=True,
         related_name="watches",
         help_text="Configuration or sweep that is run again; empty: the watch only collects results.",
+    )
+    node = models.ForeignKey(
+        Node,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="health_watches",
+        help_text="The node whose health sweeps it follows; empty: it follows a configuration.",
+    )
+    peer = models.ForeignKey(
+        Node,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="The node at the other end of a link between nodes.",
     )
     schedule = models.CharField(max_length=100, blank=True, help_text="Cron text, in UTC: 30 2 * * 1-5.")
     next_at = models.DateTimeField(null=True, blank=True)
@@ -105,6 +121,9 @@ class Result(models.Model):
     at = models.DateTimeField()
     position = models.PositiveIntegerField(default=0, help_text="Of its commit; 0 without a repository.")
     commit = models.CharField(max_length=64, blank=True)
+    lock = models.CharField(
+        max_length=64, blank=True, help_text="Digest of the pins that a bisection installed; not part of any series."
+    )
     node = models.CharField(max_length=200, blank=True)
     hardware = models.CharField(
         max_length=16, blank=True, help_text="Digest of the processor and GPUs: a node may be replaced under its name."
@@ -219,6 +238,7 @@ class Order(models.Model):
 
     watch = models.ForeignKey(Watch, models.CASCADE, related_name="orders")
     commit = models.CharField(max_length=64, blank=True)
+    lock = models.TextField(blank=True, help_text="Pins to install, of a bisection between two lock files.")
     count = models.PositiveSmallIntegerField(default=1, help_text="Runs of each point.")
     reason = models.CharField(max_length=300)
     suspect = models.CharField(max_length=64, blank=True, help_text="The suspicion that it is to settle.")
@@ -252,6 +272,9 @@ class Bisect(models.Model):
     measure = models.CharField(max_length=200)
     good = models.CharField(max_length=64)
     bad = models.CharField(max_length=64)
+    good_lock = models.TextField(blank=True, help_text="Lock file before the change; empty: it searches commits.")
+    bad_lock = models.TextField(blank=True)
+    commit = models.CharField(max_length=64, blank=True, help_text="Commit at which locks are run.")
     culprit = models.CharField(max_length=64, blank=True)
     state = models.CharField(max_length=8, choices=State, default=State.RUNNING)
     reason = models.TextField(blank=True)

@@ -16,6 +16,7 @@ from .collecting import experiment_store, history_store, results_collect
 from .commits import check_repository, commit_of
 from .cron import next_time
 from .detecting import watch_detect
+from .health import alert_follow, is_possible
 from .histories import read_history
 from .models import Alert, Bisect, Order, Watch
 from .ordering import order_place, orders_advance, suspicions_settle
@@ -86,7 +87,10 @@ def watch_refresh(*, watch: Watch) -> list[Alert]:
     """Collect new results and search them for changes; return the new alerts."""
     if results_collect(watch=watch) == 0 and watch.series.exists():
         return []
-    return watch_detect(watch=watch)
+    alerts = watch_detect(watch=watch)
+    for alert in alerts:
+        alert_follow(alert=alert)
+    return alerts
 
 
 def watch_advance(*, watch: Watch) -> None:
@@ -104,6 +108,8 @@ def watch_run(*, watch: Watch) -> Order:
     """Order runs of a watch now; raise ValueError if it has no configuration."""
     if watch.repository:
         repository_check(watch=watch)
+    if not is_possible(watch):
+        raise ValueError("a node of the watch is offline; start its daemon")
     return order_place(watch=watch, count=watch.repeats, reason="by hand")
 
 

@@ -12,6 +12,7 @@ from parlab.lab.models import Node
 
 from .commits import GitCommit, log_of, mirror_of
 from .cron import next_time
+from .health import is_possible
 from .models import Commit, Order, Result, Watch
 from .ordering import order_place
 
@@ -27,6 +28,8 @@ def schedule_check(*, watch: Watch, now: datetime | None = None) -> Order | None
     following = next_time(watch.schedule, now)
     if not Watch.objects.filter(pk=watch.pk, next_at=watch.next_at).update(next_at=following):
         return None  # another worker was faster
+    if not is_possible(watch):
+        return None  # a node that is offline is measured on the next day
     return _placed(watch, f"schedule {watch.schedule}")
 
 
@@ -34,7 +37,10 @@ def nodes_check(*, watch: Watch) -> Order | None:
     """Order runs if the software of a node has changed since the last look."""
     if not watch.on_node_change:
         return None
-    current = {node.name: software_of(node) for node in Node.objects.online()}
+    nodes = Node.objects.online()
+    if watch.node_id is not None:
+        nodes = nodes.filter(pk__in=[watch.node_id, watch.peer_id])
+    current = {node.name: software_of(node) for node in nodes}
     changed = [
         f"{name}: {what} {before.get(what, 'none')} -> {software.get(what, 'none')}"
         for name, software in current.items()

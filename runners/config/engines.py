@@ -67,6 +67,8 @@ class Engine:
     """Its number of ranks is TP x PP x DP."""
     may_span_nodes: bool = False
     """Its ranks meet through torch.distributed at an address, so that they can run on several nodes."""
+    measures_health: bool = False
+    """Measures a node itself: alone on it, and also while other runs leave the node out."""
     requires: tuple[str, ...] = ("torch",)
     """Python packages that a node must have for it."""
 
@@ -273,6 +275,22 @@ AUTOTUNING = Engine(
     has_product_layout=False,
     requires=("torch", "deepspeed"),
 )
+HEALTH = Engine(
+    name="health",
+    module="runners.engines.health",
+    purpose="measures the devices of a node, and the links between its ranks or between nodes",
+    reads_only=("train.iterations", "train.warmup_steps", "parallel.data_parallel_size"),
+    supports={
+        "train.recompute": RECOMPUTES,
+        "parallel.tensor_parallel_size": (1,),
+        "parallel.pipeline_parallel_size": (1,),
+        "parallel.schedule": ("1f1b",),
+    },
+    has_steps=False,
+    may_span_nodes=True,
+    measures_health=True,
+    description="a health sweep",
+)
 COMMAND = Engine(
     name="command",
     module="runners.engines.command",
@@ -289,7 +307,7 @@ COMMAND = Engine(
 
 ENGINES = {
     row.name: row
-    for row in (PIPELINE, MEGATRON, ALLREDUCE, ZERO, HF, SHARDING, CAPACITY, AUTOTUNING, COMMAND)
+    for row in (PIPELINE, MEGATRON, ALLREDUCE, ZERO, HF, SHARDING, CAPACITY, AUTOTUNING, HEALTH, COMMAND)
 }  # fmt: skip
 """Name -> engine, in the order in which forms and messages list them."""
 

@@ -214,6 +214,14 @@ def _placement_problems(config: RunFields) -> Iterator[Problem]:
             f"nodes {cluster.nodes} x gpus_per_node {cluster.gpus_per_node} is not {layout} GPUs;"
             " leave gpus_per_node empty, or make them equal",
         )
+    names = [name for name in (cluster.node_names or "").split(",") if name]
+    if names and len(set(names)) < cluster.nodes:
+        yield Problem(
+            "cluster.node_names",
+            cluster.node_names,
+            f"node_names {cluster.node_names} has {len(set(names))} names, but the run needs {cluster.nodes} nodes;"
+            " add names, or leave it empty",
+        )
     if not config.starter.starts_ranks and world_size > 1 and not config.engine.is_external:
         name = config.starter.name
         message = f"launcher {name} starts one process, but the layout needs {world_size}; use torchrun"

@@ -210,6 +210,8 @@ class ClusterSection(Section):
     """Pool of nodes on which the run may start."""
     nodes: Positive = 1
     """Number of machines."""
+    node_names: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,-]{0,299}$")] | None = None
+    """Names of the nodes that may be used, separated by commas. Empty: all nodes of the pool."""
     gpus_per_node: Positive | None = None
     """GPUs (or CPU processes) on each node. Empty: as many as TP·PP·DP needs."""
     interface: Interface | None = None

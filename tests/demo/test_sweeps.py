@@ -19,7 +19,7 @@ from parlab.demo.sweeps import demo_sweeps
 from parlab.lab.models import Attempt, Experiment, Run
 from parlab.lab.services.configs import config_save
 from runners.config import ENGINES, RunConfig, expand
-from runners.config.engines import AUTOTUNING
+from runners.config.engines import AUTOTUNING, HEALTH
 from runners.engines.command import command_argv, read_allowed
 from runners.engines.megatron_flags import read_flags
 
@@ -55,8 +55,8 @@ def test_every_engine_has_a_sweep() -> None:
         for point in expand(sweep.data, sweep.sweep)
         if point.config
     }
-    # DeepSpeed's autotuner runs as a study of the experiment Tune BERT-base.
-    assert engines == set(ENGINES) - {AUTOTUNING.name}
+    # DeepSpeed's autotuner runs as a study of the experiment Tune BERT-base, health sweeps from the page of the node.
+    assert engines == set(ENGINES) - {AUTOTUNING.name, HEALTH.name}
 
 
 def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -> None:

@@ -75,6 +75,7 @@ class Stack:
             "PARLAB_ALLOWED_COMMANDS": str(root / "allowed.json"),
             "PYTHONPATH": str(ROOT),
             "TEST_SCRIPTS": "",
+            "PARLAB_HEALTH_SWEEPS": "0",
         }
         (root / "redis").mkdir()
         self._service("redis", redis_command(redis_port, root / "redis"))

@@ -25,6 +25,10 @@ class Node(models.Model):
     name = models.CharField(max_length=120, unique=True)
     pool = models.CharField(max_length=63, default="default")
     is_enabled = models.BooleanField(default=True, help_text="A disabled node finishes its runs but gets no new ones.")
+    left_out = models.CharField(
+        max_length=300, blank=True, help_text="Why it gets only health sweeps; empty: it gets all runs."
+    )
+    left_out_at = models.DateTimeField(null=True, blank=True)
     slots = models.PositiveSmallIntegerField(default=1, help_text="Number of runs at a time.")
     hardware = models.JSONField(default=dict, blank=True)
     abilities: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)

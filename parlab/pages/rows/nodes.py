@@ -29,6 +29,12 @@ def node_list() -> list[NodeRow]:
     ]
 
 
+def node_row(node: Node) -> NodeRow:
+    """Return one node with the number of slots in use."""
+    used = node.members.filter(state__in=ACTIVE_MEMBER_STATES).count()
+    return NodeRow(node, used, _devices(node.hardware), _processor(node.hardware))
+
+
 def _devices(hardware: dict[str, Any]) -> str:
     """List the GPUs, grouped by kind: `4 x NVIDIA H200 (139 GiB)`."""
     counted: dict[str, int] = {}

@@ -14,7 +14,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.lab.models import Config, Experiment
+from parlab.lab.models import Config, Experiment, Node
 from parlab.pages.rows.watches import waterfall_changes
 from parlab.watch import bisecting, selectors, services
 from parlab.watch.cron import preview
@@ -219,10 +219,16 @@ def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "parts": selectors.parts_of(row),
         "between": selectors.between(row),
         "changes": waterfall_changes(row),
+        "node": row.watch.node if row.watch.node and not row.watch.peer_id else _node(row.node),
         "followers": row.followers.select_related("watch"),
         **_bisect_context(row),
     }
     return render(request, "watch/alert.html", context)
+
+
+def _node(name: str) -> Node | None:
+    """Return the node that an alert names; other hardware under its name has a number."""
+    return Node.objects.filter(name=name.partition(" (hardware ")[0]).first() if name else None
 
 
 @require_POST
@@ -316,7 +322,7 @@ def _find(pk: int) -> Watch:
 def _find_alert(pk: int, number: int) -> Alert:
     related = (
         "watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by",
-        "leader__watch",
+        "leader__watch", "watch__node",
     )  # fmt: skip
     return get_object_or_404(Alert.objects.select_related(*related), pk=number, watch=pk)
 

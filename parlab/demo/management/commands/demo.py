@@ -82,6 +82,8 @@ class Command(BaseCommand):
 
     def _start(self, port: int, redis_port: int) -> str:
         self.environment = {**os.environ, "PARLAB_DATA_DIR": str(self.data), "PYTHONUNBUFFERED": "1"}
+        # Sweeps of a node would wait for the sweeps of the demo and disturb them; the page of the node has a button.
+        self.environment.setdefault("PARLAB_HEALTH_SWEEPS", "0")
         (self.data / "log").mkdir(exist_ok=True)
         self._start_redis(redis_port)
         self._say("preparing the database and static files")
