@@ -1,6 +1,9 @@
 """Inject faults into the real server, three nodes and a Slurm cluster; print a table and write build/faults.json."""
 
+from __future__ import annotations
+
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -8,8 +11,12 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import django
+
+if TYPE_CHECKING:
+    from tests.faults.stack import Stack
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "faults.json"
 
@@ -19,7 +26,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="number of faults")
     parser.add_argument("--seed", type=int, default=1, help="the same seed chooses the same kinds and pauses")
-    parser.add_argument("--kinds", default="", help="kinds of faults, separated by commas; default: kill -9 on nodes")
+    parser.add_argument(
+        "--kinds", default="", help="kinds of faults, separated by commas, or all; default: kill -9 on nodes"
+    )
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite", help="default: sqlite")
     parser.add_argument("--at-once", type=int, default=2, help="most faults at one moment")
     parser.add_argument("--no-slurm", action="store_true", help="without a Slurm cluster")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="output file (JSON)")
@@ -33,7 +43,6 @@ def main() -> int:
 def _run(arguments: argparse.Namespace, directory: Path) -> int:
     # Set before Django reads its settings, so that a campaign never touches a user's data.
     os.environ |= {"PARLAB_DATA_DIR": str(directory), "LOG_LEVEL": "INFO", "DJANGO_SETTINGS_MODULE": "parlab.settings"}
-    os.environ.pop("DATABASE_URL", None)
 
     from tests.faults.stack import KEY, Stack
     from tests.slurm.install import why_not
@@ -41,32 +50,41 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
     reason = "--no-slurm" if arguments.no_slurm else why_not()
     if reason:
         sys.stdout.write(f"without Slurm: {reason}\n")
-    stack = Stack(directory, has_slurm=not reason)
-    os.environ |= {"REDIS_URL": stack.environment["REDIS_URL"], "PARLAB_NODE_KEY": KEY, "LOG_LEVEL": "WARNING"}
-    django.setup()
+    has_postgres = arguments.database == "postgres"
+    with contextlib.closing(Stack(directory, has_slurm=not reason, has_postgres=has_postgres)) as stack:
+        os.environ |= {name: stack.environment[name] for name in ("REDIS_URL", "DATABASE_URL")}
+        os.environ |= {"PARLAB_NODE_KEY": KEY, "LOG_LEVEL": "WARNING"}
+        django.setup()
+        return _campaign(stack, arguments)
 
+
+def _campaign(stack: Stack, arguments: argparse.Namespace) -> int:
     from django.core.management import call_command
 
     from tests.faults.campaign import Campaign
-    from tests.faults.kinds import DEFAULT_KINDS, KINDS
+    from tests.faults.injected import KINDS, impossible
+    from tests.faults.kinds import DEFAULT_KINDS
     from tests.faults.workload import Workload
 
     kinds = tuple(name for name in arguments.kinds.split(",") if name) or DEFAULT_KINDS
+    if kinds == ("all",):
+        kinds = tuple(KINDS)
     if unknown := set(kinds) - set(KINDS):
-        sys.stderr.write(f"unknown kind {', '.join(sorted(unknown))}; use {', '.join(KINDS)}\n")
+        sys.stderr.write(f"unknown kind {', '.join(sorted(unknown))}; use all, {', '.join(KINDS)}\n")
         return 2
+    without = impossible(kinds, stack)
+    for kind, reason in without.items():
+        sys.stdout.write(f"without {kind}: {reason}\n")
     call_command("migrate", verbosity=0)
-    try:
-        stack.start()
-        campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds, arguments.at_once)
-        # Ctrl-C: the fault in progress is judged, and the table has those so far.
-        signal.signal(signal.SIGINT, campaign.stop)
-        campaign.run(arguments.kills)
-        summary = campaign.summary()
-        if summary["wrong"]:
-            sys.stdout.write(stack.log())
-    finally:
-        stack.close()
+    stack.start()
+    kinds = tuple(kind for kind in kinds if kind not in without)
+    campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds, arguments.at_once)
+    # Ctrl-C: the fault in progress is judged, and the table has those so far.
+    signal.signal(signal.SIGINT, campaign.stop)
+    campaign.run(arguments.kills)
+    summary = campaign.summary()
+    if summary["wrong"]:
+        sys.stdout.write(stack.log())
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps({"seed": arguments.seed, **summary}, indent=1) + "\n")
     events = f"{summary['events_stored']} of {summary['events_printed']} events stored, each once"

@@ -10,9 +10,14 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError, connection
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
 from parlab.lab.models import Attempt
 from runners.protocol import RunState
-from tests.faults.kinds import KINDS, Fault, Scene, problem_of_cause
+from tests.faults.injected import KINDS
+from tests.faults.kinds import Fault, Scene, problem_of_cause
 from tests.faults.stack import Stack
 from tests.faults.workload import RANKS, Key, Workload, Wrong
 from tests.patience import PATIENCE_S
@@ -32,6 +37,8 @@ class Row:
     """Until all runs made steps again, with nothing else alive."""
     ended_s: float | None
     """Until the attempts that it ended had ended, with no process left; None if it ended none."""
+    held_s: float = 0.0
+    """How long it lasted; `recovered_s` does not include it."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -105,7 +112,10 @@ class Campaign:
             rows[0].wrong.append(str(error))
             return
         for row, fault in zip(rows, faults, strict=True):
-            row.recovered_s, row.ended_s = recovered_s, ended_s if fault.ends else None
+            row.held_s = fault.hold_s
+            row.recovered_s = max(0.0, recovered_s - sum(each.hold_s for each in faults))
+            row.ended_s = ended_s if fault.ends else None
+            row.wrong += fault.wrong
         for attempt in attempts.values():
             key = attempt.run_id, attempt.number
             pairs = zip(rows, faults, strict=True)
@@ -115,7 +125,7 @@ class Campaign:
     def _repair(self, faults: list[Fault]) -> None:
         for fault in faults:
             if fault.repair is not None:
-                time.sleep(self.rng.uniform(0, MAX_PAUSE_S))
+                time.sleep(self.rng.uniform(0, MAX_PAUSE_S) + fault.hold_s)
                 fault.repair()
 
     def _wait_for_ends(self, ends: set[Key], began: float) -> float:
@@ -135,12 +145,20 @@ class Campaign:
     def _settle(self, least: dict[Key, int], began: float) -> float:
         """Wait until all runs make steps; return the seconds since the fault."""
         deadline = time.monotonic() + PATIENCE_S
-        while reason := self.workload.why_unsettled(least):
+        while reason := self._why_unsettled(least):
             if time.monotonic() > deadline:
                 raise Wrong(f"not recovered within {PATIENCE_S:.0f} s: {reason}")
-            self.workload.relaunch_ended()
             time.sleep(0.1)
         return time.monotonic() - began
+
+    def _why_unsettled(self, least: dict[Key, int]) -> str:
+        """Return what is still to happen, and start the next attempt of runs that have ended."""
+        try:
+            self.workload.relaunch_ended()
+            return self.workload.why_unsettled(least)
+        except (DatabaseError, InterfaceError, RedisError, OperationalError) as error:
+            connection.close()
+            return f"{type(error).__name__}: {error}"
 
     def _problems(self, fault: Fault | None, attempt: Attempt) -> list[str]:
         """Return what is wrong with an attempt that was active when a fault came: the one that ends it, if one does."""

@@ -1,4 +1,4 @@
-"""The table of faults: whom each one strikes, what brings the victim back, and which attempts must end how."""
+"""Faults that kill: whom each one strikes, what brings the victim back, and which attempts must end how."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ class Fault:
     """Attempts that must end, and how; all others must go on."""
     cause: Callable[[Attempt, Member], str] | None = None
     """Returns what is wrong with the first cause of an attempt that has ended; empty if nothing is."""
+    hold_s: float = 0.0
+    """How long the fault lasts before its repair."""
     comes_back_late: bool = False
     """The victim comes back only after the attempts that it ends have ended."""
+    wrong: list[str] = field(default_factory=list)
+    """What was wrong already when it happened or was repaired."""
     spooled: dict[tuple[Key, int], int] = field(default_factory=dict)
     """(attempt, rank) -> last step that was surely in the spool before its supervisor was killed."""
 
@@ -93,7 +97,11 @@ def kill_slurmd(scene: Scene) -> Fault | None:
     return Fault(f"slurmd {node}", lambda: cluster.start_node(node))
 
 
-def kill_rank(scene: Scene) -> Fault | None:
+def _kill(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGKILL)
+
+
+def kill_rank(scene: Scene, kill: Callable[[psutil.Process], None] = _kill) -> Fault | None:
     """Kill a rank: its attempt fails on all nodes, and the rank is named."""
     active = scene.active()
     if not active:
@@ -106,7 +114,7 @@ def kill_rank(scene: Scene) -> Fault | None:
         return None  # not started yet
     pid = int(noted.read_text())
     with contextlib.suppress(psutil.Error):
-        psutil.Process(pid).send_signal(signal.SIGKILL)
+        kill(psutil.Process(pid))
 
     def cause(ended: Attempt, member: Member) -> str:
         expected = [f"rank {rank}", "SIGKILL", *([f"node {member.place_name}"] if nodes > 1 else [])]
@@ -119,6 +127,12 @@ def kill_rank(scene: Scene) -> Fault | None:
 
 def kill_supervisor(scene: Scene) -> Fault | None:
     """Kill a supervisor: its attempt is lost on all nodes, and the next one starts."""
+    fault_and_run = supervisor_killed(scene)
+    return fault_and_run[0] if fault_and_run else None
+
+
+def supervisor_killed(scene: Scene) -> tuple[Fault, RunDir] | None:
+    """Kill a supervisor; return also the run whose supervisor it was."""
     keys = {key for key, _ in scene.active()}
     stack = scene.stack
     runs = [run for node in stack.daemons for run in stack.runs(node) if (run.run, run.attempt) in keys]
@@ -127,14 +141,14 @@ def kill_supervisor(scene: Scene) -> Fault | None:
         return None
     run = scene.rng.choice(sorted(held, key=lambda run: run.path.name))
     fault = Fault(f"supervisor {run.node_rank} of run {run.run}", ends={(run.run, run.attempt): RunState.LOST})
-    _strike_supervisor(stack, run, fault)
+    strike_supervisor(stack, run, fault)
 
     def cause(ended: Attempt, member: Member) -> str:
         is_right = member.node_rank == run.node_rank and "supervisor" in ended.reason
         return "" if is_right else f"cause is node {member.node_rank}: {ended.reason}"
 
     fault.cause = cause
-    return fault
+    return fault, run
 
 
 def kill_node(scene: Scene) -> Fault | None:
@@ -150,7 +164,7 @@ def kill_node(scene: Scene) -> Fault | None:
     marker = stack.state(node).id
     for run in stack.runs(node):
         fault.ends[run.run, run.attempt] = RunState.LOST
-        _strike_supervisor(stack, run, fault)
+        strike_supervisor(stack, run, fault)
     for process in marked:
         with contextlib.suppress(psutil.Error):
             if process.environ().get("PARLAB_RUN", "").startswith(marker):
@@ -174,7 +188,8 @@ def cancel(scene: Scene) -> Fault | None:
     return Fault(f"cancel of run {key[0]}", ends={key: RunState.CANCELLED})
 
 
-def _strike_supervisor(stack: Stack, run: RunDir, fault: Fault) -> None:
+def strike_supervisor(stack: Stack, run: RunDir, fault: Fault) -> None:
+    """Kill a supervisor; remember what it had surely read."""
     key = run.run, run.attempt
     ranks = range(run.node_rank * RANKS, (run.node_rank + 1) * RANKS)
     # What was printed a moment ago has been read: a supervisor reads as soon as there is output.
@@ -197,20 +212,6 @@ def _last_spooled(run: RunDir, rank: int) -> int:
     return int(digits[0]) if found and digits[1] else 0
 
 
-KINDS: dict[str, Strike] = {
-    "daemon": kill_daemon,
-    "supervisor": kill_supervisor,
-    "rank": kill_rank,
-    "slurmd": kill_slurmd,
-    "node": kill_node,
-    "cancel": cancel,
-    "worker": kill_server("worker"),
-    "beat": kill_server("beat"),
-    "redis": kill_server("redis"),
-}
-DEFAULT_KINDS = ("daemon", "supervisor", "rank", "slurmd")
-
-
 def problem_of_cause(fault: Fault, attempt: Attempt) -> str:
     """Return what is wrong with how an attempt ended; empty if nothing is."""
     members = list(Member.objects.filter(attempt=attempt).select_related("node").order_by("node_rank"))
@@ -226,3 +227,17 @@ def problem_of_cause(fault: Fault, attempt: Attempt) -> str:
     if any(member.is_active for member in members):
         return "a member is still active"
     return fault.cause(attempt, cause) if fault.cause else ""
+
+
+KILLED: dict[str, Strike] = {
+    "daemon": kill_daemon,
+    "supervisor": kill_supervisor,
+    "rank": kill_rank,
+    "slurmd": kill_slurmd,
+    "node": kill_node,
+    "cancel": cancel,
+    "worker": kill_server("worker"),
+    "beat": kill_server("beat"),
+    "redis": kill_server("redis"),
+}
+DEFAULT_KINDS = ("daemon", "supervisor", "rank", "slurmd")

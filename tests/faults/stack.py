@@ -1,4 +1,4 @@
-"""All processes of parlab on this machine: Redis, worker, beat, three daemons, and a Slurm cluster with its daemon."""
+"""All processes of parlab on this machine: database, Redis, two workers, beat, three daemons, and a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ import psutil
 from parlab.embedded import free_port, redis_command
 from runners.processes import MARKER, die_with
 from runners.rundir import RunDir, StateDir
-from tests.faults import ticker
+from tests.faults import clock, ticker
+from tests.faults.disks import POSTGRES_MIB, SIZE_MIB, Disk
+from tests.faults.postgres import Postgres
+from tests.faults.proxy import Proxy
 from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("n0", "n1", "n2")
+WORKERS = ("worker", "worker2")
 LOGIN = "login"
 KEY = "a key that both sides know"
 
@@ -57,28 +61,48 @@ class Service:
                 self.process.kill()
                 self.process.wait()
 
+    def pause(self) -> None:
+        """Stop the process until `resume`, as a machine that is out of memory does."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.is_running:
+            self.process.send_signal(number)
+
 
 class Stack:
     """Everything that can be killed, with the directories of one campaign."""
 
-    def __init__(self, root: Path, *, has_slurm: bool) -> None:
+    def __init__(self, root: Path, *, has_slurm: bool, has_postgres: bool = False) -> None:
         self.root = root
+        self.disks: dict[str, Disk] = {}
+        self._disk("database", POSTGRES_MIB if has_postgres else SIZE_MIB)
+        self.database = Postgres(root / "database") if has_postgres else None
+        self.proxies: dict[str, Proxy] = {}
         self.witness = root / "witness"
         self.cluster = Cluster() if has_slurm else None
         self.services: dict[str, Service] = {}
         self.states: dict[str, Path] = {}
-        redis_port = free_port()
+        self.redis_port = free_port()
         self.environment = {
             **os.environ,
-            "REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+            "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/0",
+            "DATABASE_URL": self.database.start() if self.database else f"sqlite:///{root}/database/db.sqlite3",
             "PARLAB_NODE_KEY": KEY,
             "PARLAB_ALLOWED_COMMANDS": str(root / "allowed.json"),
             "PYTHONPATH": str(ROOT),
             "TEST_SCRIPTS": "",
             "PARLAB_HEALTH_SWEEPS": "0",
         }
-        (root / "redis").mkdir()
-        self._service("redis", redis_command(redis_port, root / "redis"))
+        self._disk("redis")
+        self._service("redis", redis_command(self.redis_port, root / "redis"))
 
     @property
     def command(self) -> list[str]:
@@ -91,10 +115,17 @@ class Stack:
         Path(self.environment["PARLAB_ALLOWED_COMMANDS"]).write_text(json.dumps([self.command]))
         celery = [sys.executable, "-m", "celery", "-A", "parlab.celery"]
         quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
-        self._service("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest,backlog", *quiet])
-        self._service("beat", [*celery, "beat", "--pidfile="])
+        for worker in WORKERS:
+            argv = [*celery, "worker", f"--hostname={worker}@%h", "--pool=solo", "--queues=control,ingest,backlog"]
+            self._service(worker, [*argv, *quiet], clock.environment(self.root / f"{worker}.clock"))
+        self._service("beat", [*celery, "beat", "--pidfile="], clock.environment(self.root / "beat.clock"))
         for number, node in enumerate(NODES):
-            self._daemon(node, self.root / node, ["--slots", "2", "--address", f"127.0.0.{number + 2}"])
+            self._disk(node)
+            proxy = self.proxies[node] = Proxy(free_port(), self.redis_port)
+            proxy.start()
+            more = clock.environment(self.root / f"{node}.clock")
+            more |= {"REDIS_URL": f"redis://127.0.0.1:{proxy.port}/0"}
+            self._daemon(node, self.root / node, ["--slots", "2", "--address", f"127.0.0.{number + 2}"], more)
         if self.cluster is not None:
             self.cluster.start()
             slurm = {name: self.cluster.environment[name] for name in ("SLURM_CONF", "PATH")}
@@ -106,17 +137,34 @@ class Stack:
 
     def close(self) -> None:
         """End everything, and what its runs have left."""
-        if self.cluster is not None:
-            with contextlib.suppress(Exception):
+        with contextlib.ExitStack() as closing:  # whatever fails, the rest is ended too, the last line first
+            if self.cluster is not None:
+                closing.callback(self.cluster.close)
+            for disk in self.disks.values():
+                closing.callback(disk.unmount)
+            if self.database is not None:
+                closing.callback(self.database.stop_at_once)
+            for proxy in self.proxies.values():
+                closing.callback(proxy.stop)
+            closing.callback(self._kill_left)
+            for name in ["redis", *WORKERS, *self.daemons, "beat"]:
+                if name in self.services:
+                    closing.callback(self.services[name].end, signal.SIGTERM)
+                    closing.callback(self.services[name].resume)
+            for disk in self.disks.values():
+                closing.callback(disk.free)
+            if self.cluster is not None:
+                closing.callback(self._clear_cluster)
+
+    def _clear_cluster(self) -> None:
+        with contextlib.suppress(Exception):
+            if self.cluster is not None:
                 self.cluster.clear()
-        for name in ["beat", *self.daemons, "worker", "redis"]:
-            if name in self.services:
-                self.services[name].end(signal.SIGTERM)
-        for process in [process for _, process in self.processes()]:
+
+    def _kill_left(self) -> None:
+        for _, process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if self.cluster is not None:
-            self.cluster.close()
 
     @property
     def daemons(self) -> list[str]:
@@ -168,6 +216,10 @@ class Stack:
     def _service(self, name: str, argv: list[str], more: dict[str, str] | None = None) -> None:
         environment = {**self.environment, **(more or {})}
         self.services[name] = Service(name, argv, environment, self.root / f"{name}.log")
+
+    def _disk(self, name: str, size_mib: int = SIZE_MIB) -> None:
+        self.disks[name] = Disk(self.root / name, size_mib)
+        self.disks[name].mount()
 
     def _daemon(self, node: str, state: Path, options: list[str], more: dict[str, str] | None = None) -> None:
         argv = [sys.executable, "-m", "tests.runners.node_process", "--node", node, "--state-dir", str(state)]

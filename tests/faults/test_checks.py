@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +12,15 @@ from typing import Any
 
 import pytest
 
+from parlab.embedded import free_port
 from parlab.ingest.output import output_append
 from parlab.lab.models import Attempt
+from tests.faults import injected
+from tests.faults.disks import Disk
+from tests.faults.proxy import Proxy
 from tests.faults.ticker import loss_of
 from tests.faults.workload import RANKS, Workload, Wrong
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.django_db
 
@@ -74,3 +81,51 @@ def test_of_a_killed_supervisor_only_what_was_in_its_spool_must_be_stored(
     workload.check_ended(attempt, spooled={1: 2})
     with pytest.raises(Wrong):
         workload.check_ended(attempt, spooled={1: 3})
+
+
+def test_a_fault_that_this_machine_cannot_have_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack: Any = SimpleNamespace(disks={}, database=None, cluster=None)
+    monkeypatch.setattr(injected, "may_limit_memory", lambda: True)
+    reasons = injected.impossible(["full-disk", "database", "out-of-memory", "cut"], stack)
+    assert set(reasons) == {"full-disk", "database"}
+    assert "--database postgres" in reasons["database"]
+
+
+def test_a_full_disk_has_room_again_once_it_is_freed(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "disk", size_mib=1)
+    disk.mount()
+    if not disk.is_mounted:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        disk.fill()
+        with pytest.raises(OSError, match="No space left"):
+            (disk.path / "more").write_bytes(bytes(8192))
+        disk.free()
+        (disk.path / "more").write_bytes(bytes(8192))
+    finally:
+        disk.unmount()
+
+
+def test_a_proxy_that_is_cut_refuses_until_it_is_restored() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        proxy = Proxy(free_port(), target.getsockname()[1])
+        proxy.start()
+        try:
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as before:
+                behind, _ = target.accept()
+                before.sendall(b"hello")
+                assert behind.recv(5) == b"hello"
+                proxy.cut()
+                with contextlib.suppress(ConnectionError):
+                    assert before.recv(1) == b""
+                behind.close()
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as refused:
+                assert refused.recv(1) == b""
+            proxy.restore()
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as after:
+                behind, _ = target.accept()
+                behind.sendall(b"back")
+                behind.close()
+                assert after.recv(4) == b"back"
+        finally:
+            proxy.stop()

@@ -1,4 +1,4 @@
-"""A short campaign, as `make faults` runs a long one."""
+"""Short campaigns, as `make faults` runs long ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ import pytest
 from tests.faults.stack import ROOT
 from tests.patience import TRAINING_S
 
+GENTLE = "pause-daemon,redis-wiped,cut,slow,twice,disorder,late,twin,again,torn,full-disk,out-of-memory"
+"""The kinds of which one lasts for seconds, not for a minute."""
+
 
 @pytest.mark.slow
-def test_kill_9_loses_and_doubles_nothing_and_leaves_no_process_and_no_false_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("faults", "options"),
+    [(3, ["--seed", "5"]), (6, ["--seed", "2", "--no-slurm", "--kinds", GENTLE])],
+    ids=["kill -9", "other faults"],
+)
+def test_faults_lose_and_double_nothing_and_leave_no_process_and_no_false_state(
+    tmp_path: Path, faults: int, options: list[str]
+) -> None:
     output = tmp_path / "faults.json"
-    command = [sys.executable, "-m", "tests.faults", "--kills", "3", "--seed", "5", "--output", str(output)]
+    command = [sys.executable, "-m", "tests.faults", "--kills", str(faults), *options, "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TRAINING_S)
     assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
     summary = json.loads(output.read_text())
-    assert summary["faults"] == 3
+    assert summary["faults"] == faults
     assert summary["events_stored"] == summary["events_printed"] > 0
