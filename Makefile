@@ -4,13 +4,15 @@
 # make bench-planner  errors of the planner against published measurements
 # make bench-watch    accuracy of the detection of changes on simulated series
 # make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
-# make faults         kill -9 at random, 100 times; KILLS= and SEED= select
+# make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
 KILLS ?= 100
 SEED ?= 1
+KINDS ?=
+DATABASE ?= sqlite
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin reports)
 # A test that failed beside others is repeated once, alone; both outcomes stay in the output.
@@ -57,7 +59,7 @@ fuzz: $(VENV)/.dev
 	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_text
 
 faults: $(VENV)/.slurm
-	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED) --kinds "$(KINDS)" --database $(DATABASE)
 
 # The lock files apply to all machines, so torch's local build tag is removed.
 lock: $(VENV)/.dev
