@@ -6,6 +6,7 @@ of the planner's terms after and before the change. What the planner gets wrong 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from parlab.planner import Calibration, Cluster, Job, Prediction, predict_job
@@ -14,6 +15,7 @@ from parlab.planner.timing import Timing
 from .advice import Advice
 from .looks import Reached, looks
 from .neighbours import neighbours
+from .simulated import Passes, simulated
 from .terms import TERMS
 from .waterfall import Waterfall
 
@@ -45,19 +47,23 @@ class Case:
     """Share of a traced step in which the device waits for the host."""
     reached: Reached | None = None
     """Bandwidth of the large collectives of a trace."""
+    passes: Passes | None = None
+    """Pipeline of the run, for a simulation of other schedules."""
 
 
 def advise(case: Case) -> list[Advice]:
     """Return the changes worth trying, the one with the highest certain gain first."""
     changes = looks(case.waterfall, case.slowest, case.slowest_stage, case.idle_host_share, case.reached)
+    settings = simulated(case.waterfall, case.passes, SPREADS) if case.passes is not None else []
     if case.job is not None and case.cluster is not None:
-        changes += _changes(case, case.job, case.cluster)
+        settings += _changes(case, case.job, case.cluster)
+    changes += _best_by_kind(settings)
     return sorted(changes, key=lambda advice: (-advice.low, -advice.gain))[:_MOST]
 
 
 def _changes(case: Case, job: Job, cluster: Cluster) -> list[Advice]:
     before = predict_job(job, cluster, case.calibration)
-    best: dict[str, Advice] = {}
+    changes = []
     for neighbour in neighbours(job):
         try:
             after = predict_job(neighbour.job, cluster, case.calibration)
@@ -68,19 +74,28 @@ def _changes(case: Case, job: Job, cluster: Cluster) -> list[Advice]:
         gain = gain_of(case.waterfall, before.parts, after.parts)
         spread = SPREADS[neighbour.kind]
         part = _part(case.waterfall, neighbour.kind, before.parts, after.parts)
-        advice = Advice(
-            neighbour.kind,
-            neighbour.title,
-            gain,
-            gain - spread,
-            min(1.0, gain + spread),
-            part,
-            "measured terms x the planner's ratio after and before the change",
-            _evidence(case.waterfall, before, after, part),
-            neighbour.settings,
+        changes.append(
+            Advice(
+                neighbour.kind,
+                neighbour.title,
+                gain,
+                gain - spread,
+                min(1.0, gain + spread),
+                part,
+                "measured terms x the planner's ratio after and before the change",
+                _evidence(case.waterfall, before, after, part),
+                neighbour.settings,
+            )
         )
-        if gain >= SMALLEST_GAIN and (neighbour.kind not in best or gain > best[neighbour.kind].gain):
-            best[neighbour.kind] = advice
+    return changes
+
+
+def _best_by_kind(changes: Iterable[Advice]) -> list[Advice]:
+    """Return the change of each kind with the highest gain, of those that are worth trying."""
+    best: dict[str, Advice] = {}
+    for advice in changes:
+        if advice.gain >= SMALLEST_GAIN and (advice.kind not in best or advice.gain > best[advice.kind].gain):
+            best[advice.kind] = advice
     return list(best.values())
 
 
@@ -104,15 +119,21 @@ def _is_measured(waterfall: Waterfall) -> bool:
 
 
 def _saved_s(waterfall: Waterfall, part: str, before_s: float, after_s: float, scale: float) -> float:
-    """Return how much shorter a term gets. A term that the planner lacks before appears at the planner's size."""
+    """Return how much shorter a term gets.
+
+    A term that only the change adds has the planner's size. One that no timer separates has the planner's share of the
+    step: ZeRO-3 gathers weights inside the timers of the passes.
+    """
     measured_s = sum(waterfall.ns(key) for key in _terms(part)) / 1e9
     if before_s > 0 and measured_s > 0:
         return measured_s * (1 - after_s / before_s)
-    return min(1.0, scale) * (before_s - after_s) if before_s <= 0 else 0.0
+    return (min(1.0, scale) if before_s <= 0 else scale) * (before_s - after_s)
 
 
 def _part(waterfall: Waterfall, kind: str, before: Timing, after: Timing) -> str:
-    """Return the measured term that a change of a kind shrinks most."""
+    """Return the measured term that a change of a kind shrinks most; `unexplained` if nothing was measured."""
+    if not _is_measured(waterfall):
+        return "unexplained"
     scale = waterfall.total_s / before.total_s
     part = max(_PARTS, key=lambda name: _saved_s(waterfall, name, getattr(before, name), getattr(after, name), scale))
     keys = _terms(part)
@@ -126,7 +147,8 @@ def _part(waterfall: Waterfall, kind: str, before: Timing, after: Timing) -> str
 def _evidence(waterfall: Waterfall, before: Prediction, after: Prediction, part: str) -> str:
     share = 100 * waterfall.share(part)
     ratio = after.iteration_s / before.iteration_s
+    measured = f"{TERMS[part].title} takes {share:.3g} % of the measured step" if share > 0 else "No timer splits this"
     return (
-        f"{TERMS[part].title} takes {share:.3g} % of the measured step; the planner predicts {ratio:.3g} times the step"
+        f"{measured}; the planner predicts {ratio:.3g} times the step"
         f" time and {after.memory_bytes / 2**30:.3g} GiB instead of {before.memory_bytes / 2**30:.3g} GiB"
     )

@@ -9,8 +9,10 @@ from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
 from parlab.advice.neighbours import neighbours
 from parlab.advice.rules import Case, advise, gain_of
 from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
+from parlab.advice.simulated import Passes
 from parlab.advice.waterfall import Waterfall
 from parlab.planner import Job, Model, cluster, predict_job
+from parlab.planner.schedule import Link, Plan, StageTimes, outcome, uniform
 
 from .test_waterfall import by_rank
 
@@ -149,3 +151,28 @@ def test_a_replay_judges_the_advice_that_a_run_would_get() -> None:
         Outcome("zero", 0.01, -0.2),  # too small to be advised
     ]
     assert [outcome.kind for outcome in top(outcomes)] == ["micro_batch", "schedule", "layout"]
+
+
+def test_a_slow_link_is_hidden_by_a_steeper_slope_or_a_16_bit_wire() -> None:
+    slow = uniform(3, 12, StageTimes(0.005, 0.010, 0.005), Link(0.04, 1e9), 4 * 2**20)
+    timers = {"forward-compute": by_rank(*[0.06] * 3), "forward-recv": by_rank(*[0.8] * 3)}
+    step = waterfall_of(Step("Run 1", 1.0, 3, timers_of(timers), stages=3, micro_batches=12, is_emulated=True))
+    advice = advise(Case(step, passes=Passes(slow, Plan("1f1b"), "same", 4)))
+    assert [row.kind for row in advice] == ["schedule", "wire"]
+    schedule = advice[0]
+    assert schedule.settings["parallel.schedule"] == "1f1b"
+    assert schedule.settings["parallel.warmup_slope"] > 1
+    assert "micro batches in flight" in schedule.evidence
+    before = outcome(Plan("1f1b"), slow).simulation.iteration_s
+    after = outcome(Plan("1f1b", schedule.settings["parallel.warmup_slope"]), slow).simulation.iteration_s
+    assert schedule.gain == pytest.approx((before - after) / max(1.0, before))
+    # Interleaved schedules have times per chunk, which other schedules have not.
+    assert not advise(Case(step, passes=Passes(slow, Plan("interleaved-1f1b", 1, 2), "same", 4)))
+
+
+def test_gathers_inside_the_passes_count_for_a_zero_stage() -> None:
+    job = Job(MODEL, 8, 1, 1, 1, 8, zero_stage=3, has_flash_attention=True)
+    parts = predict_job(job, A100).parts
+    timers = {"forward-compute": by_rank(*[parts.total_s] * 8), "backward-compute": by_rank(*[2 * parts.total_s] * 8)}
+    step = Step("Run 1", 3.1 * parts.total_s, 8, timers_of(timers), predicted=parts)
+    assert "zero" in {row.kind for row in advise(Case(waterfall_of(step), job, A100))}

@@ -11,6 +11,7 @@ from parlab.advice.looks import Reached
 from parlab.advice.measured import timers_of
 from parlab.advice.rules import Case, advise
 from parlab.advice.score import Outcome, Record, records
+from parlab.advice.simulated import Passes
 from parlab.lab.models import AdviceTrial, RankTrace, Run
 from parlab.planner import Cluster
 from parlab.planner.configs import job_of
@@ -19,8 +20,9 @@ from parlab.traces.stored import Analysis, meeting_of
 from runners.config import check, with_values
 from runners.protocol import RunState
 
+from .pipelines import pipeline_of, times_of
 from .plannable import calibration_candidates
-from .waterfalls import MAX_TRACED, run_waterfalls, sibling_calibration
+from .waterfalls import MAX_TRACED, run_waterfalls, sibling_calibration, stages_of
 
 LARGE_BYTES = 1 << 20
 """Smaller collectives are bound by latency."""
@@ -50,8 +52,21 @@ def run_advice(run: Run) -> RunAdvice:
         _slowest(run),
         _slowest_stage(run),
         *_traced(run, observation.cluster if observation else None),
+        _passes(run),
     )
+    if reason and case.passes is not None:
+        reason += "; only schedules and the wire were simulated"
     return RunAdvice([row for row in advise(case) if is_runnable(run, row)], reason)
+
+
+def _passes(run: Run) -> Passes | None:
+    """Return the pipeline of a run as the simulation takes it; None without stages or times of its passes."""
+    pipeline_run = pipeline_of(run)
+    times = times_of(pipeline_run) if pipeline_run is not None else None
+    if pipeline_run is None or times is None or times.is_fitted:
+        return None
+    plain = pipeline_run._replace(wire="same").pipeline(times.stages, step_s=times.step_s)
+    return Passes(plain, pipeline_run.plan, pipeline_run.wire, pipeline_run.shape.number_bytes)
 
 
 def is_runnable(run: Run, advice: Advice) -> bool:
@@ -67,8 +82,8 @@ def is_runnable(run: Run, advice: Advice) -> bool:
         return False
     try:
         return job_of(after) != job_of(before)
-    except ValueError:
-        return False
+    except ValueError:  # no job of the planner, such as emulated compute
+        return after != before
 
 
 def _new(run: Run, advice: Advice) -> list[str]:
@@ -85,7 +100,7 @@ def _new(run: Run, advice: Advice) -> list[str]:
 def _slowest(run: Run) -> tuple[int, float] | None:
     """Return the rank with the longest compute and its excess over the median rank; None with pipeline stages."""
     totals = _compute_by_rank(run)
-    if _stages(run) != 1 or len(totals) < 2:
+    if stages_of(run) != 1 or len(totals) < 2:
         return None
     slowest = max(totals, key=lambda rank: totals[rank])
     others = sorted(seconds for rank, seconds in totals.items() if rank != slowest)
@@ -96,15 +111,11 @@ def _slowest(run: Run) -> tuple[int, float] | None:
 def _slowest_stage(run: Run) -> tuple[int, float] | None:
     """Return the rank with the longest compute and its excess over the mean; None without pipeline stages."""
     totals = _compute_by_rank(run)
-    if _stages(run) == 1 or len(totals) < 2:
+    if stages_of(run) == 1 or len(totals) < 2:
         return None
     slowest = max(totals, key=lambda rank: totals[rank])
     middle = sum(totals.values()) / len(totals)
     return (slowest, totals[slowest] / middle - 1) if middle > 0 else None
-
-
-def _stages(run: Run) -> int:
-    return int(run.resolved.get("parallel", {}).get("pipeline_parallel_size") or 1)
 
 
 def _compute_by_rank(run: Run) -> dict[int, float]:

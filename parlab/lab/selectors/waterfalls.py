@@ -15,6 +15,7 @@ from parlab.planner.hardware import find
 from parlab.planner.layer import matrix_share
 from parlab.planner.work import work_of
 from parlab.traces.stored import Analysis
+from runners.config import engine_of
 
 from .plannable import Candidate, calibration_candidates
 from .plans import calibrated, group_key
@@ -114,7 +115,7 @@ def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | Non
         executed_flops=executed,
         peak=peak,
         ceiling=ceiling,
-        stages=_size(parallel, "pipeline_parallel_size"),
+        stages=stages_of(run),
         micro_batches=max(1, _size(train, "global_batch_size") // (micro_batch * replicas)),
         chunks=_size(parallel, "virtual_stages") if schedule == "interleaved-1f1b" else 1,
         schedule=schedule,
@@ -137,6 +138,13 @@ def traced_step(run: Run) -> TracedStep | None:
     if not shares:
         return None
     return TracedStep(len(shares), *(sum(values) / len(shares) for values in zip(*shares, strict=True)))
+
+
+def stages_of(run: Run) -> int:
+    """Return the number of pipeline stages of a run; stages on one device count as one."""
+    if engine_of(run.resolved).has_device_map:
+        return min(_size(_section(run, "sharding"), "stage_cnt"), int(run.gpus or 1))
+    return _size(_section(run, "parallel"), "pipeline_parallel_size")
 
 
 def _section(run: Run, name: str) -> Mapping[str, Any]:
