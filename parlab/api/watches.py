@@ -16,6 +16,7 @@ from rest_framework.views import APIView
 from parlab.lab.models import Config
 from parlab.watch import bisecting, services
 from parlab.watch.detecting import sentence_of
+from parlab.watch.locks import MAX_CHARACTERS
 from parlab.watch.models import Alert, Bisect, Watch
 from parlab.watch.selectors import counted_watches
 
@@ -108,6 +109,13 @@ class BisectRequest(drf.Serializer[Any]):
     action = drf.ChoiceField(["start", "pause", "resume"])
     good = drf.CharField(required=False, default="", max_length=64, help_text="By default the last good commit.")
     bad = drf.CharField(required=False, default="", max_length=64)
+    good_lock = drf.CharField(
+        required=False,
+        default="",
+        max_length=MAX_CHARACTERS,
+        help_text="Lock file (pinned requirements) before the change.",
+    )
+    bad_lock = drf.CharField(required=False, default="", max_length=MAX_CHARACTERS)
 
 
 class BisectItem(drf.ModelSerializer[Bisect]):
@@ -235,8 +243,12 @@ class AlertBisect(APIView):
         asked = BisectRequest(data=request.data)
         asked.is_valid(raise_exception=True)
         action, good, bad = (asked.validated_data[name] for name in ("action", "good", "bad"))
+        locks = {name: asked.validated_data[name] for name in ("good_lock", "bad_lock")}
         search = alert.bisects.order_by("-pk").first()
-        if action == "start":
+        if action == "start" and any(locks.values()):
+            with refused("good_lock", locks["good_lock"][:80]):
+                search = bisecting.bisect_locks_start(alert=alert, user=cast(User, request.user), **locks)
+        elif action == "start":
             with refused("good", good):
                 search = bisecting.bisect_start(alert=alert, user=cast(User, request.user), good=good, bad=bad)
         elif search is None:

@@ -19,6 +19,7 @@ from parlab.pages.rows.watches import waterfall_changes
 from parlab.watch import bisecting, selectors, services
 from parlab.watch.cron import preview
 from parlab.watch.detecting import sentence_of
+from parlab.watch.locks import MAX_CHARACTERS
 from parlab.watch.models import Alert, Bisect, Order, Series, Watch
 
 from .figures import csv_response, json_response
@@ -182,23 +183,41 @@ def bisect(request: HttpRequest, pk: int, number: int, action: str) -> HttpRespo
     try:
         if action == "start":
             good, bad = (request.POST.get(name, "").strip() for name in ("good", "bad"))
-            bisecting.bisect_start(alert=row, user=cast(User, request.user), good=good, bad=bad)
+            locks = _posted_locks(request)
+            if any(locks.values()):
+                bisecting.bisect_locks_start(alert=row, user=cast(User, request.user), **locks)
+            else:
+                bisecting.bisect_start(alert=row, user=cast(User, request.user), good=good, bad=bad)
             messages.success(request, "Bisection started. Its runs appear among the orders of the watch.")
+        elif action == "estimate":
+            locks = _posted_locks(request)
+            lock_cost = bisecting.bisect_cost(row, **locks)
+            return render(request, "watch/alert.html", _alert_context(row) | locks | {"lock_cost": lock_cost})
         elif action in ("pause", "resume"):
             state = Bisect.State.PAUSED if action == "pause" else Bisect.State.RUNNING
             for search in row.bisects.all():
                 bisecting.bisect_switch(bisect=search, state=state)
             messages.success(request, "Paused." if action == "pause" else "Resumed.")
         else:
-            raise Http404(f"unknown action {action}; use start, pause or resume")
+            raise Http404(f"unknown action {action}; use start, estimate, pause or resume")
     except ValueError as problem:
         messages.error(request, f"Not started: {problem}.")
     return redirect(row)
 
 
+def _posted_locks(request: HttpRequest) -> dict[str, str]:
+    """Return the texts of both lock files, from fields or files."""
+    locks = {}
+    for name in ("good_lock", "bad_lock"):
+        file = request.FILES.get(f"{name}_file")
+        text = file.read(MAX_CHARACTERS + 1).decode("utf-8", "replace") if file else request.POST.get(name, "")
+        locks[name] = text.strip()
+    return locks
+
+
 def _bisect_context(row: Alert) -> dict[str, Any]:
     search = row.bisects.order_by("-pk").first()
-    context: dict[str, Any] = {"bisect": search}
+    context: dict[str, Any] = {"bisect": search, "may_search_locks": bisecting.may_search_locks(row)}
     try:
         if search is not None:
             context["steps"] = bisecting.steps_of(search)
@@ -211,19 +230,23 @@ def _bisect_context(row: Alert) -> dict[str, Any]:
 
 @require_GET
 def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    row = _find_alert(pk, number)
-    context = {
+    return render(request, "watch/alert.html", _alert_context(_find_alert(pk, number)))
+
+
+def _alert_context(row: Alert) -> dict[str, Any]:
+    between = selectors.between(row)
+    return {
         "section": "watch",
         "alert": row,
+        **selectors.differing_locks(between),
         "text": sentence_of(row),
         "parts": selectors.parts_of(row),
-        "between": selectors.between(row),
+        "between": between,
         "changes": waterfall_changes(row),
         "node": row.watch.node if row.watch.node and not row.watch.peer_id else _node(row.node),
         "followers": row.followers.select_related("watch"),
         **_bisect_context(row),
     }
-    return render(request, "watch/alert.html", context)
 
 
 def _node(name: str) -> Node | None:
