@@ -73,7 +73,7 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
 
 def best_layout(request: PlanRequest, gpu: Gpu) -> Job | None:
     """Return the fastest layout of a training on the cluster of a request, not its own layout; None if none fits."""
-    fitting = search(request.job(), request.cluster(gpu), None, request.overlap).fitting
+    fitting = search(request.job(), request.cluster(gpu), None, request.overlap, 1).fitting
     return fitting[0].job if fitting else None
 
 

@@ -40,7 +40,7 @@ class Side:
 def side(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Side:
     """Return the best layout of a training on the cluster of a request."""
     hardware = request.cluster(gpu)
-    fitting = search(request.job(), hardware, calibration, request.overlap).fitting
+    fitting = search(request.job(), hardware, calibration, request.overlap, 1).fitting
     best = fitting[0] if fitting else None
     total = budget(best.prediction, request.tokens_billion * 1e9, request.price) if best else None
     return Side(hardware, request.price, best, total)

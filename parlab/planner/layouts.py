@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from .calibration import Calibration, default_for
+from .candidates import OverlapOf, families
 from .cluster import Cluster
 from .memory import memory
 from .prediction import Prediction, predict_job
-from .workload import Job, Overlap, Recompute, Schedule
+from .workload import Job, Recompute
 
-_MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
-_CHUNKS = (2, 4, 8)
-_SHORTEST_PART = 4096
-"""Fewest tokens of a sequence that each context parallel rank keeps."""
-_FEW_EXPERTS = 8
-"""Up to this number of experts, layouts without expert parallelism are tried as well."""
+_RECOMPUTES: tuple[Recompute, Recompute] = ("selective", "full")
 _PARTS = {
     "compute_s": "compute",
     "bubble_s": "pipeline bubble",
@@ -28,10 +25,12 @@ _PARTS = {
     "optimizer_s": "optimizer",
     "other_s": "fixed cost",
 }
-OverlapOf = Callable[[Schedule, int, int], Overlap]
-"""What overlaps in a layout with a schedule, chunks and ZeRO stage; None: as in the job, and gradients in FSDP."""
 MAX_LAYOUTS = 20_000
 """Upper limit of predictions in one search; a larger search is refused."""
+LISTED = 20
+"""Layouts that a search lists at least, if so many fit: with fewer splits also other micro batches and schedules."""
+_RISEN = 1.02
+"""Time relative to that of smaller micro batches from which on larger ones are not tried."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +56,42 @@ class Search:
 
 
 def search(
-    job: Job, cluster: Cluster, calibration: Calibration | None = None, overlap: OverlapOf | None = None
+    job: Job,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    overlap: OverlapOf | None = None,
+    listed: int = LISTED,
 ) -> Search:
-    """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own layout, recomputation and ZeRO stage.
+    """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own sizes, recomputation and ZeRO stage.
 
-    The search covers tensor parallel sizes that divide the heads and the GPUs of a node, pipelines with at most one
-    stage per layer, micro batches that are powers of two, 1F1B and interleaved 1F1B with 2 and 4 chunks, ZeRO 1, and
-    ZeRO 3 without tensor and pipeline parallelism. Each layout uses the lightest recomputation that fits, since more
-    recomputation is only slower. Raises ValueError for more than MAX_LAYOUTS layouts.
+    `candidates` describes the layouts. Of the job count its schedule and its offloading, which few trainers have: a
+    search covers them only if the job has them. Each layout uses the lightest recomputation that fits, since more
+    recomputation is only slower. The fastest `listed` splits are exact; a layout that would be slower than these even
+    without recomputation is dropped before its memory is reduced, and so are larger micro batches once they are slower.
+    Raises ValueError for more than MAX_LAYOUTS layouts.
     """
     constants = calibration or default_for(cluster)
-    fitting: dict[tuple[int, ...], Prediction] = {}
-    too_large: dict[tuple[int, ...], Prediction] = {}
+    ranking = _Ranking(listed)
     tried = 0
-    for candidate in candidates(job, cluster, overlap):
-        tried += 1
-        if tried > MAX_LAYOUTS:
-            raise ValueError(f"gpus {cluster.gpus} allow more than {MAX_LAYOUTS} layouts; use fewer GPUs")
-        layout = with_lightest_recompute(candidate, cluster, constants)
-        prediction = predict_job(layout, cluster, constants)
-        key = (
-            layout.tensor_parallel,
-            layout.pipeline_parallel,
-            layout.data_parallel,
-            layout.context_parallel,
-            layout.expert_parallel,
-            layout.zero_stage,
-        )
-        best, measure = (fitting, _seconds) if prediction.fits else (too_large, _bytes)
-        if key not in best or measure(prediction) < measure(best[key]):
-            best[key] = prediction
-    by_time = sorted(fitting.values(), key=_seconds)
-    by_size = sorted((prediction for key, prediction in too_large.items() if key not in fitting), key=_bytes)
+    for family in families(job, cluster, overlap):
+        fastest = inf
+        for candidate in family:
+            tried += 1
+            if tried > MAX_LAYOUTS:
+                raise ValueError(f"gpus {cluster.gpus} allow more than {MAX_LAYOUTS} layouts; use fewer GPUs")
+            prediction = predict_job(candidate, cluster, constants)
+            if prediction.iteration_s > ranking.cutoff_s:
+                if prediction.iteration_s > fastest:
+                    break
+                fastest = prediction.iteration_s
+                continue
+            if not prediction.fits:
+                prediction = _lightest(candidate, cluster, constants, has_offload=job.offloads_activations)
+            ranking.add(prediction)
+            if not prediction.fits or prediction.iteration_s > _RISEN * fastest:
+                break
+            fastest = min(fastest, prediction.iteration_s)
+    by_time, by_size = ranking.fitting(), ranking.too_large()
     return Search(
         [
             Layout(prediction, why_slower(prediction, by_time[0]) if index else "")
@@ -99,119 +102,99 @@ def search(
     )
 
 
-def candidates(job: Job, cluster: Cluster, overlap: OverlapOf | None = None) -> Iterator[Job]:
-    """Generate layouts that use all GPUs of the cluster, without recomputation."""
-    overlap = overlap or _overlap_of(job)
-    gpus, model = cluster.gpus, job.model
-    for tensor in _divisors(gpus):
-        # Tensor parallel ranks on several nodes would wait for the network in every layer.
-        if cluster.gpus_per_node % tensor or model.num_heads % tensor or (model.num_kv_heads or tensor) % tensor:
-            continue
-        for context in _context_sizes(job, gpus // tensor):
-            for pipeline in _divisors(gpus // (tensor * context)):
-                replicas = gpus // (tensor * pipeline * context)
-                if pipeline > model.num_layers or job.global_batch_size % replicas:
-                    continue
-                split = replace(
-                    job,
-                    tensor_parallel=tensor,
-                    pipeline_parallel=pipeline,
-                    data_parallel=replicas,
-                    context_parallel=context,
-                    expert_parallel=1,
-                    expert_tensor_parallel=1,
-                    shard_ranks=None,
-                    recomputed_layers=None,
-                    first_stage_layers=None,
-                    last_stage_layers=None,
-                    offloads_activations=False,
-                    recompute="none",
-                    sequence_parallel=tensor > 1,
-                    reshards_after_forward=pipeline == 1,
-                )
-                for experts in _expert_sizes(split, cluster):
-                    yield from _batches(replace(split, expert_parallel=experts), overlap)
+class _Ranking:
+    """The best layout of each split; a layout slower than `cutoff_s` cannot be listed."""
+
+    def __init__(self, listed: int) -> None:
+        self._listed = listed
+        self._fitting: list[Prediction] = []
+        self._fastest: dict[tuple[int, ...], float] = {}
+        self._smallest: dict[tuple[int, ...], Prediction] = {}
+        self.cutoff_s = inf
+
+    def add(self, prediction: Prediction) -> None:
+        key, seconds = _split(prediction), prediction.iteration_s
+        if not prediction.fits:
+            if key not in self._smallest or prediction.memory_bytes < self._smallest[key].memory_bytes:
+                self._smallest[key] = prediction
+            return
+        self._fitting.append(prediction)
+        if seconds < self._fastest.get(key, inf):
+            self._fastest[key] = seconds
+            if len(self._fastest) >= self._listed:
+                self.cutoff_s = sorted(self._fastest.values())[self._listed - 1]
+
+    def fitting(self) -> list[Prediction]:
+        """Return the fastest layout of each split, fastest first, and others if these are too few."""
+        best: dict[tuple[int, ...], Prediction] = {}
+        others = []
+        for prediction in sorted(self._fitting, key=_seconds):
+            if best.setdefault(_split(prediction), prediction) is not prediction:
+                others.append(prediction)
+        return sorted([*best.values(), *others[: max(0, self._listed - len(best))]], key=_seconds)
+
+    def too_large(self) -> list[Prediction]:
+        """Return the smallest layout of each split of which none fits, smallest first."""
+        return sorted((entry for key, entry in self._smallest.items() if key not in self._fastest), key=_bytes)
 
 
-def _context_sizes(job: Job, ranks: int) -> Iterator[int]:
-    """Generate context parallel sizes that leave each rank a part of the sequence worth exchanging."""
-    yield 1
-    size = 2
-    while ranks % size == 0 and job.model.sequence_length // size >= _SHORTEST_PART:
-        yield size
-        size *= 2
+def _split(prediction: Prediction) -> tuple[int, ...]:
+    """Return what makes layouts different in kind; the others differ in micro batch and schedule."""
+    layout = prediction.job
+    return (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.data_parallel,
+        layout.context_parallel,
+        layout.expert_parallel,
+        layout.expert_tensor_parallel,
+        layout.zero_stage,
+        layout.shards,
+    )
 
 
-def _expert_sizes(job: Job, cluster: Cluster) -> Iterator[int]:
-    """Generate expert parallel sizes: powers of two within a domain, and one that spans domains."""
-    experts, ranks = job.model.num_experts, job.tensor_parallel * job.replicas
-    size = 1
-    while experts > 1 and experts % size == 0 and ranks % size == 0 and size <= 2 * cluster.domain:
-        if size > 1 or ranks == 1 or experts <= _FEW_EXPERTS:
-            yield size
-        size *= 2
-    if experts == 1:
-        yield 1
+def _lightest(job: Job, cluster: Cluster, calibration: Calibration, *, has_offload: bool) -> Prediction:
+    """Predict a job with the least recomputation that fits, with full recomputation if none fits.
 
-
-def _overlap_of(job: Job) -> OverlapOf:
-    """Return the overlap of a job for all of its layouts; FSDP gathers weights ahead of their use."""
-
-    def overlap(_schedule: Schedule, _chunks: int, zero: int) -> Overlap:
-        return Overlap(
-            overlaps_gradients=job.overlaps_gradients or zero == 3,
-            overlaps_tensor=job.overlaps_tensor,
-            overlaps_experts=job.overlaps_experts,
-            overlaps_pipeline=job.overlaps_pipeline,
-            has_cuda_graphs=job.has_cuda_graphs,
-        )
-
-    return overlap
-
-
-def _batches(job: Job, overlap: OverlapOf) -> Iterator[Job]:
-    """Generate the micro batch sizes, ZeRO stages and schedules of a split."""
-    share = job.global_batch_size // job.data_parallel
-    stages, layers = job.pipeline_parallel, job.model.num_layers
-    # ZeRO 3 gathers the weights for every micro batch: with tensor and pipeline parallelism ZeRO 1 is faster.
-    zero_stages = (1, 3) if job.tensor_parallel == stages == 1 else (1,)
-    for micro in _MICRO_BATCHES:
-        if share % micro or share // micro < stages:
-            continue
-        for zero in zero_stages if job.replicas > 1 else (0,):
-            layout = replace(
-                job,
-                micro_batch_size=micro,
-                zero_stage=zero,
-                schedule="1f1b",
-                virtual_stages=1,
-                copies_logits=zero == 3,
-                **overlap("1f1b", 1, zero),
-            )
-            yield layout
-            if stages == 1 or (share // micro) % stages:
-                continue
-            # With one layer less on the first and the last stage, embedding and logits count as layers.
-            even = layers + 2 if (layers + 2) % stages == 0 else layers
-            for chunks in _CHUNKS:
-                if even % (stages * chunks) == 0:
-                    settled = overlap("interleaved-1f1b", chunks, zero)
-                    yield replace(layout, schedule="interleaved-1f1b", virtual_stages=chunks, **settled)
-
-
-def with_lightest_recompute(job: Job, cluster: Cluster, calibration: Calibration) -> Job:
-    """Return the job with the least recomputation that fits, with full recomputation if none fits.
-
-    Between selective and full recomputation lies full recomputation of half of the layers.
+    Of several that fit, each the lightest of its kind, the fastest counts.
     """
+    options = _reduced(job, cluster, calibration, has_offload=has_offload)
+    return min((predict_job(option, cluster, calibration) for option in options), key=_seconds)
+
+
+def _reduced(job: Job, cluster: Cluster, calibration: Calibration, *, has_offload: bool) -> list[Job]:
+    """Return a job that does not fit with less memory: the lightest of each kind that fits, or all recomputed.
+
+    From light to heavy: norms and activation functions, everything in some layers, everything in all layers. Where
+    offloading helps, it is another way; for FSDP so is recomputing every second product, which torchtitan has.
+    """
+
+    def total(option: Job) -> float:
+        return memory(option, calibration.memory, cluster.domain).total_bytes
+
     capacity = cluster.device.memory_bytes * calibration.usable_share
-    half = -(-job.model.num_layers // (2 * job.pipeline_parallel))
-    options: tuple[tuple[Recompute, int | None], ...] = (("none", None), ("selective", None), ("full", half))
-    for recompute, layers in options:
-        candidate = replace(job, recompute=recompute, recomputed_layers=layers)
-        if memory(candidate, calibration.memory, cluster.domain).total_bytes <= capacity:
-            return candidate
-    return replace(job, recompute="full", recomputed_layers=None)
+    selective, full = (replace(job, recompute=kind, recomputed_layers=None) for kind in _RECOMPUTES)
+    if total(selective) <= capacity:
+        return [selective]
+    others = [option for option in _other_ways(job, has_offload=has_offload) if total(option) <= capacity]
+    if total(full) > capacity:
+        return others or [full]
+    low, high = 0, -(-job.model.num_layers // job.pipeline_parallel)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if total(replace(full, recomputed_layers=middle)) <= capacity:
+            high = middle
+        else:
+            low = middle
+    partly = replace(full, recomputed_layers=high)
+    return [*others, partly if total(partly) <= capacity else full]
+
+
+def _other_ways(job: Job, *, has_offload: bool) -> Iterator[Job]:
+    if has_offload:
+        yield replace(job, offloads_activations=True)
+    if job.zero_stage == 3:
+        yield replace(job, recompute="operations")
 
 
 def why_slower(slower: Prediction, best: Prediction) -> str:
@@ -236,8 +219,3 @@ def _seconds(prediction: Prediction) -> float:
 
 def _bytes(prediction: Prediction) -> float:
     return prediction.memory_bytes
-
-
-def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})

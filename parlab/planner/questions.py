@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from .budget import Budget, budget
 from .calibration import Calibration, default_for
+from .candidates import OverlapOf, families
 from .cluster import Cluster, with_gpus
-from .layouts import Layout, OverlapOf, candidates, search
+from .layouts import Layout, search
 from .memory import memory
 from .workload import Job, Model
 
@@ -44,7 +45,7 @@ def fits_somehow(job: Job, cluster: Cluster, calibration: Calibration | None = N
     return any(
         memory(replace(layout, recompute="full", recomputed_layers=None), constants.memory, cluster.domain).total_bytes
         <= capacity
-        for layout in candidates(divisible, cluster)
+        for layout in (family[0] for family in families(divisible, cluster) if family[0].schedule == "1f1b")
     )
 
 
@@ -106,7 +107,7 @@ def trade_off(
     """
     sizes = []
     for nodes in node_counts:
-        layouts = search(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration, overlap).fitting
+        layouts = search(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration, overlap, 1).fitting
         best = layouts[0] if layouts else None
         sizes.append(Size(nodes, best, budget(best.prediction, tokens, price_per_gpu_hour) if best else None))
     return sizes

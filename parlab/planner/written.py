@@ -89,11 +89,18 @@ class WrittenLayout(_Part):
     data_parallel: int
     context_parallel: int
     expert_parallel: int
+    expert_tensor_parallel: int
     schedule: str
     chunks: int
     zero: int
+    shard_ranks: int | None
+    """Ranks over which ZeRO partitions (HSDP); None: all replicas."""
+    reshard_after_forward: bool
     micro_batch: int
     recompute: str
+    recomputed_layers: int | None
+    """Layers of each stage that recompute; None: all."""
+    offload_activations: bool
     iteration_s: float | None
     """None if it does not fit."""
     memory_bytes: float
@@ -214,11 +221,16 @@ def _layout(layout: Layout) -> WrittenLayout:
         data_parallel=job.data_parallel,
         context_parallel=job.context_parallel,
         expert_parallel=job.expert_parallel,
+        expert_tensor_parallel=job.expert_tensor_parallel,
         schedule=job.schedule,
         chunks=job.virtual_stages,
         zero=job.zero_stage,
+        shard_ranks=job.shard_ranks,
+        reshard_after_forward=job.reshards_after_forward,
         micro_batch=job.micro_batch_size,
         recompute=job.recompute,
+        recomputed_layers=job.recomputed_layers,
+        offload_activations=job.offloads_activations,
         iteration_s=prediction.iteration_s if prediction.fits else None,
         memory_bytes=prediction.memory_bytes,
         fits=prediction.fits,

@@ -34,6 +34,7 @@ from parlab.planner.layouts import Layout
 from parlab.planner.presets import PRESETS, Preset, preset, usual_question
 from parlab.planner.refusals import refusals
 from parlab.planner.request import PlanRequest
+from parlab.planner.workload import Job
 from runners.config import digest
 
 from .figures import csv_response, json_response
@@ -130,7 +131,12 @@ def plan_search(request: HttpRequest) -> HttpResponse:
         "answer": result,
         "prediction": plan_query.outline and plan_query.outline.prediction,
         "layouts": [
-            (layout, _own_warnings(layout, plan_query.outline), _query_with(request, layout_fields(layout.job)))
+            (
+                layout,
+                partition_text(layout.job),
+                _own_warnings(layout, plan_query.outline),
+                _query_with(request, layout_fields(layout.job)),
+            )
             for layout in layouts[:MAX_LAYOUTS]
         ],
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
@@ -233,11 +239,27 @@ def layout_text(layout: Layout) -> str:
     job = layout.job
     parts = [f"TP {job.tensor_parallel}", f"PP {job.pipeline_parallel}", f"DP {job.data_parallel}"]
     parts += [f"CP {job.context_parallel}"] if job.context_parallel > 1 else []
-    parts += [f"EP {job.expert_parallel}"] if job.expert_parallel > 1 else []
+    parts += [experts_text(job)] if job.model.num_experts > 1 else []
     parts.append(f"micro batch {job.micro_batch_size}")
     if job.pipeline_parallel > 1:
         parts.append(job.schedule + (f" in {job.virtual_stages} chunks" if job.virtual_stages > 1 else ""))
-    return ", ".join([*parts, f"ZeRO {job.zero_stage}", f"recompute {job.recompute}"])
+    parts.append(f"{partition_text(job)}, recompute {job.recompute}")
+    parts += [f"in {job.recomputed_layers} layers per stage"] if job.recomputed_layers else []
+    return ", ".join([*parts, "activations offloaded"] if job.offloads_activations else parts)
+
+
+def experts_text(job: Job) -> str:
+    """Return the expert parallel sizes of a layout."""
+    shared = f" × ETP {job.expert_tensor_parallel}" if job.expert_tensor_parallel > 1 else ""
+    return f"EP {job.expert_parallel}{shared}"
+
+
+def partition_text(job: Job) -> str:
+    """Return what the replicas of a layout partition: the ZeRO stage, or FSDP and HSDP."""
+    if job.zero_stage < 3:
+        return f"ZeRO {job.zero_stage}"
+    name = f"HSDP over {job.shard_ranks}" if job.shard_ranks else "FSDP"
+    return name if job.reshards_after_forward else f"{name}, weights kept"
 
 
 def _points(request: HttpRequest) -> tuple[list[SizePoint], PlanQuery]:
