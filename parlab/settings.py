@@ -266,6 +266,8 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 0
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Otherwise a worker ends when Redis refuses a write, as it does while its disk is full.
+CELERY_BROKER_CHANNEL_ERROR_RETRY = True
 # A page must not wait for an unavailable broker: beat sends again what could not be sent.
 CELERY_TASK_PUBLISH_RETRY = False
 CELERY_BROKER_TRANSPORT_OPTIONS = {

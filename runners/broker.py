@@ -120,6 +120,8 @@ class Broker:
             worker_enable_remote_control=False,
             broker_connection_retry_on_startup=True,
             broker_connection_max_retries=None,
+            # Otherwise the daemon ends when Redis refuses a write, as it does while its disk is full.
+            broker_channel_error_retry=True,
             # While Redis is unavailable sending fails at once; the sender retries.
             broker_transport_options={
                 "socket_connect_timeout": 2,

@@ -43,7 +43,13 @@ def database_url() -> str:
 
 
 @pytest.fixture
-def worker(broker: str, transactional_db: None, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def log(tmp_path: Path) -> Path:
+    """The file of what the worker says."""
+    return tmp_path / "worker.log"
+
+
+@pytest.fixture
+def worker(broker: str, transactional_db: None, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A real worker of the server on the database of the test."""
     environment = {
         **os.environ,
@@ -53,14 +59,14 @@ def worker(broker: str, transactional_db: None, tmp_path: Path) -> Iterator[subp
         "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
     }
     command = [sys.executable, "-m", "celery", "-A", "parlab.celery", "worker", "--pool=solo"]
-    with (tmp_path / "worker.log").open("wb") as log:
+    with log.open("wb") as file:
         process = subprocess.Popen(
-            [*command, "--queues=control,ingest,backlog"], cwd=PROJECT, env=environment, stdout=log, stderr=log
+            [*command, "--queues=control,ingest,backlog"], cwd=PROJECT, env=environment, stdout=file, stderr=file
         )
     yield process
     process.kill()
     process.wait()
-    print((tmp_path / "worker.log").read_text()[-8000:])
+    print(log.read_text()[-8000:])
 
 
 def beat(name: str, **fields: Any) -> dict[str, Any]:
@@ -96,6 +102,22 @@ def test_a_worker_survives_everything_and_keeps_a_sample(worker: subprocess.Pope
     assert rows.get(reason="larger than 8 MiB").size > 100_000_000
     assert all(len(row.sample) <= 3_000 for row in rows)
     wait_for(lambda: not client.hlen("unacked"), "all messages are acknowledged")
+
+
+def test_a_worker_waits_while_redis_refuses_to_write(worker: subprocess.Popen[bytes], broker: str, log: Path) -> None:
+    client: Any = redis.Redis.from_url(broker, socket_timeout=PATIENCE_S)
+
+    def serves(name: str) -> bool:
+        app.send_task(HEARTBEAT_TASK, args=[beat(name)], queue=CONTROL_QUEUE)
+        time.sleep(0.5)
+        return Node.objects.filter(name=name).exists()
+
+    wait_for(lambda: serves("gpu1"), "the worker is up")
+    client.config_set("min-replicas-to-write", 1)  # refuses like a Redis whose disk is full
+    wait_for(lambda: "NOREPLICAS" in log.read_text(), "the worker has noticed")
+    client.config_set("min-replicas-to-write", 0)
+    wait_for(lambda: serves("gpu2"), "it works again")
+    assert worker.poll() is None
 
 
 @pytest.mark.parametrize("name", JUNK)

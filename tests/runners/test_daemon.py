@@ -470,6 +470,19 @@ def test_a_cancel_file_decides_what_a_dead_supervisor_could_not_report(machine: 
     assert (report.state, report.reason) == ("cancelled", "cancelled by ada")
 
 
+def test_a_daemon_waits_while_redis_refuses_to_write(machine: NodeMachine, server: Server) -> None:
+    daemon = machine.start_daemon()
+    server.until(lambda: server.heartbeats, "the node is online")
+    client: Any = redis.Redis.from_url(server.url, socket_timeout=PATIENCE_S)
+    client.config_set("min-replicas-to-write", 1)  # refuses like a Redis whose disk is full
+    wait_for(lambda: "NOREPLICAS" in machine.log.read_text(), "the daemon has noticed")
+    client.config_set("min-replicas-to-write", 0)
+    machine.script(1, "print('still here')")
+    server.start(1)
+    assert server.end_of(1).state == "finished"
+    assert daemon.poll() is None
+
+
 def test_a_daemon_survives_everything_and_reports_what_it_refused(machine: NodeMachine, server: Server) -> None:
     daemon = machine.start_daemon()
     client: Any = redis.Redis.from_url(server.url, socket_timeout=PATIENCE_S)
