@@ -110,7 +110,7 @@ class Parser:
 
     def _complete(self, trial: Trial, bus: str) -> list[Record]:
         raw = (trial.duration or "", trial.algo or "", bus)
-        seconds, algo, busbw = (to_float(text) or 0.0 for text in raw)
+        seconds, algo, busbw = to_float(raw[0]) or 0.0, to_float(raw[1]) or 0.0, to_float(raw[2]) or 0.0
         if seconds <= 0.0 or algo <= 0.0 or busbw <= 0.0:
             return [unread(trial.line, "a block without finite numbers", " ".join(raw))]
         algo, busbw = algo * _GBPS, busbw * _GBPS
@@ -232,7 +232,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         # The averages of later versions have lines of bandwidths too.
         match = _BLOCK.match(raw) if not averages.open and len(raw) < 200 and "\r" not in raw else None
         if match:
-            yield from parser.block(number, match)
+            if records := parser.block(number, match):
+                yield from records
         else:
             for peeled in peel_line(number, raw):
                 yield from _other(parser, averages, peeled)

@@ -162,7 +162,8 @@ class Bars:
             values["elapsed_s"] = elapsed
         for record in self.cells.read(line, rank, None, cells.lstrip(", ")):
             fields, raw = _beside(fields, raw, record)
-            values = {**values, **record.values, **values}
+            for key, value in record.values.items():
+                values.setdefault(key, value)
         iteration = _count(at, si)
         if epoch is not None:
             self.first_epoch = epoch if self.first_epoch is None else min(self.first_epoch, epoch)

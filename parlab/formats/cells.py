@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from parlab.formats.quantities import LARGEST, normal, to_float
+from parlab.formats.quantities import LARGEST, floats, normal, to_float
 from parlab.formats.records import Field
 
 MAX_LAYOUTS = 32
@@ -82,7 +82,7 @@ class Layouts:
 def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
     """Convert matched texts to values in normal form; None if one of them is not a finite number."""
     try:
-        values = list(map(float, texts))
+        values = floats(texts)
     except ValueError:
         return None
     if not -LARGEST < sum(values) < LARGEST:

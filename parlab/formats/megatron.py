@@ -27,7 +27,7 @@ from parlab.formats.megatron_records import (
     timer_record,
     validation_field,
 )
-from parlab.formats.peel import peel_line
+from parlab.formats.peel import Line, peel_line
 from parlab.formats.quantities import normal, to_float
 from parlab.formats.records import Record, unread
 from parlab.formats.sniff import Signs
@@ -349,6 +349,29 @@ def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: s
     return None
 
 
+def _peeled(parser: Parser, peeled: Line, also: LineParser | None) -> Iterator[Record]:
+    """Read a line that may have had a prefix, or that belongs to lines before it."""
+    line, rank, time, text = peeled
+    if parser.wrapped:
+        records, text = parser.unwrap(rank, text)
+        for record in records:
+            yield from _with_rate(parser, record)
+        if not text:
+            return
+    if parser.block.record is not None and fast_range(parser.block.record, text):
+        return
+    if not parser.expects_lines and (fast := _fast(parser, line, rank, time, text)) is not None:
+        yield from parser.block.close()
+        yield from _with_rate(parser, fast)
+        return
+    records = parser.feed(line, rank, time, text)
+    if parser.rate is not None:
+        records = list(chain.from_iterable(_with_rate(parser, record) for record in records))
+    if also is not None and not records and not parser.expects_lines:
+        records = also.feed(line, rank, time, text)
+    yield from records
+
+
 def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Record]:
     """Read a log of Megatron-LM; yield launches, steps, timers, memory, validation and the end.
 
@@ -359,28 +382,13 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
         if parser.block.record is None and parser.dump is None and not parser.wrapped:
             record = _fast(parser, number, None, None, raw)
             if record is not None:
-                yield from _with_rate(parser, record)
-                continue
-        for line, rank, time, peeled in peel_line(number, raw):
-            text = peeled
-            if parser.wrapped:
-                records, text = parser.unwrap(rank, peeled)
-                for record in records:
+                if parser.rate is None:
+                    yield record
+                else:
                     yield from _with_rate(parser, record)
-                if not text:
-                    continue
-            if parser.block.record is not None and fast_range(parser.block.record, text):
                 continue
-            if not parser.expects_lines and (record := _fast(parser, line, rank, time, text)) is not None:
-                yield from parser.block.close()
-                yield from _with_rate(parser, record)
-                continue
-            records = parser.feed(line, rank, time, text)
-            if parser.rate is not None:
-                records = list(chain.from_iterable(_with_rate(parser, record) for record in records))
-            if also is not None and not records and not parser.expects_lines:
-                records = also.feed(line, rank, time, text)
-            yield from records
+        for peeled in peel_line(number, raw):
+            yield from _peeled(parser, peeled, also)
     yield from parser.finish()
     if also is not None:
         yield from also.finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from parlab.formats.cells import AVERAGE, SIZE, Cell, Layout, numbers
-from parlab.formats.quantities import GIB, LARGEST, MIB, field_for, normal, slug
+from parlab.formats.quantities import GIB, LARGEST, MIB, field_for, floats, normal, slug
 from parlab.formats.records import Field, Record
 
 _FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
@@ -95,7 +95,7 @@ def fast_timers(
     """Return the timers of a line with a known layout; None if one is not a number."""
     raw = match.groups()
     try:
-        values = [float(text) / 1000.0 for text in raw]
+        values = [value / 1000.0 for value in floats(raw)]
     except ValueError:
         return None
     if not -LARGEST < sum(values) < LARGEST:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from parlab.formats.peel import spliced
-from parlab.formats.quantities import LARGEST, factors, normal, to_float
+from parlab.formats.quantities import LARGEST, factors, floats, normal, to_float
 from parlab.formats.records import Field, Kind, Record
 from parlab.formats.rows import picker
 
@@ -78,12 +77,6 @@ class _Recipe(NamedTuple):
     has_time: bool
     fields: tuple[Field, ...]
     raw: tuple[tuple[str, int, str], ...]
-    low: None
-    # The usual case, in which all values are numbers with at most one factor and raw texts are tokens.
-    names: tuple[str, ...]
-    picked: Callable[[Sequence[str]], tuple[str, ...]] | None
-    scaled: tuple[tuple[int, float, float], ...]
-    shown: Callable[[Sequence[str]], tuple[str, ...]] | None
 
 
 Make = Callable[[Sequence[str], int, int | None, str | None], Record | None]
@@ -233,7 +226,9 @@ def _recipe(old: Record, new: Record, plain: tuple[str, ...], texts: tuple[str, 
     shown = [part for part in raw if part is not None]
     if len(good) < len(values) or len(shown) < len(raw) or place == _UNKNOWN or rank == _UNKNOWN or not known_time:
         return None
-    return _compiled(new, tuple(good), tuple(shown), place, rank, time)
+    return _Recipe(
+        new.kind, tuple(good), place, rank, new.rank == _RANK, time, new.time == _TIME, new.fields, tuple(shown)
+    )  # fmt: skip
 
 
 def _is_plain(old: Record, new: Record) -> bool:
@@ -246,23 +241,6 @@ def _is_plain(old: Record, new: Record) -> bool:
 
 
 _UNKNOWN = -2
-
-
-def _compiled(
-    new: Record, values: tuple[_Value, ...], raw: tuple[tuple[str, int, str], ...],
-    iteration: int | None, rank: int | None, time: int | None,
-) -> _Recipe:  # fmt: skip
-    simple = all(value.token >= 0 and len(value.factors) <= 1 and not value.addend for value in values)
-    tokens = [value.token for value in values]
-    plain_raw = all(not before and not behind for before, _, behind in raw)
-    scaled = tuple((at, *factors(value.factors[0])) for at, value in enumerate(values) if value.factors and simple)
-    return _Recipe(
-        new.kind, values, iteration, rank, new.rank == _RANK, time, new.time == _TIME, new.fields, raw, None,
-        tuple(value.name for value in values),
-        picker(tokens) if simple and values else None,
-        scaled,
-        picker([token for _, token, _ in raw]) if plain_raw and raw else None,
-    )  # fmt: skip
 
 
 def _place(new: int | None, old: int | None, texts: tuple[str, ...]) -> int | None:
@@ -301,21 +279,32 @@ def _raw(old: str, new: str, plain: tuple[str, ...], texts: tuple[str, ...]) -> 
     return None
 
 
+def _shown(parts: Sequence[tuple[str, int, str]]) -> Callable[[Sequence[str]], tuple[str, ...]]:
+    """Return the function that makes the printed texts of a record from the tokens of its line."""
+    if all(not before and not behind for before, _, behind in parts):
+        return picker([token for _, token, _ in parts])
+    return lambda texts: tuple([f"{before}{texts[index]}{behind}" for before, index, behind in parts])
+
+
 def _make(recipe: _Recipe) -> Make:
     """Return the function that makes the record of a line from its tokens.
 
     It returns None if one of the tokens is not a number for the reader.
     """
-    kind, _, place, speaker, has_rank, stamp, has_time, fields, parts, _, names, picked, scaled, shown = recipe
-    if picked is None or (parts and shown is None):
-        return partial(_record, recipe)
+    kind, values, place, speaker, has_rank, stamp, has_time, fields, parts = recipe
+    names = [value.name for value in values]
+    picked = picker([value.token for value in values if value.token >= 0])
+    shown = _shown(parts)
     # Values are mostly shown as they are printed.
-    is_same = [part[1] for part in parts] == [value.token for value in recipe.values]
+    is_same = parts == tuple(("", value.token, "") for value in values)
+    constants = [(at, value.constant) for at, value in enumerate(values) if value.token < 0]
+    scaled = [(at, *factors(factor)) for at, value in enumerate(values) for factor in value.factors]
+    raised = [(at, value.addend) for at, value in enumerate(values) if value.addend]
 
     def make(texts: Sequence[str], line: int, rank: int | None, time: str | None) -> Record | None:
         own = picked(texts)
         try:
-            numbers = [*map(float, own)]
+            numbers = floats(own)
             iteration = None if place is None else int(texts[place])
             own_rank = rank if has_rank else None if speaker is None else int(texts[speaker])
         except ValueError:  # grouped digits
@@ -324,9 +313,13 @@ def _make(recipe: _Recipe) -> Make:
             return None
         if (iteration is not None and iteration < 0) or (own_rank is not None and own_rank < 0):
             return None
+        for at, constant in constants:
+            numbers.insert(at, constant)
         for at, multiplier, divisor in scaled:
             numbers[at] = numbers[at] * multiplier / divisor
-        raw = own if is_same else shown(texts) if shown is not None else ()
+        for at, addend in raised:
+            numbers[at] += addend
+        raw = own if is_same else shown(texts)
         return Record(kind, line, dict(zip(names, numbers)), iteration, own_rank,  # noqa: B905 - the hot loop
                       time if has_time else None if stamp is None else texts[stamp], fields, raw)  # fmt: skip
 

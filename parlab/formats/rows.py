@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from parlab.formats.quantities import LARGEST, factors
+from parlab.formats.quantities import LARGEST, factors, floats
 from parlab.formats.records import Field
 
 
@@ -32,13 +32,17 @@ class Columns:
         """Return values by name and printed texts; None if a text may not be a plain finite number."""
         raw = self.pick(texts)
         try:
-            numbers = list(map(float, raw))
+            numbers = floats(raw)
         except ValueError:
             return None
         # Python also takes 1_000 and digits of other scripts for numbers.
         joined = "".join(raw)
         if not -LARGEST < sum(numbers) < LARGEST or "_" in joined or not joined.isascii():
             return None
+        return self.named(numbers), raw
+
+    def named(self, numbers: list[float]) -> dict[str, float]:
+        """Return the numbers of a row, which change their unit, by name."""
         for at, multiplier, divisor in self.scaled:
             numbers[at] = numbers[at] * multiplier / divisor
-        return dict(zip(self.names, numbers)), raw  # noqa: B905 - as many names as numbers, and this is a hot loop
+        return dict(zip(self.names, numbers))  # noqa: B905 - as many names as numbers, and this is a hot loop

@@ -84,9 +84,11 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
                 width = len(runs.columns)
                 yield unread(first, f"a row of {len(cells)} cells under a header of {width} columns", cells[0])
         else:
-            for record in runs.read(first, cells):
-                record.until = last
-                yield record
+            records = runs.read(first, cells)
+            if first != last:
+                for record in records:
+                    record.until = last
+            yield from records
 
 
 def _column(name: str) -> Column:
@@ -94,6 +96,7 @@ def _column(name: str) -> Column:
 
 
 _BLANK = frozenset({"", "-"})
+_ABOUT = ("Name", "State")
 # Combinations of filled columns; the runs of a sweep share a few.
 MAX_PATTERNS = 256
 
@@ -107,10 +110,11 @@ class Filled:
             for at, (column, is_blank) in enumerate(zip(columns, blank, strict=True))
             if not is_blank and column.name
         ]
-        settings = [(at, column.name) for at, column in filled if column.field is None]
+        plain = [(at, column) for at, column in filled if column.field is None]
+        settings = [(at, column.name) for at, column in plain if column.name not in _ABOUT]
         self.names = [name for _, name in settings]
         self.settings = picker([at for at, _ in settings])
-        standard = [at for at, column in filled if column.field is None and column.is_setting]
+        standard = [at for at, column in plain if column.is_setting]
         self.standard_names = [columns[at].name for at in standard]
         self.standard = picker(standard)
         metrics = [(at, column.field, column.is_held_out) for at, column in filled if column.field is not None]
@@ -149,6 +153,8 @@ class Runs:
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = columns
         self.patterns: dict[tuple[bool, ...], Filled] = {}
+        names = [column.name for column in columns]
+        self.name, self.state = (names.index(name) if name in names else None for name in _ABOUT)
 
     def read(self, line: int, row: Sequence[str]) -> list[Record]:
         """Return heading, launch, figures and end of one run."""
@@ -161,7 +167,8 @@ class Runs:
                 self.patterns[blank] = filled
         settings = dict(zip(filled.names, map(_typed, filled.settings(cells)), strict=True))
         standard = tuple(zip(filled.standard_names, map(_typed, filled.standard(cells)), strict=True))
-        state, name = str(settings.pop("State", "")), str(settings.pop("Name", ""))
+        name = "" if self.name is None or blank[self.name] else cells[self.name]
+        state = "" if self.state is None else cells[self.state]
         settings.update(_normal_settings(standard))
         settings["run_name"] = name[:200]
         return [

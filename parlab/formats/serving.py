@@ -44,6 +44,7 @@ _KIND = re.compile(
 )
 MAX_ROWS = 2_000
 MAX_COLUMNS = 200
+BEYOND = f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns"
 
 
 @lru_cache(maxsize=1024)
@@ -72,6 +73,8 @@ class Results:
         self.columns: dict[str, None] = {}
         self.line = 0
         self.is_open = False
+        self.labels: dict[str, tuple[str, str, str]] = {}
+        """What stands before the colon of a row -> name, unit and column."""
 
     def add(self, line: int, label: str, text: str) -> bool:
         """Add a value to the current benchmark; return False beyond the limits."""
@@ -101,6 +104,9 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     results, statistics = Results(), inference.StatisticsTable()
     for line, rank, time, printed in peel(lines):
         text = printed[:500].rstrip()
+        if statistics.title is None and (again := _repeated(results, line, text)) is not None:
+            yield again
+            continue
         in_table = statistics.feed(line, text)
         if in_table is not None:
             yield from in_table
@@ -138,13 +144,29 @@ def _rates(results: Results, line: int, match: re.Match[str], text: str) -> Iter
             yield _figure(line, name, name.rpartition("(")[2].rstrip(")"), number, text)
 
 
+def _repeated(results: Results, line: int, text: str) -> Record | None:
+    """Read a row whose label an earlier row had; None for any other line."""
+    head, _, tail = text.partition(":")
+    label = results.labels.get(head)
+    value = tail.strip() if label else ""
+    number = to_float(value) if value else None
+    if label is None or number is None:
+        return None
+    name, unit, column = label
+    if not results.add(line, column, value):
+        return unread(line, BEYOND, text)
+    return _figure(line, name, unit, number, text.strip())
+
+
 def _row(results: Results, line: int, match: re.Match[str], text: str) -> Record | None:
     """Add a row to the current benchmark and return its figure."""
     name, in_brackets, value, after = match.groups()
     number, unit = to_float(value), in_brackets or after or ""
     label = name if in_brackets or not unit else f"{name} ({unit})"
     if not results.add(line, label, value):
-        return unread(line, f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns", text)
+        return unread(line, BEYOND, text)
+    if not after and len(results.labels) < MAX_COLUMNS:
+        results.labels[text.partition(":")[0]] = name, unit, label
     if number is not None:
         return _figure(line, name, unit, number, text.strip())
     # An unlimited request rate is a setting, which the table has.

@@ -24,6 +24,7 @@ from parlab.formats.quantities import normal, slug, to_float, unit_of
 from parlab.formats.ranklines import Clock
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
+from parlab.formats.rows import Columns
 from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
 from parlab.formats.trainer_settings import trainer_setting
@@ -33,6 +34,7 @@ _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_upda
 MAX_FIELDS = 4_096
 LARGEST_WHOLE = 2**53
 _MAX_ENTRIES = 200
+_MAX_BLOCKS = 64
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
     r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
@@ -77,6 +79,8 @@ class Dialect:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
         parser = Parser(self)
         for number, line in enumerate(lines, 1):
+            if parser.block is not None and parser.block_cell(line):
+                continue
             if parser.dictionary or line.startswith("{'"):
                 yield from parser.pretty(number, line)
                 continue
@@ -110,6 +114,8 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
+        self.blocks: dict[tuple[str, ...], Columns] = {}
+        """Keys of a block -> the columns of its step."""
         self.fields: dict[tuple[str, str], Field] = {}
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
@@ -146,9 +152,7 @@ class Parser:
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
-        if self.block is not None and (cell := _BLOCK_CELL.match(text[:400])):
-            own = self.held_out if cell["side"] in ("Eval", "Validation") else self.cells
-            own.append(Pair(cell["key"] or cell["name"], cell["value"], "", to_float(cell["value"])))
+        if self.block is not None and self.block_cell(text):
             return []
         if self.block is None and self._is_plain(text):
             return self._ahead(self._read(line, rank, time, text))
@@ -161,6 +165,16 @@ class Parser:
         if bar is not None:
             return records + bar
         return records + self._ahead(self._read(line, rank, time, text))
+
+    def block_cell(self, text: str) -> bool:
+        """Keep a cell of the current block; return False for any other line."""
+        cell = _BLOCK_CELL.match(text[:400])
+        if cell is None:
+            return False
+        side, key, name, value = cell.groups()
+        own = self.held_out if side is not None and side != "Train" else self.cells
+        own.append(Pair(key or name, value, "", to_float(value)))
+        return True
 
     @staticmethod
     def _is_plain(text: str) -> bool:
@@ -208,11 +222,28 @@ class Parser:
         cells, held_out, self.cells, self.held_out = self.cells, self.held_out, [], []
         total = int(head["total"]) if head["total"] else None
         iteration = int(head["at"])
-        records = self._records(line, None, None, cells, iteration, total) if cells else []
+        records = self._block_step(line, cells, iteration, total) if cells else []
         if held_out:
             records += self._validation(line, None, held_out, iteration)
         for record in records:
             record.until = line + len(cells) + len(held_out)
+        return records
+
+    def _block_step(self, line: int, cells: list[Pair], iteration: int, total: int | None) -> list[Record]:
+        """Return the step of a block: at once if an earlier block had the same keys and one record."""
+        keys = tuple([cell.key for cell in cells])
+        columns = self.blocks.get(keys)
+        numbers = [cell.value for cell in cells if cell.value is not None]
+        if columns is not None and len(numbers) == len(cells):
+            values, raw = columns.named(numbers), tuple([cell.text for cell in cells])
+            if total is not None and total >= iteration:
+                values["total_iterations"] = float(total)
+            return [Record("step", line, values, iteration, None, None, columns.fields, raw)]
+        records = self._records(line, None, None, cells, iteration, total)
+        if len(records) == 1 and len(self.blocks) < _MAX_BLOCKS and not _depends_on_digits(records[0].fields):
+            places = range(len(cells))
+            if len({field.name for field in records[0].fields}) == len(places) == len(records[0].fields):
+                self.blocks[keys] = Columns(places, records[0].fields)
         return records
 
     def finish(self) -> list[Record]:
@@ -371,6 +402,13 @@ def _is_unitless_memory(field: Field, cell: Pair) -> bool:
         and not cell.unit
         and "bytes" not in cell.key.lower()
         and (len(cell.text) < 7 or not cell.text.isdigit())
+    )
+
+
+def _depends_on_digits(fields: tuple[Field, ...]) -> bool:
+    """Return whether the name of a field follows from the digits of its number: memory without unit, whole rates."""
+    return any(
+        field.name == "steps_per_s" or (field.name.endswith("_bytes") and field.scale == 1.0) for field in fields
     )
 
 
