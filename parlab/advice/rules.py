@@ -24,6 +24,9 @@ SMALLEST_GAIN = 0.02
 SPREADS = {"micro_batch": 0.11, "schedule": 0.07, "layout": 0.15, "recompute": 0.15, "zero": 0.15, "wire": 0.15}
 """Error that 80 % of the advised changes of a kind stay within, in shares of the step time (`make bench`). The
 published sweeps vary neither recomputation nor ZeRO nor the wire alone: those have the widest of the others."""
+CERTAIN = 2.5
+"""A change has to save this many times what it adds to other terms: a larger bubble for faster kernels, for example.
+Otherwise a small error of one side turns the sign of the gain."""
 _COMPUTE = ("ideal", "matrix_rate", "kernels", "compute", "recompute")
 """Terms of the waterfall that the planner's compute describes; its other parts are a term each."""
 _PARTS = ("compute_s", "bubble_s", "tensor_s", "context_s", "pipeline_s", "data_s", "expert_s", "optimizer_s")
@@ -71,6 +74,8 @@ def _changes(case: Case, job: Job, cluster: Cluster) -> list[Advice]:
             continue
         if not after.fits:
             continue
+        if not is_certain(case.waterfall, before.parts, after.parts):
+            continue
         gain = gain_of(case.waterfall, before.parts, after.parts)
         spread = SPREADS[neighbour.kind]
         part = _part(case.waterfall, neighbour.kind, before.parts, after.parts)
@@ -101,13 +106,25 @@ def _best_by_kind(changes: Iterable[Advice]) -> list[Advice]:
 
 def gain_of(waterfall: Waterfall, before: Timing, after: Timing) -> float:
     """Return the share of the measured step that a change saves; negative if it makes the step longer."""
-    total_s, saved_s = waterfall.total_s, 0.0
-    scale = total_s / before.total_s
     if not _is_measured(waterfall):
         return 1 - after.total_s / before.total_s
-    for part in _PARTS:
-        saved_s += _saved_s(waterfall, part, getattr(before, part), getattr(after, part), scale)
+    total_s, scale = waterfall.total_s, waterfall.total_s / before.total_s
+    saved_s = sum(_saved_s(waterfall, part, getattr(before, part), getattr(after, part), scale) for part in _PARTS)
     return saved_s / total_s if total_s else 0.0
+
+
+def is_certain(waterfall: Waterfall | None, before: Timing, after: Timing) -> bool:
+    """Return whether a change saves CERTAIN times what it adds; without measured terms by the planner's parts."""
+    is_measured, changes = waterfall is not None and _is_measured(waterfall), []
+    for part in _PARTS:
+        before_s, after_s = getattr(before, part), getattr(after, part)
+        if waterfall is not None and is_measured:
+            scale = waterfall.total_s / before.total_s
+            changes.append(_saved_s(waterfall, part, before_s, after_s, scale))
+        else:
+            changes.append(before_s - after_s)
+    saved_s = sum(seconds for seconds in changes if seconds > 0)
+    return saved_s >= CERTAIN * -sum(seconds for seconds in changes if seconds < 0)
 
 
 def _terms(part: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from parlab.planner import Cluster, Job, predict_job
 
-from .rules import SMALLEST_GAIN, SPREADS
+from .rules import SMALLEST_GAIN, SPREADS, is_certain
 
 CLEAR = 0.05
 """A realised gain or loss above this share counts for the sign; less is noise."""
@@ -22,6 +22,8 @@ class Outcome(NamedTuple):
     kind: str
     predicted: float
     realised: float
+    is_certain: bool = True
+    """Whether the change saves clearly more than it adds, so that it would be advised."""
 
     @property
     def is_clear(self) -> bool:
@@ -105,15 +107,16 @@ def replay(measurements: Sequence[Measurement]) -> Replay:
     for measurement in measurements:
         sweeps.setdefault(measurement.sweep, []).append(measurement)
     for name, members in sweeps.items():
-        seconds = [predict_job(member.job, member.cluster).iteration_s for member in members]
+        predictions = [predict_job(member.job, member.cluster) for member in members]
         by_start: dict[int, list[Outcome]] = {}
         for i, first in enumerate(members):
             for j, second in enumerate(members):
                 kind = change_of(first, second) if i != j else ""
                 if kind:
-                    predicted = 1 - seconds[j] / seconds[i]
+                    predicted = 1 - predictions[j].iteration_s / predictions[i].iteration_s
                     realised = 1 - second.iteration_s / first.iteration_s
-                    by_start.setdefault(i, []).append(Outcome(kind, predicted, realised))
+                    certain = is_certain(None, predictions[i].parts, predictions[j].parts)
+                    by_start.setdefault(i, []).append(Outcome(kind, predicted, realised, certain))
         outcomes += [outcome for chosen in by_start.values() for outcome in chosen]
         if by_start:
             wrong[name] = max(_wrong(neighbours) for neighbours in by_start.values())
@@ -129,7 +132,8 @@ def top(neighbours: Iterable[Outcome]) -> list[Outcome]:
     """Return the changes that a run would be advised first: of each kind the best, by the lower end of the interval."""
     best: dict[str, Outcome] = {}
     for outcome in neighbours:
-        if outcome.predicted >= SMALLEST_GAIN and outcome.predicted > best.get(outcome.kind, NOTHING).predicted:
+        is_advised = outcome.is_certain and outcome.predicted >= SMALLEST_GAIN
+        if is_advised and outcome.predicted > best.get(outcome.kind, NOTHING).predicted:
             best[outcome.kind] = outcome
     return sorted(best.values(), key=lambda outcome: -(outcome.predicted - SPREADS[outcome.kind]))[:TOP]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parlab.advice.looks import Reached
 from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
 from parlab.advice.neighbours import neighbours
-from parlab.advice.rules import Case, advise, gain_of
+from parlab.advice.rules import Case, advise, gain_of, is_certain
 from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
 from parlab.advice.simulated import Passes
 from parlab.advice.waterfall import Waterfall
@@ -149,6 +151,7 @@ def test_a_replay_judges_the_advice_that_a_run_would_get() -> None:
         Outcome("layout", 0.29, 0.2),  # a wider interval than that of a schedule
         Outcome("schedule", 0.25, -0.2),
         Outcome("zero", 0.01, -0.2),  # too small to be advised
+        Outcome("recompute", 0.40, -0.2, is_certain=False),  # saves little more than it adds
     ]
     assert [outcome.kind for outcome in top(outcomes)] == ["micro_batch", "schedule", "layout"]
 
@@ -176,3 +179,14 @@ def test_gathers_inside_the_passes_count_for_a_zero_stage() -> None:
     timers = {"forward-compute": by_rank(*[parts.total_s] * 8), "backward-compute": by_rank(*[2 * parts.total_s] * 8)}
     step = Step("Run 1", 3.1 * parts.total_s, 8, timers_of(timers), predicted=parts)
     assert "zero" in {row.kind for row in advise(Case(waterfall_of(step), job, A100))}
+
+
+def test_a_change_that_adds_nearly_as_much_as_it_saves_is_not_advised() -> None:
+    job = Job(MODEL, 64, 1, 1, 8, 1, has_flash_attention=True)
+    before = predict_job(job, A100).parts
+    cheaper = replace(before, compute_s=0.5 * before.compute_s)
+    dearer = replace(cheaper, bubble_s=before.bubble_s + 0.3 * before.compute_s)
+    for waterfall in (None, measured(job)):
+        assert is_certain(waterfall, before, cheaper)
+        assert not is_certain(waterfall, before, dearer)
+    assert gain_of(measured(job), before, dearer) > 0

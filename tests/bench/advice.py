@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from parlab.advice.rules import SMALLEST_GAIN
 from parlab.advice.score import CLEAR, Measurement, Replay, records, replay
 from parlab.planner.published import load
 from parlab.planner.rows import read
@@ -39,6 +40,9 @@ def advice_sign_right_pct(scale: Scale) -> Result:
         right = "-" if row.right_pct is None else f"{row.right_pct:.1f} %"
         print(f"{row.kind:<12} {row.tried:6} tried, {row.clear:6} clear, {right:>8} right, error {row.mean_error:.3f}")
     whole = rows[-1]
+    advised = [outcome for outcome in _replayed().outcomes if outcome.is_certain and outcome.predicted >= SMALLEST_GAIN]
+    for row in records(advised)[-1:]:
+        print(f"{'advised':<12} {row.tried:6} tried, {row.clear:6} clear, {row.right_pct or 0.0:.1f} % right")
     return Result(whole.right_pct or 0.0, "%", f"{whole.clear} changes above {CLEAR:.0%}", 1.0, 1)
 
 
