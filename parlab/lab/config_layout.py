@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
-from parlab.charts.format import field_title
+from parlab.charts.format import SPACE, field_title, field_value
 from runners.config import ENGINES, engine_of, field_names, sections, training_engine
 
 TITLES = {
@@ -67,6 +68,37 @@ def label_of(field: str) -> str:
     ending = next((ending for ending in ENDINGS if field.endswith(ending)), "")
     parts = field_title(field.removesuffix(ending)).split()
     return " ".join(_LABEL_PARTS.get(part.lower(), part) for part in parts)
+
+
+def value_label(field: str, value: object) -> str:
+    """Return a field with its value for the middle of a sentence: `micro batch size 2`, `delay 5 ms`."""
+    name = label_of(field)
+    if not (name[:2].isupper() or name.startswith("ZeRO")):
+        name = name[:1].lower() + name[1:]
+    # Of counts the name says what is counted.
+    unit = "" if value is None or field in UNITS else unit_of(field)
+    text = "unset" if value is None else field_value(value)
+    return f"{name} {text}{SPACE}{unit}" if unit else f"{name} {text}"
+
+
+def shown_label(label: str) -> str:
+    """Return the label of a run for people: `micro_batch_size 2, delay_ms 5` as `micro batch size 2, delay 5 ms`.
+
+    The stored label identifies the point in watches and filters; a part that begins with no field stays as it is.
+    """
+    return ", ".join(_shown_part(part) for part in label.split(", "))
+
+
+def _shown_part(part: str) -> str:
+    name, space, value = part.partition(" ")
+    field = _fields_by_name().get(name)
+    words = {"True": "yes", "False": "no"}.get(value, value)
+    return value_label(field, words) if field and space and " " not in value else part
+
+
+@cache
+def _fields_by_name() -> dict[str, str]:
+    return {name.rpartition(".")[2]: name for name in field_names()}
 
 
 def section_names() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from parlab.charts import device_map
 from parlab.charts.device_map import DeviceMap
 from parlab.charts.format import duration, significant
+from parlab.lab.config_layout import shown_label
 from parlab.lab.forms import ConfigForm
 from parlab.lab.models import Config, Run
 from parlab.lab.services.runs import launchable, point_label
@@ -94,7 +95,7 @@ def points_preview(points: Sequence[Point], data: Mapping[str, Any], runs: Mappi
 
 def _point_row(point: Point, runs: Mapping[str, Run], pools: Pools) -> PointRow:
     return PointRow(
-        point_label(point.values) or "the configuration itself",
+        shown_label(point_label(point.values)) or "the configuration itself",
         [str(problem) for problem in point.problems],
         runs.get(digest(point.values)),
         point.config.world_size if point.config else 0,

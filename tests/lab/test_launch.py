@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from parlab.lab import services
-from parlab.lab.models import Config, Experiment, Snapshot
+from parlab.lab.models import Config, Experiment, Run, Snapshot
 from runners.config import ConfigError
 from runners.protocol import RunState
 from tests.conftest import SMALL
@@ -77,3 +77,17 @@ def test_run_numbers_continue_across_versions(experiment: Experiment, config: Co
     services.config_launch(config=config, user=user)
     second = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
     assert [run.number for run in services.config_launch(config=second, user=user).created] == [6]
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ("schedule gpipe, micro_batch_size 2", "schedule gpipe, micro batch size 2"),
+        ("zero_stage unset, delay_ms 5, repeat 2", "ZeRO stage unset, delay 5\u202fms, repeat 2"),
+        ("v3, emulated", "v3, emulated"),
+        ("network delay 1ms, method theirs", "network delay 1ms, method theirs"),
+        ("", ""),
+    ],
+)
+def test_pages_name_the_fields_of_a_point_as_menus_do(stored: str, shown: str) -> None:
+    assert Run(label=stored).shown_label == shown

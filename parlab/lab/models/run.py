@@ -8,6 +8,7 @@ from django.db.models.functions import Cast, Coalesce, NullIf
 from django.urls import reverse
 from django.utils import timezone
 
+from parlab.lab.config_layout import shown_label
 from runners.config import engine_of, filled_fields
 from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
 
@@ -171,6 +172,11 @@ class Run(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("run", args=[self.experiment.slug, self.number])
+
+    @property
+    def shown_label(self) -> str:
+        """The label with the names of fields as pages show them."""
+        return shown_label(self.label)
 
     @property
     def has_printed_numbers(self) -> bool:

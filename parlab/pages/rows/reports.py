@@ -63,7 +63,7 @@ def _run_cells(
     ]
     return [
         Cell(f"#{run.number}", marks(RUN)),
-        Cell(run.label or DASH),
+        Cell(run.shown_label or DASH),
         Cell(", ".join([state, *run.marks])),
         *measured,
         *(Cell(quantity(measured_pct(run.summary, name), "%"), marks(column)) for column, (_, name) in shares.items()),

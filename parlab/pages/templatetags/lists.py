@@ -89,7 +89,9 @@ def _ended(row: RunLine) -> SafeString:
 
 CELLS: dict[str, Callable[[RunLine], SafeString]] = {
     "experiment": _experiment,
-    "label": lambda row: format_html('<td class="wide point"><span class="clamped">{}</span></td>', row.run.label),
+    "label": lambda row: format_html(
+        '<td class="wide point"><span class="clamped">{}</span></td>', row.run.shown_label
+    ),
     "state": _state,
     "engine": lambda row: _text(row.run.engine),
     "schedule": lambda row: _text(row.run.schedule),
@@ -154,8 +156,8 @@ def run_heading(line: TableRow, slug: str) -> SafeString:
     if run.origin != Run.Origin.MEASURED:
         parts.append(_origin(run.origin, run.get_origin_display()))
     if run.origin == Run.Origin.REPORTED and run.label:
-        label = Truncator(run.label).chars(40)
-        parts.append(format_html(' <span class="muted" title="{}">{}</span>', run.label, label))
+        label = Truncator(run.shown_label).chars(40)
+        parts.append(format_html(' <span class="muted" title="{}">{}</span>', run.shown_label, label))
     parts.append(_starred(marks))
     tag_url = reverse("experiments")
     parts += [format_html(' <a class="tag" href="{}?show=runs&amp;q=tag:{}">{}</a>', tag_url, t, t) for t in marks.tags]

@@ -106,9 +106,9 @@ def ahead(lead: Lead | None) -> SafeString:
     """How far the fastest run is ahead of the next: {% ahead row.lead %}."""
     if lead is None or lead.ahead is None or lead.second is None:
         return format_html('<span class="none" title="nothing to compare with">{}</span>', numbers.DASH)
-    title = f"than #{lead.second.number}, {lead.second.label}"
+    title = f"than #{lead.second.number}, {lead.second.shown_label}"
     if lead.is_tied:
-        return format_html('<span title="{}">equal</span>', f"to #{lead.second.number}, {lead.second.label}")
+        return format_html('<span title="{}">equal</span>', f"to #{lead.second.number}, {lead.second.shown_label}")
     if lead.ahead >= 2:
         return format_html('<span title="{}">{}\N{MULTIPLICATION SIGN}</span>', title, numbers.significant(lead.ahead))
     return format_html('<span title="{}">{} %</span>', title, numbers.significant(lead.percent))

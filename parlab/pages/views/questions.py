@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
+from parlab.lab.config_layout import shown_label
 from parlab.lab.models import Experiment, Finding
 from parlab.lab.services.runs import launchable, point_label
 from parlab.pages import answers
@@ -89,7 +90,7 @@ def _preview(kind: type[Question], form: Question) -> dict[str, Any]:
         return {"problems": form.errors.as_data(), "points": [], "checked": form}
     points = [launchable(point) for point in expand(form.data_of_config(), form.sweep())]
     rows = [
-        {"label": point_label(point.values) or _alone(point), "point": point, "ranks": _ranks(point)}
+        {"label": shown_label(point_label(point.values)) or _alone(point), "point": point, "ranks": _ranks(point)}
         for point in points[:POINTS_SHOWN]
     ]
     possible = [point for point in points if point.config is not None]
