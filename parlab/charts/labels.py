@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
@@ -14,6 +14,8 @@ MAX_LABELLED = 6
 """More lines than this have a legend."""
 MAX_LENGTH = 34
 """A longer name would leave too little room for the lines."""
+MAX_POINTS, MAX_POINT_LENGTH = 12, 48
+"""More series of a single point have a legend, also those with longer names; the names stand inside the plot."""
 LINE_END, BEST = "line end", "best"
 """Names of annotations; static/js/figures.js replaces the labels of narrow figures by a legend."""
 _CHARACTER_PX, _ROW_PX, _PLOT_PX = 6.4, 14.0, 280.0
@@ -29,26 +31,31 @@ class _End(NamedTuple):
 
 
 def label_ends(drawing: go.Figure) -> None:
-    """Write the names of up to MAX_LABELLED lines at their ends, and hide the legend."""
-    lines = _nameable(list(drawing.data))
-    if not lines:
+    """Write names at the ends of a few lines, or beside series of single points, and hide the legend."""
+    traces = list(drawing.data)
+    lines, points = _nameable(traces), _nameable_points(traces)
+    if not lines and not points:
         return
     is_log = drawing.layout.yaxis.type == "log"
-    low, high = _reach(list(drawing.data), is_log)
-    ends = sorted((_end(trace, low, high, is_log) for trace in lines), key=lambda end: end.height)
-    longest = max(len(str(trace.name)) for trace in lines)
-    drawing.update_layout(showlegend=False, margin={"r": 16 + math.ceil(_CHARACTER_PX * longest)})
+    low, high = _reach(traces, is_log)
+    ends = sorted((_end(trace, low, high, is_log) for trace in lines or points), key=lambda end: end.height)
+    longest = max(len(str(end.trace.name)) for end in ends)
+    drawing.update_layout(showlegend=False)
+    if lines:
+        drawing.update_layout(margin={"r": 16 + math.ceil(_CHARACTER_PX * longest)})
+    across = _across(drawing, traces)
     for end, shift in zip(ends, _shifts([end.height * _PLOT_PX for end in ends]), strict=True):
+        is_left = not lines and across(end.x) > 0.5
         drawing.add_annotation(
             name=LINE_END,
             x=math.log10(end.x) if drawing.layout.xaxis.type == "log" else end.x,
             y=math.log10(end.y) if is_log else end.y,
             text=end.trace.name,
             showarrow=False,
-            xanchor="left",
-            xshift=8,
+            xanchor="right" if is_left else "left",
+            xshift=-10 if is_left else 8,
             yshift=shift,
-            align="left",
+            align="right" if is_left else "left",
             font={"size": 12},
         )
 
@@ -60,6 +67,24 @@ def _nameable(traces: Sequence[Any]) -> list[Any]:
     others = [trace for trace in shown if trace not in lines and trace.name != "OOM"]
     fits = 1 < len(lines) <= MAX_LABELLED and max(len(str(trace.name)) for trace in lines) <= MAX_LENGTH
     return lines if fits and not others else []
+
+
+def _nameable_points(traces: Sequence[Any]) -> list[Any]:
+    """Return the series if all have a single point at a number, beside lines without markers; else nothing."""
+    shown = [trace for trace in traces if trace.showlegend is not False and trace.name]
+    points = [trace for trace in shown if trace.mode == "markers" and len(trace.x or ()) == 1]
+    others = [trace for trace in shown if trace not in points and trace.mode != "lines"]
+    fits = 1 < len(points) <= MAX_POINTS and max(len(str(trace.name)) for trace in points) <= MAX_POINT_LENGTH
+    has_numbers = all(isinstance(trace.x[0], int | float) for trace in points)
+    return shown if fits and has_numbers and not others else []
+
+
+def _across(drawing: go.Figure, traces: Sequence[Any]) -> Callable[[Any], float]:
+    """Return the function from x to its share of the width; 0 where x is no number."""
+    place = math.log10 if drawing.layout.xaxis.type == "log" else float
+    values = [place(x) for trace in traces for x in trace.x if isinstance(x, int | float)]
+    low, span = min(values, default=0.0), (max(values, default=1.0) - min(values, default=0.0)) or 1.0
+    return lambda x: (place(x) - low) / span if isinstance(x, int | float) else 0.0
 
 
 def _reach(traces: Sequence[Any], is_log: bool) -> tuple[float, float]:

@@ -6,7 +6,10 @@ Without `--url` it starts a demo of its own. The pictures lie in build/screensho
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +18,9 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from .conftest import PATIENCE_MS, SCREENSHOTS, copy_of_the_project, start_demo, stop_demo
+from tests.patience import PATIENCE_S
+
+from .conftest import PATIENCE_MS, PROJECT, SCREENSHOTS, copy_of_the_project, start_demo, stop_demo
 from .install import find_chromium
 
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
@@ -62,14 +67,70 @@ PAGES = {
     "names": "/experiments/four-ways-in/names/",
     "compared": "/compare/?runs=1,2,3,4,5,6&repeats=pooled",
     "study-new": "/tune/?config=1",
+    "question": "/questions/throughput/",
+    "experiment-new": "/experiments/slow-on-purpose/",
+    "experiment-advice": "/experiments/zero-stages-of-two-ranks/advice/",
+    "experiment-imported": "/experiments/autotuning-bert-base-with-deepspeed/",
+    "run-goodput": "/experiments/four-ways-in/runs/1/goodput/",
+    "run-traces": "/experiments/four-ways-in/runs/1/traces/",
+    "schedule": f"{PUBLISHED}runs/13/schedule/",
+    "runs-filtered": "/experiments/?show=runs&q=state:oom",
+    "nothing-matches": "/experiments/?q=state:lost",
+    "unknown-page": "/no-such-page/",
+    "admin": "/admin/",
+    "admin-experiments": "/admin/lab/experiment/",
 }
 """Name -> address in a fresh demo."""
 WITH_LINKS = {
     "report": ("/reports/", r"/reports/(?!new)[\w-]+/"),
+    "report-edit": ("/reports/gpipe-and-1f1b-on-a-slow-network/", r"/reports/[\w-]+/edit/"),
+    "report-version": ("/reports/gpipe-and-1f1b-on-a-slow-network/", r"/reports/[\w-]+/versions/\d+/"),
+    "shared": ("/reports/gpipe-and-1f1b-on-a-slow-network/versions/1/", r"/shared/[\w-]+/"),
     "watch": ("/watch/", r"/watch/\d+/"),
+    "alert": ("/watch/", r"/watch/\d+/alerts/\d+/"),
     "dashboard": ("/dashboards/", r"/dashboards/\d+/"),
+    "dashboard-edit": ("/dashboards/", r"/dashboards/\d+/"),
+    "study": ("/tune/", r"/tune/\d+/"),
+    "source": ("/experiments/megatron-bert-345m-on-1-to-128-a100/", r"/experiments/[\w-]+/sources/\d+/"),
+    "source-lines": (
+        "/experiments/megatron-bert-345m-on-1-to-128-a100/",
+        r"/experiments/[\w-]+/sources/\d+/lines/[\d-]+/",
+    ),
+    "snapshot": (f"{PUBLISHED}runs/13/", r"/experiments/[\w-]+/runs/13/snapshots/\d+/"),
+    "admin-configuration": (PUBLISHED, r"/admin/lab/config/\d+/change/"),
 }
-"""Name -> the list that links the page, and its address."""
+"""Name -> the page that links it, and its address."""
+ENDINGS = {"dashboard-edit": "edit/"}
+"""Name -> what follows the address of a link."""
+LOG = "".join(
+    f"iteration {n}/ 40 | elapsed time per iteration (ms): {900 + n}.5 | lm loss: 9.{n:02}E+00 |\n"
+    for n in range(1, 41)
+)
+FILL = """
+from datetime import timedelta
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+from parlab.lab.models import Config
+from parlab.tuner import services as tuner
+from parlab.watch import services as watches
+from parlab.watch.detecting import watch_detect
+from parlab.watch.models import Result
+user = User.objects.get(username="demo")
+config = Config.objects.filter(experiment__slug="zero-stages-of-two-ranks").latest("pk")
+watch = watches.watch_create(name="ZeRO on this machine", user=user, config=config)
+start = timezone.now() - timedelta(days=3)
+Result.objects.bulk_create(
+    Result(watch=watch, line=str(n), at=start + timedelta(minutes=n),
+           values={"step_time": 0.5 + 0.004 * (n * 37 % 11) / 11 + (0.08 if n >= 40 else 0)})
+    for n in range(60)
+)
+watch_detect(watch=watch)
+with transaction.atomic():
+    study = tuner.study_create(config=Config.objects.filter(experiment__slug="tune-bert-base").latest("pk"), user=user)
+    tuner.study_pause(study=study)
+"""
+"""Stores a watch with a noticed change and a paused study; a fresh demo has neither."""
 
 
 @contextmanager
@@ -107,37 +168,71 @@ def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS) ->
     return wider
 
 
+def fill(directory: Path) -> None:
+    """Run FILL in the demo of a directory."""
+    environment = {**os.environ, "PARLAB_DATA_DIR": str(directory / "data")}
+    for name in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "REDIS_URL"):
+        environment.pop(name, None)
+    command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", FILL]
+    subprocess.run(command, cwd=directory, env=environment, check=True, timeout=PATIENCE_S)
+
+
+def prepare(page: Page) -> str:
+    """Create a dashboard, share a report and preview an import; returns the address of the preview."""
+    page.goto("/dashboards/")
+    page.get_by_label("Name").fill("GPT-3 small on three nodes")
+    page.locator("select[name=experiment]").select_option("gpt-3-small-on-three-nodes")
+    page.get_by_role("button", name="New dashboard").click()
+    page.wait_for_url("**/edit/")
+    page.goto("/reports/gpipe-and-1f1b-on-a-slow-network/versions/1/")
+    page.get_by_role("button", name="Share by link").click()
+    expect(page.get_by_text("Readable without login")).to_be_visible()
+    page.goto("/import/")
+    page.get_by_label("Files").set_input_files({"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()})
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("Will create the experiment")).to_be_visible()
+    return page.url
+
+
 def addresses(page: Page) -> dict[str, str]:
-    """Return all pages of PAGES, and those that lists link."""
+    """Return all pages of PAGES, and those that other pages link."""
     linked: dict[str, str] = {}
     for name, (address, pattern) in WITH_LINKS.items():
         page.goto(address)
-        matches = re.findall(rf'href="({pattern})"', page.content())
-        linked |= {name: matches[0]} if matches else {}
+        # Addresses of shared reports are printed whole.
+        match = re.search(pattern, page.content())
+        if match is None:
+            raise ValueError(f"{address} links no page {name}; WITH_LINKS expects {pattern}")
+        linked[name] = match[0] + ENDINGS.get(name, "")
     return PAGES | linked
 
 
-def shoot_all(browser: Browser, url: str, user: str, password: str) -> list[str]:
+def shoot_all(browser: Browser, directory: Path, url: str, user: str, password: str) -> list[str]:
     """Take all pictures; returns the pages that are wider than their window."""
+    fill(directory)
     with opened(browser, url, user, password) as page:
-        return [wide for name, address in addresses(page).items() for wide in shoot(page, name, address)]
+        pages = {"import-preview": prepare(page), **addresses(page)}
+        wider = [wide for name, address in pages.items() for wide in shoot(page, name, address)]
+        page.context.clear_cookies()
+        return [*wider, *shoot(page, "login", "/login/")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="address of a running demo")
+    parser.add_argument("--url", help="address of a running demo of this directory")
     parser.add_argument("--user", default="demo")
     parser.add_argument("--password", default="")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
-        demo = None
+        demo, place = None, PROJECT
         if not options.url:
-            copy_of_the_project(Path(directory))
-            demo = start_demo(Path(directory))
+            place = Path(directory)
+            copy_of_the_project(place)
+            demo = start_demo(place)
             options.url, options.user, options.password = demo.url, demo.user, demo.password
         try:
             browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-            wider = shoot_all(browser, options.url, options.user, options.password)
+            wider = shoot_all(browser, place, options.url, options.user, options.password)
             browser.close()
         finally:
             if demo is not None:

@@ -19,4 +19,4 @@ def test_pages_fit_their_window(browser: Browser, demo: Demo) -> None:
 
 @pytest.mark.slow
 def test_every_page_leaves_pictures_and_fits_its_window(browser: Browser, demo: Demo) -> None:
-    assert not shoot_all(browser, demo.url, demo.user, demo.password)
+    assert not shoot_all(browser, demo.directory, demo.url, demo.user, demo.password)

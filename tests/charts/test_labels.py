@@ -59,6 +59,26 @@ def test_points_without_lines_keep_the_legend_of_all() -> None:
     assert drawing.layout.showlegend is True
 
 
+def test_series_of_single_points_are_named_beside_them_towards_the_middle() -> None:
+    drawing = go.Figure(layout={"xaxis": {"type": "log"}, "yaxis": {"type": "log"}, "showlegend": True})
+    for number, x in enumerate([512, 768, 4096, 10752, 10752]):
+        drawing.add_trace(
+            go.Scatter(x=[x], y=[2.0 * x], mode="markers", name=f"system {number}, global batch size 2048")
+        )
+    drawing.add_trace(go.Scatter(x=[512, 10752], y=[1024, 21504], mode="lines", name="ideal"))
+    label_ends(drawing)
+    sides = {label.text[:8]: label.xanchor for label in drawing.layout.annotations}
+    assert sides == {
+        "system 0": "left",
+        "system 1": "left",
+        "system 2": "right",
+        "system 3": "right",
+        "system 4": "right",
+        "ideal": "right",
+    }
+    assert drawing.layout.showlegend is False
+
+
 def test_the_best_point_is_named() -> None:
     drawing = lines(3.0, 8.0)
     mark_best(drawing, 100, 8.0, "best 8 samples/s <b>")
