@@ -24,8 +24,9 @@ from django.core.management import call_command
 import uvicorn
 from parlab.lab.services import token_create
 call_command("migrate", verbosity=0)
-user = get_user_model().objects.create_superuser("ada", password="correct horse battery")
-print(token_create(user=user, name="scripts", by=user)[1], flush=True)
+users = get_user_model().objects
+user = users.filter(username="ada").first() or users.create_superuser("ada", password="correct horse battery")
+print(token_create(user=user, name=f"scripts {user.api_tokens.count()}", by=user)[1], flush=True)
 uvicorn.run("parlab.asgi:application", port=int(sys.argv[1]), log_level="warning")
 """
 
@@ -47,9 +48,9 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[Served]:
-    """Start a server with an empty database; it ends with the block."""
-    port = free_port()
+def served(directory: Path, port: int | None = None) -> Iterator[Served]:
+    """Start a server with the data of a directory, at first none; it ends with the block."""
+    port = port or free_port()
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PARLAB_")}
     variables |= {"PARLAB_DATA_DIR": str(directory), "REDIS_URL": "redis://127.0.0.1:1/0", "LOG_LEVEL": "WARNING"}
     variables |= {"DJANGO_SETTINGS_MODULE": "parlab.settings", "PYTHONPATH": str(ROOT)}
