@@ -94,6 +94,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("runs/log-batch", {"params": [{"key": "p", "value": "1"}, {"key": "p", "value": "2"}]},
      "Duplicate parameter keys"),
     ("runs/log-inputs", {}, "Missing value for required parameter 'datasets'"),
+    ("experiments/update", {"experiment_id": "0", "new_name": ""}, "Missing value for required parameter 'new_name'"),
     ("runs/outputs", {}, "Missing value for required parameter 'models'"),
     ("runs/log-model", {"model_json": "{"}, "is not a valid JSON"),
     ("runs/log-model", {"model_json": "{}"}, "Model json is missing mandatory fields"),

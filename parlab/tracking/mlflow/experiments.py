@@ -72,12 +72,12 @@ def search(call: Call) -> JSON:
 
 def update(call: Call) -> JSON:
     experiment = experiment_of(call.text("experiment_id"), call.user)
-    name = call.text("new_name", "", at_most=NAME_LENGTH)
+    name = call.text("new_name", at_most=NAME_LENGTH)
     if experiment.archived_at is not None:
         raise MlflowError(
             "INVALID_STATE", f"Cannot rename a non-active experiment {experiment.name!r}; restore it first"
         )
-    if name and name != experiment.name:
+    if name != experiment.name:
         if Experiment.objects.filter(name=name).exists():
             raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} already exists; use another name")
         experiment.name = name
