@@ -163,7 +163,12 @@ def sweep_order(*, node: Node, user: User) -> list[Order]:
     if own is None:
         raise ValueError(f"the name of node {node.name} is invalid in cluster.node_names; use letters, digits and -._")
     watches = [own, *Watch.objects.filter(node=node).exclude(peer=None), *Watch.objects.filter(peer=node)]
-    return [order_place(watch=watch, count=1, reason="by hand") for watch in watches if is_possible(watch)]
+    possible = [watch for watch in watches if is_possible(watch)]
+    # The first sweeps of a node that has just joined are a sweep by hand, too.
+    return [
+        watch.orders.filter(state=Order.State.OPEN).first() or order_place(watch=watch, count=1, reason="by hand")
+        for watch in possible
+    ]
 
 
 def is_possible(watch: Watch) -> bool:

@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
     """Time for which each rate is measured at least."""
 
 
-CPU = Sizes(512, torch.float32, 32 * 2**20, 4 * 2**20, 0.1)
+CPU = Sizes(512, torch.float32, 128 * 2**20, 4 * 2**20, 0.1)
 GPU = Sizes(8192, torch.bfloat16, 2**30, 256 * 2**20, 0.1)
 
 

@@ -121,3 +121,19 @@ def test_a_watch_is_paused_and_deleted(page: Client, alerted: Alert) -> None:
     assert not watch.is_enabled
     page.post(f"/watch/{watch.pk}/delete/")
     assert not Watch.objects.exists()
+
+
+def test_a_change_of_the_week_is_answered_in_the_list(page: Client, alerted: Alert) -> None:
+    text = page.get("/watch/").content.decode()
+    assert "1 open of 1" in text
+    assert 'class="week-answer"' in text
+    answer = page.post(
+        f"{alerted.get_absolute_url()}answer/",
+        {"answer": "expect", "reason": "new kernel", "next": "week"},
+        follow=True,
+    )
+    assert answer.redirect_chain[-1][0] == "/watch/"
+    text = answer.content.decode()
+    assert "0 open of 1" in text
+    assert "new kernel" in text
+    assert 'class="week-answer"' not in text

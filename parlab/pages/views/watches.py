@@ -36,9 +36,11 @@ def watches(request: HttpRequest) -> HttpResponse:
 
 
 def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> HttpResponse:
+    alerts = selectors.week_alerts()
     context = {
         "section": "watch",
-        "alerts": selectors.week_alerts(),
+        "alerts": alerts,
+        "open_count": sum(row.alert.is_open for row in alerts),
         "watches": selectors.counted_watches(),
         "configs": Config.objects.select_related("experiment").order_by("-pk")[:MAX_CONFIGS],
         "entered": request.POST or request.GET,
