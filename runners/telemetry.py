@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from runners import gpus, nics
+from runners import gpus, nics, rapl
 from runners.conditions import conditions
 
 PACKAGES = (
@@ -156,6 +156,7 @@ class Samples:
         self._node_rank, self._first_rank = node_rank, first_rank
         self._processes = Sampler()
         self._nics = nics.nic_rates()
+        self._rapl = rapl.Rapl()
         self._gpus = gpus.Watch(gpu_uuids, time.time)
 
     def start(self) -> None:
@@ -170,6 +171,8 @@ class Samples:
         """Return the samples since the last call as event lines."""
         memory, percent = self._processes.sample()
         node = {"memory_bytes": memory, "cpu_pct": percent, **self._nics.rates()}
+        if (watts := self._rapl.watts()) is not None:
+            node["cpu_power_watts"] = watts
         samples = [(-1 - self._node_rank, time.time(), node)]
         samples += [
             (self._first_rank + reading.position, reading.time, reading.values)

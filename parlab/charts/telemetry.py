@@ -49,7 +49,14 @@ KINDS = {
     "gpu-memory": Kind(
         "GPU memory", "in use on the device, by all processes", {"gpu_mem_bytes": ""}, "B", None, "gpu_mem_bytes"
     ),
-    "power": Kind("Power", "drawn by each GPU", {"power_watts": ""}, "W", 1.0, "power_watts"),
+    "power": Kind(
+        "Power",
+        "drawn by each GPU, and by the processors of each node with their memory",
+        {"power_watts": "", "cpu_power_watts": "processors"},
+        "W",
+        1.0,
+        "power_watts",
+    ),
     "temperature": Kind(
         "Temperature", "of each GPU", {"temperature_celsius": ""}, "°C", 1.0, "temperature_celsius"
     ),

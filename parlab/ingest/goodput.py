@@ -16,15 +16,18 @@ from runners.protocol import RunState
 MAX_ATTEMPTS = 100
 _FAILED = (RunState.FAILED, RunState.OOM, RunState.LOST)
 _CHECKPOINT = "timer/save-checkpoint"
-_STEP, _POWER = "step_time_s", "power_watts"
+_STEP, _POWER, _CPU_POWER = "step_time_s", "power_watts", "cpu_power_watts"
 
 
 class Energy(NamedTuple):
     """What the devices of the current attempt drew, from their counters."""
 
     watts: dict[int, float]
-    """Rank -> mean power."""
+    """Rank -> mean power of its GPU."""
+    node_watts: dict[int, float]
+    """Node -> mean power of its processors and their memory, with all that runs on it."""
     joules: float
+    """Of both."""
     joules_per_token: float | None
 
 
@@ -45,7 +48,7 @@ def run_goodput(run: Run) -> RunGoodput:
     attempts = list(run.attempts.exclude(started_at=None).exclude(ended_at=None).order_by("number")[:MAX_ATTEMPTS])
     if not attempts:
         return RunGoodput(None, "no attempt of the run has started and ended", None, None)
-    series = store.read_many([attempt.pk for attempt in attempts], [_STEP, _CHECKPOINT, _POWER])
+    series = store.read_many([attempt.pk for attempt in attempts], [_STEP, _CHECKPOINT, _POWER, _CPU_POWER])
     tries, waits_from = [], run.queued_at
     for attempt in attempts:
         assert attempt.started_at is not None
@@ -57,7 +60,7 @@ def run_goodput(run: Run) -> RunGoodput:
     saved = _of_metric(series, last.pk, _CHECKPOINT)
     costs = np.concatenate([columns.values for columns in saved.values()]) if saved else np.empty(0)
     checkpoint_s = float(np.median(costs[costs > 0])) if (costs > 0).any() else None
-    return RunGoodput(goodput(tries), "", checkpoint_s, _energy(run, last, _of_metric(series, last.pk, _POWER)))
+    return RunGoodput(goodput(tries), "", checkpoint_s, _energy(run, last, series))
 
 
 Series = dict[tuple[int, str, int], Columns]
@@ -93,10 +96,24 @@ def _tries(attempt: Attempt, waited_s: float, series: Series) -> Tries:
     )
 
 
-def _energy(run: Run, attempt: Attempt, power: dict[int, Columns]) -> Energy | None:
-    watts = {rank: mean(columns.values.tolist()) for rank, columns in sorted(power.items()) if len(columns)}
-    if not watts or attempt.started_at is None or attempt.ended_at is None:
+def _energy(run: Run, attempt: Attempt, series: Series) -> Energy | None:
+    """Return the energy of an attempt; None without counters."""
+    watts = _mean_values(_of_metric(series, attempt.pk, _POWER))
+    node_watts = _mean_values(
+        {
+            -1 - rank: columns
+            for (number, name, rank), columns in series.items()
+            if (number, name) == (attempt.pk, _CPU_POWER) and rank < 0
+        }
+    )
+    if not (watts or node_watts) or attempt.started_at is None or attempt.ended_at is None:
         return None
-    total, tokens = sum(watts.values()), run.summary.get("tokens_per_s")
+    total = sum(watts.values()) + sum(node_watts.values())
+    tokens = run.summary.get("tokens_per_s")
     length_s = (attempt.ended_at - attempt.started_at).total_seconds()
-    return Energy(watts, total * length_s, total / tokens if isinstance(tokens, int | float) and tokens > 0 else None)
+    per_token = total / tokens if isinstance(tokens, int | float) and tokens > 0 else None
+    return Energy(watts, node_watts, total * length_s, per_token)
+
+
+def _mean_values(power: dict[int, Columns]) -> dict[int, float]:
+    return {place: mean(columns.values.tolist()) for place, columns in sorted(power.items()) if len(columns)}

@@ -56,6 +56,7 @@ def test_steps_after_a_restart_are_lost_time(page: Client, make_attempt: Callabl
     body = text(shown)
     assert "10 steps were made again after 1 failure" in body
     assert "4.00 J per token" in body
+    assert "Rank 1: GPU 200.0 W" in body
     assert "16,384" in body
     assert "median of timer save-checkpoint" in body
     odd = text(page.get(f"{run.get_absolute_url()}goodput/", {"checkpoint_s": "-3", "hours": "many"}))
@@ -67,3 +68,15 @@ def test_a_run_that_has_not_ended_has_a_table_of_intervals(page: Client, make_at
     body = text(page.get(f"{run.get_absolute_url()}goodput/"))
     assert "No goodput" in body
     assert "Young" in body
+
+
+def test_the_energy_of_processors_counts_and_costs(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt()
+    made(attempt, 1, 1, 20, 0.0, 3600.0, "finished")
+    power = Columns(np.arange(1, 3), START.timestamp() + np.arange(1.0, 3.0), np.full(2, 100.0))
+    store.append(attempt.pk, {("cpu_power_watts", -1): power})
+    shown = page.get(f"{attempt.run.get_absolute_url()}goodput/", {"kwh_price": "0.3"})
+    body = text(shown)
+    assert "Node 0: processors and memory 100.0 W" in body
+    assert "0.500 kWh cost 0.150" in body  # two GPUs of 200 W and 100 W for an hour
+    assert "includes all other programs of the node" in body

@@ -11,27 +11,32 @@ from django.views.decorators.http import require_GET
 
 from parlab.advice.goodput import Goodput, intervals
 from parlab.charts.format import duration, quantity, significant
-from parlab.ingest.goodput import run_goodput
+from parlab.ingest.goodput import Energy, run_goodput
 
 from .addressed import find_run
 
 FAILURE_HOURS = 50_000.0
 """Of one GPU: 419 unexpected interruptions in 54 days of 16,384 GPUs (Llama 3, arXiv:2407.21783)."""
 CHECKPOINT_S = 60.0
+KWH_PRICE = 0.1
+"""Of electricity, in any currency."""
+_JOULES_PER_KWH = 3.6e6
 _MOST = 1e9
 
 
 class Choice(NamedTuple):
-    """Cost of a checkpoint and time between failures of a GPU, with what is wrong with a request."""
+    """Cost of a checkpoint, time between failures of a GPU and price of electricity, with what is wrong with them."""
 
     checkpoint_s: float
     hours: float
+    kwh_price: float
     problem: str
 
 
 def _choice(request: HttpRequest, measured_s: float | None) -> Choice:
     values, problems = [], []
-    for name, default in (("checkpoint_s", measured_s or CHECKPOINT_S), ("hours", FAILURE_HOURS)):
+    defaults = {"checkpoint_s": measured_s or CHECKPOINT_S, "hours": FAILURE_HOURS, "kwh_price": KWH_PRICE}
+    for name, default in defaults.items():
         text = request.GET.get(name, "").strip()
         try:
             value = float(text) if text else default
@@ -41,7 +46,7 @@ def _choice(request: HttpRequest, measured_s: float | None) -> Choice:
             problems.append(f"{name} {text[:40]!r} is not a number above 0; use for example {default:g}")
             value = default
         values.append(value)
-    return Choice(values[0], values[1], "; ".join(problems))
+    return Choice(values[0], values[1], values[2], "; ".join(problems))
 
 
 @require_GET
@@ -64,14 +69,7 @@ def run_goodput_page(request: HttpRequest, slug: str, number: int) -> HttpRespon
         "goodput": result.goodput,
         "parts": _part_rows(result.goodput) if result.goodput else [],
         "share": f"{significant(100 * result.goodput.share)} %" if result.goodput else "",
-        "energy": result.energy,
-        "energy_rows": [[str(rank), f"{watts:.1f} W"] for rank, watts in result.energy.watts.items()]
-        if result.energy
-        else [],
-        "joules": quantity(result.energy.joules, "J") if result.energy else "",
-        "joules_per_token": quantity(result.energy.joules_per_token, "J")
-        if result.energy and result.energy.joules_per_token
-        else "",
+        **_energy_context(result.energy, choice.kwh_price),
         "choice": choice,
         "is_measured": result.checkpoint_s is not None,
         "rows": rows,
@@ -86,3 +84,20 @@ def _part_rows(result: Goodput) -> list[list[str]]:
         for part in result.parts
         if part.seconds > 0
     ]
+
+
+def _energy_context(energy: Energy | None, kwh_price: float) -> dict[str, object]:
+    """Return what the section about energy shows; empty without counters."""
+    if energy is None:
+        return {}
+    rows = [[f"Rank {rank}: GPU", f"{watts:.1f} W"] for rank, watts in energy.watts.items()]
+    rows += [[f"Node {node}: processors and memory", f"{watts:.1f} W"] for node, watts in energy.node_watts.items()]
+    kwh = energy.joules / _JOULES_PER_KWH
+    return {
+        "energy_rows": rows,
+        "joules": quantity(energy.joules, "J"),
+        "joules_per_token": quantity(energy.joules_per_token, "J") if energy.joules_per_token else "",
+        "kwh": significant(kwh),
+        "energy_cost": significant(kwh * kwh_price),
+        "has_processors": bool(energy.node_watts),
+    }
