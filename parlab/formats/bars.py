@@ -30,6 +30,8 @@ _RICH = re.compile(
     r"(?P<elapsed>\d[\d:]{3,11})\s•\s(?P<left>[\d:-]{4,12})\s{1,4}(?P<rate>[\d.]{1,12})(?P<unit>it/s|s/it)"
     r"(?P<cells>[^\]]{0,4000})"
 )
+# OpenRLHF's bar of a rollout and its training; the bar of the training alone stands within it.
+_ROLLOUTS = re.compile(r"Episode \[\d")
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
 _TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
@@ -115,6 +117,7 @@ class Bars:
         self.held: dict[tuple[int | None, str], Record] = {}
         self.first_epoch: int | None = None
         self.total = 0
+        self.has_rollouts = False
         self.cells = Repeats(_cells)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
@@ -129,7 +132,9 @@ class Bars:
         if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
             return self._counted(line, rank, time, printed, counted)
         is_training, epoch = _work(name)
-        if not is_training:
+        is_rollout = _ROLLOUTS.match(name) is not None
+        self.has_rollouts = self.has_rollouts or is_rollout
+        if not is_training or self.has_rollouts > is_rollout:
             return self._other(line, rank, name, match)
         total = _count(printed[4], printed[5])
         rate = to_float(printed[7])

@@ -99,7 +99,12 @@ DIALECTS: dict[str, Dialect] = {
         (
             (re.compile(r"\d%\|[^|]{0,300}\|\s{0,8}[\d.]{1,15}[kMG]?/[\d.]{1,15}[kMG]? \[\d\d?:\d\d"), 1),
             (re.compile(r"[━╸╺] \d+/\d+ +\d[\d:]{3,11} • [\d:-]+ +[\d.]+(?:it/s|s/it)"), 4),
-            (re.compile(r"(?:Epoch|Episode|Training)[^|%]{0,40}\d%\|[^|]{0,300}\|\s{0,8}\d+/\d+ \[\d\d?:\d\d"), 2),
+            (
+                re.compile(
+                    r"(?:Epoch|Episode|Train(?:ing| epoch))[^|%]{0,40}\d%\|[^|]{0,300}\|\s{0,8}\d+/\d+ \[\d\d?:\d\d"
+                ),
+                2,
+            ),
         )
     ),
     **FRAMEWORKS,

@@ -31,6 +31,8 @@ def is_certain(head: Iterable[str]) -> bool:
 
 # Parsing brackets and stars takes quadratic time; paragraphs of prose are shorter than this.
 MAX_INLINE = 8_000
+# A text without these is text only; most cells of tables are.
+_MARKUP = re.compile(r"[\\`*_\[\]!<&\n\0]")
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
@@ -48,7 +50,9 @@ def _parse(text: str) -> list[Token]:
     tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(text, env)
     for token in tokens:
         if token.type == "inline":
-            if len(token.content) <= MAX_INLINE:
+            if not _MARKUP.search(token.content):
+                token.children = [Token("text", "", 0, content=token.content)]
+            elif len(token.content) <= MAX_INLINE:
                 token.children = whole.parseInline(token.content, env)[0].children
             else:
                 rows = [Token("text", "", 0, content=row) for row in token.content.split("\n")]

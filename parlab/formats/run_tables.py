@@ -101,15 +101,24 @@ _ABOUT = ("Name", "State")
 MAX_PATTERNS = 256
 
 
+def _metric_columns(
+    filled: Sequence[tuple[int, Column]],
+) -> list[tuple[Literal["metrics", "validation"], rows.Columns]]:
+    """Return the columns of metrics of the training, and those of held-out data."""
+    metrics = [(at, column.field, column.is_held_out) for at, column in filled if column.field is not None]
+    return [
+        (kind, rows.Columns([at for at, _, held in metrics if held is side], fields))
+        for kind, side in _SIDES
+        if (fields := [field for _, field, held in metrics if held is side])
+    ]
+
+
 class Filled:
     """The filled columns of a row: its settings, the known ones among them, and its metrics."""
 
     def __init__(self, columns: Sequence[Column], blank: Sequence[bool]) -> None:
-        filled = [
-            (at, column)
-            for at, (column, is_blank) in enumerate(zip(columns, blank, strict=True))
-            if not is_blank and column.name
-        ]
+        named = [(at, column) for at, column in enumerate(columns) if column.name]
+        filled = [(at, column) for at, column in named if not blank[at]]
         plain = [(at, column) for at, column in filled if column.field is None]
         settings = [(at, column.name) for at, column in plain if column.name not in _ABOUT]
         self.names = [name for _, name in settings]
@@ -117,12 +126,7 @@ class Filled:
         standard = [at for at, column in plain if column.is_setting]
         self.standard_names = [columns[at].name for at in standard]
         self.standard = picker(standard)
-        metrics = [(at, column.field, column.is_held_out) for at, column in filled if column.field is not None]
-        self.metrics = [
-            (kind, rows.Columns([at for at, _, held in metrics if held is side], fields))
-            for kind, side in _SIDES
-            if (fields := [field for _, field, held in metrics if held is side])
-        ]
+        self.metrics = _metric_columns(filled)
 
     def figures(self, line: int, cells: Sequence[str]) -> list[Record]:
         """Return the metrics of a row, and what is no number."""
