@@ -49,10 +49,13 @@ def query_of(fields: Mapping[str, Any]) -> str:
     return urlencode({name: text for name, value in fields.items() if (text := _field_text(value))})
 
 
-def read_question(request: HttpRequest) -> PlanQuery:
-    """Read and answer the question of a URL; missing fields have their defaults."""
+def read_question(request: HttpRequest, *, is_strict: bool = False) -> PlanQuery:
+    """Read and answer the question of a URL; missing fields have their defaults, unknown ones are refused if strict."""
+    unknown = request.GET.keys() - PlanRequest.model_fields.keys() - {"calibration"} if is_strict else set()
     typed: dict[str, Any] = {
-        name: request.GET[name][:LONGEST] for name in PlanRequest.model_fields if request.GET.get(name, "").strip()
+        name: request.GET[name][:LONGEST]
+        for name in [*PlanRequest.model_fields, *sorted(unknown)]
+        if request.GET.get(name, "").strip()
     }
     texts = {name: _field_text(typed.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
     texts["calibration"] = request.GET.get("calibration", "")[:LONGEST]

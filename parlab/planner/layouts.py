@@ -14,6 +14,7 @@ from .prediction import Prediction, predict_job
 from .workload import Job, Recompute
 
 _RECOMPUTES: tuple[Recompute, Recompute] = ("selective", "full")
+_WEIGHTS: tuple[Recompute, ...] = ("none", "selective", "operations", "full")
 _PARTS = {
     "compute_s": "compute",
     "bubble_s": "pipeline bubble",
@@ -202,7 +203,8 @@ def why_slower(slower: Prediction, best: Prediction) -> str:
     excess = {name: getattr(slower.parts, name) - getattr(best.parts, name) for name in _PARTS}
     name = max(excess, key=lambda part: excess[part])
     reason = f"{_PARTS[name]} {_duration(excess[name])} longer"
-    if name == "compute_s" and slower.job.recompute != best.job.recompute:
+    heavier = _WEIGHTS.index(slower.job.recompute) > _WEIGHTS.index(best.job.recompute)
+    if name == "compute_s" and heavier:
         reason += f" with recomputation {slower.job.recompute}"
     elif name == "compute_s" and slower.job.micro_batch_size < best.job.micro_batch_size:
         reason += f" with micro batches of {slower.job.micro_batch_size}"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +16,21 @@ from typing import Any
 import numpy as np
 import polars
 import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 from torch.utils.tensorboard import SummaryWriter
 
 from parlab.lab.models import Attempt, Experiment, Run
 from parlab.lab.services import experiment_create
+from parlab.planner import cluster, predict
+from parlab.planner.launches import described_launch
+from parlab.planner.request import PlanRequest
 from parlab.series import log, store
 from parlab.series.columns import Columns
 from runners.client import actions, tables
 from runners.client.commands import main
+from runners.config import check, complete
 from tests.client.test_commands import HEAD, iterations
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,6 +158,84 @@ def test_a_plan_takes_pairs_and_files(call: Call, tmp_path: Path, catalogue: Non
     assert (code, "is not NAME=VALUE" in errors) == (1, True)
     code, _, errors = call("plan", "layers=-1")
     assert (code, "layers" in errors) == (1, True)
+
+
+QUESTION: dict[str, Any] = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "mlp": "gated", "vocabulary": 128256,
+    "sequence": 8192, "global_batch": 128, "tensor_parallel": 2, "sequence_parallel": True, "pipeline_parallel": 4,
+    "schedule": "interleaved-1f1b", "chunks": 2, "recompute": "none", "zero": 1, "nodes": 4, "network_gbit_s": 3200,
+    "gpu": "H100 SXM",
+}  # fmt: skip
+ROW: dict[str, Any] = {
+    "model": {
+        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "mlp": "gated", "vocab": 128256,
+        "seq": 8192,
+    },
+    "parallel": {
+        "tp": 2, "pp": 4, "vp": 2, "schedule": "interleaved", "mbs": 1, "gbs": 128, "recompute": "none", "zero": 1,
+        "sequence_parallel": True, "attention": "flash",
+    },
+    "hardware": {"gpu": "H100-80GB", "count": 32, "node": 8, "inter_node": "3200Gbps"},
+}  # fmt: skip
+
+
+def test_one_training_has_the_same_figures_in_every_interface(
+    call: Call, page: Client, tmp_path: Path, catalogue: None
+) -> None:
+    """Page, API, `parlab plan`, both forms of `manage.py plan` and a configuration, overlap left to practice."""
+    question, row = tmp_path / "question.json", tmp_path / "row.json"
+    question.write_text(json.dumps(QUESTION))
+    row.write_text(json.dumps(ROW))
+    answers = {
+        "API": page.post("/api/plan/", QUESTION, content_type="application/json").json(),
+        "parlab plan": json.loads(call("plan", *(f"{k}={v}" for k, v in _typed(QUESTION)), "--json")[1]),
+        "manage.py plan --question": json.loads(_managed("--question", str(question))),
+    }
+    figures = {name: (answer["iteration_s"], answer["memory"]["total_bytes"]) for name, answer in answers.items()}
+    shown = page.get("/plan/", QUESTION).context["prediction"]
+    figures["page"] = (shown.iteration_s, shown.memory_bytes)
+    line = json.loads(_managed("--json", str(row)))
+    figures["manage.py plan --json"] = (line["iter_s"], line["memory_gb"] * 2**30)
+    job = PlanRequest.model_validate(QUESTION).job()
+    config, problems = check(complete(dict(described_launch(job, 8).data)))
+    assert config is not None, problems
+    described = predict(config, cluster("H100", 32, 8, inter_node_gbit_s=3200))
+    figures["configuration"] = (described.iteration_s, described.memory_bytes)
+    expected = figures["API"]
+    for name, values in figures.items():
+        assert values == pytest.approx(expected, rel=1e-3), name
+
+
+def test_a_misspelt_field_is_refused_with_the_nearest_in_every_interface(
+    call: Call, page: Client, tmp_path: Path, catalogue: None
+) -> None:
+    question, row = tmp_path / "question.json", tmp_path / "row.json"
+    question.write_text('{"kv_head": 8}')
+    row.write_text(json.dumps(ROW | {"model": ROW["model"] | {"kv_head": 8}}))
+    with pytest.raises(CommandError) as refused:
+        _managed("--question", str(question))
+    _, problems = check({"model": {"num_kv_head": 8}})
+    messages = {
+        "page": page.get("/plan/", {"kv_head": "8"}).content.decode(),
+        "API": page.post("/api/plan/", {"kv_head": 8}, content_type="application/json").content.decode(),
+        "parlab plan": call("plan", "kv_head=8")[2],
+        "manage.py plan --question": str(refused.value),
+        "manage.py plan --json": json.loads(_managed("--json", str(row)))["basis"],
+        "configuration": " ".join(problem.message for problem in problems),
+    }
+    for name, message in messages.items():
+        nearest = "model.num_kv_heads" if name == "configuration" else "kv_heads"
+        assert f"did you mean {nearest}?" in message, (name, message[:500])
+
+
+def _typed(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in fields.items()]
+
+
+def _managed(*arguments: str) -> str:
+    out = StringIO()
+    call_command("plan", *arguments, stdout=out)
+    return out.getvalue()
 
 
 def test_files_are_previewed_and_imported(call: Call, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Member, Node, Run
@@ -87,7 +88,7 @@ def test_calibrations_are_read_once_until_a_run_changes(
     sweep: list[Run], django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
 ) -> None:
     (first,) = selectors.calibration_pool().groups
-    with django_assert_max_num_queries(2):
+    with django_assert_max_num_queries(3):
         assert selectors.calibration_pool().groups == [first]
     Run.objects.filter(pk=sweep[0].pk).update(step_time_s=1e-3)
     assert selectors.calibration_pool().groups != [first]
@@ -184,3 +185,18 @@ def test_rows_of_nvidias_table_are_timed_by_their_flops(page: Client, logs: list
     errors = [100 * (1 / ratio - 1) for ratio in ratios]
     expected = sorted(row.error_pct for row in sc21.compared()[: len(logs)])
     assert sorted(errors) == pytest.approx(expected, abs=0.01)
+
+
+def test_a_calibration_follows_changed_numbers_and_moved_nodes(sweep: list[Run]) -> None:
+    before = selectors.calibration_pool().groups[0]
+    assert selectors.calibration_pool().groups[0] is before
+    run = sweep[0]
+    Run.objects.filter(pk=run.pk).update(step_time_s=2 * (run.step_time_s or 0))
+    slower = selectors.calibration_pool().groups[0]
+    assert slower.observations != before.observations
+    gpu = device("CPU EPYC 7763")
+    assert selectors.calibration_of(slower, gpu) != selectors.calibration_of(before, gpu)
+    Run.objects.filter(pk=run.pk).update(numbers_at=timezone.now())
+    assert selectors.calibration_pool().groups[0] is not slower
+    Node.objects.update(pool="upstairs")
+    assert "upstairs" in selectors.calibration_pool().groups[0].title

@@ -121,3 +121,13 @@ def test_the_best_layout_for_llama_3_405b_is_of_the_published_kind_and_speed() -
     assert len(layouts) >= LISTED
     published = [layout for layout in layouts if (layout.job.tensor_parallel, layout.job.pipeline_parallel) == (8, 16)]
     assert published[0].prediction.iteration_s < 1.1 * best.prediction.iteration_s
+
+
+def test_a_reason_names_only_recomputation_that_is_heavier() -> None:
+    job = job_for("DeepSeek-V3", 4096)
+    fitting = search(job, cluster("H100", 2048, 8)).fitting
+    weights = ("none", "selective", "operations", "full")
+    named = [layout for layout in fitting if "with recomputation" in layout.reason]
+    assert named
+    best = weights.index(fitting[0].job.recompute)
+    assert all(weights.index(layout.job.recompute) > best for layout in named)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from parlab.charts.predicted import PredictedPoint
-from parlab.lab.models import Device, Experiment, Run
+from parlab.lab.models import Device, Experiment, Node, Run
 from parlab.lab.models.run import RunQuerySet
 from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, cluster, predict_job
 from parlab.planner.cluster import unknown_device
@@ -97,15 +97,16 @@ def priced(question: PlanRequest) -> tuple[PlanRequest, Price | None]:
 def calibration_pool() -> CalibrationPool:
     """Group runs by cluster and model family, or by imported experiment; largest groups first, small ones left out.
 
-    The groups are read again when a run or an experiment of them has changed.
+    The groups are read again when a run or an experiment of them has changed, or a node has moved to another pool.
     """
-    return _pool(tuple(row for origin in _ORIGINS for row in _ended(origin).values_list(*_CHANGING)[:MAX_RUNS]))
+    versions = tuple(row for origin in _ORIGINS for row in _ended(origin).values_list(*_CHANGING)[:MAX_RUNS])
+    return _pool(versions, tuple(Node.objects.order_by("pk").values_list("pk", "pool")))
 
 
 _CHANGING = (
     "pk", "state", "attempt_number", "step_time_s", "memory_max_bytes", "mfu", "gpus", "global_batch_size",
     "micro_batch_size", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "ended_at",
-    "experiment__updated_at",
+    "numbers_at", "experiment__updated_at",
 )  # fmt: skip
 """Columns in which a run differs after it was measured, imported or edited again."""
 
@@ -115,7 +116,7 @@ def _ended(origin: Run.Origin) -> RunQuerySet:
 
 
 @lru_cache(maxsize=2)
-def _pool(versions: tuple[tuple[Any, ...], ...]) -> CalibrationPool:
+def _pool(versions: tuple[tuple[Any, ...], ...], _places: tuple[tuple[int, str], ...]) -> CalibrationPool:
     """Return the groups of runs; the primary key is the first column of their versions."""
     place = {row[0]: index for index, row in enumerate(versions)}
     runs = Run.objects.filter(pk__in=place).select_related("experiment").defer("launch")

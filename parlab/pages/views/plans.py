@@ -76,7 +76,7 @@ class Part(NamedTuple):
 
 @require_GET
 def plan(request: HttpRequest) -> HttpResponse:
-    plan_query = read_question(request)
+    plan_query = read_question(request, is_strict=True)
     template = "pages/plan_answer.html" if is_partial(request) else "pages/plan.html"
     response = render(request, template, _context(request, plan_query))
     patch_vary_headers(response, ["HX-Request"])
