@@ -111,7 +111,8 @@ def _shifts(heights: Sequence[float]) -> list[float]:
 
 
 def mark_best(drawing: go.Figure, x: Any, y: float, text: str) -> None:
-    """Write the best value at its point."""
+    """Write the best value at its point, below it where names of points stand beside them."""
+    is_named = any(label.name == LINE_END and label.xanchor == "right" for label in drawing.layout.annotations)
     drawing.add_annotation(
         name=BEST,
         x=math.log10(x) if drawing.layout.xaxis.type == "log" and isinstance(x, int | float) else x,
@@ -121,7 +122,7 @@ def mark_best(drawing: go.Figure, x: Any, y: float, text: str) -> None:
         arrowhead=0,
         arrowwidth=1,
         ax=0,
-        ay=-22,
+        ay=22 if is_named else -22,
         font={"size": 12},
         bgcolor="rgba(0,0,0,0)",
     )

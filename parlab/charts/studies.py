@@ -59,15 +59,15 @@ class Setting(NamedTuple):
 _OTHERS = (theme.PURPLE, theme.ORANGE, theme.SKY, theme.YELLOW, theme.GREY)
 """Colours of other searches; more lines cannot be told apart."""
 _WAITING = ("queued", "dispatched", "running")
-_NO_TRIAL = "No trial has been launched yet."
+_NO_TRIAL = "no trial has been launched yet"
 
 
 def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) -> Drawing:
     """Draw the value of each launch (y) in order (x), and the best value so far, also of other searches."""
     if not trials:
-        return theme.nothing(_NO_TRIAL)
+        return theme.missing("Best so far", _NO_TRIAL)
     if not any(trial.value for trial in trials) and all(trial.state in _WAITING for trial in trials):
-        return theme.nothing("No launch has ended yet.")
+        return theme.missing("Best so far", "no launch has ended yet")
     most = max(len(trials), *(len(course.best) for course in others), 1)
     drawing = go.Figure(
         layout=theme.layout(
@@ -142,7 +142,7 @@ def expected(trials: Sequence[Trial], unit: str) -> Drawing:
     """Draw the measured (y) against the predicted value (x) of each launch; on the dashed line both agree."""
     both = [trial for trial in trials if trial.value and trial.expected]
     if not both:
-        return theme.nothing("No launch has both a prediction and a measurement yet.")
+        return theme.missing("Predicted and measured", "no launch has both a prediction and a measurement yet")
     drawing = go.Figure(
         layout=theme.layout(
             title="Predicted and measured",

@@ -73,7 +73,7 @@ def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
     return [
         Panel(
             name,
-            f"{name.capitalize()} of run {run.number}{f' ({run.label})' if run.label else ''}",
+            f"{name.capitalize()} of run {run.number}{f' ({run.shown_label})' if run.label else ''}",
             render_to_string(f"reports/panel_{name}.html", {**shared, **context[name]}),
         )
         for name in PANELS

@@ -77,6 +77,8 @@ def test_series_of_single_points_are_named_beside_them_towards_the_middle() -> N
         "ideal": "right",
     }
     assert drawing.layout.showlegend is False
+    mark_best(drawing, 10752, 21504, "best 21,504 tokens/s")
+    assert drawing.layout.annotations[-1].ay > 0
 
 
 def test_the_best_point_is_named() -> None:
