@@ -26,7 +26,8 @@ from .install import find_chromium
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
 """Width -> height of the window."""
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
-SETTLED_MS = 200
+SETTLED_MS, PLAIN_MS = 200, 50
+"""How long to wait after a change of width or theme: with and without figures."""
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
 PAGES = {
     "home": "/",
@@ -154,13 +155,14 @@ def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS) ->
     wider = []
     page.goto(address)
     expect(page.locator("figure:not([hidden]) [data-figure-url]:not([data-drawn])")).to_have_count(0)
+    settled_ms = SETTLED_MS if page.locator(".js-plotly-plot").count() else PLAIN_MS
     for width, height in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": height})
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
             # Figures are drawn anew, since a narrow one has a legend in place of names at its lines.
             page.evaluate("document.dispatchEvent(new CustomEvent('parlab:theme'))")
-            page.wait_for_timeout(SETTLED_MS)
+            page.wait_for_timeout(settled_ms)
             page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
         pixels = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if pixels > 0:

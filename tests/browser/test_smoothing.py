@@ -39,7 +39,7 @@ def test_curves_are_smoothed_and_drawn_over_tokens(page: Page, demo: Demo) -> No
     plot = page.locator('[data-figure="curves"]')
     page.locator('input[name="curve"][value="samples"]').check()
     page.locator('input[name="curve"][value="step-time"]').uncheck()
-    expect(plot.locator(".main-svg").first).to_be_visible()
+    expect(page.locator('[data-figure="curves"][data-drawn="1"]')).to_be_visible()
     raw = plot.evaluate(LONGEST)
     # While the slider moves, the line on the screen follows at once; Plotly draws the figure anew after that.
     before, moved = page.evaluate(MOVE)
