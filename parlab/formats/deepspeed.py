@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from parlab.formats.deepspeed_chat import Chat
+from parlab.formats.deepspeed_comms import SIGNS as COMMS_SIGNS
+from parlab.formats.deepspeed_comms import Comms
 from parlab.formats.deepspeed_config import Printed
 from parlab.formats.deepspeed_records import breakdown, figures, pairs
 from parlab.formats.endings import ending
@@ -29,6 +31,7 @@ SIGNS: Signs = (
     (re.compile(r"\|E2E latency=|^End-to-End => Latency:"), 10),
     (re.compile(r"^-{5,} DeepSpeed Flops Profiler -{5,}"), 6),
     (re.compile(r"\bOVERFLOW! (?:Rank \d+ )?Skipping step"), 4),
+    *COMMS_SIGNS,
 )
 
 _TAG = re.compile(r"\s*(?:\[(?:INFO|WARNING|DEBUG|ERROR)\] )?(?:\[[\w.-]+\.py:\d+:\w+\] )?(?:\[Rank (-?\d{1,7})\] )?")
@@ -73,6 +76,7 @@ class Parser:
 
     def __init__(self) -> None:
         self.chat = Chat()
+        self.comms = Comms()
         self.printed = Printed()
         self.repeats = Repeats(self._plain)
 
@@ -116,6 +120,10 @@ class Parser:
             self.printed.line(body)
             return []
         records = self.printed.close(line)
+        communication, is_comms = self.comms.feed(line, speaker, body)
+        records += communication
+        if is_comms:
+            return records
         if "SamplesPerSec=" in body or "=> " in body or "step" in body or "Step" in body:
             records += self._step_line(line, speaker, time, body)
         elif " | " in body and "time (ms) |" in body:
@@ -126,7 +134,7 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""
-        return self.printed.close(0) + self.chat.flush()
+        return self.printed.close(0) + self.comms.close() + self.chat.flush()
 
     def _step_line(self, line: int, rank: int | None, time: str | None, body: str) -> list[Record]:
         match = _THROUGHPUT.search(body)

@@ -68,6 +68,7 @@ PARTS: dict[str, re.Pattern[str]] = {
         r"\bepoch: ?\d+\|step: ?\d+|^\W*(?:End-to-End|Generation|Training|\|E2E) {0,8}(?:=>|latency)"
         r"|\[config\.py:\d+:print|see_memory_usage|(?:Free|Total|Requested) memory ?:|Flops ?Profiler|stage3\.py"
         r"|^Profile Summary at step|^fwd (?:flops|MACs) |^(?:params|weights) (?:per GPU|of model)"
+        r"|^Comm\. Op\s|^\s*[\d.]+ (?:B|[KMGT]B)\s+\d+(?:\s+-?[\d.]+){4}\s*$"
     ),
     "all-reduce-bench": re.compile(r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"),
     "huggingface": re.compile(
