@@ -281,6 +281,7 @@ HEALTH = Engine(
     purpose="measures the devices of a node, and the links between its ranks or between nodes",
     reads_only=("train.iterations", "train.warmup_steps", "parallel.data_parallel_size"),
     supports={
+        "train.precision": PRECISIONS,
         "train.recompute": RECOMPUTES,
         "parallel.tensor_parallel_size": (1,),
         "parallel.pipeline_parallel_size": (1,),
