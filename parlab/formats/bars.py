@@ -46,11 +46,11 @@ _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
 
 @lru_cache(maxsize=1024)
-def _work(name: str) -> tuple[bool, int | None]:
-    """Return whether a bar with this name is of the training, and its epoch."""
+def _work(name: str) -> tuple[bool, int | None, bool]:
+    """Return whether a bar with this name is of the training, its epoch, and whether it is one of rollouts."""
     epoch = _EPOCH.search(name)
     is_training = _TRAINING.search(name) is not None and _OTHER.search(name) is None
-    return is_training, int(epoch[1]) if epoch else None
+    return is_training, int(epoch[1]) if epoch else None, _ROLLOUTS.match(name) is not None
 
 
 def is_other_work(name: str) -> bool:
@@ -96,6 +96,10 @@ def _count(text: str, si: str) -> int:
     return 0 if value is None or value * _POWERS[si] >= 2**53 else round(value * _POWERS[si])
 
 
+# The total of a bar stays the same.
+_total = lru_cache(maxsize=64)(_count)
+
+
 def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
     """Return the cells behind the rate of a bar as one record."""
     values: dict[str, float] = {}
@@ -131,12 +135,11 @@ class Bars:
         name = printed[0].strip(" :\t")
         if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
             return self._counted(line, rank, time, printed, counted)
-        is_training, epoch = _work(name)
-        is_rollout = _ROLLOUTS.match(name) is not None
+        is_training, epoch, is_rollout = _work(name)
         self.has_rollouts = self.has_rollouts or is_rollout
         if not is_training or self.has_rollouts > is_rollout:
             return self._other(line, rank, name, match)
-        total = _count(printed[4], printed[5])
+        total = _total(printed[4], printed[5])
         rate = to_float(printed[7])
         if not rate or total < self.total:
             return []

@@ -71,11 +71,13 @@ class Measurements:
     def records(self, line: int, cells: Sequence[str], iteration: int | None) -> list[Record] | None:
         """Return the records of a row; None if one of its cells may not be a number."""
         own = self.own.read(cells)
-        held_out = self.held_out.read(cells) if self.held_out.fields else None
-        if own is None or (held_out is None and self.held_out.fields):
+        if own is None:
             return None
         values, raw = own
-        timers = {timer: values.pop(name) for name, timer in self.timers.items()}
+        held_out = None
+        if self.held_out.fields and (held_out := self.held_out.read(cells)) is None:
+            return None
+        timers = {timer: values.pop(name) for name, timer in self.timers.items()} if self.timers else None
         records = [Record("step", line, values, iteration, None, None, self.own.fields, raw)] if self.is_step else []
         if timers:
             records.append(Record("timers", line, timers, iteration))

@@ -66,23 +66,28 @@ def to_float(text: str) -> float | None:
 
 
 def floats(texts: Sequence[str]) -> list[float]:
-    """Convert texts of plain numbers, those of a longer list at once; raise ValueError if one of them is none.
+    """Convert texts of plain numbers, those of a list at once; raise ValueError if one of them is none.
 
     Of a list with a text that JSON does not know (`1.`, `+2`, `007`), each text is converted on its own.
     """
-    if len(texts) > _FEW:
+    if len(texts) > 1:
         try:
             numbers = orjson.loads(f"[{','.join(texts)}]")
         except orjson.JSONDecodeError:
-            return [*map(float, texts)]
-        if len(numbers) == len(texts) and set(map(type, numbers)) <= _JSON_NUMBERS:
+            return _each_float(texts)
+        if len(numbers) == len(texts) and _JSON_NUMBERS.issuperset(map(type, numbers)):
             return [*map(float, numbers)]
-    return [*map(float, texts)]
+    return _each_float(texts)
 
 
-# Up to here, converting each text on its own is as fast.
-_FEW = 3
 _JSON_NUMBERS = {int, float}
+
+
+def _each_float(texts: Sequence[str]) -> list[float]:
+    joined = "".join(texts)
+    if "_" in joined or not joined.isascii():
+        raise ValueError("1_000 and digits of other scripts are no plain numbers")
+    return [*map(float, texts)]
 
 
 def to_int(text: str) -> int | None:

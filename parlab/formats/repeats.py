@@ -31,6 +31,7 @@ _TOKEN = re.compile(
 )
 _STAMP = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 _NUMBER = r"([+-]?\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)"
+_TOTAL = r"(\d{1,18})"
 # Factors of suffixes such as K and M, which a reader applies before the unit of the field.
 _POWERS = (1.0, 1e3, 1e6, 1e9, 1e12)
 _LINE, _RANK, _TIME = 987_654_321, 876_543, "\0time"
@@ -184,7 +185,10 @@ def _shape(text: str, tokens: list[re.Match[str]]) -> str:
     parts: list[str] = []
     at = 0
     for token in tokens:
-        parts += [re.escape(text[at : token.start()]), _STAMP if token["stamp"] else _NUMBER]
+        # A whole number behind a slash is a total, which readers take for one only as a whole number.
+        is_total = text[: token.start()].endswith("/") and token[0].isdecimal()
+        number = _TOTAL if is_total else _NUMBER
+        parts += [re.escape(text[at : token.start()]), _STAMP if token["stamp"] else number]
         at = token.end()
     return "".join([*parts, re.escape(text[at:])])
 

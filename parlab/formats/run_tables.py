@@ -123,9 +123,7 @@ class Filled:
         settings = [(at, column.name) for at, column in plain if column.name not in _ABOUT]
         self.names = [name for _, name in settings]
         self.settings = picker([at for at, _ in settings])
-        standard = [at for at, column in plain if column.is_setting]
-        self.standard_names = [columns[at].name for at in standard]
-        self.standard = picker(standard)
+        self.standard = [column.name for _, column in plain if column.is_setting and column.name not in _ABOUT]
         self.metrics = _metric_columns(filled)
 
     def figures(self, line: int, cells: Sequence[str]) -> list[Record]:
@@ -170,7 +168,7 @@ class Runs:
             if len(self.patterns) < MAX_PATTERNS:
                 self.patterns[blank] = filled
         settings = dict(zip(filled.names, map(_typed, filled.settings(cells)), strict=True))
-        standard = tuple(zip(filled.standard_names, map(_typed, filled.standard(cells)), strict=True))
+        standard = tuple([(name, settings[name]) for name in filled.standard])
         name = "" if self.name is None or blank[self.name] else cells[self.name]
         state = "" if self.state is None else cells[self.state]
         settings.update(_normal_settings(standard))
