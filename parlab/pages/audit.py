@@ -22,7 +22,17 @@ QUIET = frozenset(
     (
         *("columns", "compare", "csp-report", "dashboard-figure", "import", "plan", "plan-beside", "plan-search"),
         *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
-        *("plan-config", "stream", "timelines", "api:plan", "api:simulate", "api:format-guess"),
+        *(
+            "plan-config",
+            "stream",
+            "timelines",
+            "api:plan",
+            "api:simulate",
+            "api:format-guess",
+            "api:columns",
+            "api:seen",
+            "api:pasted",
+        ),
     )
 )
 """Addresses that compute, preview, keep a preference, or report the numbers of a run."""
@@ -31,7 +41,7 @@ _ACTIONS = {
     **dict.fromkeys(
         ("launch", "run-relaunch", "study-start", "demo-launch", "run-advice-try", "watch-bisect", "answer",
          "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
-         "api:alert-bisect"), Action.LAUNCH),
+         "api:alert-bisect", "api:ask"), Action.LAUNCH),
     **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
     **dict.fromkeys(
         ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link"),

@@ -33,6 +33,18 @@ class Account:
         """Revoke a token of the user, by its ID."""
         self.connection.json("DELETE", f"/api/account/tokens/{token}/")
 
+    def columns(self, name: str) -> dict[str, Any]:
+        """Return the columns of the list `experiments` or `runs`, and those that the user sees."""
+        return dict(self.connection.json("GET", f"/api/columns/{name}/"))
+
+    def choose_columns(self, name: str, shown: Sequence[str]) -> dict[str, Any]:
+        """Choose the columns of a list that the user sees."""
+        return dict(self.connection.json("PUT", f"/api/columns/{name}/", {"shown": list(shown)}))
+
+    def take_as_seen(self, experiment: str | None = None) -> None:
+        """Take everything that changed on Home, or in an experiment, as seen."""
+        self.connection.json("POST", "/api/seen/", {"experiment": experiment})
+
     def subscriptions(self) -> list[dict[str, Any]]:
         """Return the webhooks and mails of the user."""
         return list(self.connection.json("GET", "/api/subscriptions/"))

@@ -100,3 +100,20 @@ class Api(Arrangements, Account):
     def advice_score(self) -> dict[str, Any]:
         """Return how good all tried advice was, by kind, with every trial."""
         return dict(self.connection.json("GET", "/api/advice/"))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes with their hardware and slots."""
+        return list(self.connection.json("GET", "/api/nodes/"))
+
+    def questions(self) -> list[dict[str, Any]]:
+        """Return the questions about a cluster with their inputs."""
+        return list(self.connection.json("GET", "/api/questions/"))
+
+    def ask(self, key: str, **inputs: Any) -> Experiment:
+        """Ask a question: launch the experiment that answers it."""
+        answer = self.connection.json("POST", f"/api/questions/{quote(key, safe='')}/", inputs)
+        return self.experiment(answer["experiment"])
+
+    def read_configuration(self, text: str) -> dict[str, Any]:
+        """Read a command line, or a configuration as JSON, into values of the configuration form."""
+        return dict(self.connection.json("POST", "/api/configurations/read/", {"text": text}))

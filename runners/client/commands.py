@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     login = command("login", _login, "store the address of a server and a token from your account page")
+    login.add_argument("url", nargs="?", default=argparse.SUPPRESS, metavar="ADDRESS", help="address of the server")
     login.add_argument("--token", help="the token (default: PARLAB_TOKEN, or asked for)")
     listing = command("ls", _list, "list experiments, or the runs of an experiment")
     listing.add_argument("experiment", nargs="?", help="slug of an experiment")

@@ -255,6 +255,18 @@ class Run(Resource):
         """Return the drawings of the run, newest first, with their progress."""
         return list(self._connection.json("GET", f"{self.path}pictures/"))
 
+    def goodput(self) -> dict[str, Any]:
+        """Return where the wall time of the run went, over all attempts."""
+        return self.send("GET", "goodput/")
+
+    def slopes(self) -> list[dict[str, Any]]:
+        """Return simulated warm-up slopes of a pipeline run."""
+        return list(self._connection.json("GET", f"{self.path}schedule/"))
+
+    def save_slope(self, code: str) -> dict[str, Any]:
+        """Save a slope, by its `code`, as the next configuration; return its version and note."""
+        return self.send("POST", "schedule/", {"code": code})
+
     def time(self) -> dict[str, Any]:
         """Return where the time of a step goes, measured and predicted."""
         return self.send("GET", "time/")

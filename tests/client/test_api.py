@@ -250,3 +250,14 @@ def test_formats_advice_and_the_account(api: Api, attempt: Attempt, tmp_path: Pa
     assert [row["name"] for row in api.tokens()] == ["second", "training script"]
     api.revoke_token(made["id"])
     assert len(api.tokens()) == 1
+    assert api.nodes() == []
+    assert "loss" not in api.choose_columns("runs", ["state"])["shown"]
+    assert api.columns("runs")["shown"] == ["state"]
+    api.take_as_seen(run.slug)
+    assert api.ask(api.questions()[0]["key"]).runs()[0].state == "queued"
+    assert api.read_configuration("torchrun train.py --num-layers 12 --hidden-size 768")["summary"]
+    assert run.goodput()["attempts"] == 0
+    with pytest.raises(Refused):
+        run.slopes()
+    with pytest.raises(Refused):
+        run.save_slope("same:1")

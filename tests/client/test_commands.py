@@ -181,7 +181,8 @@ def test_login_lists_shows_and_prints_logs(parlab: Parlab, token: str, client_ho
     del parlab.environ["PARLAB_TOKEN"]
     code, _, errors = parlab("ls")
     assert (code, "authentication" in errors.lower()) == (1, True)
-    code, output, errors = parlab("login", text=f"{token}\n")
+    assert parlab("login", "http://127.0.0.1:9", text=f"{token}\n")[0] == 3
+    code, output, errors = parlab("login", parlab.environ["PARLAB_URL"], text=f"{token}\n")
     assert (code, "stored in" in output) == (0, True), errors
     assert (client_home / "login.json").stat().st_mode & 0o077 == 0
     assert parlab("ls")[1] == "nothing here yet\n"

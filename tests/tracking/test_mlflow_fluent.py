@@ -8,6 +8,7 @@ import mlflow
 import numpy as np
 import pandas
 import pytest
+from mlflow.data.pandas_dataset import from_pandas
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from plotly.graph_objects import Figure
@@ -49,14 +50,18 @@ def test_texts_tables_pictures_and_directories_are_artifacts(tmp_path: Path) -> 
 def test_inputs_tags_and_nested_runs(experiment_id: str) -> None:
     client = MlflowClient()
     with mlflow.start_run() as parent:
-        mlflow.log_input(mlflow.data.from_pandas(pandas.DataFrame({"a": [1]}), name="frame"), context="training")
+        mlflow.log_input(from_pandas(pandas.DataFrame({"a": [1]}), name="frame"), context="training")
         mlflow.set_tags({"cluster": "a", "team": "b"})
         mlflow.delete_tag("team")
         with mlflow.start_run(nested=True, run_name="child") as child:
             pass
-    assert [each.dataset.name for each in client.get_run(parent.info.run_id).inputs.dataset_inputs] == ["frame"]
+    inputs = client.get_run(parent.info.run_id).inputs
+    assert inputs is not None
+    assert [each.dataset.name for each in inputs.dataset_inputs] == ["frame"]
     assert client.get_run(parent.info.run_id).data.tags.get("team") is None
-    assert client.get_parent_run(child.info.run_id).info.run_id == parent.info.run_id
+    above = client.get_parent_run(child.info.run_id)
+    assert above is not None
+    assert above.info.run_id == parent.info.run_id
     assert client.get_parent_run(parent.info.run_id) is None
     frame = mlflow.search_runs([experiment_id], order_by=["attributes.run_name"], filter_string="tags.cluster = 'a'")
     assert list(frame["run_id"]) == [parent.info.run_id]

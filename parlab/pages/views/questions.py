@@ -22,7 +22,7 @@ from parlab.lab.services.runs import launchable, point_label
 from parlab.pages import answers
 from parlab.pages.question import PRESETS, Question
 from parlab.pages.question_forms import QUESTIONS
-from runners.config import ConfigError, Point, digest, expand
+from runners.config import Point, digest, expand
 
 from .partial import UNCHANGED
 
@@ -110,20 +110,24 @@ def _ranks(point: Point) -> int:
 
 
 def _launch(request: HttpRequest, form: Question) -> HttpResponse:
-    user = cast(User, request.user)
     try:
-        with transaction.atomic():
-            experiment = _experiment(form, user)
-            config = lab.config_save(
-                experiment=experiment, data=form.data_of_config(), sweep=form.sweep(), note=form.heading, user=user
-            )
-            launch = fleet.launch(config=config, user=user)
-    except (ConfigError, ValueError) as error:
+        experiment, launch = question_launch(form=form, user=cast(User, request.user))
+    except ValueError as error:
         messages.error(request, f"Nothing was launched: {error}.")
         return redirect("questions")
     started = len(launch.created)
     messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}. The answer appears here.")
     return redirect("answer", experiment.slug)
+
+
+@transaction.atomic
+def question_launch(*, form: Question, user: User) -> tuple[Experiment, lab.Launch]:
+    """Create the experiment of a valid form and launch it. Raises ValueError with a remedy."""
+    experiment = _experiment(form, user)
+    config = lab.config_save(
+        experiment=experiment, data=form.data_of_config(), sweep=form.sweep(), note=form.heading, user=user
+    )
+    return experiment, fleet.launch(config=config, user=user)
 
 
 def _experiment(form: Question, user: User) -> Experiment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 from django.contrib import messages
@@ -16,12 +15,11 @@ from django.views.decorators.http import require_GET, require_http_methods
 from parlab.charts.format import quantity, significant, unit_for
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Run
+from parlab.lab.models import Config, Run
 from parlab.lab.selectors import PipelineRun
 from parlab.lab.selectors.pipelines import Times
 from parlab.pages.rows.networks import simulate_address
-from parlab.planner.schedule import Outcome, Wire, best_schedule
-from runners.config import ConfigError
+from parlab.planner.schedule import Choice, Outcome, Wire, best_schedule
 
 from .addressed import find_run
 
@@ -53,13 +51,10 @@ def simulate(_request: HttpRequest, slug: str, number: int) -> HttpResponse:
 @permission_required("lab.add_config", raise_exception=True)
 def pick(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     run = find_run(slug, number)
-    pipelined, times = _simulated_run(run)
-    plain = pipelined._replace(wire="same")
-    pipeline = plain.pipeline(times.stages, step_s=times.step_s)
-    choices = [best_schedule(pipeline, wires=(wire,), element_bytes=pipelined.shape.number_bytes) for wire in WIRES]
-    compared = [outcome for choice in choices for outcome in choice.compared]
     if request.method == "POST":
-        return _save(request, run, _SimulatedRun(pipelined, times), compared)
+        return _save(request, run)
+    (pipelined, times), choices = _choices(run)
+    compared = [outcome for choice in choices for outcome in choice.compared]
     context = {
         "section": "experiments",
         "experiment": run.experiment,
@@ -75,6 +70,20 @@ def pick(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     return render(request, "pages/run_schedule.html", context)
 
 
+def _choices(run: Run) -> tuple[_SimulatedRun, list[Choice]]:
+    """Return the simulated schedules of a run, per width of messages."""
+    pipelined, times = _simulated_run(run)
+    pipeline = pipelined._replace(wire="same").pipeline(times.stages, step_s=times.step_s)
+    element_bytes = pipelined.shape.number_bytes
+    choices = [best_schedule(pipeline, wires=(wire,), element_bytes=element_bytes) for wire in WIRES]
+    return _SimulatedRun(pipelined, times), choices
+
+
+def slopes(run: Run) -> dict[str, Outcome]:
+    """Return the simulated schedules of a run by their codes, such as `same:1`. Raises Http404."""
+    return {_code(outcome): outcome for choice in _choices(run)[1] for outcome in choice.compared}
+
+
 def _code(outcome: Outcome) -> str:
     return f"{outcome.wire}:{outcome.plan.warmup_slope}"
 
@@ -83,12 +92,22 @@ def _seconds(outcome: Outcome) -> float:
     return outcome.simulation.iteration_s
 
 
-def _save(request: HttpRequest, run: Run, simulated: _SimulatedRun, compared: Sequence[Outcome]) -> HttpResponse:
-    choice = request.POST.get("choice", "")
-    chosen = next((outcome for outcome in compared if _code(outcome) == choice), None)
-    if chosen is None:
-        messages.error(request, "Nothing was saved: select a slope.")
+def _save(request: HttpRequest, run: Run) -> HttpResponse:
+    try:
+        config = slope_save(run=run, code=request.POST.get("choice", ""), user=cast(User, request.user))
+    except ValueError as error:
+        messages.error(request, f"Nothing was saved: {error}.")
         return redirect("run-schedule", run.experiment.slug, run.number)
+    messages.success(request, f"Saved as version {config.version}: {config.note}. Launch it to check the prediction.")
+    return HttpResponseRedirect(f"{run.experiment.get_absolute_url()}?version={config.version}")
+
+
+def slope_save(*, run: Run, code: str, user: User) -> Config:
+    """Save a schedule of `slopes` as the next configuration. Raises ValueError with a remedy."""
+    simulated = _SimulatedRun(*_simulated_run(run))
+    chosen = slopes(run).get(code)
+    if chosen is None:
+        raise ValueError("no such slope; select a slope")
     wire = cast(Literal["same", "bf16"], chosen.wire)
     slope = chosen.plan.warmup_slope
     note = (
@@ -96,19 +115,13 @@ def _save(request: HttpRequest, run: Run, simulated: _SimulatedRun, compared: Se
         f" simulated {quantity(_seconds(chosen), 's')}, {chosen.held} micro batches in flight,"
         f" {significant(100 * chosen.gap_to_bound)} % above the bound"
     )
-    try:
-        config = lab.schedule_save(
-            run=run,
-            slope=slope,
-            wire=wire,
-            note=note,
-            user=cast(User, request.user),
-            link=simulated.pipeline.network.link,
-            times=simulated.times.stages,
-            step_s=simulated.times.step_s,
-        )
-    except ConfigError as error:
-        messages.error(request, f"Nothing was saved: {error}.")
-        return redirect("run-schedule", run.experiment.slug, run.number)
-    messages.success(request, f"Saved as version {config.version}: {note}. Launch it to check the prediction.")
-    return HttpResponseRedirect(f"{run.experiment.get_absolute_url()}?version={config.version}")
+    return lab.schedule_save(
+        run=run,
+        slope=slope,
+        wire=wire,
+        note=note,
+        user=user,
+        link=simulated.pipeline.network.link,
+        times=simulated.times.stages,
+        step_s=simulated.times.step_s,
+    )

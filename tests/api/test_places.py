@@ -1,0 +1,104 @@
+"""Nodes, columns, goodput, slopes, questions and pasted configurations over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from parlab.lab.models import Attempt, AuditEntry, Experiment, Node, Run
+from parlab.pages.models import Visit
+from tests.pages.conftest import finish
+from tests.pages.test_timelines import TIMERS
+
+pytestmark = pytest.mark.django_db
+
+EXPERIMENT = "/api/experiments/pipeline-schedules/"
+JSON = "application/json"
+
+
+@pytest.fixture
+def run(make_attempt: Callable[..., Attempt]) -> Run:
+    return make_attempt(state="finished").run
+
+
+def error(answer: Any, status: int = 400) -> dict[str, Any]:
+    """Return the first error of a refused request."""
+    assert answer.status_code == status, answer.content
+    refusal: dict[str, Any] = answer.json()["errors"][0]
+    assert refusal["remedy"]
+    return refusal
+
+
+def test_nodes_are_listed_with_their_slots(reader: Client) -> None:
+    Node.objects.create(name="n1", slots=2, hardware={"cpu_cores": 8})
+    (node,) = reader.get("/api/nodes/").json()
+    assert (node["name"], node["slots"], node["used"], node["is_online"]) == ("n1", 2, 0, False)
+    assert node["hardware"] == {"cpu_cores": 8}
+
+
+def test_columns_of_a_list_are_chosen(reader: Client) -> None:
+    columns = reader.get("/api/columns/runs/").json()
+    assert set(columns["shown"]) < set(columns["columns"])
+    name = columns["shown"][0]
+    assert reader.put("/api/columns/runs/", {"shown": [name]}, JSON).json()["shown"] == [name]
+    assert reader.get("/api/columns/runs/").json()["shown"] == [name]
+    assert error(reader.put("/api/columns/runs/", {"shown": ["colour"]}, JSON))["field"] == "shown"
+    assert reader.get("/api/columns/nothing/").status_code == 404
+
+
+def test_changes_are_taken_as_seen(api: Client, run: Run) -> None:
+    page = Client()
+    page.force_login(run.experiment.owner)
+    page.get(run.experiment.get_absolute_url())
+    before = Visit.objects.get(experiment=run.experiment).last_at
+    assert api.post("/api/seen/", {"experiment": "pipeline-schedules"}, JSON).status_code == 204
+    assert Visit.objects.get(experiment=run.experiment).last_at > before
+    assert api.post("/api/seen/", {}, JSON).status_code == 204
+    assert error(api.post("/api/seen/", {"experiment": "nothing"}, JSON))["field"] == "experiment"
+    assert not AuditEntry.objects.exists()
+
+
+def test_goodput_and_slopes_of_a_run(api: Client, reader: Client, run: Run) -> None:
+    goodput = reader.get(f"{EXPERIMENT}runs/{run.number}/goodput/").json()
+    assert bool(goodput["reason"]) != bool(goodput["parts"])
+    assert reader.get(f"{EXPERIMENT}runs/{run.number}/schedule/").status_code == 404  # its step time is unknown
+    run = finish(run.current_attempt())
+    run.summary["timers_s"] = TIMERS
+    run.save()
+    slopes = reader.get(f"{EXPERIMENT}runs/{run.number}/schedule/").json()
+    assert {row["wire"] for row in slopes} == {"same", "bf16"}
+    assert all(row["iteration_s"] > 0 for row in slopes)
+    address = f"{EXPERIMENT}runs/{run.number}/schedule/"
+    assert reader.post(address, {"code": slopes[0]["code"]}, JSON).status_code == 403
+    assert error(api.post(address, {"code": "same:99"}, JSON))["field"] == "code"
+    saved = api.post(address, {"code": slopes[0]["code"]}, JSON).json()
+    assert f"Slope {slopes[0]['slope']}" in saved["note"]
+    assert api.get(f"{EXPERIMENT}configurations/").json()[0]["version"] == saved["version"]
+
+
+def test_a_question_is_asked_with_its_inputs(api: Client, reader: Client) -> None:
+    rows = {row["key"]: row for row in reader.get("/api/questions/").json()}
+    key, row = next(iter(rows.items()))
+    assert {each["name"] for each in row["inputs"]}
+    assert reader.post(f"/api/questions/{key}/", {}, JSON).status_code == 403
+    asked = api.post(f"/api/questions/{key}/", {}, JSON)
+    assert asked.status_code == 201, asked.content
+    answer = asked.json()
+    assert Experiment.objects.get(slug=answer["experiment"]).runs.count() == len(answer["created"]) > 0
+    assert api.get(answer["url"]).status_code in (200, 302)
+    assert AuditEntry.objects.get().action == "launch"
+    assert error(api.post(f"/api/questions/{key}/", {"colour": 1}, JSON))["field"] == "colour"
+    assert error(api.post(f"/api/questions/{key}/", {row["inputs"][0]["name"]: "x"}, JSON))
+    assert api.post("/api/questions/nothing/", {}, JSON).status_code == 404
+
+
+def test_a_command_line_becomes_values_of_the_form(api: Client, reader: Client) -> None:
+    text = "torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12"
+    answer = api.post("/api/configurations/read/", {"text": text}, JSON).json()
+    assert 12 in [int(value) for name, value in answer["values"].items() if name.endswith("num_layers")]
+    assert answer["summary"]
+    assert error(api.post("/api/configurations/read/", {"text": '{"a": 1}'}, JSON))["field"] == "text"
+    assert reader.post("/api/configurations/read/", {"text": text}, JSON).status_code == 403
