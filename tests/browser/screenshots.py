@@ -89,6 +89,7 @@ WITH_LINKS = {
     "shared": ("/reports/gpipe-and-1f1b-on-a-slow-network/versions/1/", r"/shared/[\w-]+/"),
     "watch": ("/watch/", r"/watch/\d+/"),
     "alert": ("/watch/", r"/watch/\d+/alerts/\d+/"),
+    "node": ("/nodes/", r"/nodes/[\w.-]+/"),
     "dashboard": ("/dashboards/", r"/dashboards/\d+/"),
     "dashboard-edit": ("/dashboards/", r"/dashboards/\d+/"),
     "study": ("/tune/", r"/tune/\d+/"),
