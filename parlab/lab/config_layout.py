@@ -92,8 +92,8 @@ def shown_label(label: str) -> str:
 def _shown_part(part: str) -> str:
     name, space, value = part.partition(" ")
     field = _fields_by_name().get(name)
-    words = {"True": "yes", "False": "no"}.get(value, value)
-    return value_label(field, words) if field and space and " " not in value else part
+    shown = {"True": "yes", "False": "no"}.get(value, value)
+    return value_label(field, shown) if field and space and " " not in value else part
 
 
 @cache
