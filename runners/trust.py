@@ -80,10 +80,13 @@ def seal(
     return {"version": WIRE_VERSION, "node": node, "key": key.id, "payload": payload, "signature": signature}
 
 
-def open_envelope(envelope: Any, purpose: str, find_key: Callable[[str, str], bytes]) -> Opened:
+def open_envelope(
+    envelope: Any, purpose: str, find_key: Callable[[str, str], bytes], *, now: float | None = None
+) -> Opened:
     """Return the message in an envelope; raises Untrusted with the reason.
 
-    `find_key(node, key id)` returns the secret of a key, or raises Untrusted.
+    `find_key(node, key id)` returns the secret of a key, or raises Untrusted; `now` is by default the time of this
+    host.
     """
     payload, signature, node, key_id = _parts(envelope, purpose)
     secret = find_key(node, key_id)
@@ -94,7 +97,7 @@ def open_envelope(envelope: Any, purpose: str, find_key: Callable[[str, str], by
     content = json.loads(payload)
     if content["node"] != node or content["purpose"] != purpose:
         raise Untrusted(f"signed for node {content['node']} and as {content['purpose']}, but sent as {purpose}", node)
-    now, expires_at = time.time(), content["expires_at"]
+    now, expires_at = now if now is not None else time.time(), content["expires_at"]
     if expires_at is not None and expires_at < now:
         raise Untrusted(f"expired {now - expires_at:.0f} s ago; check the clocks of server and node", node)
     if expires_at is not None and content["sent_at"] > now + LIFETIME_S:

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from parlab.fleet import services
 from parlab.ingest import orders
+from parlab.ingest.clock import shared_now
 from parlab.lab import services as lab
 from parlab.lab.models import Node
 from runners.protocol import Heartbeat
@@ -35,7 +36,7 @@ _beats: dict[str, Beat] = {}
 
 def heartbeat_receive(envelope: Any) -> None:
     """Take a signed heartbeat; raises Untrusted or ValidationError."""
-    opened = open_envelope(envelope, "heartbeat", lab.find_key)
+    opened = open_envelope(envelope, "heartbeat", lab.find_key, now=shared_now().timestamp())
     message = Heartbeat.model_validate(opened.content)
     if message.node != opened.node:
         raise Untrusted(f"heartbeat of node {message.node[:120]}, signed by node {opened.node}", opened.node)

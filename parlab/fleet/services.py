@@ -1,16 +1,15 @@
 """Dispatch runs to nodes and track both; see `docs/server-node.md` for the protocol."""
 
 import logging
-import time
 from datetime import datetime, timedelta
 
 import redis
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.utils import timezone
 
 from parlab.ingest import orders
+from parlab.ingest.clock import shared_now
 from parlab.lab import services as lab
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, MemberState, Node, Run
 from parlab.lab.services import Launch, storable
@@ -70,7 +69,7 @@ def cancel(*, run: Run) -> RunState:
 
 def dispatch() -> int:
     """Assign queued runs to nodes, and repeat orders that no node has carried out; return the number of orders sent."""
-    now = timezone.now()
+    now = shared_now()
     chosen = _assign_queued(now) + _claim_unconfirmed(now)
     transaction.on_commit(lambda: _send_orders(chosen), robust=True)
     return len(chosen)
@@ -143,13 +142,13 @@ def _send_orders(member_ids: list[int]) -> None:
 
 def heartbeat(*, message: Heartbeat) -> None:
     """Record a heartbeat: renew the leases of the attempts that the node holds, and stop those that it should not."""
-    age = time.time() - message.sent_at
+    now = shared_now()
+    age = now.timestamp() - message.sent_at
     if age > SPEC_LIFETIME_S:
         logger.warning(
             "heartbeat of node %s is %.0f s old and was ignored; check the clock of the node", message.node, age
         )
         return
-    now = timezone.now()
     node = register(message, now)
     if node is None:
         return
@@ -208,7 +207,7 @@ def reap() -> int:
     """
     if _uptime_s() < settings.LEASE_S:
         return 0
-    now = timezone.now()
+    now = shared_now()
     expired = Member.objects.filter(state__in=ACTIVE_MEMBER_STATES, lease_expires_at__lt=now)
     late = Member.objects.filter(
         state=MemberState.DISPATCHED, assigned_at__lt=now - timedelta(seconds=settings.PREPARE_S)
@@ -233,7 +232,7 @@ def _lose_if_expired(member_id: int) -> bool:
         attempt = Attempt.objects.get(members=member_id)
         attempt, _ = lab.lock_attempt(attempt)
         member = next(each for each in lab.lock_members(attempt) if each.pk == member_id)
-        reason = _loss_reason(member, timezone.now())
+        reason = _loss_reason(member, shared_now())
         if not reason:
             return False  # a heartbeat or a report came in the meantime
         transaction.on_commit(lambda: orders.follow(attempt.pk), robust=True)
@@ -248,7 +247,7 @@ def _loss_reason(member: Member, now: datetime) -> str:
     has_lease = lease is None or lease >= now
     if has_lease and not (member.member_state is MemberState.DISPATCHED and _is_late(member, now)):
         return ""
-    if not node.is_online and node.last_heartbeat_at is not None:
+    if node.last_heartbeat_at is not None and now - node.last_heartbeat_at >= _SILENCE:
         silence_s = (now - node.last_heartbeat_at).total_seconds()
         return f"node {node.name} has sent no heartbeat for {silence_s:.0f} s; check its daemon and its network"
     if member.member_state is MemberState.DISPATCHED:
@@ -265,7 +264,7 @@ def _is_late(member: Member, now: datetime) -> bool:
 
 def _uptime_s() -> float:
     """Return for how many seconds the reaper has been called without a pause."""
-    now = time.time()
+    now = shared_now().timestamp()
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, decode_responses=True) as client:
         client.set(AWAKE_KEY, now, nx=True, ex=_AWAKE_TIMEOUT_S)
         client.expire(AWAKE_KEY, _AWAKE_TIMEOUT_S)

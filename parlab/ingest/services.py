@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from django.core.cache import cache
 from django.db import DatabaseError, transaction
-from django.utils import timezone
 
 from parlab.ingest import orders, printed, utilisation
+from parlab.ingest.clock import shared_now
 from parlab.ingest.imported_summary import with_utilisation
 from parlab.ingest.launches import Sections
 from parlab.ingest.output import Output, is_read, outputs_append, series_rebuild, world_size
@@ -146,7 +146,7 @@ def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) ->
     for member in advanced:
         for batch in pieces[member.pk]:
             pieces_store(attempt=member.attempt, pieces=batch.files, world_size=world_size(member.attempt.run.resolved))
-    now = timezone.now()
+    now = shared_now()
     for member in advanced:
         if member.is_active and member.node is not None:
             member.lease_expires_at = now + member.node.lease

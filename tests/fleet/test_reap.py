@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Member, Node
-from runners.protocol import LEASE_S, RunState
+from runners.protocol import LEASE_S, Heartbeat, HeldRun, RunState
 from tests.conftest import place
 
 pytestmark = pytest.mark.django_db
@@ -73,3 +73,23 @@ def test_a_reaper_that_missed_its_beats_counts_as_woken_up(broker: str) -> None:
     time.sleep(0.01)
     assert services.reap() == 0
     assert client.pttl(services.AWAKE_KEY) > 10_000, "each beat renews it"
+
+
+@pytest.mark.usefixtures("long_awake")
+@pytest.mark.parametrize("off_s", [-3600, 3600])
+def test_a_host_of_the_server_whose_clock_is_an_hour_off_loses_no_run(
+    silent: Attempt, monkeypatch: pytest.MonkeyPatch, off_s: int
+) -> None:
+    actual, actual_time = timezone.now, time.time
+    monkeypatch.setattr(timezone, "now", lambda: actual() + timedelta(seconds=off_s))
+    monkeypatch.setattr(time, "time", lambda: actual_time() + off_s)
+    held = HeldRun(run=silent.run_id, attempt=silent.number, alive=True)
+    message = Heartbeat(
+        node="gpu1", pool="default", sent_at=actual_time(), slots=1, version="1", hardware={}, held=[held]
+    )
+    services.heartbeat(message=message)
+    monkeypatch.undo()
+    assert services.reap() == 0, "the lease was renewed by the clock that all share"
+    monkeypatch.setattr(timezone, "now", lambda: actual() + timedelta(seconds=off_s))
+    monkeypatch.setattr(time, "time", lambda: actual_time() + off_s)
+    assert services.reap() == 0
