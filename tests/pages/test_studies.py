@@ -159,3 +159,6 @@ def test_a_link_from_a_configuration_fills_the_form_in(
     assert form.initial == {"config": searched, "baseline": baseline}
     for nonsense in ("x", "999999", "9" * 40):
         assert pages.get(f"/tune/?config={nonsense}").context["form"].initial == {}
+    # Configurations of imported runs may name no engine.
+    Config.objects.filter(pk=searched.pk).update(data={"parallel": {}})
+    assert pages.get(f"/tune/?config={searched.pk}").status_code == 200

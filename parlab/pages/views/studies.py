@@ -34,7 +34,7 @@ from parlab.tuner.results import (
 )
 from parlab.tuner.spaces import described_settings
 from parlab.tuner.text import METRICS, clock, hardware_line, model_lines, result_markdown
-from runners.config import ConfigError, digest, engine_names
+from runners.config import ConfigError, digest, engine_names, engine_of
 
 from .figures import csv_response, json_response
 from .partial import UNCHANGED
@@ -71,7 +71,7 @@ def _initial_values(key: str) -> dict[str, Any]:
     trained = config.experiment.configs.filter(
         data__parallel__engine__in=engine_names(lambda row: row.may_be_a_baseline)
     )
-    others = trained.exclude(data__parallel__engine=config.data["parallel"]["engine"])
+    others = trained.exclude(data__parallel__engine=engine_of(config.data).name)
     return {"config": config, "baseline": others.order_by("-version").first()}
 
 
