@@ -255,22 +255,29 @@ def cost_curve(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> 
             subtitle=f"nodes and {labels} of the best layout; no point on the line is beaten in both",
             x="Training time (days)",
             y=f"{title} ({'currency of the price' if feasible[0].cost else 'h'})",
-            xaxis={"type": "log", "tickformat": "~g", **log_ticks([size.days or 0.0 for size in feasible])},
+            xaxis={"type": "log", "tickformat": "~g", **log_ticks([_days(size) for size in feasible])},
             yaxis={"type": "log", "tickformat": "~s", **log_ticks([_price(size) for size in feasible])},
         )
     )
-    drawing.add_trace(_priced(sorted(best, key=lambda size: size.days or 0.0), "not beaten", theme.GREEN, "lines+"))
+    drawing.add_trace(_priced(sorted(best, key=_days), "not beaten", theme.GREEN, "lines+"))
     if rest:
         drawing.add_trace(_priced(rest, "slower and dearer than another", theme.GREY, ""))
     if wanted_days:
         drawing.add_vline(x=wanted_days, line={"color": theme.VERMILLION, "dash": "dot", "width": 1})
-    cheapest, fastest = min(best, key=_price), min(best, key=lambda size: size.days or 0.0)
-    unit = "" if feasible[0].cost else " GPU hours"
-    caption = (
+    return Drawing(drawing, _cost_caption(best), _sizes_table(sizes))
+
+
+def _cost_caption(best: Sequence[SizePoint]) -> str:
+    cheapest, fastest = min(best, key=_price), min(best, key=_days)
+    unit = "" if best[0].cost else " GPU hours"
+    return (
         f"Cheapest: {cheapest.nodes} nodes, {significant(cheapest.days)} days, {significant(_price(cheapest))}{unit};"
         f" fastest: {fastest.nodes} nodes, {significant(fastest.days)} days, {significant(_price(fastest))}{unit}."
     )
-    return Drawing(drawing, caption, _sizes_table(sizes))
+
+
+def _days(size: SizePoint) -> float:
+    return size.days or 0.0
 
 
 def _price(size: SizePoint) -> float:
@@ -279,7 +286,7 @@ def _price(size: SizePoint) -> float:
 
 def _beats(other: SizePoint, size: SizePoint) -> bool:
     """Return whether another number of nodes is at least as fast and as cheap, and better in one."""
-    mine, its = (size.days or 0.0, _price(size)), (other.days or 0.0, _price(other))
+    mine, its = (_days(size), _price(size)), (_days(other), _price(other))
     return other is not size and its[0] <= mine[0] and its[1] <= mine[1] and its != mine
 
 
