@@ -1,4 +1,4 @@
-"""Nodes, and what a user keeps: columns of lists, what is seen."""
+"""What a user keeps: columns of lists, what is seen."""
 
 from __future__ import annotations
 
@@ -14,26 +14,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from parlab.pages.columns import LISTS, columns_choose, shown_columns
-from parlab.pages.rows.nodes import node_list
 from parlab.pages.visits import visit_dismiss
 
 from .errors import Problem, stated_experiment
 from .serializers import Errors
-
-
-class NodeItem(drf.Serializer[Any]):
-    """A machine that runs the daemon."""
-
-    name = drf.CharField()
-    pool = drf.CharField()
-    is_online = drf.BooleanField()
-    is_enabled = drf.BooleanField()
-    is_draining = drf.BooleanField()
-    slots = drf.IntegerField()
-    used = drf.IntegerField(help_text="Slots in use.")
-    hardware = drf.DictField()
-    daemon_version = drf.CharField(allow_blank=True)
-    last_heartbeat_at = drf.DateTimeField(allow_null=True)
 
 
 class ColumnsItem(drf.Serializer[Any]):
@@ -49,17 +33,6 @@ class ColumnsRequest(drf.Serializer[Any]):
 
 class SeenRequest(drf.Serializer[Any]):
     experiment = drf.SlugField(required=False, allow_null=True, help_text="Slug; without one: Home.")
-
-
-class Nodes(APIView):
-    """All nodes by name."""
-
-    @extend_schema(operation_id="nodes_list", responses={200: NodeItem(many=True)})
-    def get(self, _request: Request) -> Response:
-        fields = [str(name) for name in NodeItem().fields]
-        fields.remove("used")
-        rows = [{**{name: getattr(row.node, name) for name in fields}, "used": row.used} for row in node_list()]
-        return Response(NodeItem(rows, many=True).data)
 
 
 class Columns(APIView):

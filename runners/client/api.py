@@ -105,6 +105,12 @@ class Api(Arrangements, Account):
         """Return the nodes with their hardware and slots."""
         return list(self.connection.json("GET", "/api/nodes/"))
 
+    def node(self, name: str, action: str = "", reason: str = "") -> dict[str, Any]:
+        """Return a node with its health, after an action: `measure`, `leave-out` with a reason, `put-back`."""
+        path = f"/api/nodes/{quote(name, safe='')}/"
+        body = {"action": action, "reason": reason} if action else None
+        return dict(self.connection.json("POST" if action else "GET", path, body))
+
     def questions(self) -> list[dict[str, Any]]:
         """Return the questions about a cluster with their inputs."""
         return list(self.connection.json("GET", "/api/questions/"))

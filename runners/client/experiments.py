@@ -192,6 +192,15 @@ class Run(Resource):
                 return b"".join(pieces)
             pieces.append(output)
 
+    def find(self, text: str = "", *, errors: bool = False) -> list[dict[str, Any]]:
+        """Return number and text of the lines of the log that contain a text, or that look like errors."""
+        query = "errors=true" if errors else f"text={quote(text, safe='')}"
+        return list(self._connection.json("GET", f"{self.path}log/search/?{query}")["lines"])
+
+    def difference(self, other: str | int) -> dict[str, Any]:
+        """Return what differs from another run: `7`, `other-experiment/7`, `attempt-1` or `v2`."""
+        return dict(self._connection.json("GET", f"{self.path}difference/?with={quote(str(other), safe='')}"))
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return name, rank and length of the series."""
         return list(self._connection.json("GET", f"{self.path}metrics/")["series"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from parlab.ingest.output import output_append
 from parlab.lab.models import Attempt, AuditEntry, Experiment, Node, Run
 from parlab.pages.models import Visit
 from tests.pages.conftest import finish
@@ -37,6 +38,43 @@ def test_nodes_are_listed_with_their_slots(reader: Client) -> None:
     (node,) = reader.get("/api/nodes/").json()
     assert (node["name"], node["slots"], node["used"], node["is_online"]) == ("n1", 2, 0, False)
     assert node["hardware"] == {"cpu_cores": 8}
+
+
+def test_a_node_is_left_out_and_put_back_with_its_reason(api: Client, reader: Client) -> None:
+    node = Node.objects.create(name="n1", slots=2)
+    assert reader.get("/api/nodes/n1/").json()["rates"] == []
+    leave_out = {"action": "leave-out", "reason": "slow link"}
+    assert reader.post("/api/nodes/n1/", leave_out, JSON).status_code == 403
+    assert error(api.post("/api/nodes/n1/", {"action": "leave-out"}, JSON))["field"] == "reason"
+    assert error(api.post("/api/nodes/n1/", {"action": "forget"}, JSON))["field"] == "action"
+    assert api.post("/api/nodes/n1/", leave_out, JSON).json()["left_out"] == "slow link"
+    assert reader.get("/api/nodes/").json()[0]["left_out"] == "slow link"
+    assert api.post("/api/nodes/n1/", {"action": "put-back"}, JSON).json()["left_out"] == ""
+    node.refresh_from_db()
+    assert not node.left_out
+    assert AuditEntry.objects.count() >= 2
+    assert reader.get("/api/nodes/n2/").status_code == 404
+
+
+def test_a_log_is_searched_for_a_text_and_for_errors(reader: Client, run: Run) -> None:
+    output_append(run.current_attempt(), b"NCCL INFO ring\nstep 1\nValueError: no\n")
+    address = f"{EXPERIMENT}runs/{run.number}/log/search/"
+    assert reader.get(f"{address}?text=nccl").json() == {
+        "lines": [{"number": 1, "text": "NCCL INFO ring"}], "is_more": False,
+    }  # fmt: skip
+    assert [line["number"] for line in reader.get(f"{address}?errors=true").json()["lines"]] == [3]
+    assert error(reader.get(address))["field"] == "text"
+    assert error(reader.get(f"{address}?text=a&rank=x"))["field"] == "rank"
+
+
+def test_what_differs_between_two_runs_is_named(reader: Client, make_attempt: Callable[..., Attempt], run: Run) -> None:
+    other = make_attempt(state="finished", point={"train.micro_batch_size": 4}).run
+    address = f"{EXPERIMENT}runs/{run.number}/difference/"
+    answer = reader.get(f"{address}?with={other.number}").json()
+    assert (answer["left"], answer["right"]) == (f"Run {run.number}", f"Run {other.number}")
+    assert [row["name"] for row in answer["settings"]] == ["train.micro_batch_size"]
+    assert answer["environment"] is None
+    assert error(reader.get(f"{address}?with=99"))["field"] == "with"
 
 
 def test_columns_of_a_list_are_chosen(reader: Client) -> None:
