@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import TRAINING_MS, screenshots
@@ -12,6 +13,7 @@ SLOW = "/experiments/slow-on-purpose/"
 CHANGE = "Recomputation none instead of full"
 
 
+@pytest.mark.slow
 def test_the_fix_of_a_slow_run_is_launched_from_its_page_and_its_gain_appears(page: Page) -> None:
     page.goto(SLOW)
     page.locator("#launch").click()
