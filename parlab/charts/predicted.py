@@ -300,6 +300,7 @@ def _priced(sizes: Sequence[SizePoint], name: str, colour: str, mode: str) -> go
         marker={"size": 8, "color": colour},
         text=[f"{size.nodes}: {quantity(_price(size), '')}" for size in sizes],
         textposition="top center",
+        cliponaxis=False,
         hovertemplate="%{customdata}<extra></extra>",
         customdata=[
             theme.plain(
