@@ -23,7 +23,8 @@ class Inbox(ABC):
     def serve(self, seconds: float = 0.05) -> None:
         """Take messages for a while."""
         deadline = time.monotonic() + seconds
-        queues = [Queue(INGEST_QUEUE), Queue(BACKLOG_QUEUE), Queue(CONTROL_QUEUE)]
+        # A new consumer begins with the first queue, and batches may come faster than a slow machine takes them.
+        queues = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(BACKLOG_QUEUE)]
         consumer = Consumer(self.connection, queues, callbacks=[self._receive], accept=["json"])
         with consumer, contextlib.suppress(TimeoutError):
             while (left := deadline - time.monotonic()) > 0:

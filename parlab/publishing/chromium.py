@@ -25,6 +25,8 @@ SCALE = 2
 MAX_HEIGHT = 8_000
 CLOSE_S = 5.0
 """Time limit for closing the browser; Playwright kills it when its driver ends."""
+DRIVER_S = 60.0
+"""Time limit for starting Playwright's driver."""
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "FONTCONFIG_PATH", "FONTCONFIG_FILE", "LD_LIBRARY_PATH")
 _HEIGHT = "Math.ceil(document.documentElement.getBoundingClientRect().height)"
 _FLAGS = [
@@ -79,11 +81,15 @@ class Browser:
 
     def start(self, program: str | None) -> None:
         """Start the driver and the browser."""
-        self._context = self.wait(self._start(program))
+        deadline = self.deadline
+        # Until the driver has started nothing can end its process, so this has a limit of its own.
+        self.deadline = max(deadline, time.monotonic() + DRIVER_S)
+        self._driver = self.wait(playwright.async_playwright().start())
+        self.deadline = deadline
+        self._context = self.wait(self._launch(self._driver, program))
 
-    async def _start(self, program: str | None) -> playwright.BrowserContext:
-        self._driver = await playwright.async_playwright().start()
-        return await self._driver.chromium.launch_persistent_context(
+    async def _launch(self, driver: playwright.Playwright, program: str | None) -> playwright.BrowserContext:
+        return await driver.chromium.launch_persistent_context(
             self.directory / "profile",
             executable_path=program,
             args=_FLAGS,
