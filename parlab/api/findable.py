@@ -92,9 +92,9 @@ class LogSearch(APIView):
             raise Problem(
                 f"text has {len(text)} of 1 to {LONGEST_TEXT} characters", field="text", value=text[:80], remedy=remedy
             )
-        found = logs.find(attempt, part, ERROR if wants_errors else text_pattern(text))
-        lines = [{"number": line.number, "text": line.text} for line in found.lines]
-        return Response({"lines": lines, "is_more": found.is_more})
+        matches = logs.find(attempt, part, ERROR if wants_errors else text_pattern(text))
+        lines = [{"number": line.number, "text": line.text} for line in matches.lines]
+        return Response({"lines": lines, "is_more": matches.is_more})
 
 
 class RunDifference(APIView):
