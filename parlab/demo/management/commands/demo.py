@@ -48,7 +48,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, port: int, redis_port: int, **options: Any) -> None:
         self.data: Path = settings.DATA_DIR
         self.children = []
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _ENDING:
             signal.signal(number, _interrupt)
         with (self.data / "demo.lock").open("a+") as lock:
             self._take_lock(lock)
@@ -202,8 +202,7 @@ class Command(BaseCommand):
 
     def _stop(self) -> None:
         """End the processes that start runs, then the runs, then the other processes, so that no report is lost."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_signals()
         if self.scripts is not None:
             self.scripts.stop(timeout=3)
         names = {child.name: child for child in self.children}
@@ -237,8 +236,18 @@ class Command(BaseCommand):
             stopper.process.wait()
 
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 def _interrupt(*_: object) -> None:
+    # A terminal or make often sends a second one, which must not disturb the orderly end.
+    _ignore_signals()
     raise KeyboardInterrupt
+
+
+def _ignore_signals() -> None:
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _node_name() -> str:
