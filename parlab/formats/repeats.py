@@ -1,8 +1,8 @@
 """Fast reading of lines that repeat a layout: the same text around other numbers.
 
-The reader itself shows what each number of a line becomes: a layout seen twice is read once more with numbers that
-differ from each other, and each value of the records is traced to the number that it came from. A layout whose records
-cannot be explained this way, or differ from those of the reader, always goes to the reader.
+The reader itself shows what each number of a line becomes: a layout seen in three lines is read once more with numbers
+that differ from each other, and each value of the records is traced to the number that it came from. A layout whose
+records cannot be explained this way, or differ from those of the reader in one of the three lines, goes to the reader.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from parlab.formats.rows import picker
 
 Read = Callable[[int, int | None, str | None, str], list[Record]]
 
+# Different lines from which a layout is learnt: a damaged one must not teach how the others are read.
+EXAMPLES = 3
+MAX_ATTEMPTS = 3
 MAX_LAYOUTS = 16
 MAX_SEEN = 256
 # Layouts that were tried without success; a log with more of them does not repeat its lines.
@@ -30,7 +33,9 @@ _TOKEN = re.compile(
     r"|(?<![\w.,+-])[+-]?\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
 )
 _STAMP = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-_NUMBER = r"([+-]?\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)"
+# Signs belong to the layout, as a reader may refuse a negative rate where it takes a positive one.
+_NUMBER = r"(%s\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)"
+_POSITIVE, _NEGATIVE = _NUMBER % r"\+?", _NUMBER % "-"
 _TOTAL = r"(\d{1,18})"
 # Factors of suffixes such as K and M, which a reader applies before the unit of the field.
 _POWERS = (1.0, 1e3, 1e6, 1e9, 1e12)
@@ -90,13 +95,20 @@ class _Layout(NamedTuple):
     """Whether the lines have a time stamp in front of them."""
 
 
+class _Examples(NamedTuple):
+    """Different lines of a layout so far, and how often it could not be learnt."""
+
+    texts: list[str]
+    failures: int
+
+
 class Repeats:
     """The layouts of one log, most recently used first. `read` must depend on nothing but its arguments."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._layouts: list[_Layout] = []
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, _Examples] = {}
         self._failures = 0
 
     def read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
@@ -133,16 +145,22 @@ class Repeats:
         if not 0 < len(tokens) <= MAX_TOKENS:
             return
         shape = _shape(text.rstrip(), tokens)
-        count = self._seen.get(shape, 0)
-        if count != 1:
-            if len(self._seen) >= MAX_SEEN:
-                self._seen.clear()
-            self._seen[shape] = max(count, 1)
+        if shape not in self._seen and len(self._seen) >= MAX_SEEN:
+            self._seen.clear()
+        earlier, failures = self._seen.setdefault(shape, _Examples([], 0))
+        if failures == MAX_ATTEMPTS or text in earlier:
             return
-        self._seen[shape] = 2
+        if len(earlier) < EXAMPLES - 1:
+            earlier.append(text)
+            return
         layout = self._layout(shape, text.rstrip(), tokens, None if time is None else _TIME)
-        if layout is None or not self._agrees(layout, line, rank, time, text, records):
+        if (
+            layout is None
+            or not _agrees(layout, line, rank, time, text, records)
+            or not all(_agrees(layout, line, rank, time, one, self._read(line, rank, time, one)) for one in earlier)
+        ):
             self._failures += 1
+            self._seen[shape] = _Examples([], failures + 1)
             return
         self._layouts.insert(0, layout)
         del self._layouts[MAX_LAYOUTS:]
@@ -162,15 +180,13 @@ class Repeats:
         makes = tuple(_make(recipe) for recipe in recipes if recipe is not None)
         return _Layout(re.compile(shape + r"\s*\Z", re.ASCII).match, makes, time is not None)
 
-    @staticmethod
-    def _agrees(
-        layout: _Layout, line: int, rank: int | None, time: str | None, text: str, records: list[Record]
-    ) -> bool:
-        match = layout.match(text)
-        if match is None or len(records) != len(layout.makes):
-            return False
-        again = [make(match.groups(), line, rank, time) for make in layout.makes]
-        return all(record is not None and same(record, other) for record, other in zip(again, records, strict=True))
+
+def _agrees(layout: _Layout, line: int, rank: int | None, time: str | None, text: str, records: list[Record]) -> bool:
+    match = layout.match(text)
+    if match is None or len(records) != len(layout.makes):
+        return False
+    again = [make(match.groups(), line, rank, time) for make in layout.makes]
+    return all(record is not None and same(record, other) for record, other in zip(again, records, strict=True))
 
 
 def same(record: Record, other: Record) -> bool:
@@ -187,7 +203,7 @@ def _shape(text: str, tokens: list[re.Match[str]]) -> str:
     for token in tokens:
         # A whole number behind a slash is a total, which readers take for one only as a whole number.
         is_total = text[: token.start()].endswith("/") and token[0].isdecimal()
-        number = _TOTAL if is_total else _NUMBER
+        number = _TOTAL if is_total else _NEGATIVE if token[0].startswith("-") else _POSITIVE
         parts += [re.escape(text[at : token.start()]), _STAMP if token["stamp"] else number]
         at = token.end()
     return "".join([*parts, re.escape(text[at:])])

@@ -88,13 +88,13 @@ def test_a_learnt_format_reads_tables_by_their_own_headings() -> None:
 
 
 def test_samples_and_damaged_samples_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(5)
     for text in SAMPLES:
+        rng = random.Random(text[:4_000])
         for content in (text[:20_000], damaged(rng, text[:4_000]) * 2):
             assert list(differences(content.splitlines(keepends=True), None, monkeypatch)) == []
 
 
-def test_a_layout_that_occurs_twice_is_not_read_by_its_reader_again() -> None:
+def test_a_layout_of_three_lines_is_not_read_by_its_reader_again() -> None:
     calls = 0
 
     def read(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
@@ -107,7 +107,7 @@ def test_a_layout_that_occurs_twice_is_not_read_by_its_reader_again() -> None:
     steps = [repeats.read(n, 3, None, f"{n} {n}.25\n")[0] for n in range(1, 1_001)]
     assert [step.iteration for step in steps] == list(range(1, 1_001))
     assert [step.values["step_time_s"] for step in steps] == [n + 0.25 for n in range(1, 1_001)]
-    assert calls == 4
+    assert calls == 3 + 2 + 2
 
 
 def test_a_value_that_follows_from_several_numbers_always_goes_to_the_reader() -> None:
