@@ -27,7 +27,7 @@ class Noise(NamedTuple):
     freedom: int
     """Degrees of freedom: repeats beyond the first of each point."""
 
-    def limit(self, first: int = 1, second: int = 1) -> float:
+    def limit(self, first: float = 1, second: float = 1) -> float:
         """Return the relative difference of two means of so many repeats that noise alone exceeds once in 20 times."""
         return student_t(self.freedom) * self.deviation * math.sqrt(1 / first + 1 / second)
 

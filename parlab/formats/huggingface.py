@@ -20,7 +20,7 @@ from parlab.formats.bars import is_other_work
 from parlab.formats.deepspeed import Parser as DeepSpeed
 from parlab.formats.metric_fields import metric_field
 from parlab.formats.peel import peel, spliced
-from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, to_float
+from parlab.formats.quantities import LARGEST, MIB, duration_seconds, normal, slug, to_float
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
@@ -69,7 +69,16 @@ _NAMES = {
     "train_tokens_per_second": "tokens_per_s",
     "learning_rate": "learning_rate",
     "throughput": "tokens_per_s",  # LLaMA-Factory
+    # Of Liger-Kernel's examples/huggingface/callback.py, as is its memory, in units of 2**20 bytes.
+    "step_time_sec": "step_time_s",
+    "avg_step_time_sec": "step_time_average_s",
+    "time_to_completion_sec": "remaining_s",
+    "estimated_total_time_sec": "total_time_s",
+    "step_tokens_per_second": "tokens_per_s",
+    "avg_tokens_per_second": "tokens_per_s_average",
 }
+_PEAK = re.compile(r"(step|total)_peak_memory_(allocated|reserved)_MB")
+_PEAKS = {"allocated": "memory_peak", "reserved": "memory_reserved"}
 
 
 def _value(content: Any) -> float | None:
@@ -87,20 +96,24 @@ def _field(key: str, content: Any) -> Field:
     """Return the field of an entry; a quantity with a path or unit (`memory(GiB)`) is named by the common table."""
     if "/" in key or "(" in key or key in _SECONDS:
         return metric_field(key)
+    if peak := _PEAK.fullmatch(key):
+        name = _PEAKS[peak[2]] if peak[1] == "step" else f"total_{_PEAKS[peak[2]]}"
+        return Field(f"{name}_bytes", key, "MB", MIB)
     if isinstance(content, str) and key.endswith("_time"):
         return Field(f"{slug(key)}_s", key, "h:mm:ss")
     return Field(_name(key), key)
 
 
 def place(data: Mapping[Any, Any]) -> tuple[int | None, int | None]:
-    """Return step and total of an entry that states them: `'global_step/max_steps': '12/94'`, `current_steps`."""
+    """Return step and total of an entry that states them: `'global_step/max_steps': '12/94'` or `step`."""
     fraction = _FRACTION.fullmatch(str(data.get("global_step/max_steps", ""))[:40])
     if fraction:
         return int(fraction[1]), int(fraction[2])
     step, total = data.get("current_steps"), data.get("total_steps")
     if isinstance(step, int) and isinstance(total, int) and 0 <= step < 2**60 and 0 <= total < 2**60:
         return step, total
-    return None, None
+    step = data.get("step")
+    return (step if type(step) is int and 0 <= step < 2**60 else None), None
 
 
 def _name(key: str) -> str:
@@ -212,6 +225,9 @@ class Parser:
         self.begun = False
         self.rate: tuple[float, Field, str] | None = None
         """Step time that the last bar of the training shows, its field, and as printed."""
+        self.unused_bar: tuple[int, int] | None = None
+        """Line and step of that bar; none once a step states its time, as later bars add nothing then."""
+        self.is_timed = False
         self.timed: tuple[int, float] | None = None
         """Step and elapsed time, from which the next step time is counted."""
 
@@ -221,7 +237,7 @@ class Parser:
         if "|" in head:
             for bar in _BAR.finditer(head):
                 if not bar[1] or not is_other_work(bar[1]):
-                    self._bar(int(bar[2]), int(bar[3]), bar[4], bar[5])
+                    self._bar(line, int(bar[2]), int(bar[3]), bar[4], bar[5])
         if head.startswith('{"current_steps"'):
             return [record for part in spliced(_JSON, head) for record in self._json(line, rank, part)]
         if "{'" in head:
@@ -242,7 +258,7 @@ class Parser:
         """Pass a line to the reader of DeepSpeed, and detect the start of another launch."""
         records: list[Record] = []
         if self.begun and _BEGIN.search(text[:400]):
-            self.begun, self.step, self.total = False, None, 0
+            self.begun, self.step, self.total, self.is_timed = False, None, 0, False
             self.summaries_seen.clear()
             records.append(Record("launch", line, data={}, opens=True))
         records += self.engine.feed(line, rank, time, text)
@@ -251,13 +267,23 @@ class Parser:
         self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in records)
         return records
 
-    def _bar(self, at: int, total: int, rate: str | None, unit: str | None) -> None:
+    def _bar(self, line: int, at: int, total: int, rate: str | None, unit: str | None) -> None:
         """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
         if total >= self.total and at <= total:
             self.step, self.total = at, total
             number = to_float(rate) if rate else None
             seconds = None if not number else number if unit == "s/it" else 1.0 / number
             self.rate = None if seconds is None else (seconds, Field("step_time_s", str(unit)), str(rate))
+            self.unused_bar = None if seconds is None or self.is_timed else (line, at)
+
+    def _last_bar(self) -> list[Record]:
+        """Return the step of the last bar, if no entry states the time of its step or stands behind a bar."""
+        if self.rate is None or self.unused_bar is None:
+            return []
+        seconds, field, printed = self.rate
+        (line, step), self.unused_bar = self.unused_bar, None
+        values = {field.name: seconds, "total_iterations": float(self.total)}
+        return [Record("step", line, values, iteration=step, fields=(field,), raw=(printed,))]
 
     def _dict(self, line: int, rank: int | None, text: str) -> list[Record]:
         records = self.repeats.read(line, rank, None, text)
@@ -281,6 +307,10 @@ class Parser:
                 records[0].values["step_time_s"] = seconds
                 records[0].fields += (field,)
                 records[0].raw += (printed,)
+            if "step_time_s" in records[0].values:
+                self.is_timed, self.unused_bar = True, None
+        elif measured == "metrics":
+            records = self._last_bar() + records
         opened = self._launch(line) + records
         if measured == "metrics":
             self.begun = True
@@ -333,7 +363,7 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""
-        return self._launch(0) + self.engine.finish()
+        return self._launch(0) + self._last_bar() + self.engine.finish()
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:

@@ -16,6 +16,7 @@ _SHARED = {"tflops_per_gpu": ("flops_per_gpu", 1e12), "memory_peak_bytes": ("max
            "memory_active_bytes": ("max_active_bytes", 1.0)}  # fmt: skip
 _BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")
 _TIMING = re.compile(r"^timing_(s|ms)/(.+)")
+_PER_STEP = re.compile(r"(?i)(?:wall|time|elapsed)(?:/|_per_)(?:it|iter|iteration|step|batch|update)")
 # Names of figures on held-out data.
 HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _PARAMETERS = re.compile(r"(?i)\bparam(?:eter)?s?\b")
@@ -36,20 +37,29 @@ def metric_field(key: str, unit: str = "") -> Field:
         unit = bracket[2]
     if (rate := rate_field(base, unit)) is not None:
         return Field(rate[0], key, unit, rate[1])
+    if (printed := _printed_field(key, base, unit)) is not None:
+        return printed
+    field = _named(key, base, unit)
+    # A rate of something else is no time.
+    if not unit and field.name.endswith("_s") and base.lower().endswith(("/s", "/sec", "/second")):
+        return field._replace(name=f"{slug(base.rpartition('/')[0])}_per_s")
+    return field
+
+
+def _printed_field(key: str, base: str, unit: str) -> Field | None:
+    """Return the field of a name whose form or unit says what it is."""
     timing = _TIMING.match(base)
     if timing and timing[2] != "step":
         return Field(f"{slug(timing[2])}_s", key, timing[1], 1e-3 if timing[1] == "ms" else 1.0)
+    if _PER_STEP.fullmatch(base) and (printed := unit_of(unit)) is not None and printed[0] == "s":
+        return Field("step_time_s", key, unit, printed[1])
     if unit in _COUNTS and _PARAMETERS.search(base):
         return Field("parameters", key, unit, _COUNTS[unit])
     if unit == "m" and _MINUTES.search(base):
         return Field(f"{slug(base)}_s", key, unit, 60.0)
     if unit in _SIZES and (memory := quantity_of_metric(f"{base} {unit}iB")) and memory.name.endswith("_bytes"):
         return _named(key, base, f"{unit}iB")
-    field = _named(key, base, unit)
-    # A rate of something else is no time.
-    if not unit and field.name.endswith("_s") and base.lower().endswith(("/s", "/sec", "/second")):
-        return field._replace(name=f"{slug(base.rpartition('/')[0])}_per_s")
-    return field
+    return None
 
 
 def _named(key: str, base: str, unit: str) -> Field:

@@ -15,7 +15,7 @@ from parlab.formats.launch import typed
 from parlab.formats.peel import peel
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.records import Record, figure, unread
-from parlab.formats.schema import Table
+from parlab.formats.schema import Cell, Table
 from parlab.formats.sniff import Signs
 from parlab.formats.tables import cell
 
@@ -49,6 +49,7 @@ _PLAIN = (
 # Rows of older versions have no root, and those before 2.0 of some tests no operation either.
 _LEFT_OUT = {len(_PLAIN): frozenset[str](), len(_PLAIN) - 2: frozenset({"root", "redop"})}
 _UNITS = ("B", "elements", "us", "GB/s", "GB/s", "us", "GB/s", "GB/s")
+_BANDWIDTHS = ("algbw", "busbw")
 _WITH_UNIT = frozenset({"size", "count", "time", "algbw", "busbw"})
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S{1,40})")
 _WRONG = re.compile(r"#\s*Out of bounds values\s*:\s*(\S{1,40})\s*(\S{0,20})")
@@ -79,7 +80,8 @@ class Test:
         self.settings: dict[str, Any] = {}
         self.ranks: set[int] = set()
         self.names: list[str] = []
-        self.bandwidths: list[int] = []
+        self.bandwidths: list[tuple[int, bool]] = []
+        """Places of the bandwidths, and whether each is the algorithm's."""
         self.table: Table | None = None
         self.best: tuple[float, str, int] | None = None
         self.widest: tuple[float, float] | None = None
@@ -88,7 +90,7 @@ class Test:
         """Start a table; return the records of the previous one."""
         records = self.close()
         self.names = names[:MAX_TOKENS]
-        self.bandwidths = [at for at, name in enumerate(self.names) if name in ("algbw", "busbw")]
+        self.bandwidths = [(at, name == "algbw") for at, name in enumerate(self.names) if name in _BANDWIDTHS]
         self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
         data = dict(self.settings)
         if self.ranks:
@@ -118,17 +120,18 @@ class Test:
             ]
         if len(table.rows) >= MAX_ROWS:
             return [*records, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
-        cells = [cell(token) for token in tokens]
+        cells = [*map(cell, tokens)]
         table.rows.append(cells)
-        self._extremes(line, [(at, cells[at].value) for at in self.bandwidths if cells[at].value is not None], text)
+        self._extremes(line, cells, text)
         return records
 
-    def _extremes(self, line: int, values: list[tuple[int, float | None]], text: str) -> None:
+    def _extremes(self, line: int, cells: list[Cell], text: str) -> None:
         bus = plain = 0.0
-        for at, value in values:
+        for at, is_plain in self.bandwidths:
+            value = cells[at].value
             if value is None:
                 continue
-            if self.names[at] == "algbw":
+            if is_plain:
                 plain = plain or value
                 continue
             bus = bus or value
@@ -206,15 +209,22 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     Columns are named as printed, with units: `size (B)`, `out-of-place busbw (GB/s)`, `in-place time (us)`, `algo`.
     """
     test = Test()
+    types: set[str] = set()
     for line, rank, time, tagged in peel(lines):
-        text = tagged.lstrip(" ") if tagged.startswith(" ") else tagged
+        text = tagged.lstrip(" ")
         if text.startswith("#"):
             if "Collective test starting" in text:
                 yield from test.close()
             yield from _comment(test, line, text[:4000])
             continue
+        tokens = text[:4000].split(maxsplit=MAX_TOKENS)
+        if len(tokens) > 3 and tokens[2] in types and tokens[0].isdecimal() and tokens[1].isdecimal():
+            yield from test.row(line, tokens, text)
+            continue
         if _ROW.match(text[:400]):
-            yield from test.row(line, text[:4000].split()[: MAX_TOKENS + 1], text)
+            if len(types) < MAX_TOKENS:
+                types.add(tokens[2])
+            yield from test.row(line, tokens, text)
             continue
         command = _COMMAND.search(text[:4000]) if "_perf" in text else None
         if command and test.table is None:

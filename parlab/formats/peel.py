@@ -27,6 +27,7 @@ PREFIX = re.compile(
     r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
     r"|wandb:(?=\s)"
     r"|std(?:out|err) [FP](?=\s)"  # Kubernetes' log files
+    r"|(?:DEBUG|INFO):[A-Za-z_][\w.]{0,80}:"  # logging.basicConfig of Python
     rf"|\[(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
     rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?=\s)"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh

@@ -70,7 +70,12 @@ def floats(texts: Sequence[str]) -> list[float]:
 
     Of a list with a text that JSON does not know (`1.`, `+2`, `007`), each text is converted on its own.
     """
-    if len(texts) > 1:
+    if len(texts) == 1:
+        text = texts[0]
+        if "_" in text or not text.isascii():
+            raise ValueError(f"{text} is no plain number")
+        return [float(text)]
+    if texts:
         try:
             numbers = orjson.loads(f"[{','.join(texts)}]")
         except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Rates and times per step as people write them: `tok/s`, `images per second`, `12.3k tokens/s/GPU`, `ms/step`."""
+"""Rates and times per step as people write them: `tok/s`, `images per second`, `12.3k tokens/s/GPU`, `Gtok/day`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _THINGS = {
     "words_per_s": r"words?",
     "requests_per_s": r"req(?:uest)?s?",
 }
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3}
-_POWERS = {"k": 1e3, "m": 1e6, "b": 1e9}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_POWERS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_PERIOD = r"(?:s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|days?)"
+_STEP = r"(?:global_step|it|iter|iteration|step|batch|update)"
 _EACH = r"(?:gpu|device|chip|core|npu|worker|rank)"
 _PER = r"(?:\s?/\s?|[\s_]per[\s_])"
 _ALL = "|".join(_THINGS.values())
 PATTERN = (
-    rf"(?:[kKMB]\s?)?(?:{_ALL})(?:{_PER}{_EACH})?{_PER}(?:s|secs?|seconds?)(?:{_PER}{_EACH})?"
-    rf"|(?:[num]s|µs|s|secs?|seconds?){_PER}(?:global_step|it|iter|iteration|step|batch|update)"
+    rf"(?:[kKMBGT]\s?)?(?:{_ALL})(?:{_PER}{_EACH})?{_PER}{_PERIOD}(?:{_PER}{_EACH})?"
+    rf"|(?:[num]s|µs|s|secs?|seconds?|mins?|minutes?){_PER}{_STEP}"
 )
 """A unit that makes its number a rate or the time of a step; to be used without regard to case."""
 
 _RATE = re.compile(
-    rf"(?:(?P<power>[kmb])\s?)?(?:{'|'.join(f'(?P<{name}>{pattern})' for name, pattern in _THINGS.items())})"
-    rf"(?P<first>{_PER}{_EACH})?{_PER}(?:s|secs?|seconds?)(?P<each>{_PER}{_EACH})?",
+    rf"(?:(?P<power>[kmbgt])\s?)?(?:{'|'.join(f'(?P<{name}>{pattern})' for name, pattern in _THINGS.items())})"
+    rf"(?P<first>{_PER}{_EACH})?{_PER}(?P<period>{_PERIOD})(?P<each>{_PER}{_EACH})?",
     re.IGNORECASE,
 )
-_TIME = re.compile(
-    rf"(?P<unit>[num]s|µs|s|secs?|seconds?){_PER}(?:global_step|it|iter|iteration|step|batch|update)", re.IGNORECASE
-)
+_TIME = re.compile(rf"(?P<unit>[num]s|µs|s|secs?|seconds?|mins?|minutes?){_PER}{_STEP}", re.IGNORECASE)
 _EACH_OF = re.compile(rf"(?i)\b{_EACH}\b")
 # Words that make another quantity of the same rate.
 _QUALIFIER = re.compile(
@@ -44,13 +44,19 @@ _KEY = re.compile(rf"(?P<words>(?:[A-Za-z][\w()]*\s){{0,4}})(?P<rate>{PATTERN})"
 def rate_of(unit: str) -> tuple[str, float] | None:
     """Return quantity and factor of a unit: `k tok/s` -> tokens_per_s, 1000; None for any other unit."""
     if match := _TIME.fullmatch(unit):
-        return "step_time_s", _SECONDS.get(match["unit"].lower(), 1.0)
+        return "step_time_s", _seconds(match["unit"])
     match = _RATE.fullmatch(unit)
     if match is None:
         return None
     name = next(name for name in _THINGS if match[name])
     power = _POWERS[match["power"].lower()] if match["power"] else 1.0
-    return (f"{name}_per_gpu" if match["first"] or match["each"] else name), power
+    return (f"{name}_per_gpu" if match["first"] or match["each"] else name), power / _seconds(match["period"])
+
+
+def _seconds(unit: str) -> float:
+    """Return the seconds of a unit of time: `ms`, `min`, `hours`, `day`."""
+    unit = unit.lower()
+    return _SECONDS.get(unit) or _SECONDS.get(unit[0], 1.0)
 
 
 @lru_cache(maxsize=4096)

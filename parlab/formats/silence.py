@@ -137,8 +137,11 @@ def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[s
     for record in read(watch):
         watch.last_record = record.until
         if passed:
-            for number in range(record.line, record.until + 1):
-                passed.pop(number, None)
+            if record.line == record.until:
+                passed.pop(record.line, None)
+            else:
+                for number in range(record.line, record.until + 1):
+                    passed.pop(number, None)
             if len(passed) > 2 * _AHEAD:
                 yield from watch.due(_AHEAD)
         yield record

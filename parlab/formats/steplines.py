@@ -58,7 +58,12 @@ _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|w
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
 _LEFT = re.compile(
     r"(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:ms|s|secs?|seconds|[KMGT]i?B|TFLOP/?s(?:/\w{1,8})?|/s(?:/gpu)?)(?![\w/:])"
+    r"|(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:m?s|secs?|min)\s?/\s?\d{1,9}[kKM]?\s?[a-z]"
 )
+
+_CUT = re.compile(r"(?<=[\s:=])[+-]?\d[\d.,]{0,30}(?:[eE][+-]?\d?)?$")
+_WHOLE = 0.8
+"""Share of the longest record of a line that a whole record has at least."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ class Dialect:
             if parser.dictionary or line.startswith("{'"):
                 yield from parser.pretty(number, line)
                 continue
-            records = parser.repeated(number, line)
+            # A bar has a layout of its own.
+            records = None if "%|" in line else parser.repeated(number, line)
             if records is not None:
                 yield from records
                 continue
@@ -210,8 +216,15 @@ class Parser:
     def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line of one or more records."""
         records: list[Record] = []
-        for part in parts_of(text[:8_000]):
-            records += self._line(line, rank, time, part) or _ended(line, rank, time, part)
+        parts = parts_of(text[:8_000])
+        longest = max(map(len, parts))
+        for place, part in enumerate(parts, 1):
+            # Another rank interrupted a part that is much shorter: of its last number, digits may be missing.
+            cut = _CUT.search(part) if place < len(parts) and len(part) < _WHOLE * longest else None
+            if cut is not None:
+                records.append(unread(line, INTERRUPTED, part[-80:]))
+            whole = part if cut is None else part[: cut.start()]
+            records += self._line(line, rank, time, whole) or _ended(line, rank, time, whole)
         return records
 
     def close(self) -> list[Record]:
@@ -386,6 +399,7 @@ def _mark_epoch(records: list[Record], epoch: int | None) -> None:
 
 
 UNNAMED = "a number with a unit, but without a name"
+INTERRUPTED = "another record begins within this number"
 # Memory of anything, in a line that states nothing else.
 _AMBIGUOUS = frozenset({"memory", "mem", "time"})
 _CLOCK = re.compile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats import read_document
+from parlab.formats.rates import rate_of
 from parlab.formats.schema import Segment
 
 ITERATION = (
@@ -97,3 +98,56 @@ def test_a_line_of_which_a_part_was_read_does_not_make_a_file_unreadable() -> No
     lines = [f"step {n}/9 | loss nan | dt: 2.5ms | tok/sec: 1,000\n" for n in (1, 2, 3)]
     document = read_document(lines, file="x")
     assert (document.unread.lines, document.notes) == (3, [])
+
+
+def test_the_prefix_of_pythons_logging_hides_no_counter() -> None:
+    lines = [f"INFO:train.loop:it={n} fwd=12.5ms wall/it=41.{n}ms hbm=61.2GB loss=2.5" for n in (1, 2, 3)]
+    segment, unread = only(*lines)
+    assert (segment.records, unread) == (3, 0)
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == pytest.approx(0.0412)
+    assert "loss" in segment.metrics
+
+
+def test_rates_may_be_of_a_day_and_a_time_of_many_steps_is_not_lost_in_silence() -> None:
+    segment, unread = only(*(f"update {n} | 864.0 Gtok/day | 1.93 min/1k steps | ce 2.5" for n in (1, 2, 3)))
+    assert segment.metrics["tokens_per_s"].median == pytest.approx(1e7)
+    assert unread == 3
+
+
+@pytest.mark.parametrize(
+    ("unit", "name", "scale"),
+    [
+        ("samples/min", "samples_per_s", 1 / 60),
+        ("k tok/h", "tokens_per_s", 1 / 3.6),
+        ("Ttokens/day", "tokens_per_s", 1e12 / 86_400),
+        ("tok/s", "tokens_per_s", 1.0),
+        ("min/it", "step_time_s", 60.0),
+        ("ms/step", "step_time_s", 1e-3),
+    ],
+)
+def test_a_rate_counts_in_seconds(unit: str, name: str, scale: float) -> None:
+    rate = rate_of(unit)
+    assert rate is not None
+    assert rate[0] == name
+    assert rate[1] == pytest.approx(scale)
+
+
+def test_a_bar_behind_the_entries_of_the_trainer_gives_the_step_time_once() -> None:
+    entry = "{'loss': 1.5, 'grad_norm': 0.5, 'learning_rate': 5e-05, 'epoch': 0.1}"
+    bar = " 5%|#   | 10/200 [00:41<12:10,  4.15s/it]"
+    end = "{'train_runtime': 830.0, 'train_samples_per_second': 3.5, 'train_loss': 1.5, 'epoch': 1.0}"
+    for lines in ([entry, bar, end], [entry, bar], [bar, entry, bar, end]):
+        segment, unread = only(*lines)
+        assert unread == 0
+        times = segment.metrics["step_time_s"]
+        assert (times.count, times.median) == (1, 4.15)
+
+
+def test_a_number_within_which_another_record_begins_is_no_value() -> None:
+    line = "step {n}/9 | loss 10.5 | lr 2.1e-06 | 290{n}.5 ms | 45.1% bf16 MFU | 180712 tok/s"
+    half, rest = line.format(n=2).split("e-06")
+    segment, unread = only(line.format(n=1), half + line.format(n=3), f"e-06{rest}", line.format(n=4))
+    assert (segment.records, unread) == (4, 1)
+    assert segment.metrics["learning_rate"].max == 2.1e-06
+    assert segment.metrics["loss"].count == 4
