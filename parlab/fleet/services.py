@@ -1,12 +1,14 @@
 """Dispatch runs to nodes and track both; see `docs/server-node.md` for the protocol."""
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import redis
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import F
 
 from parlab.ingest import orders
 from parlab.ingest.clock import shared_now
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 RESEND_S = 5.0
 """Seconds after which an order that a node has not carried out is sent again."""
+_ORDERS_AT_ONCE = 200
 AWAKE_KEY = "parlab:reaper:awake_since"
 _SILENCE = timedelta(seconds=LEASE_S)
 _NEWS = timedelta(minutes=10)
@@ -86,21 +89,25 @@ def _assign_queued(now: datetime) -> list[int]:
         online = rooms(nodes.select_for_update(no_key=True))
         if not any(room.slots > 0 for room in online):
             return []
-        chosen: list[int] = []
-        for run, places in placements(candidates(queued, online, now), online, now):
-            chosen += _assign(run, [room.node for room in places], now)
-        return chosen
+        placed = placements(candidates(queued, online, now), online, now)
+        return _assign([(run, [room.node for room in places]) for run, places in placed], now)
 
 
-def _assign(run: Run, nodes: list[Node], now: datetime) -> list[int]:
-    """Assign the queued attempt of a run to nodes; nothing if it was assigned or cancelled in the meantime."""
-    attempt_id = run.attempts.values_list("pk", flat=True).get(number=run.attempt_number)
-    if not Attempt.objects.filter(pk=attempt_id, state=RunState.QUEUED).update(state=RunState.DISPATCHED):
+def _assign(places: Sequence[tuple[Run, list[Node]]], now: datetime) -> list[int]:
+    """Assign the queued attempts of runs to nodes, except those assigned or cancelled in the meantime.
+
+    The number of statements does not depend on the number of runs.
+    """
+    current = Attempt.objects.filter(run__in=[run.pk for run, _ in places], number=F("run__attempt_number"))
+    still_queued = current.filter(state=RunState.QUEUED).order_by("pk").select_for_update(of=("self",), no_key=True)
+    attempts = {attempt.run_id: attempt.pk for attempt in still_queued.only("run_id")} if places else {}
+    if not attempts:
         return []
-    Run.objects.filter(pk=run.pk, attempt_number=run.attempt_number).update(state=RunState.DISPATCHED)
+    Attempt.objects.filter(pk__in=attempts.values()).update(state=RunState.DISPATCHED)
+    Run.objects.filter(pk__in=attempts).update(state=RunState.DISPATCHED)
     members = [
         Member(
-            attempt_id=attempt_id,
+            attempt_id=attempts[run.pk],
             node_rank=node_rank,
             node=node,
             clock_offset_s=node.clock_offset_s,
@@ -108,11 +115,14 @@ def _assign(run: Run, nodes: list[Node], now: datetime) -> list[int]:
             dispatched_at=now,
             lease_expires_at=now + node.lease,
         )
+        for run, nodes in places
+        if run.pk in attempts
         for node_rank, node in enumerate(nodes)
     ]
-    if len(nodes) > 1:
-        for difference in node_differences(nodes):
-            logger.warning("run %s: %s", run.pk, difference)
+    for run, nodes in places:
+        if len(nodes) > 1 and run.pk in attempts:
+            for difference in node_differences(nodes):
+                logger.warning("run %s: %s", run.pk, difference)
     return [member.pk for member in Member.objects.bulk_create(members)]
 
 
@@ -129,15 +139,17 @@ def _claim_unconfirmed(now: datetime) -> list[int]:
 
 def _send_orders(member_ids: list[int]) -> None:
     """Send members the orders that they are due."""
-    chosen = set(member_ids)
-    attempts = Attempt.objects.filter(members__in=chosen).distinct().select_related("run").with_members().order_by("pk")
-    due = [
-        orders.due_order(attempt, member)
-        for attempt in (attempts if chosen else ())
-        for member in attempt.members.all()
-        if member.pk in chosen
-    ]
-    orders.send_all([order for order in due if order is not None])
+    # SQLite refuses the query for the members of a thousand attempts.
+    for first in range(0, len(member_ids), _ORDERS_AT_ONCE):
+        chosen = set(member_ids[first : first + _ORDERS_AT_ONCE])
+        attempts = Attempt.objects.filter(members__in=chosen).distinct().select_related("run").with_members()
+        due = [
+            orders.due_order(attempt, member)
+            for attempt in attempts.order_by("pk")
+            for member in attempt.members.all()
+            if member.pk in chosen
+        ]
+        orders.send_all([order for order in due if order is not None])
 
 
 def heartbeat(*, message: Heartbeat) -> None:

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from parlab.celery import app
 from parlab.lab.models import Attempt, Member, MemberState
-from parlab.lab.services import cause_text, first_cause, signing_key
+from parlab.lab.services import cause_text, first_cause, signing_key, signing_keys
 from runners.protocol import (
     CANCEL_TASK,
     GO_TASK,
@@ -24,6 +24,7 @@ from runners.protocol import (
     node_queue,
     sign,
 )
+from runners.trust import Key
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +92,19 @@ def _peer(member: Member) -> Peer:
 
 def send_all(orders: Sequence[Order]) -> int:
     """Send orders until the broker is unavailable; return how many were sent."""
+    keys = signing_keys({order.node for order in orders})
     for count, order in enumerate(orders):
-        if not send(order):
+        if not _sent(order, keys[order.node]):
             return count  # each order is repeated for as long as it is due
     return len(orders)
 
 
 def send(order: Order | Rotate) -> bool:
     """Send an order to its node; return whether the broker is available. A node without a key gets none."""
-    key = signing_key(order.node)
+    return _sent(order, signing_key(order.node))
+
+
+def _sent(order: Order | Rotate, key: Key | None) -> bool:
     if key is None:
         logger.warning("no %s for node %s, whose key was revoked", order.purpose, order.node)
         return True

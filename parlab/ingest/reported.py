@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.formats.names import MEANINGS, quantity_of_metric
+from parlab.ingest.memory import GPU, NODE, memory_growth
 from parlab.ingest.printed import is_sampled
 from parlab.ingest.summary import UTILISATION, ByRank, summary_of
 from parlab.lab.models import NameMeaning
@@ -53,7 +54,7 @@ def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str
     metrics = {info.metric for info in store.metrics(attempt_id) if not is_sampled((info.metric, info.rank))}
     rows = NameMeaning.objects.filter(experiment__runs__attempts=attempt_id, kind=NameMeaning.Kind.METRIC)
     sources = sources_of(metrics, dict(rows.values_list("name", "meaning")))
-    series = _series_of(attempt_id, sources, [name for name in metrics if name.startswith(_TIMERS)])
+    series, samples = _series_of(attempt_id, sources, [name for name in metrics if name.startswith(_TIMERS)])
     sampled = series.pop(UTILISATION)
     is_derived = "step_time_s" not in series and bool(derived := _step_times(series))
     if is_derived:
@@ -63,24 +64,32 @@ def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str
     for name in _RATES:
         if name not in summary and (rate := _median(series.get(name, {}))) is not None:
             summary[name] = rate
+    ranks = {rank for by_rank in series.values() for rank in by_rank if rank >= 0}
+    if ranks:
+        summary["ranks"] = len(ranks)
     if is_derived and "basis" in summary:
         summary["basis"] += "; step times are the time stamps of the reports divided by their steps"
     if sources:
         summary["sources"] = {name: source.metric for name, source in sorted(sources.items())}
-    return summary
+    return summary | memory_growth(samples)
 
 
-def _series_of(attempt_id: int, sources: Mapping[str, Source], timers: Sequence[str]) -> dict[str, ByRank]:
-    """Read the series of ranks by the names of quantities, the timers, and the utilisation."""
+def _series_of(
+    attempt_id: int, sources: Mapping[str, Source], timers: Sequence[str]
+) -> tuple[dict[str, ByRank], dict[str, ByRank]]:
+    """Read the series of ranks by the names of quantities, the timers, and the utilisation; and samples of memory."""
     read = {*(source.metric for source in sources.values()), *timers, UTILISATION}
     by_metric: dict[str, dict[int, Columns]] = {name: {} for name in read}
-    for (_, metric, rank), columns in store.read_many([attempt_id], by_metric).items():
-        if rank >= 0:
+    samples: dict[str, dict[int, Columns]] = {NODE: {}, GPU: {}}
+    for (_, metric, rank), columns in store.read_many([attempt_id], by_metric.keys() | samples.keys()).items():
+        if rank >= 0 and metric in by_metric:
             by_metric[metric][rank] = columns
+        if metric in samples:
+            samples[metric][rank] = columns
     series: dict[str, ByRank] = {name: by_metric[name] for name in (*timers, UTILISATION)}
     for name, source in sources.items():
         series[name] = {rank: _scaled(columns, source.scale) for rank, columns in by_metric[source.metric].items()}
-    return series
+    return series, dict(samples)
 
 
 def _scaled(columns: Columns, scale: float) -> Columns:

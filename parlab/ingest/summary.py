@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlab.ingest import links
+from parlab.ingest.memory import GPU, NODE, memory_growth
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -47,11 +48,11 @@ def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
     metrics = [name for name in names if name.startswith((_TIMERS, _HEALTH, links.PREFIX))]
-    metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION}
+    metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION, NODE, GPU}
     series: dict[str, dict[int, Columns]] = {name: {} for name in metrics}
     for (_, metric, rank), columns in store.read_many([attempt_id], metrics).items():
         series[metric][rank] = columns
-    return summary_of(series, resolved)
+    return summary_of(series, resolved) | memory_growth(series)
 
 
 def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     timers = {
         name.removeprefix(_TIMERS): timer
         for name, by_rank in sorted(series.items())
-        if name.startswith(_TIMERS) and (timer := _timer(by_rank, steps.numbers[steps.is_warmup]))
+        if name.startswith(_TIMERS) and (timer := _timer(by_rank, steps))
     }
     if timers:
         summary["timers_s"] = timers
@@ -195,17 +196,28 @@ def _health(series: Mapping[str, ByRank]) -> dict[str, dict[str, float]]:
     return health
 
 
-def _timer(by_rank: ByRank, warmup: NDArray[np.int64]) -> dict[str, Any] | None:
-    """Return the median per rank over the steps after warm-up, and the mean and range of the medians."""
-    medians = {}
+def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
+    """Return the median per rank over the steps after warm-up, and the mean and range of the medians.
+
+    A timer of fewer than half of the steps, such as that of a checkpoint, also has `every_steps`, and `per_step_s`, its
+    time divided among all steps.
+    """
+    warmup = steps.numbers[steps.is_warmup]
+    medians, counts, sums = {}, [], []
     for rank, columns in by_rank.items():
         values = columns.values[_is_sane(columns.values) & ~np.isin(columns.steps, warmup)]
         if len(values):
             medians[str(rank)] = float(np.median(values))
+            counts.append(len(values))
+            sums.append(float(values.sum()))
     if not medians:
         return None
     ranks = list(medians.values())
-    return {"median": float(np.mean(ranks)), "min": min(ranks), "max": max(ranks), "by_rank": medians}
+    timer = {"median": float(np.mean(ranks)), "min": min(ranks), "max": max(ranks), "by_rank": medians}
+    all_steps = int(np.count_nonzero(~steps.is_warmup))
+    if 2 * max(counts) < all_steps:
+        timer |= {"every_steps": round(all_steps / max(counts), 1), "per_step_s": max(sums) / all_steps}
+    return timer
 
 
 def _gpu_utilization(samples: ByRank, step_times: ByRank, steps: _Steps) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
-from parlab.charts.format import SPACE, field_title, field_value
+from parlab.charts.fields import value_label
 from runners.config import ENGINES, engine_of, field_names, sections, training_engine
 
 TITLES = {
@@ -26,59 +26,6 @@ TITLES = {
     "launcher": "Launcher",
 }
 """Section -> heading, in the order of the form; the engine comes first because the other fields depend on it."""
-
-UNITS = {
-    "model.sequence_length": "tokens",
-    "model.prefix_length": "tokens",
-    "train.global_batch_size": "sequences",
-    "train.micro_batch_size": "sequences",
-    "train.iterations": "steps",
-    "train.warmup_steps": "steps",
-    "train.log_interval": "steps",
-    "parallel.data_parallel_size": "ranks",
-    "parallel.tensor_parallel_size": "ranks",
-    "parallel.pipeline_parallel_size": "ranks",
-}
-ENDINGS = {
-    "_gbps": "Gbit/s",
-    "_bytes": "B",
-    "_mib": "MiB",
-    "_pct": "%",
-    "_ms": "ms",
-    "_s": "s",
-}
-"""Ending of a field name -> unit."""
-_LABEL_PARTS = {
-    "gpus": "GPUs",
-    "cnt": "count",
-    "dim": "dimension",
-    "argv": "Arguments",
-    "vocab": "Vocabulary",
-    "num": "Number of",
-}
-
-
-def unit_of(field: str) -> str:
-    """Return the unit of a dotted field; empty for counts and strings."""
-    return UNITS.get(field) or next((unit for ending, unit in ENDINGS.items() if field.endswith(ending)), "")
-
-
-def label_of(field: str) -> str:
-    """Return the label of a dotted field, without the unit, which is displayed separately."""
-    ending = next((ending for ending in ENDINGS if field.endswith(ending)), "")
-    parts = field_title(field.removesuffix(ending)).split()
-    return " ".join(_LABEL_PARTS.get(part.lower(), part) for part in parts)
-
-
-def value_label(field: str, value: object) -> str:
-    """Return a field with its value for the middle of a sentence: `micro batch size 2`, `delay 5 ms`."""
-    name = label_of(field)
-    if not (name[:2].isupper() or name.startswith("ZeRO")):
-        name = name[:1].lower() + name[1:]
-    # Of counts the name says what is counted.
-    unit = "" if value is None or field in UNITS else unit_of(field)
-    text = "unset" if value is None else field_value(value)
-    return f"{name} {text}{SPACE}{unit}" if unit else f"{name} {text}"
 
 
 def shown_label(label: str) -> str:

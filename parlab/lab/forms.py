@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from django import forms
 
+from parlab.charts.fields import label_of, unit_of
 from parlab.charts.format import field_title, field_value
 from parlab.lab.models import Config, Node
 from runners.config import ConfigError, Problem, complete, sections
 
-from .config_layout import TITLES, label_of, section_names, unit_of, unused_fields
+from .config_layout import TITLES, section_names, unused_fields
 from .form_fields import SweepField, TreeField, form_field
 from .services import config_check
 

@@ -89,7 +89,7 @@ def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]])
 
 def columns_of(chunk: SeriesChunk) -> Columns:
     """Return the points of a chunk."""
-    return Columns(unpack(chunk.steps), unpack(chunk.times), unpack(chunk.values))
+    return Columns.unpacked(chunk.steps, chunk.times, chunk.values)
 
 
 def points_between(attempt_id: int, metric: str, rank: int, first: int, last: int) -> tuple[int, list[Columns]]:
@@ -102,7 +102,7 @@ def points_between(attempt_id: int, metric: str, rank: int, first: int, last: in
     )
     begin, parts = last, []
     for position, *packed in rows.order_by("position").values_list("position", "steps", "times", "values"):
-        part = Columns(*(unpack(column) for column in packed))
+        part = Columns.unpacked(*packed)
         begin = min(begin, max(first, position))
         parts.append(part.take(slice(max(0, first - position), None)))
     return begin, parts

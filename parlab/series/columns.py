@@ -37,6 +37,11 @@ class Columns:
         return Columns(self.steps[index], self.times[index], self.values[index])
 
     @classmethod
+    def unpacked(cls, steps: bytes | memoryview, times: bytes | memoryview, values: bytes | memoryview) -> "Columns":
+        """Return points that the database has packed."""
+        return cls(unpack(steps), unpack(times), unpack(values))
+
+    @classmethod
     def joined(cls, parts: Iterable["Columns"]) -> "Columns":
         """Concatenate pieces of one series; without pieces the series is empty."""
         pieces = list(parts)
@@ -62,9 +67,9 @@ class Columns:
             return self.take([0, -1])
         finite_values = np.where(np.isfinite(self.values), self.values, np.nan)
         # Steps may go back after a restart; only the printed order is always ascending.
-        selected = np.unique(_DOWNSAMPLER.downsample(finite_values, n_out=max_points))
+        selected = np.sort(_DOWNSAMPLER.downsample(finite_values, n_out=max_points))
         selected[0], selected[-1] = 0, len(self) - 1
-        return self.take(selected)
+        return self.take(selected[np.append(True, selected[1:] != selected[:-1])])
 
 
 def pack(column: NDArray[Any]) -> bytes:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from django.db.models import Q
 from numpy.typing import NDArray
 
 from parlab.series.columns import Columns, pack, unpack
 from parlab.series.models import SeriesLevel
+from parlab.series.statements import Select
 
 BLOCK = 64
 """Points of a block of level 1."""
@@ -234,6 +234,15 @@ def unpacked(row: SeriesLevel) -> Blocks:
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
+_read = Select(
+    SeriesLevel, ("level", "position", "blocks", "steps", "times", "values", "sizes"), ('"level" DESC', '"position"')
+)
+_ends = Select(SeriesLevel, ("position", "blocks"), ('"position"',))
+_steps = Select(SeriesLevel, ("position", "first_steps", "last_steps"), ('"position"',))
+_SERIES = '"attempt_id" = %s AND "metric" = %s AND "rank" = %s'
+_LEVEL = f'{_SERIES} AND "level" = %s'
+_WANTED = f'{_SERIES} AND ("level" = %s AND "position" < %s AND "position" > %s OR "level" < %s AND "is_last")'
+
 
 def read_points(
     attempt_id: int, metric: str, rank: int, *, level: int, first: int, last: int
@@ -242,13 +251,8 @@ def read_points(
 
     Where `level` does not reach yet, the lower levels continue; the rest is for the chunks.
     """
-    wanted = Q(level=level, position__lt=last, position__gt=first - ROW_BLOCKS * size_of(level))
-    rows: Any = (
-        SeriesLevel.objects.filter(wanted | Q(level__lt=level, is_last=True))
-        .filter(attempt_id=attempt_id, metric=metric, rank=rank)
-        .order_by("-level", "position")
-        .values_list("level", "position", "blocks", "steps", "times", "values", "sizes")
-    )
+    lowest = first - ROW_BLOCKS * size_of(level)
+    rows = _read(_WANTED, (attempt_id, metric, rank, level, last, lowest, level))
     parts: list[Columns] = []
     at = first
     for row_level, position, blocks, steps, times, values, sizes in rows:
@@ -267,8 +271,8 @@ def read_points(
 
 def reach(attempt_id: int, metric: str, rank: int, *, level: int) -> int:
     """Return the position up to which a level reaches."""
-    rows = SeriesLevel.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank, level=level, is_last=True)
-    return end_of(rows.only("position", "blocks", "level").first())
+    rows = _ends(f'{_LEVEL} AND "is_last"', (attempt_id, metric, rank, level))
+    return max((position + blocks * size_of(level) for position, blocks in rows), default=0)
 
 
 def means(attempt_id: int, metric: str, rank: int, *, level: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -295,23 +299,33 @@ def position_range(
 
     Points that the level does not cover, and those before the position `after`, are not considered.
     """
-    rows = SeriesLevel.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank, level=level)
+    conditions, parameters = [_LEVEL], [attempt_id, metric, rank, level]
     if after:
-        rows = rows.filter(position__gt=after - ROW_BLOCKS * size_of(level))
+        conditions.append('"position" > %s')
+        parameters.append(after - ROW_BLOCKS * size_of(level))
     if first_step is not None:
-        rows = rows.filter(last_step__gte=first_step)
+        conditions.append('"last_step" >= %s')
+        parameters.append(first_step)
     if last_step is not None:
-        rows = rows.filter(first_step__lte=last_step)
-    ranges: list[tuple[int, int]] = []
+        conditions.append('"first_step" <= %s')
+        parameters.append(last_step)
+    packed = _steps(" AND ".join(conditions), parameters)
     size = size_of(level)
-    for position, firsts, lasts in rows.order_by("position").values_list("position", "first_steps", "last_steps"):
+
+    def inside(row: tuple[Any, ...]) -> NDArray[np.int64]:
+        position, firsts, lasts = row
         first_steps = unpack(firsts)
-        is_inside = position + np.arange(len(first_steps)) * size >= after
+        positions: NDArray[np.int64] = position + np.arange(len(first_steps)) * size
+        is_inside = positions >= after
         if first_step is not None:
             is_inside &= unpack(lasts) >= first_step
         if last_step is not None:
             is_inside &= first_steps <= last_step
-        inside = np.flatnonzero(is_inside)
-        if len(inside):
-            ranges.append((position + int(inside[0]) * size, position + (int(inside[-1]) + 1) * size))
-    return (ranges[0][0], ranges[-1][1]) if ranges else None
+        return positions[is_inside]
+
+    # A wide range has many rows, of which only the outermost matter.
+    first = next((blocks for row in packed if len(blocks := inside(row))), None)
+    if first is None:
+        return None
+    last = next(blocks for row in reversed(packed) if len(blocks := inside(row)))
+    return int(first[0]), int(last[-1]) + size

@@ -1,8 +1,11 @@
-"""The statements of every batch, as SQL: the ORM takes ten times as long to compile one as SQLite takes to run it."""
+"""The statements of every batch and of every curve, as SQL.
+
+The ORM takes ten times as long to compile one as SQLite takes to run it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from django.db import connection, models
@@ -31,6 +34,24 @@ class Upsert:
 def quoted(columns: Sequence[str]) -> str:
     """Write the names of columns; some are words of SQL."""
     return ", ".join(f'"{name}"' for name in columns)
+
+
+class Select:
+    """Reads columns of rows of a model."""
+
+    def __init__(self, model: type[models.Model], columns: Sequence[str], order: Sequence[str]) -> None:
+        self._sql = f'SELECT {quoted(columns)} FROM "{model._meta.db_table}" WHERE '
+        self._order = f" ORDER BY {', '.join(order)}"
+
+    def __call__(self, where: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(f"{self._sql}{where}{self._order}", parameters)
+            return list(cursor.fetchall())
+
+
+def one_of(column: str, values: Collection[Any]) -> str:
+    """Write the condition that a column has one of at least one value."""
+    return f'"{column}" IN ({", ".join(["%s"] * len(values))})'
 
 
 class Update:

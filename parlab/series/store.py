@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, NamedTuple, overload
 
@@ -10,9 +11,10 @@ from django.db.models import Max, Min, QuerySet
 from numpy.typing import NDArray
 
 from parlab.series import archive, levels
-from parlab.series.chunks import CHUNK_POINTS, Key, append, append_all, columns_of, points_between
+from parlab.series.chunks import CHUNK_POINTS, Key, append, append_all, points_between
 from parlab.series.columns import Columns, unpack
 from parlab.series.models import SeriesArchive, SeriesChunk, SeriesLevel
+from parlab.series.statements import Select, one_of
 
 __all__ = ["CHUNK_POINTS", "Columns", "Key", "append", "append_all"]
 
@@ -95,22 +97,53 @@ def read_parts(
     last_step: int | None = None,
 ) -> dict[tuple[int, str, int], Part]:
     """Return series like `read_many`, long ones from the highest level that has `least` blocks within the steps."""
-    last_chunks = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, is_last=True)
+    if not attempt_ids or (metrics is not None and not metrics):
+        return {}
+    conditions = ['"is_last"', one_of("attempt_id", attempt_ids)]
+    parameters: list[int | str] = [*attempt_ids]
     if metrics is not None:
-        last_chunks = last_chunks.filter(metric__in=metrics)
+        conditions.append(one_of("metric", metrics))
+        parameters += metrics
     if rank is not None:
-        last_chunks = last_chunks.filter(rank=rank)
+        conditions.append('"rank" = %s')
+        parameters.append(rank)
     parts = {}
-    for chunk in last_chunks.order_by("attempt_id", "metric", "rank"):
-        part = _part(chunk, least, first_step, last_step)
+    for row in _last_chunks(" AND ".join(conditions), parameters):
+        last = _Last(*row)
+        part = _part(last, least, first_step, last_step)
         if len(part.columns):
-            parts[chunk.attempt_id, chunk.metric, chunk.rank] = part
+            parts[last.key] = part
     return parts
 
 
-def _part(last: SeriesChunk, least: int, first_step: int | None, last_step: int | None) -> Part:
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last chunk of a series."""
+
+    attempt_id: int
+    metric: str
+    rank: int
+    position: int
+    count: int
+    steps: bytes
+    times: bytes
+    values: bytes
+
+    @property
+    def key(self) -> tuple[int, str, int]:
+        return self.attempt_id, self.metric, self.rank
+
+    @property
+    def columns(self) -> Columns:
+        return Columns.unpacked(self.steps, self.times, self.values)
+
+
+_last_chunks = Select(SeriesChunk, tuple(field.name for field in fields(_Last)), ('"attempt_id"', '"metric"', '"rank"'))
+
+
+def _part(last: _Last, least: int, first_step: int | None, last_step: int | None) -> Part:
     """Read one series, whose last chunk is known, in the detail that its part within the steps needs."""
-    key = last.attempt_id, last.metric, last.rank
+    key = last.key
     first, end = 0, last.position + last.count
     level = levels.level_for(last.position, least)
     if level and (first_step, last_step) != (None, None):
@@ -121,7 +154,7 @@ def _part(last: SeriesChunk, least: int, first_step: int | None, last_step: int 
         raw, is_raw_whole = _raw(key, at, min(end, last.position))
         pieces, is_whole = pieces + raw, is_whole and is_raw_whole
     if end > last.position:
-        pieces.append(columns_of(last).take(slice(max(0, at - last.position), None)))
+        pieces.append(last.columns.take(slice(max(0, at - last.position), None)))
     return Part(_between(Columns.joined(pieces), first_step, last_step), is_whole=is_whole)
 
 

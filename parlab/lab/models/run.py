@@ -161,7 +161,9 @@ class Run(models.Model):
             models.UniqueConstraint(fields=["config", "point_digest"], name="run_point_once"),
         ]
         indexes = [
-            models.Index(fields=["state"], name="run_state"),
+            # Covers what Home, the planner and notifications select ended runs by.
+            models.Index(fields=["state", "ended_at", "experiment", "hidden_at", "origin"], name="run_ends"),
+            models.Index(fields=["-ended_at", "-id"], condition=models.Q(hidden_at=None), name="run_newest_end"),
             models.Index(fields=["experiment"], condition=models.Q(repeat__gt=1), name="run_repeats"),
             # Covers all columns that lists filter, sort and count by: rows are long because of their JSON.
             models.Index(fields=["experiment", *FACTS, "hidden_at"], name="run_facts"),

@@ -5,7 +5,7 @@ from .attempts import launch_store, lock_attempt, summary_store
 from .audit import audit_add, audit_forget
 from .configs import config_check, config_save
 from .events import event_add, node_lost, run_ended
-from .experiments import experiment_clone, experiment_create, experiment_delete
+from .experiments import experiment_clone, experiment_create, experiment_delete, experiment_is_at_rest
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
 from .log_formats import log_format_delete, log_format_save
@@ -30,6 +30,7 @@ from .node_keys import (
     node_keys_revoke,
     rotation_order,
     signing_key,
+    signing_keys,
 )
 from .pictures import (
     file_store,
@@ -89,6 +90,7 @@ __all__ = [
     "experiment_clone",
     "experiment_create",
     "experiment_delete",
+    "experiment_is_at_rest",
     "experiments_archive",
     "experiments_restore",
     "experiments_tag",
@@ -147,6 +149,7 @@ __all__ = [
     "runs_untag",
     "schedule_save",
     "signing_key",
+    "signing_keys",
     "summary_store",
     "token_create",
     "token_find",

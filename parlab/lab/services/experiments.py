@@ -45,13 +45,18 @@ def experiment_delete(*, experiment: Experiment) -> None:
     Reports about it and their published versions remain. Raises ValueError if one of its runs is active.
     """
     lock_experiment(experiment)
-    active = Run.objects.active().filter(experiment=experiment).first()
-    if active is not None:
-        raise ValueError(f"{active} is {active.state}; cancel it first")
+    experiment_is_at_rest(experiment=experiment)
     pictures = experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE)
     names = [sha for sha in pictures.values_list("content__sha256", flat=True) if sha]
     experiment.delete()
     files_forget(names=names)
+
+
+def experiment_is_at_rest(*, experiment: Experiment) -> None:
+    """Raise ValueError if a run of an experiment is active."""
+    active = Run.objects.active().filter(experiment=experiment).first()
+    if active is not None:
+        raise ValueError(f"{active} is {active.state}; cancel it first")
 
 
 def _free_slug(name: str) -> str:

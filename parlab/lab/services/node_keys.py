@@ -6,6 +6,7 @@ A key is stored encrypted with a pad derived from the server's node key; a copy 
 import base64
 import logging
 import secrets
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from hashlib import sha256
 
@@ -126,7 +127,18 @@ def key_used(*, node_name: str, key_id: str) -> None:
 
 def signing_key(node_name: str) -> Key | None:
     """Return the key that signs messages to a node: the newest it has agreed on; None if it has none."""
-    rows = list(NodeKey.objects.filter(node_name=node_name).exclude(enrolled_at=None, revoked_at=None).order_by("pk"))
+    return signing_keys([node_name])[node_name]
+
+
+def signing_keys(node_names: Collection[str]) -> dict[str, Key | None]:
+    """Return `signing_key` of each of these nodes."""
+    rows: dict[str, list[NodeKey]] = {name: [] for name in node_names}
+    for row in NodeKey.objects.filter(node_name__in=rows).exclude(enrolled_at=None, revoked_at=None).order_by("pk"):
+        rows[row.node_name].append(row)
+    return {name: _signing(name, own) for name, own in rows.items()}
+
+
+def _signing(node_name: str, rows: Sequence[NodeKey]) -> Key | None:
     active = [row for row in rows if row.revoked_at is None]
     if active:
         return Key(active[-1].key_id, _padded(bytes.fromhex(active[-1].wrapped), active[-1].key_id))
