@@ -18,6 +18,7 @@ _EVIDENCE = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error|
 _EVIDENCE_WORDS = (b'"oom"', b'"error"', b'"refused"', b'"death"')
 MAX_EVENTS = 64
 """Ranks whose errors are kept, and problems of a refused configuration."""
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::|\s*$)")
 _TRACEBACK = "Traceback (most recent call last):"
 # torch marks what a rank raises with the rank.
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]: ?")
@@ -180,11 +181,15 @@ def last_traceback(text: str, rank: int | None = None) -> tuple[int | None, str]
 
 
 def _block(lines: list[str]) -> list[str]:
-    """Return a traceback's first line, its indented frames, and its exception."""
-    for index, line in enumerate(lines[1:], start=1):
-        if line and not line[0].isspace():
-            return lines[: index + 1]
-    return lines
+    """Return a traceback's first line, its indented frames, and its exception.
+
+    Lines of other ranks that share the pipe may be between these.
+    """
+    last = [index for index, line in enumerate(lines) if index and line and not line[0].isspace()]
+    if not last:
+        return lines
+    end = next((index for index in last if _EXCEPTION.match(lines[index])), last[0])
+    return [line for index, line in enumerate(lines[: end + 1]) if index in (0, end) or index not in last]
 
 
 def _last_line(traceback: str) -> str:

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from .neighbours import KINDS
 from .terms import TERMS
 
+OTHER_PARTS = {"memory": "Memory over time"}
+"""What advice comes from besides the terms of a waterfall."""
+
 
 class Advice(NamedTuple):
     """A change with its predicted gain."""
@@ -20,7 +23,7 @@ class Advice(NamedTuple):
     high: float
     """Interval of the gain that 80 % of such predictions stay within."""
     part: str
-    """Key of the term that it comes from."""
+    """Key of the term that it comes from, or of OTHER_PARTS."""
     rule: str
     evidence: str
     settings: Mapping[str, Any]
@@ -36,7 +39,7 @@ class Advice(NamedTuple):
 
     @property
     def part_title(self) -> str:
-        return TERMS[self.part].title
+        return TERMS[self.part].title if self.part in TERMS else OTHER_PARTS[self.part]
 
     def predicted_s(self, step_time_s: float) -> float:
         """Return the step time after the change (s)."""

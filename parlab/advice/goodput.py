@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 FIRST_STEPS = 1
 """Steps of an attempt whose excess over the median is compilation and first allocations."""
+GPU_FAILURE_S = 50_000 * 3600.0
+"""Of one GPU: 419 unexpected interruptions in 54 days of 16,384 GPUs (Llama 3, arXiv:2407.21783)."""
 GPUS = tuple(4**power for power in range(8))
 """1 to 16,384."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from parlab.planner.timing import Timing
 
+from .inside import Inside, inside_backward
 from .timers import Groups, Timer, grouped, text, total
 from .traced import Passes, Row, TracedStep, traced_rows
 from .waterfall import Kind, Waterfall, assembled
@@ -53,16 +54,23 @@ class Step:
     is_emulated: bool = False
     traced: TracedStep | None = None
     """Recorded by a profiler; its parts replace computed ones."""
+    reduces_in_backward: bool = False
+    """Whether gradients are reduced inside the backward pass, as DistributedDataParallel does."""
+    occasional: Mapping[str, float] = field(default_factory=dict)
+    """Timers of fewer than half of the steps -> every how many steps; the median step has none of them."""
 
 
 def timers_of(timers_s: Mapping[str, Mapping[str, object]]) -> dict[str, Timer]:
-    """Read the timers of a summary; a rank without a timer spends no time in it."""
+    """Read the timers of a summary; a rank without a timer spends no time in it.
+
+    Timers of fewer than half of the steps are left out: the median step has none of them.
+    """
     ranks = {rank for timer in timers_s.values() for rank in _by_rank(timer)}
     timers = {}
     for name, timer in timers_s.items():
         by_rank, numbers = _by_rank(timer), [timer.get(part) for part in ("median", "min", "max")]
         values = [float(value) for value in numbers if isinstance(value, int | float) and 0 <= value < 1e8]
-        if len(values) < 3:
+        if len(values) < 3 or "every_steps" in timer:
             continue
         mean, low, high = values
         if len(ranks) > 1 and by_rank:
@@ -87,6 +95,9 @@ def waterfall_of(step: Step) -> Waterfall:
     has_passes = bool(groups.forward or groups.backward or groups.both)
     rows = _of_timers(step, groups) if has_passes else _of_formulas(step)
     keys = {key for key, *_ in rows}
+    if step.occasional:
+        listed = ", ".join(f"{name} every {every:g} steps" for name, every in step.occasional.items())
+        absent["logging"] = f"the median step has none of it: {listed}"
     absent = {key: reason for key, reason in absent.items() if key not in keys}
     if step.peak is None or not step.model_flops:
         absent["ideal"] = "the FLOPs of the model are unknown" if step.peak else "the peak of the device is unknown"
@@ -113,7 +124,18 @@ def _of_timers(step: Step, groups: Groups) -> list[Row]:
     elif step.stages > 1 and groups.pipeline:
         rows += _waits(compute, wait, share, text(groups.pipeline))
     compute_s = max(0.0, compute.mean - inner_loading)
-    rows += _compute(step, groups, compute_s)
+    inside = inside_backward(groups) if step.reduces_in_backward else None
+    if inside is not None:
+        compute_s = max(0.0, compute_s - inside.total_s)
+        rows += _inside_rows(inside)
+    split = _compute(step, groups, compute_s)
+    if inside is not None and inside.total_s > 0:
+        rest = " - waiting and communication inside"
+        split = [
+            (key, s, "derived", f"{basis}{rest}") if key == "compute" else (key, s, kind, basis)
+            for key, s, kind, basis in split
+        ]
+    rows += split
     rows += _collectives("tensor", groups.tensor) + _collectives("data", groups.data)
     if groups.optimizer:
         rows.append(("optimizer", total(groups.optimizer).mean, "measured", text(groups.optimizer)))
@@ -121,6 +143,14 @@ def _of_timers(step: Step, groups: Groups) -> list[Row]:
         if group:
             rows.append((key, total(group).mean, "measured", text(group)))
     return _merged(rows)
+
+
+def _inside_rows(inside: Inside) -> list[Row]:
+    rows: list[Row] = [
+        ("data", inside.communication_s, "derived", inside.communication_basis),
+        ("straggler", inside.waiting_s, "derived", inside.waiting_basis),
+    ]
+    return [row for row in rows if row[1] > 0]
 
 
 def _passes(groups: Groups) -> Timer:

@@ -39,6 +39,9 @@ KINDS: dict[str, Kind] = {
     "loading": Kind("Data loading", "processor cores for data workers", "none"),
     "stages": Kind("Uneven stages", "another distribution of the layers", "memory of the stage that gets more layers"),
     "network": Kind("Slow network", "a look at the network, or other nodes", "none"),
+    "batch": Kind("Larger batch", "memory for activations", "fewer updates per sample: adapt the learning rate"),
+    "memory": Kind("Growing memory", "a look at what holds tensors or objects", "none"),
+    "checkpoint": Kind("Checkpoint interval", "more steps are made again after a failure", "none"),
     "host": Kind("Host-bound", "compile time, fixed shapes", "changes of the program"),
 }
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

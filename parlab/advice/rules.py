@@ -13,7 +13,7 @@ from parlab.planner import Calibration, Cluster, Job, Prediction, predict_job
 from parlab.planner.timing import Timing
 
 from .advice import Advice
-from .looks import Reached, looks
+from .looks import NO_SIGNS, Signs, looks
 from .neighbours import neighbours
 from .simulated import Passes, simulated
 from .terms import TERMS
@@ -42,26 +42,19 @@ class Case:
     job: Job | None = None
     cluster: Cluster | None = None
     calibration: Calibration | None = None
-    slowest: tuple[int, float] | None = None
-    """Rank with the longest compute, and its excess over the median rank (0.2: 20 % longer)."""
-    slowest_stage: tuple[int, float] | None = None
-    """The same with pipeline stages: first rank of the stage, and the excess over the mean stage."""
-    idle_host_share: float | None = None
-    """Share of a traced step in which the device waits for the host."""
-    reached: Reached | None = None
-    """Bandwidth of the large collectives of a trace."""
+    signs: Signs = NO_SIGNS
     passes: Passes | None = None
     """Pipeline of the run, for a simulation of other schedules."""
 
 
 def advise(case: Case) -> list[Advice]:
-    """Return the changes worth trying, the one with the highest certain gain first."""
-    changes = looks(case.waterfall, case.slowest, case.slowest_stage, case.idle_host_share, case.reached)
+    """Return the changes worth trying: what ends the run, then the one with the highest certain gain."""
+    changes = looks(case.waterfall, case.signs)
     settings = simulated(case.waterfall, case.passes, SPREADS) if case.passes is not None else []
     if case.job is not None and case.cluster is not None:
         settings += _changes(case, case.job, case.cluster)
     changes += _best_by_kind(settings)
-    return sorted(changes, key=lambda advice: (-advice.low, -advice.gain))[:_MOST]
+    return sorted(changes, key=lambda advice: (advice.kind != "memory", -advice.low, -advice.gain))[:_MOST]
 
 
 def _changes(case: Case, job: Job, cluster: Cluster) -> list[Advice]:

@@ -20,7 +20,7 @@ from parlab.ingest import traces as services
 from parlab.ingest.traces import analyses_of
 from parlab.pages.views.trace_view import trace_download
 from parlab.traces.breakdown import Window
-from parlab.traces.stored import Analysis, meeting_of
+from parlab.traces.stored import Analysis, meeting_of, node_lateness
 
 from .errors import TooLarge, refused
 from .numbers import find_run
@@ -65,10 +65,33 @@ class TracedRankItem(drf.Serializer[Any]):
     problems = drf.ListField(child=drf.CharField())
 
 
+class NodeLatenessItem(drf.Serializer[Any]):
+    """A node for whose ranks the others waited at collectives."""
+
+    node = drf.CharField()
+    ranks = drf.IntegerField()
+    late = drf.IntegerField(help_text="How often one of its ranks arrived last.")
+    late_by_s = drf.FloatField()
+    share = drf.FloatField(help_text="Of all such waits, 0 to 1.")
+
+
+class PeriodLatenessItem(drf.Serializer[Any]):
+    """A part of the traced time, with the rank for which the others waited longest."""
+
+    begin_s = drf.FloatField()
+    end_s = drf.FloatField()
+    collectives = drf.IntegerField()
+    rank = drf.IntegerField()
+    late = drf.IntegerField(help_text="How often this rank arrived last.")
+    late_by_s = drf.FloatField()
+
+
 class TracesAnswer(drf.Serializer[Any]):
     """All traced ranks, and what is wrong with them together."""
 
     ranks = TracedRankItem(many=True)
+    nodes = NodeLatenessItem(many=True, help_text="The worst first; empty unless the traces are of several nodes.")
+    periods = PeriodLatenessItem(many=True)
     matched_collectives = drf.IntegerField()
     problems = drf.ListField(child=drf.CharField())
 
@@ -114,7 +137,10 @@ class RunTraces(APIView):
                     "clock_offset_s": met.offsets_s.get(rank, 0.0),
                 }
             )
-        return Response({"ranks": ranks, "matched_collectives": met.matched, "problems": met.problems})
+        answer = {"ranks": ranks, "matched_collectives": met.matched, "problems": met.problems}
+        answer["nodes"] = [row._asdict() for row in node_lateness(analyses, met)]
+        answer["periods"] = [row._asdict() for row in met.periods]
+        return Response(answer)
 
     @extend_schema(
         operation_id="traces_add",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .intervals import Times
 from .reading import Message
+from .stragglers import PeriodLateness, by_time
 
 Table = NDArray[np.float64]
 
@@ -85,6 +86,8 @@ class Meeting(NamedTuple):
     offsets_s: dict[int, float]
     """Rank -> offset of its clock from that of the first rank."""
     problems: list[str]
+    periods: list[PeriodLateness] = []
+    """Who was late over the traced time."""
 
 
 def meeting(traces: Mapping[int, RankMessages]) -> Meeting:
@@ -143,7 +146,7 @@ def _met(ranks: Sequence[int], messages: Sequence[Message], begins: Table, ends:
     for part in path:
         share[part.rank] = share.get(part.rank, 0.0) + (part.end_s - part.begin_s) / whole
     longest = sorted(collectives, key=lambda item: item.begin_s - item.end_s)[:MAX_COLLECTIVES]
-    return Meeting(longest, len(messages), rows, _merged(path), share, {}, [])
+    return Meeting(longest, len(messages), rows, _merged(path), share, {}, [], by_time(late, finished, excess))
 
 
 def _excess(begins: Table) -> Times:

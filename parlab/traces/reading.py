@@ -127,6 +127,7 @@ class _Reader:
         self.messages: list[tuple[str, str, int | None, float, float, float, int]] = []
         self.memory = _Memory()
         self.threads: dict[Any, int] = {}
+        self.texts: dict[str, str] = {}
         self.events = self.malformed = 0
 
     def take(self, events: Iterable[Event]) -> None:
@@ -191,6 +192,8 @@ class _Reader:
         sequence = arguments.get("Seq")
         number = sequence if isinstance(sequence, int) else None
         ranks = arguments.get("Group size") or 0
+        # Each event has its own copy of these texts.
+        group, name = self.texts.setdefault(group, group), self.texts.setdefault(name, name)
         self.messages.append((group, name, number, start, start + length, size, int(ranks)))
 
     def _name(self, name: str) -> int:
@@ -246,12 +249,15 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
         problems.append(f"{reader.malformed} of {reader.events} events have no valid name, time or duration")
     is_gpu = len(reader.kernels.starts) > 0
     columns = reader.kernels if is_gpu else reader.operations
-    starts = np.array(columns.starts) * _MICRO
-    ends = starts + np.maximum(np.array(columns.lengths), 0.0) * _MICRO
-    valid = np.isfinite(starts) & np.isfinite(ends)
+    starts, ends, valid = _spans(columns)
     if not valid.all():
         problems.append(f"{int((~valid).sum())} events with times that are not finite are left out")
-    origin = float(starts[valid].min()) if valid.any() else 0.0
+    # A selection copies the columns, a slice does not.
+    chosen = slice(None) if valid.all() else valid
+    starts, ends = starts[chosen], ends[chosen]
+    origin = float(starts.min()) if len(starts) else 0.0
+    starts -= origin
+    ends -= origin
     shared = source.properties.get("distributedInfo")
     shared = shared if isinstance(shared, dict) else {}
     base = source.properties.get("baseTimeNanoseconds")
@@ -260,7 +266,7 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
         StepRange(number, begin * _MICRO - origin, end * _MICRO - origin)
         for number, (begin, end) in sorted(step_ranges.items())
     ]
-    if not len(starts):
+    if not len(valid):
         problems.append("the trace has no kernels and no operations")
     devices = source.properties.get("deviceProperties")
     return RankTrace(
@@ -270,12 +276,12 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
         device=str(devices[0].get("name", "")) if isinstance(devices, list) and devices and is_gpu else "",
         origin_s=origin + (base / 1e9 if isinstance(base, int | float) else 0.0),
         names=list(reader.name_ids),
-        starts=starts[valid] - origin,
-        ends=ends[valid] - origin,
-        kinds=np.array(columns.kinds, np.int8)[valid],
-        streams=np.array(columns.streams, np.int32)[valid],
-        name_ids=np.array(columns.names, np.int32)[valid],
-        launches=_launches(reader, np.array(columns.correlations, np.int64)[valid]) - origin,
+        starts=starts,
+        ends=ends,
+        kinds=np.asarray(columns.kinds, np.int8)[chosen],
+        streams=np.asarray(columns.streams, np.int32)[chosen],
+        name_ids=np.asarray(columns.names, np.int32)[chosen],
+        launches=_launches(reader, np.asarray(columns.correlations, np.int64)[chosen], origin),
         steps=steps,
         messages=_messages(reader, origin),
         memory=[(at * _MICRO - origin, used, reserved) for at, used, reserved in reader.memory.points()],
@@ -289,23 +295,32 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
     )
 
 
+def _spans(columns: _Columns) -> tuple[Times, Times, NDArray[np.bool_]]:
+    """Return starts and ends of events in seconds, and whether both are finite."""
+    starts: Times = np.asarray(columns.starts) * _MICRO
+    ends = np.maximum(np.asarray(columns.lengths), 0.0)
+    ends *= _MICRO
+    ends += starts
+    return starts, ends, np.isfinite(starts) & np.isfinite(ends)
+
+
 def _events(columns: _Columns, origin: float) -> Events:
-    starts = np.array(columns.starts) * _MICRO - origin
-    ends = starts + np.maximum(np.array(columns.lengths), 0.0) * _MICRO
-    valid = np.isfinite(starts) & np.isfinite(ends)
-    lanes, names = np.array(columns.streams, np.int32), np.array(columns.names, np.int32)
-    return Events(starts[valid], ends[valid], lanes[valid], names[valid])
+    starts, ends, valid = _spans(columns)
+    lanes, names = np.asarray(columns.streams, np.int32), np.asarray(columns.names, np.int32)
+    return Events(starts[valid] - origin, ends[valid] - origin, lanes[valid], names[valid])
 
 
-def _launches(reader: _Reader, correlations: NDArray[np.int64]) -> Times:
-    """Return the time of the launch of each kernel (s); NaN without one."""
-    ids, times = np.array(reader.launch_ids, np.int64), np.array(reader.launch_times)
+def _launches(reader: _Reader, correlations: NDArray[np.int64], origin: float) -> Times:
+    """Return the time of the launch of each kernel (s after `origin`); NaN without one."""
+    ids, times = np.asarray(reader.launch_ids, np.int64), np.asarray(reader.launch_times)
     if not len(ids):
         return np.full(len(correlations), np.nan)
     order = np.argsort(ids, kind="stable")
     ids, times = ids[order], times[order]
     place = np.minimum(np.searchsorted(ids, correlations), len(ids) - 1)
-    launched: Times = np.where((ids[place] == correlations) & (correlations >= 0), times[place], np.nan) * _MICRO
+    launched: Times = np.where((ids[place] == correlations) & (correlations >= 0), times[place], np.nan)
+    launched *= _MICRO
+    launched -= origin
     return launched
 
 

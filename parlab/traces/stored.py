@@ -12,6 +12,7 @@ from .breakdown import KernelRow, Window, breakdown
 from .collectives import Meeting, RankMessages, meeting
 from .kinds import NO_COMPUTE, PRODUCTS
 from .reading import Message, RankTrace, read_trace
+from .stragglers import NodeLateness, by_node
 
 MAX_MESSAGES = 20_000
 _CLOCK_S = 3_600.0
@@ -143,3 +144,9 @@ def _times_apart(analyses: Mapping[int, Analysis], ran_s: tuple[float, float] | 
 def meeting_of(analyses: Mapping[int, Analysis]) -> Meeting:
     """Match the collectives of the traced ranks."""
     return meeting({rank: RankMessages(a.origin_s, a.messages) for rank, a in analyses.items()})
+
+
+def node_lateness(analyses: Mapping[int, Analysis], met: Meeting) -> list[NodeLateness]:
+    """Return for which nodes the others waited, the worst first; empty unless the traces are of several nodes."""
+    hosts = {rank: analysis.host for rank, analysis in analyses.items()}
+    return by_node({row.rank: (row.late, row.late_by_s) for row in met.ranks}, hosts)

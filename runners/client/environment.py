@@ -51,8 +51,17 @@ def description() -> dict[str, Any]:
             "torch": versions.get("torch", ""),
             "git_revision": git_revision(Path.cwd()),
             "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
+            "memory_bytes": memory_bytes(),
         },
     }
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine; 0 where the system does not state it."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
 
 
 def git_revision(directory: Path) -> str:

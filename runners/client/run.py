@@ -12,9 +12,9 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runners import journal
 from runners.client import environment, launch, lines
@@ -35,7 +35,9 @@ FINISH_AWAY_S = 3.0
 MAX_TEMPLATES = 1_000
 """Sets of names whose lines are prepared; a script that logs other names each time gains nothing from more."""
 # The timers of engines have these names, so that phases of scripts and engines share figures.
-_PHASES = {"forward": "forward-compute", "backward": "backward-compute"}
+_PHASES = {"forward": "forward-compute", "backward": "backward-compute", "checkpoint": "save-checkpoint"}
+_LOADING = "data-loading"
+Batch = TypeVar("Batch")
 
 log = logging.getLogger("parlab")
 _inits = 0
@@ -185,6 +187,18 @@ class Run:
                 _synchronize()
             name = _PHASES.get(name, name)
             self._timers[name] = self._timers.get(name, 0.0) + time.perf_counter() - began
+
+    def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches of a data loader; the time that the script waits for them is phase `data-loading`."""
+        waiting = iter(batches)
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(waiting)
+            except StopIteration:
+                return
+            self._timers[_LOADING] = self._timers.get(_LOADING, 0.0) + time.perf_counter() - began
+            yield batch
 
     def update_config(self, config: Any) -> None:
         """Add settings that were not known at the start; a setting that exists keeps its value."""

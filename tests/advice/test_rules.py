@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from parlab.advice.looks import Reached
+from parlab.advice.looks import Reached, Signs, Slowest
 from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
 from parlab.advice.neighbours import neighbours
 from parlab.advice.rules import Case, advise, gain_of, is_certain
@@ -84,12 +84,23 @@ def test_a_slow_rank_slow_loading_and_a_host_bound_trace_are_named() -> None:
         "data_loading": by_rank(0.2, 0.2, 0.2, 0.2),
     }
     waterfall = waterfall_of(Step("Run 1", 0.9, 4, timers_of(timers)))
-    advice = {row.kind: row for row in advise(Case(waterfall, slowest=(2, 1.5), idle_host_share=0.3))}
+    advice = {row.kind: row for row in advise(Case(waterfall, signs=Signs(Slowest(2, 1.5), idle_host_share=0.3)))}
     assert set(advice) == {"rank", "loading", "host"}
     assert advice["rank"].title == "Look at rank 2"
     assert advice["rank"].gain == pytest.approx(0.225 / 0.9)
     assert "150 % longer" in advice["rank"].evidence
     assert advise(Case(waterfall_of(Step("Run 1", 0.9, 4)))) == []
+
+
+def test_idle_gpus_without_a_trace_are_host_bound_unless_data_loading_explains_them() -> None:
+    timers = {"forward-compute": by_rank(0.6, 0.6), "data_loading": by_rank(0.3, 0.3)}
+    waterfall = waterfall_of(Step("Run 1", 1.0, 2, timers_of(timers)))
+    (host,) = [row for row in advise(Case(waterfall, signs=Signs(busy_share=0.4))) if row.kind == "host"]
+    assert host.gain == pytest.approx(0.3)
+    assert "no kernel 60 % of the time" in host.evidence
+    assert "host" not in {row.kind for row in advise(Case(waterfall, signs=Signs(busy_share=0.6)))}
+    # A trace measures it better.
+    assert "host" not in {row.kind for row in advise(Case(waterfall, signs=Signs(idle_host_share=0.0, busy_share=0.4)))}
 
 
 def test_neighbours_keep_the_work_and_the_number_of_ranks() -> None:
@@ -135,13 +146,13 @@ def test_uneven_stages_and_a_slow_network_are_named() -> None:
         "optimizer": by_rank(0.02, 0.02),
     }
     step = Step("Run 1", 0.3, 2, timers_of(stages), stages=2, micro_batches=8, schedule="1f1b", is_emulated=True)
-    row = advise(Case(waterfall_of(step), slowest_stage=(1, 0.33)))[0]
+    row = advise(Case(waterfall_of(step), signs=Signs(slowest_stage=Slowest(1, 0.33))))[0]
     assert (row.kind, row.part) == ("stages", "straggler")
     assert "rank 1 computes 33 % longer" in row.evidence
-    slow = advise(Case(waterfall_of(step), reached=Reached(2e9, 10e9, 0.4)))
+    slow = advise(Case(waterfall_of(step), signs=Signs(reached=Reached(2e9, 10e9, 0.4))))
     assert slow[0].kind == "network"
     assert slow[0].gain == pytest.approx(0.32)
-    assert not advise(Case(waterfall_of(step), reached=Reached(8e9, 10e9, 0.4)))
+    assert not advise(Case(waterfall_of(step), signs=Signs(reached=Reached(8e9, 10e9, 0.4))))
 
 
 def test_a_replay_judges_the_advice_that_a_run_would_get() -> None:

@@ -19,7 +19,7 @@ from tests.client.served import served
 from tests.client.test_run import steps_of
 from tests.patience import wait_for
 
-pauses = accumulate(min(RETRY_S * 2**failures, RETRY_MAX_S) for failures in range(100))
+pauses = accumulate(min(RETRY_S * 2**failures, RETRY_MAX_S) for failures in range(1_000))
 TRIES_OF_AN_HOUR = next(number for number, seconds in enumerate(pauses, 1) if seconds > 3_600)
 # Pauses between tries are 3,000 times shorter, and a server is waited for a fifth of a second.
 TRAINING = """

@@ -19,7 +19,7 @@ TRAINING = """
 import parlab, sys
 config = {"per_device_train_batch_size": 4, "model": {"num_layers": 12}, "world_size": 8}
 with parlab.init("Warm-up length", config, name="first", tags={"cluster": "a"}) as run:
-    for step in range(100):
+    for step in run.batches(range(100)):
         with run.phase("forward"):
             pass
         run.log({"train/loss": 3.0 - step / 100, "tokens_per_s": 1000.0 + step}, step=step)
@@ -51,6 +51,7 @@ def test_a_script_makes_a_run_with_settings_series_phases_and_log(environ: dict[
     assert run.resolved["model"]["num_layers"] == 12
     assert steps_of(run, "train/loss") == list(range(100))
     assert steps_of(run, "timer/forward-compute") == list(range(100))
+    assert steps_of(run, "timer/data-loading") == list(range(100))
     assert run.summary["loss"] == {"first": 3.0, "last": 2.01}
     assert log.log_tail(run.current_attempt().pk) == ["the end is near"]
     assert run.tracked.tags.get(key="cluster").value == "a"

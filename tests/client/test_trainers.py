@@ -220,7 +220,13 @@ def test_phases_and_tensors_of_plain_pytorch_are_series(server: Served, runs: di
         for name, run in runs.items()
     }
     run = next(runs[name] for name in runs if tags[name].get("test") == "pytorch")
-    for metric in ("train/loss", "timer/forward-compute", "timer/backward-compute", "timer/optimizer"):
+    for metric in (
+        "train/loss",
+        "timer/data-loading",
+        "timer/forward-compute",
+        "timer/backward-compute",
+        "timer/optimizer",
+    ):
         assert steps(server, run, metric) == list(range(6))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -304,6 +305,7 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
     tmp_path: Path, own_redis: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:
     url, redis_processes = own_redis
+    port, directory = urlsplit(url).port or 0, tmp_path / "redis"
     (tmp_path / "node").mkdir()
     machine, server = NodeMachine(tmp_path / "node", url), Server(url)
     try:
@@ -319,7 +321,7 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
             redis_processes[-1].kill()
             redis_processes[-1].wait()
             server.serve(0.3)
-            redis_processes.append(subprocess.Popen(redis_processes[0].args, stdout=subprocess.DEVNULL))
+            redis_processes.append(start_redis(port, directory))
             server.serve(1)
         redis_processes[-1].kill()
         redis_processes[-1].wait()
@@ -327,7 +329,7 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
         server.serve(2)
         after, waited_s = psutil.Process(daemon.pid).cpu_times(), time.monotonic() - began
         busy_s = after.user + after.system - before.user - before.system
-        redis_processes.append(subprocess.Popen(redis_processes[0].args, stdout=subprocess.DEVNULL))
+        redis_processes.append(start_redis(port, directory))
         assert server.end_of(1).state == "finished"
         assert server.lines(1) == NUMBERS
         # Orders come through again, too.

@@ -142,6 +142,12 @@ def test_memory_stays_bounded_however_much_is_printed() -> None:
     assert len(seen._tail) <= 2 * TAIL_BYTES
 
 
+def test_a_line_of_another_rank_is_no_exception() -> None:
+    text = "Traceback (most recent call last):\n  File x\nrank 0 is ready\n    raise\nValueError: no good\nrank 2\n"
+    traceback = "Traceback (most recent call last):\n  File x\n    raise\nValueError: no good"
+    assert last_traceback(text, 1) == (1, traceback)
+
+
 def test_no_traceback_is_found_where_there_is_none() -> None:
     assert last_traceback("nothing here", 3) == (3, "")
 

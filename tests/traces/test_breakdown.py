@@ -20,6 +20,7 @@ from parlab.traces.collectives import meeting as meeting_of
 from parlab.traces.intervals import gaps, union
 from parlab.traces.kinds import class_of
 from parlab.traces.reading import RankTrace, read_trace
+from parlab.traces.stragglers import by_node, by_time
 
 from .generator import Plan, document, file_of
 
@@ -81,6 +82,22 @@ def test_the_late_rank_and_the_waits_of_the_other_are_named() -> None:
     assert met.path_share == {1: pytest.approx(1.0)}
     assert met.offsets_s[1] == pytest.approx(5.0)
     assert "clocks of the ranks differ, that of rank 1 by 5 s" in met.problems[0]
+
+
+def test_stragglers_are_named_by_node_and_over_time() -> None:
+    late, seconds = [0, 1, 1, 2, 2, 2], np.array([0.1, 0.1, 0.2, 0.3, 0.1, 0.1])
+    periods = by_time(late, np.array([0.0, 1.0, 2.0, 10.0, 11.0, 12.0]), seconds)
+    assert [(row.rank, row.late, row.late_by_s) for row in periods] == [
+        (0, 1, 0.1), (1, 1, 0.1), (1, 1, 0.2), (2, 1, 0.3), (2, 2, pytest.approx(0.2)),
+    ]  # fmt: skip
+    assert (periods[0].begin_s, periods[-1].end_s, periods[-1].collectives) == (0.0, 12.0, 2)
+    lateness = {0: (1, 0.1), 1: (2, 0.3), 2: (2, 0.4), 3: (1, 0.2)}
+    rows = by_node(lateness, {0: "a", 1: "a", 2: "b", 3: "b"})
+    assert [(row.node, row.ranks, row.late) for row in rows] == [("b", 2, 3), ("a", 2, 3)]
+    assert [row.late_by_s for row in rows] == pytest.approx([0.6, 0.4])
+    assert rows[0].share == pytest.approx(0.6)
+    assert by_node(lateness, dict.fromkeys(range(4), "a")) == []
+    assert by_time([], np.empty(0), np.empty(0)) == []
 
 
 def test_ranks_without_a_common_collective_are_said() -> None:

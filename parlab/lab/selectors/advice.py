@@ -7,12 +7,12 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from parlab.advice.advice import Advice
-from parlab.advice.looks import Reached
-from parlab.advice.measured import timers_of
+from parlab.advice.growth import Growth, Rate, growth_at
+from parlab.advice.looks import Checkpoints, Reached, Signs
 from parlab.advice.rules import Case, advise
 from parlab.advice.score import Outcome, Record, records
 from parlab.advice.simulated import Passes
-from parlab.lab.models import AdviceTrial, RankTrace, Run
+from parlab.lab.models import AdviceTrial, Attempt, RankTrace, Run
 from parlab.planner import Cluster
 from parlab.planner.configs import job_of
 from parlab.traces.breakdown import Window
@@ -22,7 +22,9 @@ from runners.protocol import RunState
 
 from .pipelines import pipeline_of, times_of
 from .plannable import calibration_candidates
-from .waterfalls import MAX_TRACED, run_waterfalls, sibling_calibration, stages_of
+from .runs import step_time
+from .stragglers import slowest_rank, slowest_stage
+from .waterfalls import MAX_TRACED, devices_of, run_waterfalls, sibling_calibration
 
 LARGE_BYTES = 1 << 20
 """Smaller collectives are bound by latency."""
@@ -37,7 +39,10 @@ class RunAdvice(NamedTuple):
 
 
 def run_advice(run: Run) -> RunAdvice:
-    """Return the advice for a run that finished; changes that its engine cannot run are left out."""
+    """Return the advice for a run; changes that its engine cannot run are left out.
+
+    While a run is active, its settings are not varied.
+    """
     falls = run_waterfalls(run, with_prediction=False)
     if falls.measured is None:
         return RunAdvice([], falls.reason)
@@ -49,9 +54,7 @@ def run_advice(run: Run) -> RunAdvice:
         observation.job if observation else None,
         observation.cluster if observation else None,
         sibling_calibration(run, candidate) if observation and candidate else None,
-        _slowest(run),
-        _slowest_stage(run),
-        *_traced(run, observation.cluster if observation else None),
+        _signs(run, observation.cluster if observation else None, is_plain=observation is None),
         _passes(run),
     )
     if reason and case.passes is not None:
@@ -97,36 +100,53 @@ def _new(run: Run, advice: Advice) -> list[str]:
     return names
 
 
-def _slowest(run: Run) -> tuple[int, float] | None:
-    """Return the rank with the longest compute and its excess over the median rank; None with pipeline stages."""
-    totals = _compute_by_rank(run)
-    if stages_of(run) != 1 or len(totals) < 2:
-        return None
-    slowest = max(totals, key=lambda rank: totals[rank])
-    others = sorted(seconds for rank, seconds in totals.items() if rank != slowest)
-    middle = others[len(others) // 2]
-    return (slowest, totals[slowest] / middle - 1) if middle > 0 else None
+def _signs(run: Run, where: Cluster | None, *, is_plain: bool) -> Signs:
+    host, reached = _traced(run, where)
+    busy = (run.summary.get("gpu_utilization") or {}).get("mean")
+    return Signs(
+        slowest_rank(run),
+        slowest_stage(run),
+        host,
+        busy / 100 if isinstance(busy, int | float) and 0 <= busy <= 100 else None,
+        reached,
+        growths_of(run),
+        _checkpoints(run),
+        is_plain and run.origin == Run.Origin.REPORTED,
+    )
 
 
-def _slowest_stage(run: Run) -> tuple[int, float] | None:
-    """Return the rank with the longest compute and its excess over the mean; None without pipeline stages."""
-    totals = _compute_by_rank(run)
-    if stages_of(run) == 1 or len(totals) < 2:
-        return None
-    slowest = max(totals, key=lambda rank: totals[rank])
-    middle = sum(totals.values()) / len(totals)
-    return (slowest, totals[slowest] / middle - 1) if middle > 0 else None
+def growths_of(run: Run) -> list[Growth]:
+    """Return the memory of GPUs and nodes that grows, the one that is full first first."""
+    rows = run.summary.get("memory_growth") or {}
+    attempt = run.attempts.filter(number=run.attempt_number).first() if rows else None
+    if attempt is None:
+        return []
+    growths = []
+    for rank, row in rows.items():
+        number, rate = int(rank), Rate(row["bytes_per_s"], row["bytes"])
+        place = f"memory of node {-1 - number}" if number < 0 else f"memory of the GPU of rank {number}"
+        growths.append(growth_at(place, rate, _capacity(attempt, is_node=number < 0)))
+    return sorted(growths, key=lambda each: (each.full_in_s is None, each.full_in_s or -each.rate.bytes_per_s))
 
 
-def _compute_by_rank(run: Run) -> dict[int, float]:
-    """Return the compute of each rank in a step (s)."""
-    timers = timers_of(run.summary.get("timers_s") or {})
-    totals: dict[int, float] = {}
-    for name in ("forward-compute", "backward-compute", "backward-weight"):
-        for rank, seconds in (timers[name].by_rank if name in timers else {}).items():
-            if rank.isdecimal():
-                totals[int(rank)] = totals.get(int(rank), 0.0) + seconds
-    return totals
+def _capacity(attempt: Attempt, *, is_node: bool) -> float | None:
+    """Return the memory of a machine, or of one of its GPUs, in bytes."""
+    hardware = {**((attempt.node.hardware if attempt.node else None) or {}), **(attempt.environment or {})}
+    gpus = hardware.get("gpus_used") or hardware.get("gpus") or [{}]
+    value = hardware.get("memory_bytes") if is_node else gpus[0].get("memory_bytes")
+    return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _checkpoints(run: Run) -> Checkpoints | None:
+    """Return the checkpoints between the usual steps; None if no timer measures them."""
+    middle = step_time(run.summary)
+    for name, timer in (run.summary.get("timers_s") or {}).items():
+        every = timer.get("every_steps")
+        if "checkpoint" in name and every and middle is not None:
+            per_step_s = float(timer["per_step_s"])
+            share = per_step_s / (middle.median + per_step_s)
+            return Checkpoints(every, per_step_s * every, share, devices_of(run) or 1)
+    return None
 
 
 def _traced(run: Run, where: Cluster | None) -> tuple[float | None, Reached | None]:

@@ -185,12 +185,14 @@ def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
     """Return the runs of all experiments that match a filter, by default the most recently ended first."""
     query_filter = filters.parse(query)
     sort, name, descending = _order(sort, _RUN_ORDERS, RUN_SORT)
-    experiments = Experiment.objects.filter(query_filter.experiments)
-    if not query_filter.wants_archived:
-        experiments = experiments.filter(archived_at=None)
     # Select ids first: they come from an index, without reading the rows of skipped runs.
     listed = Run.everything if query_filter.wants_archived_runs else Run.objects
-    matches = listed.filter(query_filter.runs, experiment__in=experiments.values("pk"))
+    matches = listed.filter(query_filter.runs)
+    if query_filter.experiments:
+        matches = matches.filter(experiment__in=Experiment.objects.filter(query_filter.experiments).values("pk"))
+    if not query_filter.wants_archived:
+        # Databases sort all runs of the experiments that a condition lists, but read the newest of the others only.
+        matches = matches.exclude(experiment__in=Experiment.objects.filter(archived_at__isnull=False).values("pk"))
     ids = matches.order_by(_ordered(_RUN_ORDERS[name], descending), "-pk").values_list("pk", flat=True)
     page_objects = Paginator(ids, RUNS_PER_PAGE).get_page(page)
     run_ids = list(page_objects.object_list)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from parlab.charts.predicted import PredictedPoint
@@ -19,6 +20,7 @@ from parlab.planner.request import PlanRequest
 from runners.protocol import RunState
 
 from .plannable import Candidate, calibration_candidates
+from .repeats import repeat_key
 
 MAX_RUNS = 300
 """Maximum number of runs considered for calibrations, newest first; for measured and imported runs each."""
@@ -99,7 +101,7 @@ def calibration_pool() -> CalibrationPool:
 
     The groups are read again when a run or an experiment of them has changed, or a node has moved to another pool.
     """
-    versions = tuple(row for origin in _ORIGINS for row in _ended(origin).values_list(*_CHANGING)[:MAX_RUNS])
+    versions = tuple(row for origin in _ORIGINS for row in _versions(origin))
     return _pool(versions, tuple(Node.objects.order_by("pk").values_list("pk", "pool")))
 
 
@@ -109,6 +111,12 @@ _CHANGING = (
     "numbers_at", "experiment__updated_at",
 )  # fmt: skip
 """Columns in which a run differs after it was measured, imported or edited again."""
+
+
+def _versions(origin: Run.Origin) -> list[tuple[Any, ...]]:
+    # Select ids first: they come from an index, without reading the rows of older runs.
+    newest = _ended(origin).values("pk")[:MAX_RUNS]
+    return list(Run.objects.filter(pk__in=newest).order_by("-pk").values_list(*_CHANGING))
 
 
 def _ended(origin: Run.Origin) -> RunQuerySet:
@@ -213,9 +221,9 @@ class Predictions(NamedTuple):
 
 
 def predicted_points(runs: Sequence[Run]) -> Predictions:
-    """Return the predicted and measured step times of the runs of an experiment.
+    """Return the predicted and measured step times of the points of an experiment, repeats as one point.
 
-    Each half of the runs is predicted after a calibration on the other half, so that no run contributes to its own
+    Each half of the points is predicted after a calibration on the other half, so that no run contributes to its own
     prediction. With fewer than two runs in the other half, predictions are uncalibrated.
     """
     groups: dict[str, list[Candidate]] = {}
@@ -230,16 +238,22 @@ def predicted_points(runs: Sequence[Run]) -> Predictions:
 
 
 def _half_by_half(members: Sequence[Candidate]) -> Iterable[PredictedPoint]:
-    observed = [(candidate.run, candidate.observation) for candidate in members if candidate.observation is not None]
+    by_point: dict[Hashable, list[tuple[Run, Observation]]] = {}
+    for candidate in members:
+        if candidate.observation is not None:
+            by_point.setdefault(repeat_key(candidate.run), []).append((candidate.run, candidate.observation))
+    observed = list(by_point.values())
     for half in (0, 1):
-        others = tuple(observation for _run, observation in observed[1 - half :: 2])
+        others = tuple(observation for repeats in observed[1 - half :: 2] for _run, observation in repeats)
         calibration = calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST_OTHERS else None
-        for run, observation in observed[half::2]:
+        for repeats in observed[half::2]:
+            run, observation = next((pair for pair in repeats if pair[1].iteration_s), repeats[0])
+            times = tuple(seconds for _run, other in repeats if (seconds := other.iteration_s))
             prediction = predict_job(observation.job, observation.cluster, calibration)
             yield PredictedPoint(
                 number=run.number,
                 values=run.point,
-                measured_s=observation.iteration_s,
+                measured_s=fmean(times) if times else None,
                 predicted_s=prediction.iteration_s,
                 plain_s=predict_job(observation.job, observation.cluster).iteration_s,
                 measured_bytes=observation.memory_bytes,
@@ -247,4 +261,5 @@ def _half_by_half(members: Sequence[Candidate]) -> Iterable[PredictedPoint]:
                 is_oom=observation.is_oom,
                 fits=prediction.fits,
                 basis=prediction.basis,
+                repeats_s=times if len(times) > 1 else (),
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import field_value
-from parlab.charts.points import Roof, RunPoint, Timer
+from parlab.charts.points import MemoryBound, Roof, RunPoint, Timer
 from parlab.charts.repeats import grouped
 from parlab.lab.models import Run
 from parlab.planner.hardware import find
@@ -160,6 +160,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         flops_per_gpu=compute(summary),
         peak=peak_text(summary),
         roof=_roof(run),
+        memory_bound=_memory_bound(run),
         is_published=run.origin != Run.Origin.MEASURED,
         is_printed=run.origin in PRINTED,
         marks=run.marks,
@@ -181,6 +182,15 @@ def _roof(run: Run) -> Roof | None:
     gpu = find(str(peak.get("device") or ""))
     weight_bytes = 4 if train.get("precision") == "fp32" else 2
     return Roof(float(flops), gpu.memory_bandwidth if gpu else None, 2 * int(batch) * int(length) / weight_bytes)
+
+
+def _memory_bound(run: Run) -> MemoryBound | None:
+    """Read what limits the memory of a rank: the configuration, else the GPU that the run names."""
+    limit_mib = run.resolved.get("launcher", {}).get("memory_limit_mib")
+    if isinstance(limit_mib, int):
+        return MemoryBound(float(limit_mib) * 2**20, "launcher.memory_limit_mib")
+    gpu = find(str((run.summary.get("peak") or {}).get("device") or ""))
+    return MemoryBound(float(gpu.memory_bytes), gpu.name) if gpu and not gpu.is_cpu else None
 
 
 def _timers(timers: Mapping[str, Any]) -> dict[str, Timer]:

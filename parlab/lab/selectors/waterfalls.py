@@ -41,20 +41,25 @@ class RunWaterfalls(NamedTuple):
 
 def has_waterfall(run: Run) -> bool:
     """Return whether a run has a step time, and timers or a peak to split it."""
-    if step_time(run.summary) is None or not run.gpus:
+    if step_time(run.summary) is None or not devices_of(run):
         return False
     return bool(run.summary.get("timers_s") or run.summary.get("peak"))
 
 
+def devices_of(run: Run) -> int | None:
+    """Return the number of devices of a run, which its settings state, else of the ranks that report."""
+    return int(run.gpus) if run.gpus else run.summary.get("ranks")
+
+
 def run_waterfalls(run: Run, *, with_prediction: bool = True) -> RunWaterfalls:
     """Return the measured and the predicted waterfall of a run; the prediction is calibrated on its siblings."""
-    middle = step_time(run.summary)
-    if middle is None or not run.gpus:
+    middle, devices = step_time(run.summary), devices_of(run)
+    if middle is None or not devices:
         return RunWaterfalls(None, "the run has no step time" if middle is None else "its number of GPUs is unknown")
     candidate = next(iter(calibration_candidates([run])), None)
     prediction, calibration, reason = _prediction(run, candidate, with_siblings=with_prediction)
     try:
-        measured = waterfall_of(step_of(run, middle.median, int(run.gpus), prediction))
+        measured = waterfall_of(step_of(run, middle.median, devices, prediction))
     except ValueError as error:
         return RunWaterfalls(None, str(error))
     if prediction is None or not with_prediction:
@@ -111,7 +116,8 @@ def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | Non
         step_time_s=seconds,
         devices=devices,
         timers=timers_of(summary.get("timers_s") or {}),
-        model_flops=needed,
+        # Ranks that report are not all devices where only the first one does.
+        model_flops=needed if run.gpus else None,
         executed_flops=executed,
         peak=peak,
         ceiling=ceiling,
@@ -122,6 +128,12 @@ def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | Non
         predicted=prediction.parts if prediction else None,
         is_emulated=train.get("compute") == "emulated",
         traced=traced_step(run),
+        reduces_in_backward=run.origin == Run.Origin.REPORTED and stages_of(run) == 1,
+        occasional={
+            name: float(timer["every_steps"])
+            for name, timer in (summary.get("timers_s") or {}).items()
+            if timer.get("every_steps")
+        },
     )
 
 
@@ -143,7 +155,8 @@ def traced_step(run: Run) -> TracedStep | None:
 def stages_of(run: Run) -> int:
     """Return the number of pipeline stages of a run; stages on one device count as one."""
     if engine_of(run.resolved).has_device_map:
-        return min(_size(_section(run, "sharding"), "stage_cnt"), int(run.gpus or 1))
+        stages = _size(_section(run, "sharding"), "stage_cnt")
+        return min(stages, run.gpus) if run.gpus else stages
     return _size(_section(run, "parallel"), "pipeline_parallel_size")
 
 
