@@ -97,8 +97,8 @@ class Detector:
         self.noise: Floats = np.full(series, LEAST_NOISE)
         self.offsets: Floats = np.zeros((0, series))
         """Per node and series; a node without an offset has NaN."""
-        self.last: Ints = np.full((2, series), -1, np.int64)
-        """Index and sign (0 or 1) of the last change."""
+        self.last: Ints = np.full((3, series), -1, np.int64)
+        """Index and sign (0 or 1) of the last change, and the first row of the segment before it."""
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,9 @@ class Detector:
         if node >= 0:
             self._shift_node(series, node, low, begin, row)
         else:
-            self.last[:, series] = index, rises
+            # The parts of a slope have one segment before them.
+            before = int(self.last[2, series]) if continues else int(self.start[series])
+            self.last[:, series] = index, rises, before
             self.start[series] = index
         self._settle(row, np.array([series]))
         self.residuals[begin : row + 1, series] = self.values[begin : row + 1, series] - self.level[series]
@@ -278,7 +280,8 @@ class Detector:
 
     def _is_ramp(self, series: int, previous: int, begin: int, row: int) -> bool:
         """Whether two changes fit a straight slope better than two steps."""
-        low = max(previous - 24, 0)
+        # An earlier step in the window would make every slope fit better.
+        low = max(previous - 24, int(self.last[2, series]) - self.first, 0)
         values = self.adjusted[low : row + 1, series]
         values = values[np.isfinite(values)]
         if previous <= low or len(values) < row + 1 - low:
@@ -329,6 +332,8 @@ class Detector:
         for name, (kind, is_row) in _ARRAYS.items():
             array: NDArray[Any] = np.array(state[name], dtype=kind).reshape(-1, series)
             setattr(detector, name, array[0] if is_row else array)
+        if len(detector.last) == 2:  # stored by a release without the third row
+            detector.last = np.vstack([detector.last, np.full((1, series), -1, np.int64)])
         return detector
 
 

@@ -253,7 +253,6 @@ def sentence_of(alert: Alert) -> str:
     part = alert.largest
     if not part:
         return f"{alert.watch.name}: no change remains"
-    measure = measure_of(part["measure"])
     point = f" of {part['series']}" if part["series"] else ""
     where = f" on node {alert.node}" if alert.node else ""
     bad = alert.first_bad
@@ -262,5 +261,5 @@ def sentence_of(alert: Alert) -> str:
     more = len(alert.parts) - 1
     others = f", and {more} more measure{'s' if more > 1 else ''}" if more else ""
     interval = f"{part['low']:+.1%} to {part['high']:+.1%}"
-    change = f"{measure.title}{point} {part['size']:+.1%} ({interval})"
+    change = f"{alert.watch.title_of(part['measure'])}{point} {part['size']:+.1%} ({interval})"
     return f"{alert.watch.name}: {change}{where}{others} since {since}"

@@ -24,6 +24,7 @@ from runners.config import ConfigError, RunConfig
 from runners.config.devices import CPU, CUDA
 from runners.config.engines import HEALTH
 
+from .causes import slow_end
 from .cron import next_time
 from .detecting import sentence_of
 from .models import Alert, Order, Watch
@@ -48,11 +49,16 @@ def sweeps_check() -> None:
     user = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
     if user is None:
         return  # before the first administrator nobody can own the runs
-    nodes = [node for node in Node.objects.online().filter(is_enabled=True) if can_sweep(node)]
+    nodes = sweepable()
     for node in nodes:
         node_watch(node=node, user=user)
     for ends in neighbours(nodes):
         node_watch(node=ends[0], peer=ends[1], user=user)
+
+
+def sweepable() -> list[Node]:
+    """Return the nodes that are online and can run a health sweep."""
+    return [node for node in Node.objects.online().filter(is_enabled=True) if can_sweep(node)]
 
 
 def can_sweep(node: Node) -> bool:
@@ -162,6 +168,9 @@ def sweep_order(*, node: Node, user: User) -> list[Order]:
     own = node_watch(node=node, user=user)
     if own is None:
         raise ValueError(f"the name of node {node.name} is invalid in cluster.node_names; use letters, digits and -._")
+    for ends in neighbours(sweepable()):
+        if node in ends:
+            node_watch(node=ends[0], peer=ends[1], user=user)
     watches = [own, *Watch.objects.filter(node=node).exclude(peer=None), *Watch.objects.filter(peer=node)]
     possible = [watch for watch in watches if is_possible(watch)]
     # The first sweeps of a node that has just joined are a sweep by hand, too.
@@ -177,11 +186,12 @@ def is_possible(watch: Watch) -> bool:
 
 
 def alert_follow(*, alert: Alert) -> bool:
-    """Leave a node out that has become slower, if the setting allows it; return whether it was left out."""
-    watch = alert.watch
-    if not settings.LEAVE_OUT_NODES or watch.node is None or watch.peer is not None or not alert.is_worse:
+    """Leave a node out that has become slower, if the setting allows it; return whether it was left out.
+
+    A slow link is that of a node only if its other links are slow, too.
+    """
+    watch, part = alert.watch, alert.largest
+    if not settings.LEAVE_OUT_NODES or not alert.is_worse or not part or abs(part["size"]) < LEAVE_OUT_SHARE:
         return False
-    part = alert.largest
-    if not part or abs(part["size"]) < LEAVE_OUT_SHARE:
-        return False
-    return node_leave_out(node=watch.node, reason=sentence_of(alert), by="PARLAB_LEAVE_OUT_NODES")
+    node = watch.node if watch.peer is None else slow_end(alert)
+    return node is not None and node_leave_out(node=node, reason=sentence_of(alert), by="PARLAB_LEAVE_OUT_NODES")

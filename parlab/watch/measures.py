@@ -26,6 +26,8 @@ MEASURES = {
 }
 """Measures by key; phases and bandwidths of a run come with their own names, see `measure_of`."""
 PHASE, BANDWIDTH, HEALTH = "phase:", "bandwidth:", "health:"
+LINK_RATES = (f"{HEALTH}link:", f"{HEALTH}all-reduce:")
+"""How the rates of a link between two ranks begin; the others are those of a device."""
 MAX_MEASURES = 100
 """Of one result; a health sweep of a node with eight GPUs has 80."""
 _HEALTH = {

@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from parlab.lab.models import Config, Node, Run
 
+from .measures import LINK_RATES, measure_of
+
 
 def feed_key() -> str:
     return secrets.token_urlsafe(24)
@@ -82,6 +84,13 @@ class Watch(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("watch", args=[self.pk])
+
+    def title_of(self, measure: str) -> str:
+        """Return the title of a measure; a rate between two nodes names them instead of its ranks."""
+        title = measure_of(measure).title
+        if self.node is None or self.peer is None or not measure.startswith(LINK_RATES):
+            return title
+        return f"{title.partition(' of ')[0]} between {self.node} and {self.peer}"
 
     @property
     def starts_runs(self) -> bool:

@@ -73,7 +73,7 @@ def node_health(node: Node) -> NodeHealth:
     alerts = Alert.objects.open().filter(watch__in=watches) | Alert.objects.open().filter(node=node.name)
     results = sorted(newest.values(), key=lambda row: row.at)
     waiting = sum(watch.orders.filter(state="open").count() for watch in watches)
-    shown = alerts.select_related("watch", "first_bad", "last_good").order_by("-pk")[:20]
+    shown = alerts.select_related("watch__node", "watch__peer", "first_bad", "last_good").order_by("-pk")[:20]
     return NodeHealth(watches, rows, list(shown), results[-1] if results else None, waiting)
 
 
@@ -82,9 +82,7 @@ def _row(watch: Watch, series: Series, result: Result | None, peers: dict[tuple[
     value = result.values.get(series.measure) if result is not None else None
     group = peers.get(_kind(watch, series.measure), [])
     difference = value / median(group) - 1 if value is not None and len(group) >= LEAST_PEERS else None
-    title = (
-        f"{measure.title.partition(' of ')[0]} between {watch.node} and {watch.peer}" if watch.peer else measure.title
-    )
+    title = watch.title_of(series.measure)
     return HealthRow(series, title, value, measure.unit, len(group), difference, state_of(series))
 
 

@@ -79,7 +79,7 @@ def parts_of(alert: Alert) -> list[Part]:
     keys = {(row.point, row.measure): row.pk for row in alert.watch.series.all()}
     return [
         Part(
-            title=measure_of(part["measure"]).title,
+            title=alert.watch.title_of(part["measure"]),
             point=part["series"],
             size=f"{part['size']:+.1%}",
             interval=f"{part['low']:+.1%} to {part['high']:+.1%}",
@@ -93,7 +93,8 @@ def parts_of(alert: Alert) -> list[Part]:
 def week_alerts() -> list[AlertRow]:
     """Return the alerts of the last seven days and older open ones: open before answered, worse before better."""
     recent = Alert.objects.filter(created_at__gte=timezone.now() - WEEK) | Alert.objects.open()
-    related = ("watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by")
+    of_watch = ("watch__config__experiment", "watch__node", "watch__peer")
+    related = (*of_watch, "first_bad__run__experiment", "last_good__run__experiment", "changed_by")
     alerts = recent.select_related(*related).prefetch_related("watch__series").order_by("-created_at")[:MAX_ALERTS]
     leaders = {alert.pk: alert for alert in alerts if alert.leader_id is None}
     followers: dict[int, list[Alert]] = {}
@@ -119,8 +120,8 @@ def series_rows(watch: Watch) -> list[SeriesRow]:
         measure = measure_of(series.measure)
         rows.append(
             SeriesRow(
-                series, measure.title, last.get((series.point, series.measure)), measure.unit, len(series.changes),
-                state_of(series),
+                series, watch.title_of(series.measure), last.get((series.point, series.measure)), measure.unit,
+                len(series.changes), state_of(series),
             )
         )  # fmt: skip
     return rows
@@ -204,7 +205,8 @@ def series_figure(series: Series) -> Drawing:
         )
         for change in places
     ]
-    title = f"{measure.title}, {series.point}" if series.point else measure.title
+    title = series.watch.title_of(series.measure)
+    title = f"{title}, {series.point}" if series.point else title
     return watched.figure(title, measure.unit, points, levels, steps)
 
 

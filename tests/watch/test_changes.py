@@ -34,6 +34,21 @@ def test_a_step_is_reported_with_its_place_size_and_interval() -> None:
     assert change.high < 0.08
 
 
+def test_equal_steps_in_a_row_are_no_slope() -> None:
+    stairs = [level for level in (100.0, 110.0, 120.0, 130.0) for _ in range(12)]
+    changes = track_of(stairs).changes
+    assert [(change.at, change.kind) for change in changes] == [(12, "step"), (24, "step"), (36, "step")]
+
+
+def test_the_state_of_an_earlier_release_goes_on() -> None:
+    track = track_of([*repeats(40), *repeats(10, level=0.12, seed=2)])
+    state = track.state()
+    state["detector"]["last"] = state["detector"]["last"][:2]
+    continued = Track.from_state(state)
+    more = [Point(value) for value in repeats(20, level=0.14, seed=3)]
+    assert continued.add(more) == track.add(more) != []
+
+
 def test_a_single_run_raises_nothing_whatever_its_value() -> None:
     for factor in (0.1, 1.5, 100.0):
         values = repeats(60)

@@ -146,6 +146,36 @@ def test_a_gpu_that_becomes_slower_is_an_alert_of_its_own(
     assert "Matrix rate of rank 3 -2" in node.left_out
 
 
+def slow_link(watch: Watch) -> Alert:
+    history(watch, repeats(24, level=9e9), measure="health:all-reduce:0-1")
+    history(watch, repeats(4, level=4e9, seed=2), measure="health:all-reduce:0-1")
+    (alert,) = watch_detect(watch=watch)
+    return alert
+
+
+def test_a_slow_link_is_that_of_the_pair_until_all_links_of_one_node_are_slow(
+    admin_user: User, add_node: Callable[..., Node], settings: Any
+) -> None:
+    nodes = [add_node(name) for name in ("n1", "n2", "n3")]
+    settings.LEAVE_OUT_NODES = True
+    health.sweeps_check()
+    links = [Watch.objects.get(name=f"Link of {ends}") for ends in ("n1 and n2", "n2 and n3", "n3 and n1")]
+    first = slow_link(links[0])
+    assert first.cause == "link n1 - n2"
+    assert not health.alert_follow(alert=first), "it may be either node"
+    second = slow_link(links[1])
+    assert (second.cause, second.leader) == ("node n2", first), "both links are one alert"
+    first.refresh_from_db()
+    assert first.cause == "node n2"
+    assert health.alert_follow(alert=second)
+    for node in nodes:
+        node.refresh_from_db()
+    assert [bool(node.left_out) for node in nodes] == [False, True, False]
+    assert nodes[1].left_out.startswith("Link of n2 and n3: All-reduce between n2 and n3 -5")
+    third = slow_link(links[2])
+    assert third.cause == "link n3 - n1", "with all links slow no node stands out"
+
+
 def test_a_node_that_is_left_out_gets_only_sweeps_and_waiting_runs_name_the_reason(
     admin_user: User,
     add_node: Callable[..., Node],

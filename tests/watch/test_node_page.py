@@ -63,7 +63,7 @@ def test_an_alert_leaves_its_node_out_and_puts_it_back(page: Client, measured: l
 
 def test_measure_now_orders_a_sweep_or_says_why_not(page: Client, measured: list[Node]) -> None:
     text = page.post("/nodes/n1/measure/", follow=True).content.decode()
-    assert "Ordered 1 sweep of n1" in text
+    assert "Ordered 3 sweeps of n1" in text, "its own, and those of the links to both neighbours"
     Node.objects.filter(name="n1").update(last_heartbeat_at=None)
     text = page.post("/nodes/n1/measure/", follow=True).content.decode()
     assert "node n1 is offline; start its daemon" in text

@@ -13,7 +13,7 @@ from django.test import Client
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config
 from parlab.watch import services
-from parlab.watch.models import Alert, Watch
+from parlab.watch.models import Alert, Result, Series, Watch
 
 from .conftest import repeats
 
@@ -70,6 +70,14 @@ def test_a_watch_shows_changes_measures_and_figures(page: Client, alerted: Alert
     assert drawing["figure"]["layout"]["shapes"]
     numbers = page.get(f"/watch/{watch.pk}/figures/{series.pk}.csv").content.decode()
     assert len(numbers.splitlines()) == 26
+
+
+def test_points_have_the_names_of_their_fields(page: Client, alerted: Alert) -> None:
+    Result.objects.filter(watch=alerted.watch).update(series="micro_batch_size 2, repeat 1")
+    Series.objects.filter(watch=alerted.watch).update(point="zero_stage 3")
+    text = page.get(alerted.watch.get_absolute_url()).content.decode()
+    assert "<td>micro batch size 2, repeat 1</td>" in text
+    assert "<td>ZeRO stage 3</td>" in text
 
 
 def test_an_alert_is_answered_with_a_reason(page: Client, alerted: Alert) -> None:

@@ -245,6 +245,9 @@ def test_the_page_of_an_alert_offers_the_bisection_with_its_cost(slower: tuple[W
     text = page.post(f"{alert.get_absolute_url()}bisect/start/", follow=True).content.decode()
     assert "Bisection started" in text
     assert "Running" in text
+    table = text[text.index('aria-label="Steps of the bisection"') :]
+    assert '<th scope="col" class="number">Step time</th>' in table
+    assert " ms</" in table[: table.index("</table>")].replace("\xa0", " ").replace("\u202f", " ")
     refused = page.post(f"{alert.get_absolute_url()}bisect/start/", {"good": "abc"}, follow=True).content.decode()
     assert "is no commit of the watched branch" in refused
 
