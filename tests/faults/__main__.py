@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING
 
 import django
 
+from tests.faults import rows
+
 if TYPE_CHECKING:
     from tests.faults.stack import Stack
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "faults.json"
+ROWS = OUTPUT.with_suffix(".jsonl")
 
 
 def main() -> int:
     """Run one campaign; return 1 if anything was lost, doubled, left or false."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="number of faults")
+    parser.add_argument("--first", type=int, default=1, help="number of the first fault; another campaign of a seed")
     parser.add_argument("--seed", type=int, default=1, help="the same seed chooses the same kinds and pauses")
     parser.add_argument(
         "--kinds", default="", help="kinds of faults, separated by commas, or all; default: kill -9 on nodes"
@@ -33,7 +37,14 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, help="most faults at one moment")
     parser.add_argument("--no-slurm", action="store_true", help="without a Slurm cluster")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="output file (JSON)")
+    parser.add_argument(
+        "--rows", type=Path, default=ROWS, metavar="FILE", help="file to which each fault is added (JSON lines)"
+    )
+    parser.add_argument("--table", action="store_true", help="print the table of all faults in that file and end")
     arguments = parser.parse_args()
+    if arguments.table:
+        sys.stdout.write(rows.table(rows.read(arguments.rows)) + "\n")
+        return 0
     # Also then everything that was started is ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="parlab-faults-", dir="/var/tmp") as directory:
@@ -78,7 +89,13 @@ def _campaign(stack: Stack, arguments: argparse.Namespace) -> int:
     call_command("migrate", verbosity=0)
     stack.start()
     kinds = tuple(kind for kind in kinds if kind not in without)
-    campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds, arguments.at_once)
+    chance = random.Random(f"{arguments.seed} {arguments.first}")
+
+    def keep(row: rows.Row) -> None:
+        row.seed, row.database = arguments.seed, arguments.database
+        rows.append(arguments.rows, row)
+
+    campaign = Campaign(stack, Workload(stack), chance, kinds, arguments.at_once, arguments.first, keep)
     # Ctrl-C: the fault in progress is judged, and the table has those so far.
     signal.signal(signal.SIGINT, campaign.stop)
     campaign.run(arguments.kills)
@@ -88,7 +105,9 @@ def _campaign(stack: Stack, arguments: argparse.Namespace) -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps({"seed": arguments.seed, **summary}, indent=1) + "\n")
     events = f"{summary['events_stored']} of {summary['events_printed']} events stored, each once"
-    sys.stdout.write(f"\nseed {arguments.seed}, {summary['attempts']} attempts, {events}\n\n{campaign.table()}\n")
+    sys.stdout.write(
+        f"\nseed {arguments.seed}, {summary['attempts']} attempts, {events}\n\n{rows.table(campaign.rows)}\n"
+    )
     return 1 if summary["wrong"] else 0
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import statistics
 import sys
 import time
-from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,28 +17,13 @@ from parlab.lab.models import Attempt
 from runners.protocol import RunState
 from tests.faults.injected import KINDS
 from tests.faults.kinds import Fault, Scene, problem_of_cause
+from tests.faults.rows import Row
 from tests.faults.stack import Stack
 from tests.faults.workload import RANKS, Key, Workload, Wrong
 from tests.patience import PATIENCE_S
 
 MAX_PAUSE_S = 2.0
 """Pause before a fault, and before its repair, so that they meet every phase."""
-
-
-@dataclass
-class Row:
-    """One fault and its outcome."""
-
-    number: int
-    kind: str
-    victim: str
-    recovered_s: float
-    """Until all runs made steps again, with nothing else alive."""
-    ended_s: float | None
-    """Until the attempts that it ended had ended, with no process left; None if it ended none."""
-    held_s: float = 0.0
-    """How long it lasted; `recovered_s` does not include it."""
-    wrong: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -52,6 +36,10 @@ class Campaign:
     kinds: tuple[str, ...]
     at_once: int = 1
     """Most faults at one moment."""
+    first: int = 1
+    """Number of the first fault."""
+    keep: Callable[[Row], None] = lambda row: None
+    """Called with each fault once it is judged."""
     rows: list[Row] = field(default_factory=list)
     checked: set[Key] = field(default_factory=set)
     is_told_to_stop: bool = False
@@ -64,15 +52,18 @@ class Campaign:
             time.sleep(self.rng.uniform(0, MAX_PAUSE_S))
             count = min(self.rng.randint(1, self.at_once), kills - len(self.rows))
             least, attempts = self.workload.steps(), self.workload.current()
+            self.workload.mark_reports()
             began = time.monotonic()
             struck = self._strike(count)
             rows = [
-                Row(len(self.rows) + 1 + n, kind, fault.victim, 0.0, None) for n, (kind, fault) in enumerate(struck)
+                Row(self.first + len(self.rows) + n, kind, fault.victim, 0.0, None)
+                for n, (kind, fault) in enumerate(struck)
             ]
             self._judge(rows, [fault for _, fault in struck], least, attempts, began)
             self.rows += rows
             for row in rows:
                 self._print(row)
+                self.keep(row)
         self._finish()
 
     def stop(self, *_: object) -> None:
@@ -111,9 +102,11 @@ class Campaign:
         except Wrong as error:
             rows[0].wrong.append(str(error))
             return
-        for row, fault in zip(rows, faults, strict=True):
-            row.held_s = fault.hold_s
-            row.recovered_s = max(0.0, recovered_s - sum(each.hold_s for each in faults))
+        # A victim that comes back late was away until its attempts had ended.
+        lasted_s = [(ended_s or 0.0) if fault.comes_back_late else fault.hold_s for fault in faults]
+        for row, fault, held_s in zip(rows, faults, lasted_s, strict=True):
+            row.held_s = held_s
+            row.recovered_s = max(0.0, recovered_s - max(lasted_s))
             row.ended_s = ended_s if fault.ends else None
             row.wrong += fault.wrong
         for attempt in attempts.values():
@@ -123,10 +116,15 @@ class Campaign:
             row.wrong += self._problems(fault_of, Attempt.objects.select_related("run").get(pk=attempt.pk))
 
     def _repair(self, faults: list[Fault]) -> None:
-        for fault in faults:
-            if fault.repair is not None:
-                time.sleep(self.rng.uniform(0, MAX_PAUSE_S) + fault.hold_s)
-                fault.repair()
+        """Repair each fault once it has lasted its time; faults of one moment last at the same time."""
+        due = [
+            (time.monotonic() + self.rng.uniform(0, MAX_PAUSE_S) + fault.hold_s, fault.repair)
+            for fault in faults
+            if fault.repair is not None
+        ]
+        for at, repair in sorted(due, key=lambda pair: pair[0]):
+            time.sleep(max(0.0, at - time.monotonic()))
+            repair()
 
     def _wait_for_ends(self, ends: set[Key], began: float) -> float:
         """Wait until attempts have ended, with no process left; return the seconds."""
@@ -191,10 +189,19 @@ class Campaign:
 
     def _finish(self) -> None:
         """Cancel all runs; nothing may be left anywhere."""
-        row = Row(len(self.rows) + 1, "end", "cancel of all runs", 0.0, None)
+        row = Row(self.first + len(self.rows), "end", "cancel of all runs", 0.0, None)
         began = time.monotonic()
         attempts = self.workload.current()
-        self.workload.cancel_all()
+        try:
+            self.workload.end_reports()
+        except Wrong as error:
+            row.wrong.append(str(error))
+        try:
+            self.workload.cancel_all()
+        except DatabaseError as error:
+            row.wrong.append(f"cancel: {type(error).__name__}: {error}")
+            connection.close()
+            self.workload.cancel_all()
         fault = Fault("", ends={(run, attempt.number): RunState.CANCELLED for run, attempt in attempts.items()})
         try:
             row.ended_s = self._wait_for_ends(set(fault.ends), began)
@@ -203,12 +210,13 @@ class Campaign:
             row.wrong.append(str(error))
         for attempt in attempts.values():
             row.wrong += self._problems(fault, Attempt.objects.select_related("run").get(pk=attempt.pk))
-        for attempt in Attempt.objects.select_related("run"):
+        for attempt in Attempt.objects.filter(run__experiment=self.workload.experiment).select_related("run"):
             if (attempt.run_id, attempt.number) not in self.checked:
                 row.wrong.append(f"{attempt} was never checked: {attempt.state} {attempt.reason}")
         row.recovered_s = time.monotonic() - began
         self.rows.append(row)
         self._print(row)
+        self.keep(row)
 
     def _wait_until_empty(self) -> None:
         """Wait until all output is shipped and no job is left, also none that is just completing."""
@@ -241,23 +249,3 @@ class Campaign:
             "events_stored": sum(tally.stored for tally in tallies),
             "rows": [asdict(row) for row in self.rows],
         }
-
-    def table(self) -> str:
-        """Return the outcome by kind as a Markdown table."""
-        by_kind: dict[str, list[Row]] = defaultdict(list)
-        for row in self.rows:
-            by_kind[row.kind].append(row)
-        lines = [
-            "| fault | count | wrong | recovery median / worst (s) | ended everywhere median / worst (s) |",
-            "|---|---|---|---|---|",
-        ]
-        for kind, rows in sorted(by_kind.items()):
-            wrong = sum(bool(row.wrong) for row in rows)
-            ends = [row.ended_s for row in rows if row.ended_s is not None]
-            recovered = _spread([row.recovered_s for row in rows])
-            lines.append(f"| {kind} | {len(rows)} | {wrong} | {recovered} | {_spread(ends)} |")
-        return "\n".join(lines)
-
-
-def _spread(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds):.1f} / {max(seconds):.1f}" if seconds else "-"

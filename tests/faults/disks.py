@@ -45,6 +45,19 @@ class Disk:
     def free(self) -> None:
         self._filler.unlink(missing_ok=True)
 
+    def make_read_only(self) -> None:
+        """Let every write fail; refused by the kernel while a file is open for writing."""
+        self._remount("ro")
+
+    def make_writable(self) -> None:
+        self._remount("rw")
+
+    def _remount(self, option: str) -> None:
+        command = ["mount", "-o", f"remount,{option}", str(self.path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
     def unmount(self) -> None:
         """Unmount as soon as the last process has closed its files."""
         if self.is_mounted:

@@ -14,13 +14,15 @@ import psutil
 import redis
 
 from runners.journal import Kind, encode
-from runners.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE, node_queue
-from tests.faults import clock
-from tests.faults.kinds import KILLED, Fault, Scene, Strike, kill_rank, supervisor_killed
-from tests.faults.stack import NODES, WORKERS, Service, Stack
+from runners.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE, RunState, node_queue
+from tests.faults import clock, read_only
+from tests.faults.kinds import KILLED, Fault, Scene, Strike, kill_rank, lost_with, supervisor_killed
+from tests.faults.stack import NODES, WEB, WORKERS, Service, Stack
 
 SHORT_S = (1.0, 12.0)
 """Duration of a fault that a node must survive: below the lease, after which its runs are lost."""
+LONG_SHARE = 0.25
+"""Share of the pauses of daemons that last longer than the lease."""
 LONG_S = 60.0
 HOUR_S = 3600
 COLLECT_S = 3.0
@@ -31,16 +33,29 @@ MEMORY_BYTES = 32 << 20
 def pause_server(scene: Scene) -> Fault | None:
     """Stop a process of the server for up to a minute: all runs go on."""
     hold_s = scene.rng.choice([*SHORT_S, LONG_S])
-    return _pause(scene, ["redis", "beat", *WORKERS], hold_s)
+    return _pause(scene, ["redis", "beat", WEB, *WORKERS], hold_s)
 
 
 def pause_daemon(scene: Scene) -> Fault | None:
-    """Stop a daemon for less than the lease: all runs go on."""
-    return _pause(scene, scene.stack.daemons, scene.rng.uniform(*SHORT_S))
+    """Stop a daemon: its runs go on, or are lost on all nodes if that outlasts the lease."""
+    is_long = scene.rng.random() < LONG_SHARE and not scene.victims and not scene.ending
+    if not is_long:
+        return _pause(scene, scene.stack.daemons, scene.rng.uniform(*SHORT_S))
+    fault = _pause(scene, NODES, LONG_S)
+    if fault is None:
+        return None
+    # A server that is away for half of this time would not see the end of the lease.
+    scene.victims.update(["redis", "beat", "database", *WORKERS])
+    node = fault.victim.partition(" ")[0]
+    keys = {key for key, _ in scene.active()}
+    held = [(run.run, run.attempt) for run in scene.stack.runs(node)]
+    fault.ends = {key: RunState.LOST for key in held if key in keys}
+    fault.cause = lost_with(node)
+    return fault
 
 
 def pause_supervisor(scene: Scene) -> Fault | None:
-    """Stop a supervisor for less than the lease: its run goes on."""
+    """Stop a supervisor for up to a minute: its run goes on."""
     stack = scene.stack
     runs = [run for node in NODES for run in stack.runs(node)]
     held = [process for run in runs if (process := stack.supervisor(run)) is not None]
@@ -53,10 +68,11 @@ def pause_supervisor(scene: Scene) -> Fault | None:
         with contextlib.suppress(psutil.Error):
             process.resume()
 
-    return Fault(f"supervisor {process.pid}", resume, hold_s=scene.rng.uniform(*SHORT_S))
+    hold_s = scene.rng.choice([scene.rng.uniform(*SHORT_S), LONG_S])
+    return Fault(f"supervisor {process.pid} for {hold_s:.0f} s", resume, hold_s=hold_s)
 
 
-def _pause(scene: Scene, names: list[str], hold_s: float) -> Fault | None:
+def _pause(scene: Scene, names: Iterable[str], hold_s: float) -> Fault | None:
     name = scene.choose(names)
     if name is None:
         return None
@@ -98,6 +114,24 @@ def cut(scene: Scene) -> Fault | None:
     proxy = scene.stack.proxies[node]
     proxy.cut()
     return Fault(f"connection of {node}", proxy.restore, hold_s=scene.rng.uniform(*SHORT_S))
+
+
+def web_away(scene: Scene) -> Fault | None:
+    """Kill the web process and start it again after up to a minute: what scripts report meanwhile arrives later."""
+    if scene.choose([WEB]) is None:
+        return None
+    service = scene.stack.services[WEB]
+    service.end()
+    return Fault(WEB, service.start, hold_s=scene.rng.choice([*SHORT_S, LONG_S]))
+
+
+def web_cut(scene: Scene) -> Fault | None:
+    """Cut the connection of a script to the web process, also in the middle of a request."""
+    if scene.choose([f"connection of {WEB}"]) is None:
+        return None
+    proxy = scene.stack.proxies[WEB]
+    proxy.cut()
+    return Fault(f"connection to {WEB}", proxy.restore, hold_s=scene.rng.uniform(*SHORT_S))
 
 
 def slow(scene: Scene) -> Fault | None:
@@ -217,7 +251,7 @@ def jump_clock(scene: Scene) -> Fault | None:
     """Let the clock of a node or of a process of the server jump by an hour, and back."""
     if clock.library() is None:
         return None
-    name = scene.choose(f"clock of {name}" for name in [*NODES, *WORKERS, "beat"])
+    name = scene.choose(f"clock of {name}" for name in [*NODES, *WORKERS, "beat", WEB])
     if name is None:
         return None
     path = scene.stack.root / f"{name.removeprefix('clock of ')}.clock"
@@ -322,6 +356,9 @@ INJECTED: dict[str, Strike] = {
     "redis-wiped": wipe_redis,
     "cut": cut,
     "slow": slow,
+    "web-away": web_away,
+    "web-cut": web_cut,
+    "read-only": read_only.restart_on_read_only_disk,
     "twice": deliver_twice,
     "disorder": deliver_in_wrong_order,
     "late": deliver_late,
@@ -338,8 +375,10 @@ KINDS = KILLED | INJECTED
 
 def impossible(kinds: Iterable[str], stack: Stack) -> dict[str, str]:
     """Return why kinds cannot be had on this machine, by name."""
+    can_mount = any(disk.is_mounted for disk in stack.disks.values())
     reasons = {
-        "full-disk": "" if any(disk.is_mounted for disk in stack.disks.values()) else "mounting a tmpfs needs root",
+        "full-disk": "" if can_mount else "mounting a tmpfs needs root",
+        "read-only": "" if can_mount else "mounting a tmpfs needs root",
         "clock": "" if clock.library() else "libfaketime is not installed (apt install faketime)",
         "database": "" if stack.database else "SQLite has no process; use --database postgres",
         "out-of-memory": "" if may_limit_memory() else "no right to make a cgroup with a limit of memory",

@@ -15,7 +15,7 @@ from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import first_cause
 from runners.protocol import RunState
 from runners.rundir import RunDir
-from tests.faults.stack import NODES, Stack
+from tests.faults.stack import NODES, WEB, Stack
 from tests.faults.workload import RANKS, Key, Workload
 from tests.slurm.cluster import NODES as SLURM_NODES
 
@@ -151,10 +151,10 @@ def supervisor_killed(scene: Scene) -> tuple[Fault, RunDir] | None:
     return fault, run
 
 
-def kill_node(scene: Scene) -> Fault | None:
+def kill_node(scene: Scene, nodes: Iterable[str] = NODES) -> Fault | None:
     """Kill everything on a node at once; its daemon comes back after the lease of its runs."""
     stack = scene.stack
-    node = scene.choose(NODES)
+    node = scene.choose(nodes)
     if node is None or scene.ending:
         return None
     service = stack.services[node]
@@ -170,12 +170,18 @@ def kill_node(scene: Scene) -> Fault | None:
             if process.environ().get("PARLAB_RUN", "").startswith(marker):
                 process.send_signal(signal.SIGKILL)
 
+    fault.cause = lost_with(node)
+    return fault
+
+
+def lost_with(node: str) -> Callable[[Attempt, Member], str]:
+    """Return the check that an attempt was lost with a node."""
+
     def cause(ended: Attempt, member: Member) -> str:
         is_right = member.node_name == node and node in ended.reason
         return "" if is_right else f"cause is node {member.node_name}: {ended.reason}"
 
-    fault.cause = cause
-    return fault
+    return cause
 
 
 def cancel(scene: Scene) -> Fault | None:
@@ -239,5 +245,6 @@ KILLED: dict[str, Strike] = {
     "worker": kill_server("worker"),
     "beat": kill_server("beat"),
     "redis": kill_server("redis"),
+    "web": kill_server(WEB),
 }
 DEFAULT_KINDS = ("daemon", "supervisor", "rank", "slurmd")

@@ -1,4 +1,4 @@
-"""All processes of parlab on this machine: database, Redis, two workers, beat, three daemons, and a Slurm cluster."""
+"""All processes of parlab on this machine: database, Redis, two workers, beat, web, three daemons, a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from tests.faults import clock, ticker
 from tests.faults.disks import POSTGRES_MIB, SIZE_MIB, Disk
 from tests.faults.postgres import Postgres
 from tests.faults.proxy import Proxy
+from tests.patience import PATIENCE_S
 from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("n0", "n1", "n2")
 WORKERS = ("worker", "worker2")
 LOGIN = "login"
+WEB = "web"
 KEY = "a key that both sides know"
 
 
@@ -89,6 +91,7 @@ class Stack:
         self.witness = root / "witness"
         self.cluster = Cluster() if has_slurm else None
         self.services: dict[str, Service] = {}
+        self._reporter: Service | None = None
         self.states: dict[str, Path] = {}
         self.redis_port = free_port()
         self.environment = {
@@ -119,6 +122,7 @@ class Stack:
             argv = [*celery, "worker", f"--hostname={worker}@%h", "--pool=solo", "--queues=control,ingest,backlog"]
             self._service(worker, [*argv, *quiet], clock.environment(self.root / f"{worker}.clock"))
         self._service("beat", [*celery, "beat", "--pidfile="], clock.environment(self.root / "beat.clock"))
+        self._web()
         for number, node in enumerate(NODES):
             self._disk(node)
             proxy = self.proxies[node] = Proxy(free_port(), self.redis_port)
@@ -135,6 +139,41 @@ class Stack:
         for service in self.services.values():
             service.start()
 
+    def start_reporter(self, token: str) -> None:
+        """Start the script that reports over HTTP, through a proxy."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("PARLAB_", "SLURM_"))}
+        variables |= {
+            "PARLAB_URL": f"http://127.0.0.1:{self.proxies[WEB].port}",
+            "PARLAB_TOKEN": token,
+            "PARLAB_HOME": str(self.root / "reporter"),
+            "PYTHONPATH": str(ROOT),
+            "NO_PROXY": "*",
+        }
+        argv = [sys.executable, "-m", "tests.faults.reporter", str(self.witness / "reporter")]
+        self._reporter = Service("reporter", argv, variables, self.root / "reporter.log")
+        self._reporter.start()
+
+    def reported(self) -> int:
+        """Return the last step that was reported over HTTP, as the script noted itself."""
+        try:
+            return int((self.witness / "reporter").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def end_reporter(self) -> int:
+        """Let the script send what is left and end; return its exit code."""
+        assert self._reporter is not None
+        assert self._reporter.process is not None
+        self._reporter.process.terminate()
+        return self._reporter.process.wait(PATIENCE_S)
+
+    def _web(self) -> None:
+        port = free_port()
+        proxy = self.proxies[WEB] = Proxy(free_port(), port)
+        proxy.start()
+        web = ["uvicorn", "parlab.asgi:application", "--port", str(port), "--lifespan", "off", "--no-access-log"]
+        self._service(WEB, [sys.executable, "-m", *web], clock.environment(self.root / f"{WEB}.clock"))
+
     def close(self) -> None:
         """End everything, and what its runs have left."""
         with contextlib.ExitStack() as closing:  # whatever fails, the rest is ended too, the last line first
@@ -147,7 +186,9 @@ class Stack:
             for proxy in self.proxies.values():
                 closing.callback(proxy.stop)
             closing.callback(self._kill_left)
-            for name in ["redis", *WORKERS, *self.daemons, "beat"]:
+            if self._reporter is not None:
+                closing.callback(self._reporter.end)
+            for name in ["redis", *WORKERS, *self.daemons, "beat", WEB]:
                 if name in self.services:
                     closing.callback(self.services[name].end, signal.SIGTERM)
                     closing.callback(self.services[name].resume)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 
 from parlab.embedded import free_port
 from parlab.ingest.output import output_append
-from parlab.lab.models import Attempt
-from tests.faults import injected
+from parlab.lab.models import Attempt, Experiment
+from tests.faults import campaign, injected, rows
 from tests.faults.disks import Disk
+from tests.faults.kinds import Fault
 from tests.faults.proxy import Proxy
+from tests.faults.reporter import EXPERIMENT
 from tests.faults.ticker import loss_of
 from tests.faults.workload import RANKS, Workload, Wrong
 from tests.patience import PATIENCE_S
@@ -104,6 +107,52 @@ def test_a_full_disk_has_room_again_once_it_is_freed(tmp_path: Path) -> None:
         (disk.path / "more").write_bytes(bytes(8192))
     finally:
         disk.unmount()
+
+
+def test_nothing_can_be_written_to_a_disk_that_is_read_only_until_it_is_writable_again(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "disk", size_mib=1)
+    disk.mount()
+    if not disk.is_mounted:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        disk.make_read_only()
+        with pytest.raises(OSError, match="Read-only"):
+            (disk.path / "more").write_bytes(b"1")
+        disk.make_writable()
+        with (disk.path / "more").open("wb"), pytest.raises(OSError, match="busy"):
+            disk.make_read_only()
+    finally:
+        disk.unmount()
+
+
+def test_campaigns_add_up_and_a_repeated_fault_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "build" / "faults.jsonl"
+    for number, recovered_s in ((1, 2.0), (2, 50.0), (2, 4.0), (101, 31.0)):
+        rows.append(path, rows.Row(number, "daemon", "n0", recovered_s, None, seed=1, database="sqlite"))
+    rows.append(path, rows.Row(1, "daemon", "n0", 9.0, 7.0, wrong=["lost"], seed=1, database="postgres"))
+    assert rows.table(rows.read(path)).splitlines()[-1] == "| daemon | 4 | 1 | 1 | 6.5 / 31.0 | 7.0 / 7.0 |"
+
+
+@pytest.mark.parametrize("steps", [[1, 2, 4], [1, 2, 2, 3]])
+def test_a_step_reported_over_http_that_is_lost_or_doubled_is_wrong(
+    workload: Workload, make_attempt: Callable[..., Attempt], steps: list[int]
+) -> None:
+    attempt = make_attempt(state="running")
+    Experiment.objects.filter(pk=attempt.run.experiment_id).update(name=EXPERIMENT)
+    output_append(attempt, b"".join(line(0, step, float(step)) for step in steps))
+    with pytest.raises(Wrong, match="are not 1, 2, 3"):
+        workload._reported_steps()
+
+
+def test_faults_of_one_moment_last_at_the_same_time(workload: Workload) -> None:
+    repaired: list[str] = []
+    faults = [
+        Fault("long", lambda: repaired.append("long"), hold_s=campaign.MAX_PAUSE_S + 0.1),
+        Fault("short", lambda: repaired.append("short")),
+    ]
+    stack: Any = workload.stack
+    campaign.Campaign(stack, workload, random.Random(1), ("daemon",))._repair(faults)
+    assert repaired == ["short", "long"]
 
 
 def test_a_proxy_that_is_cut_refuses_until_it_is_restored() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.stack import ROOT
 from tests.patience import TRAINING_S
 
-GENTLE = "pause-daemon,redis-wiped,cut,slow,twice,disorder,late,twin,again,torn,full-disk,out-of-memory"
+GENTLE = "web,web-cut,redis-wiped,cut,slow,twice,disorder,late,twin,again,torn,full-disk,out-of-memory"
 """The kinds of which one lasts for seconds, not for a minute."""
 
 

@@ -11,9 +11,11 @@ from django.contrib.auth.models import User
 from parlab.fleet import services
 from parlab.fleet.services import waiting_reason
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
+from parlab.lab.services import token_create
 from parlab.series import log, store
 from runners.config import digest
 from runners.protocol import RunState
+from tests.faults.reporter import EXPERIMENT
 from tests.faults.stack import LOGIN, Stack
 from tests.faults.ticker import loss_of
 
@@ -43,9 +45,11 @@ class Workload:
         self.user: User = get_user_model().objects.create_superuser("faults")
         self.experiment = Experiment.objects.create(name="faults", slug="faults", owner=self.user)
         self.tallies: dict[Key, Tally] = {}
+        self._least_reported = 1
 
     def launch(self) -> None:
-        """Launch all runs."""
+        """Launch all runs, and the script that reports over HTTP."""
+        self.stack.start_reporter(token_create(user=self.user, name="faults", by=self.user)[1])
         pools = ["default", *(["hpc"] if LOGIN in self.stack.daemons else [])]
         for pool in pools:
             services.launch(config=self._config(pool, NODES_PER_RUN), user=self.user)
@@ -65,12 +69,12 @@ class Workload:
 
     def relaunch_ended(self) -> None:
         """Start the next attempt of each run that has ended for good."""
-        for run in Run.objects.final():
+        for run in Run.objects.filter(experiment=self.experiment).final():
             services.relaunch(run=run, user=self.user)
 
     def current(self) -> dict[int, Attempt]:
         """Return the current attempt of each run."""
-        return {run.pk: run.current_attempt() for run in Run.objects.order_by("pk")}
+        return {run.pk: run.current_attempt() for run in self.experiment.runs.order_by("pk")}
 
     def why_unsettled(self, least: dict[Key, int]) -> str:
         """Return what is still to happen; empty once every rank makes steps and nothing else of a run is alive.
@@ -97,7 +101,7 @@ class Workload:
         active = {(run, attempt.number) for run, attempt in self.current().items()}
         if strays := [f"{process.pid} of {key}" for key, process in processes if key not in active]:
             return f"processes are left: {strays}"
-        return ""
+        return self._why_reports_unsettled()
 
     def steps(self) -> dict[Key, int]:
         """Return the last step of each current attempt that its slowest rank has printed."""
@@ -156,5 +160,36 @@ class Workload:
 
     def cancel_all(self) -> None:
         """Cancel all runs."""
-        for run in Run.objects.active():
+        for run in Run.objects.filter(experiment=self.experiment).active():
             services.cancel(run=run)
+
+    def mark_reports(self) -> None:
+        """Let everything that was reported over HTTP until now, and a later step, be waited for."""
+        self._least_reported = self.stack.reported()
+
+    def _why_reports_unsettled(self) -> str:
+        steps = self._reported_steps()
+        if not steps or steps[-1] <= self._least_reported:
+            return (
+                f"{len(steps)} steps are stored of the {self._least_reported} that were reported over HTTP, none after"
+            )
+        return ""
+
+    def _reported_steps(self) -> list[int]:
+        run = Run.objects.filter(experiment__name=EXPERIMENT).first()
+        if run is None:
+            return []
+        columns = store.read(run.current_attempt().pk, "loss", rank=0)
+        steps = [int(step) for step in columns.steps]
+        if steps != list(range(1, len(steps) + 1)) or columns.values.tolist() != [float(step) for step in steps]:
+            raise Wrong(f"steps reported over HTTP are not 1, 2, 3, ...: {steps}")
+        return steps
+
+    def end_reports(self) -> None:
+        """End the script that reports over HTTP: each of its steps is stored once, and its run has ended."""
+        code = self.stack.end_reporter()
+        stored, printed = len(self._reported_steps()), self.stack.reported()
+        states = list(Run.objects.filter(experiment__name=EXPERIMENT).values_list("state", flat=True))
+        if code or states != ["finished"] or not printed <= stored <= printed + 1:
+            raise Wrong(f"the script ended with {code}, its runs are {states}, {stored} of {printed} steps are stored")
+        self.tallies[0, 0] = Tally(max(stored, printed), stored)
