@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,20 +53,26 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
         sys.stderr.write(f"unknown benchmark {', '.join(unknown)}; use {', '.join(BENCHMARKS)}\n")
         return 2
     database.create()
-    row = "{:<24} {:>14} {:<9} {:<46} {:>8} {:>7}\n"
-    sys.stdout.write(row.format("name", "value", "unit", "against", "ratio", "repeats"))
+    row = "{:<24} {:>14} {:<9} {:<46} {:>8} {:>7} {:>7}\n"
+    sys.stdout.write(row.format("name", "value", "unit", "against", "ratio", "repeats", "took"))
+    began = time.monotonic()
     results = _earlier(arguments.output)
     for name in names:
+        start = time.monotonic()
         try:
             result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
         except Unavailable as error:
             sys.stdout.write(f"{name:<24} not measured: {error}\n")
             continue
         value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
-        sys.stdout.write(row.format(name, value, result.unit, result.against, f"{result.ratio:.3g} x", result.repeats))
+        took_s = time.monotonic() - start
+        figures = value, result.unit, result.against, f"{result.ratio:.3g} x", result.repeats, f"{took_s:,.0f} s"
+        sys.stdout.write(row.format(name, *figures))
         sys.stdout.flush()
-        results[name] = {**result._asdict(), "measured_at": datetime.now(UTC).isoformat(timespec="seconds")}
+        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+        results[name] = {**result._asdict(), "took_s": round(took_s, 1), "measured_at": measured_at}
         _write(arguments.output, results)
+    sys.stdout.write(f"{len(names)} benchmarks took {(time.monotonic() - began) / 60:.1f} minutes\n")
     return 0
 
 

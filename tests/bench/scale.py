@@ -46,8 +46,8 @@ def main() -> int:
 
 def measure(size: int, directory: Path) -> None:
     """Print one line per figure of a series of `size` points."""
+    from parlab.ingest.deletion import experiment_delete
     from parlab.lab.models import Run
-    from parlab.lab.services import experiment_delete
     from parlab.series import archive, store
     from tests.bench.database import new_attempt
 

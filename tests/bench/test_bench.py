@@ -42,7 +42,7 @@ def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchange
     assert process.returncode == 0, process.stderr
     results = json.loads(output.read_text())
     for name, unit in UNITS.items():
-        assert set(results[name]) == {"value", "unit", "against", "ratio", "repeats", "measured_at"}
+        assert set(results[name]) == {"value", "unit", "against", "ratio", "repeats", "took_s", "measured_at"}
         assert results[name]["unit"] == unit
         assert results[name]["value"] > 0
         assert results[name]["ratio"] > 0

@@ -15,15 +15,18 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import orjson
 
 from parlab.traces.lanes import StoredLanes, store
 from parlab.traces.reading import Events, RankTrace
 from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
-from tests.traces.generator import Plan, document
+from tests.traces.generator import Plan, document, events
 
 _STEPS = 8_000
 """Steps of a generated trace: about 60 MB."""
+_PIECES = 36
+"""Of 60 MB."""
 _PEER_STEPS = 500
 """HolisticTraceAnalysis needs minutes for more."""
 _FOLDER = Path(tempfile.gettempdir()) / f"parlab-traces-{os.getpid()}"
@@ -85,6 +88,31 @@ def trace_peak_mib(scale: Scale) -> Result:
     return Result(peak, "MiB", f"{size:.0f} MiB of JSON", size / max(peak, 0.1), len(measured))
 
 
+def trace_2gb_peak_mib(scale: Scale) -> Result:
+    """Measure the memory that reading a trace of 2 GB adds to a process."""
+    path = _FOLDER / "large.json"
+    _FOLDER.mkdir(exist_ok=True)
+    atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+    plan = Plan(steps=scale.of(_STEPS))
+    try:
+        with path.open("wb") as file:
+            file.write(b'{"traceEvents": [')
+            for piece in range(_PIECES):
+                rows = orjson.dumps(
+                    events(plan, 0, clock_us=piece * plan.steps * plan.step_us), option=orjson.OPT_INDENT_2
+                )
+                file.write((b"," if piece else b"") + rows.strip()[1:-1])
+            file.write(b"]}")
+        result = _own(path)
+    finally:
+        path.unlink(missing_ok=True)
+    size = result["bytes"]
+    peak = result["peak_kib"] / 1024
+    return Result(
+        peak, "MiB", f"{size / 1e9:.2g} GB of JSON, {size / 1e6 / result['s']:.0f} MB/s", size / 2**20 / peak, 1
+    )
+
+
 def trace_vs_hta(scale: Scale) -> Result:
     """Compare time and memory with HolisticTraceAnalysis on the same trace; the breakdowns must agree within 1 %."""
     if scale.is_quick:
@@ -97,8 +125,9 @@ def trace_vs_hta(scale: Scale) -> Result:
         whole = 1.0 if part == "overlap" else peer["compute"] + peer["other"] + peer["idle"]
         if abs(own[part] - peer[part]) > 0.01 * whole:
             raise AssertionError(f"{part}: {own[part]} here, {peer[part]} with HolisticTraceAnalysis")
-    memory = peer["peak_kib"] / max(1.0, own["peak_kib"])
-    against = f"{peer['s']:.1f} s and {memory:.1f} times the memory with HolisticTraceAnalysis"
+    mib = [result["peak_kib"] / 1024 for result in (own, peer)]
+    memory = f"{mib[1]:.3g} instead of {mib[0]:.3g} MiB ({mib[1] / max(1e-3, mib[0]):.1f} x)"
+    against = f"{peer['s']:.1f} s, {memory} with HolisticTraceAnalysis"
     return Result(own["s"], "s", against, peer["s"] / own["s"], 1)
 
 

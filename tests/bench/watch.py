@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from parlab.watch.node_shifts import Floats, Ints
 from parlab.watch.tracks import scan
 from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
+from tests.bench.watch_public import REQUIREMENT, public_series
 from tests.bench.watch_series import KINDS, Simulated, Truth, simulated
 
 SIZES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -44,6 +46,11 @@ class Score(NamedTuple):
     missed: int = 0
     points: int = 0
     delays: tuple[int, ...] = ()
+    """Results from the first one of each change to its report."""
+    from_half: tuple[int, ...] = ()
+    """The same from the result at which a slope has reached half of its size."""
+    from_full: tuple[int, ...] = ()
+    """The same from the end of the slope; negative if it is reported before."""
 
     @property
     def f1(self) -> float:
@@ -54,7 +61,11 @@ class Score(NamedTuple):
         return 1000 * self.false / max(self.points, 1)
 
     def delay(self, share: float) -> float:
-        return float(np.quantile(self.delays, share)) if self.delays else float("nan")
+        return quantile(self.delays, share)
+
+
+def quantile(delays: Sequence[int], share: float) -> float:
+    return float(np.quantile(delays, share)) if delays else float("nan")
 
 
 Method = Callable[[Sequence[Simulated]], list[list[Reported]]]
@@ -130,7 +141,8 @@ def otava_installed(directory: Path) -> Method:
 
 def score_of(reports: Sequence[Reported], truths: Sequence[Truth], points: int) -> Score:
     """Match reports with changes; one change counts once."""
-    left, false, delays = list(truths), 0, []
+    left, false = list(truths), 0
+    delays, from_half, from_full = [], [], []
     for report in reports:
         match = next((row for row in left if row.first - TOLERANCE <= report.at <= row.last + TOLERANCE), None)
         if match is None:
@@ -138,12 +150,17 @@ def score_of(reports: Sequence[Reported], truths: Sequence[Truth], points: int) 
         else:
             left.remove(match)
             delays.append(report.raised - match.first)
-    return Score(len(delays), false, len(left), points, tuple(delays))
+            from_half.append(report.raised - (match.first + match.last) // 2)
+            from_full.append(report.raised - match.last)
+    return Score(len(delays), false, len(left), points, tuple(delays), tuple(from_half), tuple(from_full))
 
 
 def total(scores: Sequence[Score]) -> Score:
     right, false, missed, points = (sum(row[at] for row in scores) for at in range(4))  # type: ignore[misc]
-    return Score(right, false, missed, points, tuple(delay for row in scores for delay in row.delays))
+    delays = tuple(chain.from_iterable(row.delays for row in scores))
+    from_half = tuple(chain.from_iterable(row.from_half for row in scores))
+    from_full = tuple(chain.from_iterable(row.from_full for row in scores))
+    return Score(right, false, missed, points, delays, from_half, from_full)
 
 
 def measured(method: Method, seeds: Sequence[int], sizes: Sequence[float] = SIZES) -> dict[tuple[float, str], Score]:
@@ -192,7 +209,10 @@ def main() -> int:
     """Print the accuracy of all methods by size and kind."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.watch", description=__doc__)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="series per size and kind")
-    parser.add_argument("--otava", action="store_true", help="also install and measure apache-otava")
+    parser.add_argument(
+        "--otava", action="store_true", help="also install and measure apache-otava, and on its test data"
+    )
+    parser.add_argument("--public", action="store_true", help="only the public series; needs --otava")
     arguments = parser.parse_args()
     methods: dict[str, Method] = {"parlab": ours, "Perfherder": perfherder}
     with tempfile.TemporaryDirectory(prefix="parlab-otava-") as directory:
@@ -201,19 +221,55 @@ def main() -> int:
                 methods["otava 0.8.0"] = otava_installed(Path(directory))
             except Unavailable as error:
                 sys.stdout.write(f"otava: not measured: {error}\n")
+        public = {}
+        if arguments.otava:
+            try:
+                public = public_series(environments.installed(Path(directory) / "data", REQUIREMENT))
+            except Unavailable as error:
+                sys.stdout.write(f"public series: not measured: {error}\n")
         for name, method in methods.items():
-            _print(name, measured(method, range(SEEDS.start, SEEDS.start + arguments.seeds)))
+            if not arguments.public:
+                _print(name, measured(method, range(SEEDS.start, SEEDS.start + arguments.seeds)))
+            _print_public(name, method, public)
     return 0
 
 
+def _print_public(name: str, method: Method, groups: dict[str, list[Simulated]]) -> None:
+    """Print the scores of a method on series of others."""
+    for group, series in groups.items():
+        by_length: dict[int, list[Simulated]] = {}
+        for row in series:
+            by_length.setdefault(len(row.values), []).append(row)
+        score = total(
+            [
+                score_of(reports, each.truths, len(each.values))
+                for alike in by_length.values()
+                for reports, each in zip(method(alike), alike, strict=True)
+            ]
+        )
+        changes = score.right + score.missed
+        f1 = f"F1 {score.f1:.3f}, delay {score.delay(0.5):.0f}, {score.delay(0.9):.0f}" if changes else ""
+        sys.stdout.write(
+            f"{name:12} {group:24} {len(series):4} series, {changes:4} changes,"
+            f" {score.false_per_1000:6.2f} false/1000 {f1}\n"
+        )
+        sys.stdout.flush()
+
+
 def _print(name: str, scores: dict[tuple[float, str], Score]) -> None:
-    sys.stdout.write(f"\n{name}\n{'size':>6} {'kind':14} {'F1':>6} {'false/1000':>10} {'delay: median, 95 %':>20}\n")
+    sys.stdout.write(
+        f"\n{name}\n{'size':>6} {'kind':14} {'F1':>6} {'false/1000':>10} {'delay: median, 90 %, 95 %':>26}\n"
+    )
     by_size = {size: total([row for (own, _), row in scores.items() if own == size]) for size in SIZES}
     lines = [*scores.items(), *(((size, "all"), score) for size, score in by_size.items())]
     for (size, kind), row in sorted(lines, key=lambda line: line[0][0]):
-        delay = f"{row.delay(0.5):.0f}, {row.delay(0.95):.0f}" if row.delays else "-"
+        delay = ", ".join(f"{row.delay(share):.0f}" for share in (0.5, 0.9, 0.95)) if row.delays else "-"
         f1 = f"{row.f1:.3f}" if size else "-"
-        sys.stdout.write(f"{size:6.0%} {kind:14} {f1:>6} {row.false_per_1000:10.2f} {delay:>20}\n")
+        sys.stdout.write(f"{size:6.0%} {kind:14} {f1:>6} {row.false_per_1000:10.2f} {delay:>26}\n")
+        if kind == "drift" and row.delays:
+            for end, delays in (("half", row.from_half), ("full", row.from_full)):
+                median, most = (quantile(delays, share) for share in (0.5, 0.9))
+                sys.stdout.write(f"{'':21} from the result with the {end} size: median {median:.0f}, 90 % {most:.0f}\n")
 
 
 if __name__ == "__main__":
