@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from . import theme
-from .format import field_label, field_value
+from .fields import value_label
+from .format import field_value
 from .measures import AUTO, Options
 from .points import RunPoint, is_number, shared_marks, varied
 
@@ -23,6 +24,10 @@ SIZE_AXES = (
 )
 PREFERRED = "train.micro_batch_size"
 _TABLE = 4
+_PER_COUNT = 1.25
+"""Rows of such a table for each number of GPUs, at most on average."""
+_NEAREST = 0.035
+"""Ticks closer than this share of an axis would overlap."""
 _NETWORK = re.compile(r"(?i)\bnetwork|\bdelay|bandwidth|latency")
 
 
@@ -68,8 +73,8 @@ def _over_gpus(points: Sequence[RunPoint], axes: list[str]) -> Plan:
     # Several layouts of the same number of GPUs do not form a line: then sizes separate the lines too.
     places = [(point.gpus, names_of(point, lines)) for point in points]
     counts = {point.gpus for point in points}
-    if len(points) >= _TABLE and len(counts) == len(points) == len({names for _, names in places}):
-        # A table whose rows all differ in everything, such as a model for each number of GPUs: one series.
+    if len(points) >= _TABLE and len({names for _, names in places}) == len(points) <= _PER_COUNT * len(counts):
+        # A table whose rows all differ in everything, such as a system for each number of GPUs: one series.
         return Plan(GPUS, [])
     return Plan(GPUS, lines if len(set(places)) == len(places) else axes)
 
@@ -154,13 +159,24 @@ def x_axis(values: Sequence[Any], axis: str, options: Options = AUTO) -> dict[st
             "categoryorder": "array",
             "categoryarray": [theme.plain(field_value(v)) for v in values],
         }
-    ticks = {"tickmode": "array", "tickvals": list(values), "ticktext": [field_value(value) for value in values]}
     doubling = min(values) > 0 and max(values) >= 4 * min(values)
     is_log = (axis == GPUS or doubling) if options.x_scale == "auto" else options.x_scale == "log"
     if is_log and min(values) > 0:
-        return {"type": "log", **ticks}
+        return {"type": "log", **_ticks(values, math.log10)}
     # On a linear axis, ticks at doublings would overlap near zero.
-    return {"type": "linear", **({} if doubling else ticks)}
+    return {"type": "linear", **({} if doubling else _ticks(values, float))}
+
+
+def _ticks(values: Sequence[float], place: Callable[[float], float]) -> dict[str, Any]:
+    """Return ticks at the values, the last one and those before it whose labels do not overlap."""
+    ordered = sorted(set(values), reverse=True)
+    span = place(ordered[0]) - place(ordered[-1])
+    shown = ordered[:1]
+    for value in ordered[1:]:
+        if place(shown[-1]) - place(value) >= _NEAREST * span:
+            shown.append(value)
+    shown.reverse()
+    return {"tickmode": "array", "tickvals": shown, "ticktext": [field_value(value) for value in shown]}
 
 
 def log_ticks(values: Iterable[float]) -> dict[str, Any]:
@@ -178,8 +194,13 @@ def shown_x(point: RunPoint, chosen: Plan) -> Any:
 
 
 def series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
-    named = [f"{field_label(axis)} {name}" if name.isdigit() else name for name, axis in zip(names, lines, strict=True)]
+    named = [value_label(axis, name) if _is_bare(name) else name for name, axis in zip(names, lines, strict=True)]
     return ", ".join(named) or "measured"
+
+
+def _is_bare(name: str) -> bool:
+    """Whether a value means nothing without its field: `2`, `0.5`, `yes`."""
+    return name in ("yes", "no", "none") or name.replace(".", "", 1).isdigit()
 
 
 def emulation_mark(members: Sequence[RunPoint]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -10,6 +11,7 @@ import plotly.graph_objects as go
 from . import theme
 from .format import DIGITS, printed_digits, quantity, significant
 from .measures import Available
+from .repeats import bars_over
 from .theme import Drawing, Style, Table
 
 GIGA = 1e9
@@ -43,6 +45,10 @@ class Message(NamedTuple):
     kind: str = ""
     """Type of the elements."""
     redop: str = ""
+    variant: str = ""
+    """What else differs between the runs: `delay 5 ms`; runs of the same variant are repeats."""
+    repeats: tuple[Message, ...] = ()
+    """The messages of which this one is the mean; empty for a single run."""
 
     @property
     def first_algbw(self) -> float | None:
@@ -69,13 +75,15 @@ def figure(messages: Sequence[Message]) -> Drawing:
     if not messages:
         return theme.missing(TITLE, "no message size has been measured yet")
     lines: dict[Series, list[Message]] = {}
-    for message in sorted(messages, key=lambda message: message.size):
+    for message in sorted(_pooled(messages), key=lambda message: message.size):
         lines.setdefault(_series(message), []).append(message)
+    has_repeats = any(message.repeats for line in lines.values() for message in line)
     sizes = sorted({message.size for message in messages})
     drawing = go.Figure(
         layout=theme.layout(
             title=TITLE,
-            subtitle="solid: busbw, dashed: algbw, dotted: algbw of the first trial",
+            subtitle="solid: busbw, dashed: algbw, dotted: algbw of the first trial"
+            + "; mean of the repeats, bars over their range" * has_repeats,
             x="Message size",
             y="Bandwidth (GB/s)",
             xaxis={"type": "log", "tickmode": "array", **_ticks(sizes)},
@@ -91,7 +99,51 @@ def figure(messages: Sequence[Message]) -> Drawing:
 
 def _series(message: Message) -> Series:
     ranks = f"{message.ranks} ranks" if message.ranks else "unknown ranks"
+    ranks = f"{ranks}, {message.variant}" if message.variant else ranks
     return message.operation, f"{ranks} ({message.source})" if message.source else ranks
+
+
+def _pooled(messages: Sequence[Message]) -> list[Message]:
+    """Pool the messages of repeats: means of the bandwidths of each size. Rows of files are no repeats."""
+    groups: dict[tuple[Series, int], list[Message]] = {}
+    for message in messages:
+        groups.setdefault((_series(message), message.size), []).append(message)
+    return [
+        message
+        for members in groups.values()
+        for message in ([_mean(members)] if len({member.run for member in members}) > 1 else members)
+    ]
+
+
+def _mean(members: Sequence[Message]) -> Message:
+    busbw = [member.busbw for member in members if member.busbw is not None]
+    seconds = [member.time_s for member in members if member.time_s is not None]
+    firsts = [member.first_time_s for member in members if member.first_time_s is not None]
+    return members[0]._replace(
+        algbw=fmean(member.algbw for member in members),
+        busbw=fmean(busbw) if busbw else None,
+        time_s=fmean(seconds) if seconds else None,
+        first_time_s=fmean(firsts) if firsts else None,
+        wrong=sum(member.wrong or 0 for member in members) if any(m.wrong is not None for m in members) else None,
+        repeats=tuple(members),
+    )
+
+
+def _range(members: Sequence[Message], kind: str) -> dict[str, object] | None:
+    """Return error bars over the range of the repeats of a bandwidth; None without repeats."""
+    if not any(message.repeats for message in members):
+        return None
+    return bars_over(
+        (
+            (_value(message, kind) or 0.0) / GIGA,
+            [value / GIGA for repeat in message.repeats if (value := _value(repeat, kind)) is not None],
+        )
+        for message in members
+    )
+
+
+def _value(message: Message, kind: str) -> float | None:
+    return {"busbw": message.busbw, "algbw": message.algbw}.get(kind, message.first_algbw)
 
 
 def _ticks(sizes: Sequence[int]) -> dict[str, object]:
@@ -116,6 +168,7 @@ def _traces(series: Series, members: Sequence[Message], style: Style, is_crowded
             mode="lines+markers",
             line={"color": style.colour, "width": 1.5 if kind == "busbw" else 1, "dash": dash},
             marker={"symbol": symbol, "size": 7 if kind == "busbw" else 5},
+            error_y=_range(members, kind) if kind == "busbw" else None,
             customdata=[[message.size, value] for message, value in zip(members, values, strict=True)],
             hovertemplate=f"{name}<br>%{{customdata[0]:,}} B<br>{kind} %{{customdata[1]}} B/s<extra></extra>",
         )
@@ -128,6 +181,7 @@ def caption(messages: Sequence[Message]) -> str:
     """State the highest bus bandwidth, where it was reached, and the cost of the first trial."""
     if not messages:
         return "Nothing has been measured yet."
+    messages = _pooled(messages)
     with_busbw = [(message.busbw, message) for message in messages if message.busbw is not None]
     if not with_busbw:
         best = max(messages, key=lambda message: message.algbw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,10 +28,18 @@ def rounded(values: Sequence[float], factor: float = 1.0) -> list[float]:
     return [float(f"{float(value) / factor:.6g}") for value in values]
 
 
-def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int, unit: Unit | None = None) -> Drawing:
+def step_time(
+    curves: Mapping[int, Curve],
+    *,
+    warmup_steps: int,
+    iterations: int,
+    unit: Unit | None = None,
+    ranks: Collection[int] | None = None,
+) -> Drawing:
     """Draw step time (y) of each rank against the step (x); the warm-up steps are shaded.
 
-    `unit` is the unit of the whole curves if these are a part of them, since both share an axis.
+    `unit` is the unit of the whole curves if these are a part of them, since both share an axis. `ranks` are those
+    to draw, by default all of a few, else those with the lowest and the highest median.
     """
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
@@ -54,7 +62,7 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
         drawing.add_vrect(
             x0=0.5, x1=warmup_steps + 0.5, fillcolor=theme.GREY, opacity=0.15, line_width=0, layer="below"
         )
-    for rank, curve in _drawn(present).items():
+    for rank, curve in _drawn(present, ranks).items():
         drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
     drawing.update_layout(showlegend=len(present) > 1)
     label_ends(drawing)
@@ -62,11 +70,17 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     if warmup_steps:
         first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
         caption += f" {first} warm-up, excluded from the statistics."
+    caption += _which(present, ranks)
     return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "step_time_s")), "step %{x}")
 
 
 def memory(
-    curves: Mapping[int, Curve], *, start: float | None = None, unit: Unit | None = None, nodes: Sequence[str] = ()
+    curves: Mapping[int, Curve],
+    *,
+    start: float | None = None,
+    unit: Unit | None = None,
+    nodes: Sequence[str] = (),
+    ranks: Collection[int] | None = None,
 ) -> Drawing:
     """Draw memory (y) of each rank, and of all processes of a node as rank -1 - node rank, against seconds (x).
 
@@ -89,17 +103,20 @@ def memory(
             yaxis={"rangemode": "tozero"},
         )
     )
-    for rank, curve in _drawn(present).items():
+    for rank, curve in _drawn(present, ranks).items():
         seconds = [round(float(time) - start, 3) for time in curve.times]
         drawing.add_trace(_trace(rank, curve, seconds, unit, nodes))
     drawing.update_layout(showlegend=len(present) > 1)
     label_ends(drawing)
     most = max(float(value) for curve in present.values() for value in curve.values)
     caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
+    caption += _which(present, ranks)
     return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "memory_bytes")), "%{x} s")
 
 
-def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) -> Drawing:
+def series(
+    curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit, ranks: Collection[int] | None = None
+) -> Drawing:
     """Draw any series (y) of each rank against the step (x); `name` is the column of the CSV."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
@@ -115,13 +132,13 @@ def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) ->
             yaxis={"rangemode": "tozero"} if unit.base == "s" else {},
         )
     )
-    for rank, curve in _drawn(present).items():
+    for rank, curve in _drawn(present, ranks).items():
         drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
     drawing.update_layout(showlegend=len(present) > 1)
-    rank, curve = next(iter(present.items()))
+    rank, curve = next(iter(_drawn(present, ranks).items()), next(iter(present.items())))
     ends = [0, -1] if len(curve.steps) > 1 else [0]
     readings = [f"{quantity(float(curve.values[at]), unit.base).strip()} at step {curve.steps[at]}" for at in ends]
-    caption = f"Rank {rank}: {', '.join(readings)}."
+    caption = f"Rank {rank}: {', '.join(readings)}.{_which(present, ranks)}"
     return compared_by_hover(Drawing(drawing, caption, _curves_table(present, name)), "step %{x}")
 
 
@@ -133,13 +150,23 @@ def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": sorted(steps), "tickformat": "d"}
 
 
-def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:
-    """Return the curves of a few ranks and nodes; of more than MAX_RANKS those with the highest and lowest median."""
+def _drawn(curves: Mapping[int, Curve], ranks: Collection[int] | None = None) -> dict[int, Curve]:
+    """Return the curves of these ranks, by default of a few; of many those with the highest and lowest median."""
+    if ranks is not None:
+        return {rank: curve for rank, curve in curves.items() if rank in ranks or rank < 0}
     chosen: set[int] = set()
     for members in ([rank for rank in curves if rank >= 0], [rank for rank in curves if rank < 0]):
         by_middle = sorted(members, key=lambda rank: sorted(curves[rank].values)[len(curves[rank].values) // 2])
         chosen.update(members if len(members) <= theme.MAX_RANKS else (by_middle[0], by_middle[-1]))
     return {rank: curve for rank, curve in curves.items() if rank in chosen}
+
+
+def _which(curves: Mapping[int, Curve], ranks: Collection[int] | None) -> str:
+    """Return a sentence about the choice of a figure that does not draw all ranks; empty where it does."""
+    count = sum(rank >= 0 for rank in curves)
+    if ranks is not None or count <= theme.MAX_RANKS:
+        return ""
+    return f" Of {count} ranks, those with the lowest and the highest median are drawn."
 
 
 def _name(rank: int, nodes: Sequence[str]) -> str:
@@ -159,7 +186,7 @@ def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, nodes: Seque
         name=name,
         # A single point needs a marker to be visible.
         mode="lines+markers" if (is_evenly_spaced and rank >= 0) or len(x) == 1 else "lines",
-        line={"color": colour, "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
+        line={"color": colour, "width": 1.5, "dash": "dot" if rank < 0 else theme.rank_dash(rank)},
         marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},
         hovertemplate=f"%{{y}} {unit.name}<extra>{name}</extra>",
     )

@@ -24,7 +24,7 @@ from .format import significant
 from .labels import label_ends
 from .measures import AUTO, Available, Options
 from .points import RunPoint, in_order
-from .repeats import values_of
+from .repeats import bars_over, count_of, noise_of, percent, values_of
 from .theme import Drawing, Table
 
 TITLE = "Scaling efficiency"
@@ -36,7 +36,7 @@ def missing(available: Available) -> str:
     if not points:
         return "no run has finished"
     measured = _measured(points)
-    if not measured and any(point.samples_per_s for point in points):
+    if not measured and any(_rate(point) for point in points):
         return "the number of GPUs is unknown"
     if len({point.gpus for point in measured}) < 2:
         return "needs runs on different numbers of GPUs"
@@ -68,16 +68,20 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     drawing.update_layout(showlegend=len(lines) > 1)
     label_ends(drawing)
     rows = [
-        [point.number, point.gpus, point.samples_per_s, of_line(line, point), point.outcome]
+        [point.number, point.gpus, point.samples_per_s, of_line(line, point), point.outcome, point.tokens_per_s]
         for line in lines.values()
         for point in line
     ]
     caption = f"{_caption(lines)}{layout_note(_measured(points))}{unknown_gpus(points)}"
-    return Drawing(drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state"], rows))
+    return Drawing(
+        drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state", "tokens_per_s"], rows)
+    )
 
 
 def _measured(points: Sequence[RunPoint]) -> list[RunPoint]:
-    return [point for point in points if point.samples_per_s and point.gpus and point.state != "oom"]
+    """Return the points with a rate in the same unit: samples, or tokens where no run states samples."""
+    counted = [point for point in points if point.gpus and point.state != "oom"]
+    return [point for point in counted if point.samples_per_s] or [point for point in counted if point.tokens_per_s]
 
 
 def _lines(
@@ -95,8 +99,8 @@ def _lines(
 def of_line(line: Sequence[RunPoint], point: RunPoint) -> float:
     """Return the throughput per GPU of a point, relative to the fastest of the smallest runs of its line."""
     smallest = min(map(_gpus, line))
-    base = max((member.samples_per_s or 0.0) / smallest for member in line if member.gpus == smallest)
-    return (point.samples_per_s or 0.0) / _gpus(point) / base
+    base = max((_rate(member) or 0.0) / smallest for member in line if member.gpus == smallest)
+    return (_rate(point) or 0.0) / _gpus(point) / base
 
 
 def _gpus(point: RunPoint) -> int:
@@ -115,7 +119,9 @@ def _line(line: Sequence[RunPoint], name: str, style: theme.Style) -> go.Scatter
         marker={"color": style.colour, "symbol": style.symbol, "size": 9},
         error_y=_bars(line, shares),
         hovertext=[
-            point.hover(("efficiency", share, "%"), ("samples/s", point.samples_per_s, ""))
+            point.hover(
+                ("efficiency", share, "%"), ("samples/s", point.samples_per_s, ""), ("tokens/s", point.tokens_per_s, "")
+            )
             for point, share in zip(line, shares, strict=True)
         ],
         hoverinfo="text",
@@ -127,19 +133,40 @@ def _bars(line: Sequence[RunPoint], shares: Sequence[float]) -> dict[str, Any] |
     if not any(point.repeats for point in line):
         return None
     ranges = [
-        [share * value / (point.samples_per_s or 1.0) for value in values_of(point, lambda p: p.samples_per_s)]
+        [share * value / (_rate(point) or 1.0) for value in values_of(point, _rate)]
         for point, share in zip(line, shares, strict=True)
     ]
-    up = [max(values) - share for values, share in zip(ranges, shares, strict=True)]
-    down = [share - min(values) for values, share in zip(ranges, shares, strict=True)]
-    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1, "width": 3}
+    return bars_over(zip(shares, ranges, strict=True))
 
 
 def _caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
-    ends: list[tuple[float, Any]] = [(of_line(line, line[-1]), line) for line in lines.values()]
+    ends: list[tuple[float, list[RunPoint]]] = [(of_line(line, line[-1]), line) for line in lines.values()]
     share, line = max(ends, key=lambda end: end[0])
     return (
         f"Best scaling: {significant(100 * share)} % efficiency from {line[0].gpus} to {line[-1].gpus} GPUs"
         f" ({line[-1].runs})."
         + (" Bars span the repeats." if any(point.repeats for line in lines.values() for point in line) else "")
+        + _noise_note(ends)
     )
+
+
+def _noise_note(ends: Sequence[tuple[float, list[RunPoint]]]) -> str:
+    """State whether the best line leads the next one by less than the noise of repeats; empty without repeats."""
+    noisy = noise_of([point for _, line in ends for point in line], _rate)
+    if noisy is None or len(ends) < 2:
+        return ""
+    (best, first), (next_best, second) = sorted(ends, key=lambda end: -end[0])[:2]
+    # Each efficiency is a ratio of two means; the variances of all four add up.
+    limit = noisy.limit(_pair(first), _pair(second))
+    if best / next_best - 1 > limit:
+        return f" It leads by more than the noise of the repeats ({percent(limit)})."
+    return f" Its lead over {second[-1].runs} is smaller than the noise of the repeats."
+
+
+def _pair(line: Sequence[RunPoint]) -> float:
+    """Return the number of repeats whose mean varies as much as the ratio of the last to the first point of a line."""
+    return 1 / (1 / count_of(line[0]) + 1 / count_of(line[-1]))
+
+
+def _rate(point: RunPoint) -> float | None:
+    return point.samples_per_s or point.tokens_per_s

@@ -10,9 +10,11 @@ from plotly.colors import sample_colorscale
 
 from . import theme
 from .axes import GPUS, PREFERRED, alike, network_axis, x_of
-from .format import field_title, field_value, significant, unit_for
+from .fields import field_heading
+from .format import field_label, field_value, significant, unit_for
 from .measures import AUTO, Available, Measure, Options, suited
 from .points import RunPoint, in_order, varied
+from .repeats import lead_note, values_of, with_deviation
 from .theme import Drawing, Table
 
 TITLE = "Heatmap"
@@ -48,6 +50,11 @@ class _Grid(NamedTuple):
     def values(self) -> list[float]:
         return [place.value for place in self.places.values() if place.value is not None]
 
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether the axes vary together: no row and no column compares runs."""
+        return len(self.places) <= max(len(self.columns), len(self.rows)) and min(len(self.columns), len(self.rows)) > 1
+
     def located(self) -> list[tuple[int, int, _Place]]:
         """List the places with the coordinates of their cells: column, row."""
         return [
@@ -67,6 +74,8 @@ def missing(available: Available) -> str:
     grid = _grid(points, options)
     if grid is None:
         return "needs runs that differ on two axes"
+    if not (options.x or options.by) and grid.is_diagonal:
+        return f"each {field_label(grid.across)} has one {field_label(grid.down)}, so a grid would be empty elsewhere"
     if len(grid.columns) > MAX_SIDE or len(grid.rows) > MAX_SIDE:
         return f"an axis has {max(len(grid.columns), len(grid.rows))} values, the limit is {MAX_SIDE}"
     return "" if grid.values else f"no finished run has a value of {options.measure.title}"
@@ -152,7 +161,7 @@ def _places(points: Sequence[RunPoint], across: str, down: str, measure: Measure
 
 
 def _title(axis: str) -> str:
-    return axis if axis == GPUS else theme.plain(field_title(axis))
+    return axis if axis == GPUS else theme.plain(field_heading(axis))
 
 
 def cell_axis(values: Sequence[Any]) -> dict[str, Any]:
@@ -205,7 +214,8 @@ def shades(
 def _cell_text(place: _Place, factor: float, measure: Measure) -> str:
     """Write the value of a cell with the digits that the file of its run prints."""
     value = place.value or 0.0
-    return significant(value / factor, place.point.digits(value, measure.unit))
+    text = significant(value / factor, place.point.digits(value, measure.unit))
+    return with_deviation(text, values_of(place.point, measure.value), factor)
 
 
 def _cells(cells: Sequence[tuple[int, int, _Place]], factor: float, measure: Measure) -> go.Bar:
@@ -255,5 +265,6 @@ def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str,
     best = min(measured, key=lambda place: (place.value or 0.0) * (1 if measure.least_is_best else -1))
     value = f"{_cell_text(best, factor, measure)} {unit}".strip()
     caption = f"Best: {value}, {best.point.full_label}."
+    caption += lead_note([p.point for p in measured], measure.value, least_is_best=measure.least_is_best)
     oom = sum(place.value is None and place.point.state == "oom" for place in places.values())
     return caption + (f" {oom} of {len(places)} cells ran out of memory." if oom else "")

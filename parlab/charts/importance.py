@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parlab.findings.noise import student_t
 
+from .fields import field_heading
 from .format import MINUS, field_title, field_value, significant
 from .measures import Measure
 from .points import RunPoint, in_order, is_number, varied
@@ -74,7 +75,7 @@ def importances(points: Sequence[RunPoint], measure: Measure) -> Importances:
         rows.append(
             Importance(
                 name,
-                field_title(name),
+                field_heading(name),
                 correlation,
                 count,
                 _is_chance(correlation, count),
@@ -100,7 +101,7 @@ def _codes(points: Sequence[RunPoint]) -> tuple[dict[str, Ranks], list[str]]:
             places = {repr(value): float(place) for place, value in enumerate(distinct)}
             codes[name] = np.array([places.get(repr(value), math.nan) for value in values])
         else:
-            left_out.append(field_title(name))
+            left_out.append(field_heading(name))
     return codes, left_out
 
 

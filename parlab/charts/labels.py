@@ -16,8 +16,10 @@ MAX_LENGTH = 34
 """A longer name would leave too little room for the lines."""
 MAX_POINTS, MAX_POINT_LENGTH = 12, 48
 """More series of a single point have a legend, also those with longer names; the names stand inside the plot."""
-LINE_END, BEST = "line end", "best"
+LINE_END, BEST, BOUND = "line end", "best", "bound"
 """Names of annotations; static/js/figures.js replaces the labels of narrow figures by a legend."""
+NUMBERED = {"textposition": "inside", "insidetextanchor": "start", "textangle": 0, "constraintext": "none"}
+"""Text at the foot of bars that names them instead of a legend."""
 _CHARACTER_PX, _ROW_PX, _PLOT_PX = 6.4, 14.0, 280.0
 
 
@@ -44,20 +46,35 @@ def label_ends(drawing: go.Figure) -> None:
     if lines:
         drawing.update_layout(margin={"r": 16 + math.ceil(_CHARACTER_PX * longest)})
     across = _across(drawing, traces)
+    has_log_x = drawing.layout.xaxis.type == "log"
+    names = []
     for end, shift in zip(ends, _shifts([end.height * _PLOT_PX for end in ends]), strict=True):
         is_left = not lines and across(end.x) > 0.5
-        drawing.add_annotation(
-            name=LINE_END,
-            x=math.log10(end.x) if drawing.layout.xaxis.type == "log" else end.x,
-            y=math.log10(end.y) if is_log else end.y,
-            text=end.trace.name,
-            showarrow=False,
-            xanchor="right" if is_left else "left",
-            xshift=-10 if is_left else 8,
-            yshift=shift,
-            align="right" if is_left else "left",
-            font={"size": 12},
-        )
+        x, y = math.log10(end.x) if has_log_x else end.x, math.log10(end.y) if is_log else end.y
+        names.append(_label(end.trace.name, (x, y), -10 if is_left else 8, shift))
+    _annotate(drawing, names)
+
+
+def _label(name: str, place: tuple[Any, float], across: int, up: float) -> dict[str, Any]:
+    """Return the annotation that names a trace at a place, shifted by pixels; to the left, it ends there."""
+    side = "right" if across < 0 else "left"
+    return {
+        "name": LINE_END,
+        "x": place[0],
+        "y": place[1],
+        "text": name,
+        "showarrow": False,
+        "xanchor": side,
+        "xshift": across,
+        "yshift": up,
+        "align": side,
+        "font": {"size": 12},
+    }
+
+
+def _annotate(drawing: go.Figure, names: Sequence[dict[str, Any]]) -> None:
+    # At once: Plotly checks all annotations again with each that is added.
+    drawing.layout.annotations = [*drawing.layout.annotations, *names]
 
 
 def _nameable(traces: Sequence[Any]) -> list[Any]:
@@ -108,6 +125,26 @@ def _shifts(heights: Sequence[float]) -> list[float]:
     # Labels were only moved up: move the stack down by the mean, so that each stays near its line.
     down = sum(place - height for place, height in zip(places, heights, strict=True)) / len(places)
     return [place - down - height for place, height in zip(places, heights, strict=True)]
+
+
+def label_stack(drawing: go.Figure) -> None:
+    """Write the names of stacked bars beside the last bar and hide the legend, where that bar has all parts."""
+    bars = [trace for trace in drawing.data if trace.type == "bar"]
+    if not 1 < len(bars) <= MAX_POINTS or not all(trace.y[-1] for trace in bars):
+        return
+    top = max(sum(trace.y[at] or 0.0 for trace in bars) for at in range(len(bars[0].y)))
+    middles, height = [], 0.0
+    for trace in bars:
+        middles.append(height + trace.y[-1] / 2)
+        height += trace.y[-1]
+    longest = max(len(str(trace.name)) for trace in bars)
+    drawing.update_layout(showlegend=False, margin={"r": 16 + math.ceil(_CHARACTER_PX * longest)})
+    places = len(bars[0].x)
+    shifts = _shifts([middle / top * _PLOT_PX for middle in middles])
+    ends = zip(bars, middles, shifts, strict=True)
+    _annotate(drawing, [_label(trace.name, (places - 0.5, middle), 4, shift) for trace, middle, shift in ends])
+    # A category axis begins half a category before its first bar.
+    drawing.update_layout(xaxis={"range": [-0.5, places - 0.5]})
 
 
 def mark_best(drawing: go.Figure, x: Any, y: float, text: str) -> None:

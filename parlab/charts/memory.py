@@ -10,16 +10,22 @@ import plotly.graph_objects as go
 
 from . import theme
 from .axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, x_axis, x_of
-from .format import Unit, field_title, quantity, unit_for
-from .labels import label_ends
+from .fields import field_heading
+from .format import SPACE, Unit, quantity, significant, unit_for
+from .labels import BOUND, NUMBERED, label_ends, mark_best
 from .measures import AUTO, Available, Options
-from .points import MAX_BARS, RunPoint, fastest, in_order, is_number
+from .points import MAX_BARS, MemoryBound, RunPoint, fastest, in_order, is_number
+from .repeats import error_bars, lead_note
 from .theme import Drawing, Table
 from .throughput import out_of_memory
 
 TITLE = "Memory per rank"
 MAX_BANDS = 8
 """More overlapping bands cannot be told apart."""
+NEAR = 0.4
+"""From this share of the bound on, the figure shows it; below, its line would leave no room for the runs."""
+MAX_NUMBERED = 48
+"""More bars have no room for the number of their rank."""
 
 
 def missing(available: Available) -> str:
@@ -63,7 +69,7 @@ def _bar_figure(measured: Sequence[RunPoint], unmeasured: Sequence[RunPoint]) ->
     drawing = go.Figure(
         layout=theme.layout(
             title=TITLE,
-            subtitle="highest use over the run" if by_rank else "highest use, from the least to the most of the ranks",
+            subtitle=_subtitle(measured, by_rank),
             x="Run",
             y=f"Peak memory ({unit.name})",
             barmode="group",
@@ -79,8 +85,43 @@ def _bar_figure(measured: Sequence[RunPoint], unmeasured: Sequence[RunPoint]) ->
     else:
         drawing.add_trace(_range_bars(measured, unit))
     _add_out_of_memory(drawing, unmeasured)
-    drawing.update_layout(showlegend=by_rank and len(ranks) > 1)
+    is_numbered = by_rank and len(ranks) > 1 and len(ranks) * len(by_number) <= MAX_NUMBERED
+    if is_numbered:
+        drawing.update_traces(NUMBERED, selector={"type": "bar"})
+    drawing.update_layout(showlegend=by_rank and len(ranks) > 1 and not is_numbered)
+    _add_bounds(drawing, [*measured, *unmeasured], unit)
     return drawing
+
+
+def _subtitle(measured: Sequence[RunPoint], by_rank: bool) -> str:
+    which = (
+        "highest use of each rank, by its number" if by_rank else "highest use, from the least to the most of the ranks"
+    )
+    return f"{which}: mean of the repeats, bars over their range" if any(p.repeats for p in measured) else which
+
+
+def _add_bounds(drawing: go.Figure, points: Sequence[RunPoint], unit: Unit) -> None:
+    """Draw the memory that a rank can use, where a run comes near it or ran out of memory."""
+    for bound in _bounds(points):
+        drawing.add_hline(
+            y=bound.bytes / unit.factor,
+            line={"dash": "dot", "width": 1, "color": theme.OOM_COLOUR},
+            annotation={
+                "name": BOUND,
+                "text": theme.plain(f"{quantity(bound.bytes, 'B')}, {bound.name}"),
+                "font": {"size": 12},
+            },
+            annotation_position="top left",
+        )
+
+
+def _bounds(points: Sequence[RunPoint]) -> list[MemoryBound]:
+    near = [
+        point.memory_bound
+        for point in points
+        if point.memory_bound and (point.state == "oom" or (_peak(point) or 0.0) >= NEAR * point.memory_bound.bytes)
+    ]
+    return list(dict.fromkeys(near))
 
 
 class _Banded(NamedTuple):
@@ -116,7 +157,7 @@ def _band_figure(banded: _Banded, options: Options) -> go.Figure:
         layout=theme.layout(
             title=TITLE,
             subtitle="highest use: a band from the least to the most of the ranks, with a marker at the most",
-            x=theme.plain(field_title(axes.x)) if axes.x != GPUS else GPUS,
+            x=theme.plain(field_heading(axes.x)) if axes.x != GPUS else GPUS,
             y=f"Peak memory ({unit.name})",
             xaxis=_with_room(in_order(x_of(point, axes.x) for point in members), axes, options),
             yaxis={"type": "log"} if options.y_scale == "log" else {"rangemode": "tozero"},
@@ -133,6 +174,10 @@ def _band_figure(banded: _Banded, options: Options) -> go.Figure:
         drawing.add_trace(out_of_memory(too_big, axes, least / 2 if options.y_scale == "log" else 0.0))
     drawing.update_layout(showlegend=len(lines) > 1 or bool(too_big))
     label_ends(drawing)
+    _add_bounds(drawing, members, unit)
+    lightest = min(fitting, key=_most)
+    if len(fitting) > 1 and _most(lightest) < max(map(_most, fitting)):
+        mark_best(drawing, x_of(lightest, axes.x), _most(lightest) / unit.factor, f"least {_most_text(lightest)}")
     return drawing
 
 
@@ -167,6 +212,7 @@ def _band(line: Sequence[RunPoint], title: str, style: theme.Style, axes: Plan, 
         fillcolor=theme.faint(style.colour),
         line={"color": style.colour, "width": 1.5, "dash": style.dash},
         marker={"color": style.colour, "symbol": style.symbol, "size": 8},
+        error_y=error_bars(line, _peak, unit.factor),
         hovertext=[p.hover(("least", _least(p), "B"), ("most", _most(p), "B")) for p in line],
         hoverinfo="text",
     )
@@ -183,6 +229,10 @@ def _most(point: RunPoint) -> float:
     return point.memory_max if point.memory_max is not None else max(point.memory_by_rank.values())
 
 
+def _peak(point: RunPoint) -> float | None:
+    return _most(point) if _is_measured(point) else None
+
+
 def _hatch(points: Sequence[RunPoint]) -> dict[str, object]:
     return {"shape": ["/" if point.state == "oom" else "" for point in points], "solidity": 0.5}
 
@@ -194,6 +244,8 @@ def _rank_bars(measured: Sequence[RunPoint], rank: int, unit: Unit) -> go.Bar:
         y=[None if value is None else value / unit.factor for value in values],
         name=f"rank {rank}",
         marker={"color": theme.rank_colour(rank), "pattern": _hatch(measured)},
+        text=str(rank),
+        error_y=error_bars(measured, lambda point: point.memory_by_rank.get(rank), unit.factor),
         hovertext=[p.hover((f"rank {rank}", v, "B")) for p, v in zip(measured, values, strict=True)],
         hoverinfo="text",
         textposition="none",
@@ -209,6 +261,7 @@ def _range_bars(measured: Sequence[RunPoint], unit: Unit) -> go.Bar:
         y=[max(_most(point) - _least(point), thinnest) / unit.factor for point in measured],
         name="all ranks",
         marker={"color": theme.SKY, "pattern": _hatch(measured)},
+        error_y=error_bars(measured, _peak, unit.factor),
         hovertext=[p.hover(("least", _least(p), "B"), ("most", _most(p), "B")) for p in measured],
         hoverinfo="text",
         textposition="none",
@@ -242,9 +295,22 @@ def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
     biggest, smallest = max(measured, key=_most), min(measured, key=_most)
     caption = f"Highest: {_most_text(biggest)}, {biggest.full_label}"
     if _most(biggest) > _most(smallest):
-        caption += f"; lowest: {_most_text(smallest)} (run {smallest.number})"
+        caption += f"; lowest: {_most_text(smallest)} ({smallest.runs})"
     too_big = [f"run {point.number}" for point in points if point.state == "oom"]
-    return caption + (f". Out of memory: {', '.join(too_big)}." if too_big else ".")
+    fitting = [point for point in measured if point.state != "oom"]
+    return (
+        f"{caption}.{_bound_note(biggest)}{lead_note(fitting, _peak, least_is_best=True, subject='The lowest peak')}"
+        + (f" Out of memory: {', '.join(too_big)}." if too_big else "")
+    )
+
+
+def _bound_note(point: RunPoint) -> str:
+    """State the share of the bound that a run uses, where the figure does not show the bound."""
+    bound = point.memory_bound
+    if bound is None or _bounds([point]):
+        return ""
+    share = significant(100 * _most(point) / bound.bytes, 2)
+    return f" That is {share}{SPACE}% of the {quantity(bound.bytes, 'B')} of {bound.name}."
 
 
 def _memory_table(measured: Sequence[RunPoint]) -> Table:

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 
 from . import theme
 from .compare import style
-from .format import field_title, field_value
+from .fields import field_heading
+from .format import field_value
 from .measures import MEASURES, Measure
 from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
@@ -214,12 +215,12 @@ def _setting(name: str, points: Sequence[RunPoint]) -> _Axis:
         low, high = float(distinct[0]), float(distinct[-1])
         heights = [None if v is None else (float(v) - low) / (high - low) for v in values]
         texts = [field_value(v) for v in values]
-        return _Axis(name, field_title(name), low, high, [], heights, texts, _ends(distinct, low, high))
+        return _Axis(name, field_heading(name), low, high, [], heights, texts, _ends(distinct, low, high))
     places = {repr(value): n / max(1, len(distinct) - 1) for n, value in enumerate(distinct)}
     ticks = [(places[repr(value)], field_value(value)[:16]) for value in distinct] if len(distinct) <= 8 else []
     labels, texts = [field_value(value) for value in distinct], [field_value(v) for v in values]
     last = float(max(1, len(distinct) - 1))
-    return _Axis(name, field_title(name), 0.0, last, labels, [places.get(repr(v)) for v in values], texts, ticks)
+    return _Axis(name, field_heading(name), 0.0, last, labels, [places.get(repr(v)) for v in values], texts, ticks)
 
 
 def _ends(values: Sequence[Any], low: float, high: float) -> list[tuple[float, str]]:

@@ -8,8 +8,10 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, unit_for
+from .labels import label_stack
 from .measures import AUTO, Available, Options
 from .points import RunPoint, Timer, fastest
+from .repeats import error_bars
 from .theme import Drawing, Table
 
 # Compute has one colour per direction; a send is hatched in the colour of the receive.
@@ -73,7 +75,7 @@ def _bar_figure(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, T
     drawing = go.Figure(
         layout=theme.layout(
             title=TITLE,
-            subtitle="per step: median over steps, mean over all ranks; nested timers are not drawn",
+            subtitle=_subtitle(measured, options),
             x="Run",
             y="Share of the step (%)" if options.as_share else f"Time per step ({unit.name})",
             barmode="stack",
@@ -89,8 +91,23 @@ def _bar_figure(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, T
     rest = [_rest(point, timed[point.number]) for point in measured]
     if any(rest):
         drawing.add_trace(_bars(measured, OTHER, rest, factors, theme.GREY, ""))
+    if not options.as_share:
+        # On top of the stack: the range of the whole step over the repeats.
+        drawing.data[-1].error_y = error_bars(measured, _step_s, unit.factor)
     drawing.update_layout(showlegend=True)
+    label_stack(drawing)
     return drawing
+
+
+def _subtitle(measured: Sequence[RunPoint], options: Options) -> str:
+    which = "per step: median over steps, mean over all ranks; nested timers are not drawn"
+    if not any(point.repeats for point in measured):
+        return which
+    return f"{which}; mean of the repeats" + ("" if options.as_share else ", bars: range of their steps")
+
+
+def _step_s(point: RunPoint) -> float | None:
+    return point.step_time_s.median if point.step_time_s else None
 
 
 def _looks(timed: Mapping[int, Mapping[str, Timer]]) -> dict[str, tuple[str, str]]:

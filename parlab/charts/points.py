@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .format import DIGITS, exact_quantity, field_label, field_value, printed_digits
+from .fields import value_label
+from .format import DIGITS, exact_quantity, field_value, printed_digits
 from .theme import plain
 
 EMULATED = "emulated"
@@ -50,8 +51,23 @@ class Roof(NamedTuple):
     """FLOPs per byte of weights read; it grows with the tokens of a micro batch."""
 
 
+class MemoryBound(NamedTuple):
+    """The memory that a rank can use."""
+
+    bytes: float
+    name: str
+    """What sets it: a device, or a limit of the configuration."""
+
+
 MAX_LISTED = 6
 """Repeats whose numbers a text lists."""
+MAX_NAMED = 4
+"""Axes of a run that a caption names."""
+
+
+def first_ones(named: Sequence[str]) -> list[str]:
+    """Return the axes that a text names: of more than MAX_NAMED the first ones and `…`."""
+    return list(named) if len(named) <= MAX_NAMED else [*named[: MAX_NAMED - 1], "…"]
 
 
 class RunPoint(NamedTuple):
@@ -84,6 +100,8 @@ class RunPoint(NamedTuple):
     peak: str = ""
     """The peak that MFU refers to, as text."""
     roof: Roof | None = None
+    memory_bound: MemoryBound | None = None
+    """None if it is unknown."""
     is_published: bool = False
     """Figures from elsewhere, as far as their authors published them."""
     is_printed: bool = False
@@ -101,12 +119,20 @@ class RunPoint(NamedTuple):
     @property
     def label(self) -> str:
         """Return the point as text: `schedule gpipe, micro batch size 2`."""
-        named = [f"{field_label(axis)} {field_value(value)}" for axis, value in self.values.items()]
-        return ", ".join([*named, *self.marks]) or f"run {self.number}"
+        return ", ".join([*self._named(), *self.marks]) or f"run {self.number}"
+
+    def _named(self) -> list[str]:
+        return [value_label(axis, value) for axis, value in self.values.items()]
 
     @property
     def full_label(self) -> str:
-        """Return the point and the number of its run, for captions: `schedule gpipe (run 3)`."""
+        """Return the point and the number of its run, for captions: `schedule gpipe (run 3)`.
+
+        Of many axes it names the first ones: the number tells the run apart.
+        """
+        named = self._named()
+        if len(named) > MAX_NAMED:
+            return f"{', '.join([*first_ones(named), *self.marks])} ({self.runs})"
         number = self.runs
         return number if self.label == number else f"{self.label} ({number})"
 

@@ -10,8 +10,10 @@ import plotly.graph_objects as go
 
 from . import theme
 from .axes import log_ticks
-from .format import exact_quantity, field_label, field_value, quantity, significant
+from .fields import value_label
+from .format import exact_quantity, quantity, significant
 from .measures import Available
+from .repeats import bars_over
 from .theme import Drawing, Table
 
 
@@ -29,11 +31,13 @@ class PredictedPoint(NamedTuple):
     is_oom: bool
     fits: bool
     basis: str
+    repeats_s: tuple[float, ...] = ()
+    """Measured times of the repeats of which `measured_s` is the mean."""
 
     @property
     def label(self) -> str:
         """Return the axis values as text."""
-        named = [f"{field_label(axis)} {field_value(value)}" for axis, value in self.values.items()]
+        named = [value_label(axis, value) for axis, value in self.values.items()]
         return ", ".join(named) or f"run {self.number}"
 
 
@@ -98,15 +102,27 @@ def _marks(points: Sequence[PredictedPoint], name: str, colour: str, symbol: str
         mode="markers",
         name=name,
         marker={"color": colour, "symbol": symbol, "size": 8},
+        error_x=_range(points),
         hovertemplate="%{text}<extra></extra>",
         text=[
             theme.plain(
-                f"run {point.number}: {point.label}, measured {exact_quantity(point.measured_s, 's')},"
+                f"run {point.number}: {point.label}, measured {exact_quantity(point.measured_s, 's')}{_of(point)},"
                 f" predicted {exact_quantity(value, 's')}"
             )
             for point, value in zip(points, predicted, strict=True)
         ],
     )
+
+
+def _of(point: PredictedPoint) -> str:
+    return f" (mean of {len(point.repeats_s)} repeats)" if len(point.repeats_s) > 1 else ""
+
+
+def _range(points: Sequence[PredictedPoint]) -> dict[str, Any] | None:
+    """Return error bars over the measured times of repeats; None without repeats."""
+    if not any(len(point.repeats_s) > 1 for point in points):
+        return None
+    return bars_over((point.measured_s, point.repeats_s) for point in points)
 
 
 def _error(predicted: float, measured: float | None) -> float:

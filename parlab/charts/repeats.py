@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from parlab.findings.noise import Noise, deviation, is_within, noise
 
@@ -73,13 +74,52 @@ def values_of(point: RunPoint, value: Callable[[RunPoint], float | None]) -> lis
     return [number for run in each_run([point]) if (number := value(run)) is not None]
 
 
+def error_bars(
+    points: Sequence[RunPoint], value: Callable[[RunPoint], float | None], factor: float = 1.0
+) -> dict[str, Any] | None:
+    """Return error bars from the smallest to the largest repeat; None if no point has repeats."""
+    if not any(point.repeats for point in points):
+        return None
+    ranges = [(value(point), values_of(point, value)) for point in points]
+    return bars_over(
+        (None if mean is None else mean / factor, [number / factor for number in values]) for mean, values in ranges
+    )
+
+
+def bars_over(ranges: Iterable[tuple[float | None, Sequence[float]]]) -> dict[str, Any]:
+    """Return error bars from each mean to the smallest and the largest of its values; none without both."""
+    bars = [(max(v) - mean, mean - min(v)) if mean is not None and v else (0.0, 0.0) for mean, v in ranges]
+    return asymmetric(bars)
+
+
+def asymmetric(bars: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return error bars of these lengths, up and down."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [up for up, _ in bars],
+        "arrayminus": [down for _, down in bars],
+        "thickness": 1,
+        "width": 3,
+    }
+
+
 def noise_of(points: Iterable[RunPoint], value: Callable[[RunPoint], float | None]) -> Noise | None:
     """Return the noise of a value over all points with repeats."""
     return noise(values_of(point, value) for point in points)
 
 
-def lead_note(points: Sequence[RunPoint], value: Callable[[RunPoint], float | None], *, least_is_best: bool) -> str:
-    """Return which points the repeats cannot tell from the best one, for a caption; empty without repeats."""
+def lead_note(
+    points: Sequence[RunPoint],
+    value: Callable[[RunPoint], float | None],
+    *,
+    least_is_best: bool,
+    subject: str = "",
+) -> str:
+    """Return which points the repeats cannot tell from the best one, for a caption; empty without repeats.
+
+    `subject` names the best one where the sentence before it does not.
+    """
     noisy = noise_of(points, value)
     numbers = {point.number: number for point in points if (number := value(point)) is not None}
     if noisy is None or len(numbers) < 2:
@@ -91,10 +131,12 @@ def lead_note(points: Sequence[RunPoint], value: Callable[[RunPoint], float | No
     top = numbers[best.number]
     close = [p for p in others if is_within(numbers[p.number], top, noisy, count_of(p), count_of(best))]
     if not close:
-        return f" It leads by more than the noise of the repeats ({percent(noisy.limit(count_of(best), 1))})."
+        limit = percent(noisy.limit(count_of(best), 1))
+        return f" {subject or 'It'} leads by more than the noise of the repeats ({limit})."
     names = ", ".join(f"run {point.number}" for point in close[:3])
     more = f" and {len(close) - 3} more" if len(close) > 3 else ""
-    return f" Its lead over {names}{more} is smaller than the noise of the repeats."
+    lead = f"The lead of {subject[:1].lower()}{subject[1:]}" if subject else "Its lead"
+    return f" {lead} over {names}{more} is smaller than the noise of the repeats."
 
 
 def count_of(point: RunPoint) -> int:

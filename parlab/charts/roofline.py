@@ -9,8 +9,10 @@ import plotly.graph_objects as go
 from . import theme
 from .axes import emulation_mark, log_ticks, names_of, plan, series_name
 from .format import quantity, significant
+from .labels import label_ends, mark_best
 from .measures import AUTO, Available, Options
 from .points import Roof, RunPoint
+from .repeats import error_bars, lead_note
 from .theme import Drawing, Table
 
 TITLE = "Roofline"
@@ -60,6 +62,10 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             _points(members, theme.plain(series_name(names, chosen.lines) + emulation_mark(members)), styles[names])
         )
     drawing.update_layout(showlegend=True)
+    label_ends(drawing)
+    best = max(measured, key=lambda point: point.mfu_pct or 0.0)
+    if len(measured) > 1 and best.roof and best.flops_per_gpu:
+        mark_best(drawing, best.roof.intensity, best.flops_per_gpu, f"best {quantity(best.flops_per_gpu, 'FLOP/s')}")
     rows = [
         [p.number, p.roof.intensity, p.flops_per_gpu, p.roof.peak_flops, p.roof.memory_bandwidth, p.mfu_pct]
         for p in measured
@@ -94,6 +100,7 @@ def _points(members: Sequence[RunPoint], name: str, style: theme.Style) -> go.Sc
         name=name,
         mode="markers",
         marker={"color": style.colour, "symbol": style.symbol, "size": 9},
+        error_y=error_bars(members, lambda point: point.flops_per_gpu),
         hovertext=[
             point.hover(("FLOP/s per device", point.flops_per_gpu, ""), ("MFU", point.mfu_pct, "%"))
             for point in members
@@ -105,6 +112,7 @@ def _points(members: Sequence[RunPoint], name: str, style: theme.Style) -> go.Sc
 def _caption(measured: Sequence[RunPoint]) -> str:
     best = max(measured, key=lambda point: point.mfu_pct or 0.0)
     caption = f"Best: {significant(best.mfu_pct, best.digits(best.mfu_pct))} % of peak FLOP/s, {best.full_label}."
+    caption += lead_note(measured, lambda point: point.mfu_pct, least_is_best=False)
     bound = [
         point
         for point in measured

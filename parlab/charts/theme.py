@@ -48,15 +48,9 @@ class Drawing(NamedTuple):
 
     def to_json(self) -> str:
         """JSON for the browser: {"figure", "caption", "empty", "thinned"}."""
-        return json.dumps(
-            {
-                "figure": json.loads(self.figure.to_json()) if self.figure is not None else None,
-                "caption": self.caption,
-                "empty": self.empty,
-                "thinned": self.is_thinned,
-            },
-            separators=(",", ":"),
-        )
+        figure = self.figure.to_json() if self.figure is not None else "null"
+        rest = {"caption": self.caption, "empty": self.empty, "thinned": self.is_thinned}
+        return f'{{"figure":{figure},{json.dumps(rest, separators=(",", ":"))[1:]}'
 
 
 def nothing(reason: str) -> Drawing:
@@ -105,6 +99,11 @@ def styles(series: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Style]:
 
 def rank_colour(rank: int) -> str:
     return GREY if rank < 0 else RANK_COLOURS[rank % len(RANK_COLOURS)]
+
+
+def rank_dash(rank: int) -> str:
+    """Return the dash that tells a rank from those with the same colour."""
+    return DASHES[rank // len(RANK_COLOURS) % len(DASHES)]
 
 
 def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[str, Any]:

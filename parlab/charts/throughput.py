@@ -26,11 +26,12 @@ from .axes import (
     x_axis,
     x_of,
 )
-from .format import field_title, unit_for
+from .fields import field_heading
+from .format import unit_for
 from .labels import label_ends, mark_best
 from .measures import AUTO, DEFAULT, MEASURES, Available, Measure, Options, suited
 from .points import RunPoint, in_order, is_number
-from .repeats import each_run, lead_note, values_of
+from .repeats import asymmetric, each_run, lead_note, values_of
 from .theme import Drawing, Table
 
 PER_SAMPLE = "ms_per_sample"
@@ -90,7 +91,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         layout=theme.layout(
             title=measure.title,
             subtitle=_subtitle(measured, measure),
-            x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
+            x=theme.plain(field_heading(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
             y=f"{measure.title} ({view.unit})" if view.unit else measure.title,
             xaxis=x_axis(x_values, chosen.x, options),
             yaxis=_y_axis(chosen, options, view),
@@ -191,7 +192,6 @@ def _goodness(point: RunPoint, measure: Measure) -> float:
 
 
 def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: theme.Style, view: View) -> go.Scatter:
-    bars = [_error_bar(point, view) for point in members]
     has_order = is_network(chosen.x) or all(is_number(x_of(point, chosen.x)) for point in members)
     drawn_as_line = has_order and chosen.x != RUN and len(members) > 1
     return go.Scatter(
@@ -201,14 +201,7 @@ def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: 
         mode="lines+markers" if drawn_as_line else "markers",
         line={"color": style.colour, "dash": style.dash, "width": 2},
         marker={"color": style.colour, "symbol": style.symbol, "size": 9},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [up for up, _ in bars],
-            "arrayminus": [down for _, down in bars],
-            "thickness": 1,
-            "width": 3,
-        },
+        error_y=asymmetric([_error_bar(point, view) for point in members]),
         hovertext=[
             point.hover(
                 ("samples/s", point.samples_per_s, ""),

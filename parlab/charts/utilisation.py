@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 
@@ -10,6 +11,7 @@ from . import theme
 from .format import SPACE, significant
 from .measures import Available
 from .points import RunPoint, fastest
+from .repeats import error_bars, lead_note
 from .theme import Drawing, Table
 
 # Field of a point -> name of its bars, colour; the order of the legend.
@@ -21,6 +23,8 @@ _SHARES = {
 
 
 TITLE = "Utilisation"
+_SUBTITLE = "share of peak FLOP/s, and of the time in which a kernel ran"
+_OF_REPEATS = "; mean of the repeats, bars over their range"
 
 
 def missing(available: Available) -> str:
@@ -49,7 +53,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     drawing = go.Figure(
         layout=theme.layout(
             title=TITLE,
-            subtitle="share of peak FLOP/s, and of the time in which a kernel ran",
+            subtitle=_SUBTITLE + _OF_REPEATS * any(point.repeats for point in measured),
             x="Run",
             y="Utilisation (%)",
             barmode="group",
@@ -72,6 +76,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
                     y=values,
                     name=title,
                     marker={"color": colour},
+                    error_y=error_bars(measured, partial(_share, name=name)),
                     hovertext=[_hover(point, title, value) for point, value in zip(measured, values, strict=True)],
                     hoverinfo="text",
                     textposition="none",
@@ -97,11 +102,12 @@ def _caption(measured: Sequence[RunPoint]) -> str:
     best = max(rated, key=lambda point: point.mfu_pct or 0.0)
     peaks = list(dict.fromkeys(point.peak for point in rated if point.peak))
     caption = f"Best MFU: {significant(best.mfu_pct, best.digits(best.mfu_pct))}{SPACE}%, {best.full_label}"
+    lead = lead_note(rated, partial(_share, name="mfu_pct"), least_is_best=False)
     if len(peaks) == 1:
-        return f"{caption}, of {peaks[0]}."
+        return f"{caption}, of {peaks[0]}.{lead}"
     if peaks:
-        return f"{caption}. The runs have {len(peaks)} different peaks; the page of each run names its own."
-    return f"{caption}."
+        return f"{caption}.{lead} The runs have {len(peaks)} different peaks; the page of each run names its own."
+    return f"{caption}.{lead}"
 
 
 def _utilisation_table(measured: Sequence[RunPoint]) -> Table:

@@ -13,7 +13,8 @@ from parlab.charts import bandwidth, capacity
 from parlab.charts.axes import SIZE_AXES
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search
-from parlab.charts.format import Unit, field_title, field_value, quantity, unit_for
+from parlab.charts.fields import value_label
+from parlab.charts.format import Unit, quantity, unit_for
 from parlab.charts.phases import PHASES
 from parlab.charts.points import RunPoint
 from parlab.lab import selectors
@@ -30,6 +31,8 @@ CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 MAX_TIMERS = 14
 """Maximum number of phase columns; the longest phases are shown."""
+_SPEEDS = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "tflops_per_gpu": "TFLOP/s per GPU", "fps": "fps"}
+"""Speeds that the table may show, in order of preference: name -> unit; the last ones for files with no other."""
 
 
 class TrialSearch(NamedTuple):
@@ -49,6 +52,8 @@ class Size(NamedTuple):
     """TP, PP and DP."""
     setting: str
     """The values of the other swept fields, as text."""
+    speed: float | None
+    """In the unit of the table."""
     ms_per_sample: float | None
     utilisation: str
     timers: list[float | None]
@@ -59,12 +64,26 @@ class Sizes(NamedTuple):
 
     rows: list[Size]
     timers: list[str]
+    speed: str
+    """Unit of the speeds."""
     memory: Unit
     time: Unit
 
     @property
     def has_settings(self) -> bool:
         return any(row.setting for row in self.rows)
+
+    @property
+    def has_sample_times(self) -> bool:
+        return any(row.ms_per_sample is not None for row in self.rows)
+
+    @property
+    def has_memory(self) -> bool:
+        return any(row.point.memory_max for row in self.rows)
+
+    @property
+    def has_utilisation(self) -> bool:
+        return any(row.utilisation for row in self.rows)
 
 
 class Answer(NamedTuple):
@@ -148,24 +167,35 @@ def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
             longest[name] = max(longest.get(name, 0.0), timer.median)
     displayed = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
     timers = [name for name in [*PHASES, *sorted(longest.keys() - PHASES.keys())] if name in displayed]
-    rows = [_size(run, points[run.number], timers, busy[run.pk]) for run in runs if run.number in points]
+    speed = next((name for name in _SPEEDS if any(_speed(run, name) for run in runs)), "tokens_per_s")
+    rows = [
+        _size(run, points[run.number], timers, busy[run.pk], _speed(run, speed)) for run in runs if run.number in points
+    ]
     rows.sort(key=lambda row: (row.point.gpus or math.inf, row.run.number))
     return Sizes(
         rows,
         timers,
+        _SPEEDS[speed],
         unit_for((row.point.memory_max for row in rows), "B"),
         unit_for((value for row in rows for value in row.timers), "s"),
     )
 
 
-def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str) -> Size:
+def _speed(run: Run, name: str) -> float | None:
+    """Return a speed of a run: a column of its row, or what a file states."""
+    value = getattr(run, name) if name in ("tokens_per_s", "samples_per_s") else run.summary.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str, speed: float | None) -> Size:
     parallel = run.resolved.get("parallel", {})
     rest = {axis: value for axis, value in point.values.items() if axis not in SIZE_AXES}
     return Size(
         run,
         point,
         " \N{MULTIPLICATION SIGN} ".join(str(parallel.get(size, 1)) for size in LAYOUT),
-        ", ".join(f"{field_title(axis).lower()} {field_value(value)}" for axis, value in rest.items()),
+        ", ".join(value_label(axis, value) for axis, value in rest.items()),
+        speed,
         run.summary.get("ms_per_sample"),
         busy,
         [point.timers[name].median if name in point.timers else None for name in timers],

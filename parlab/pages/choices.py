@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from django.http import QueryDict
 
 from parlab.charts.axes import GPUS, RUN
+from parlab.charts.fields import field_heading
 from parlab.charts.format import field_title
 from parlab.charts.measures import DEFAULT, MEASURES, SCALES, Options, Scale, measured
 from parlab.charts.points import RunPoint, is_number, varied
@@ -91,7 +92,7 @@ def figure_selects(query: QueryDict, points: Sequence[RunPoint], fields: Collect
 
 
 def _axis_choices(axes: Sequence[str], chosen: Sequence[str]) -> list[Choice]:
-    choices = [Choice(axis, axis if axis in (GPUS, RUN) else field_title(axis), axis in chosen) for axis in axes]
+    choices = [Choice(axis, axis if axis in (GPUS, RUN) else field_heading(axis), axis in chosen) for axis in axes]
     return [Choice("", "Automatic", not any(choice.is_chosen for choice in choices)), *choices]
 
 
@@ -189,7 +190,7 @@ def _title(name: str) -> str:
     if name.startswith(("timer.", "figure.", "argument.")):
         kind, _, rest = name.partition(".")
         return f"{rest} ({kind})"
-    return selectors.figure_title(name) if _is_measured(name) else field_title(name)
+    return selectors.figure_title(name) if _is_measured(name) else field_heading(name)
 
 
 def _rows(table: Table, runs: Sequence[Run]) -> list[PivotRow]:

@@ -11,19 +11,21 @@ from numpy.typing import NDArray
 from parlab.charts import compare as charts
 from parlab.charts.compare import CURVES, SUBTITLE, Key, Line
 from parlab.charts.curves import Curve
+from parlab.charts.labels import label_ends
 from parlab.charts.stacked import stacked
-from parlab.charts.theme import MAX_RANKS, Drawing
+from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 
+from .chosen_ranks import AUTOMATIC, MAX_TOGETHER, ChosenRanks
 from .repeats import pooled
-from .windows import MOST, Window, seen, share
+from .windows import MOST, Seen, Window, seen, share
 
 CURVES_POINTS = 6_000
 """Total number of points of the curves of a panel, shared by all lines."""
-
-
+MAX_LINES = 256
+"""With more lines, of all ranks only the slowest and the fastest of each run are drawn."""
 POSITIONS = {"steps": "step %{x}", "time": "%{x} s", "tokens": "%{x} tokens"}
 """Heading of the hover text over an axis."""
 
@@ -36,7 +38,7 @@ def curves_drawing(
     over: str = "steps",
     is_log: bool = False,
     is_pooled: bool = False,
-    has_all_ranks: bool = False,
+    chosen_ranks: ChosenRanks = AUTOMATIC,
     places: Collection[int] | None = None,
 ) -> Drawing:
     """Draw the curves of some kinds above each other, one line per run, per rank, or per group of repeats.
@@ -48,31 +50,45 @@ def curves_drawing(
     tokens = [_tokens_per_step(run) for run in runs]
     drawings = []
     for kind in kinds:
-        read = _read(attempts, CURVES[kind].metrics, window, over, tokens, has_all_ranks=has_all_ranks)
+        read = _read(attempts, CURVES[kind].metrics, window, over, tokens, chosen_ranks)
         x = {key: _x(columns, over, tokens[_place(key)]) for key, columns in read.items()}
         visible = seen(read, window.sized(CURVES_POINTS), x)
-        starts = {key: float(columns.times[0]) for key, columns in read.items()}
         names = {key: line_name(runs, key) for key in [*chosen, *read]}
-        present = {_place(key) for key in read}
-        lines: dict[Key, Line] = {
-            key: Line(
-                names[key],
-                visible[key].curve if key in visible else Curve([], [], []),
-                starts.get(key),
-                tokens[_place(key)],
-                rank=None if isinstance(key, int) else key[1],
-            )
-            for key in sorted([*read, *(place for place in chosen if place not in present)], key=_order)
-        }
+        lines = _lines(read, visible, names, tokens)
         middle = [float(np.nanmedian(columns.values)) for columns in read.values()]
         if is_pooled:
             lines = pooled(runs, lines)
         drawing = charts.curves(kind, lines, over=over, is_log=is_log, middle=middle)
-        drawings.append(drawing._replace(is_thinned=any(series.is_thinned for series in visible.values())))
+        note = _rank_note(chosen_ranks, read) if drawing.figure is not None else ""
+        if len(kinds) == 1 and drawing.figure is not None:
+            label_ends(drawing.figure)
+        drawings.append(
+            drawing._replace(
+                is_thinned=any(series.is_thinned for series in visible.values()), caption=drawing.caption + note
+            )
+        )
     titles = [CURVES[kind].title for kind in kinds]
     return stacked(
         drawings, ", ".join([titles[0], *(title.lower() for title in titles[1:])]), SUBTITLE, POSITIONS[over]
     )
+
+
+def _lines(
+    read: Mapping[Key, Columns], visible: Mapping[Key, Seen], names: Mapping[Key, str], tokens: Sequence[float | None]
+) -> dict[Key, Line]:
+    """Return the line of each series, and an empty one of each run without any."""
+    present = {_place(key) for key in read}
+    without = [key for key in names if key not in read and _place(key) not in present]
+    return {
+        key: Line(
+            names[key],
+            visible[key].curve if key in visible else Curve([], [], []),
+            float(read[key].times[0]) if key in read else None,
+            tokens[_place(key)],
+            rank=None if isinstance(key, int) else key[1],
+        )
+        for key in sorted([*read, *without], key=_order)
+    }
 
 
 def run_name(run: Run) -> str:
@@ -121,17 +137,17 @@ def _read(
     window: Window,
     over: str,
     tokens: Sequence[float | None],
-    *,
-    has_all_ranks: bool,
+    ranks: ChosenRanks,
 ) -> dict[Key, Columns]:
-    """Read the curve of the rank with the highest median of each run, or those of all ranks.
+    """Read the curve of the rank with the highest median of each run, or those of the chosen ranks.
 
     Only as much detail is read as the figure can show, unless the window has all points.
     """
     series = _series(attempts, metrics, window)
-    chosen = _all_ranks(series) if has_all_ranks else _slowest(series)
+    chosen = _slowest(series) if ranks.is_automatic else _of_ranks(series, ranks)
+    is_by_rank = not ranks.is_automatic
     if window.points is None or window.first is None or window.last is None:
-        return {_key(attempts[key[0]], key[2], has_all_ranks): columns for key, columns in chosen.items()}
+        return {_key(attempts[key[0]], key[2], is_by_rank): columns for key, columns in chosen.items()}
     result: dict[Key, Columns] = {}
     for (attempt, metric, rank), columns in chosen.items():
         place = attempts[attempt]
@@ -145,12 +161,12 @@ def _read(
             # The first point gives the start of the time.
             first = columns.take(slice(0, 1))
             part = Columns.joined([first, finer]) if finer.steps[0] > first.steps[0] else finer
-        result[_key(place, rank, has_all_ranks)] = part
+        result[_key(place, rank, is_by_rank)] = part
     return result
 
 
-def _key(place: int, rank: int, has_all_ranks: bool) -> Key:
-    return (place, rank) if has_all_ranks else place
+def _key(place: int, rank: int, is_by_rank: bool) -> Key:
+    return (place, rank) if is_by_rank else place
 
 
 Series = dict[tuple[int, str, int], Columns]
@@ -185,13 +201,33 @@ def _slowest(series: Series) -> Series:
     return {key: series[key] for _, key in best.values()}
 
 
-def _all_ranks(series: Series) -> Series:
-    """Return all ranks; of a run with more than MAX_RANKS those with the lowest and the highest median."""
+def _of_ranks(series: Series, ranks: ChosenRanks) -> Series:
+    """Return the chosen ranks; of all ranks of many runs those with the lowest and the highest median."""
     by_attempt: dict[int, list[tuple[int, str, int]]] = {}
     for key in series:
         by_attempt.setdefault(key[0], []).append(key)
+    is_cut = ranks.is_all and len(series) > MAX_LINES
     chosen = []
     for keys in by_attempt.values():
-        ordered = sorted(keys, key=lambda key: _median(series[key]) or 0.0)
-        chosen += keys if len(keys) <= MAX_RANKS else [ordered[0], ordered[-1]]
+        if is_cut and len(keys) > 2:
+            ordered = sorted(keys, key=lambda key: _median(series[key]) or 0.0)
+            chosen += [ordered[0], ordered[-1]]
+        else:
+            numbers = ranks.of([rank for _, _, rank in keys]) or []
+            chosen += [key for key in keys if key[2] in numbers]
     return {key: series[key] for key in chosen}
+
+
+def _rank_note(ranks: ChosenRanks, read: Mapping[Key, Columns]) -> str:
+    """Return a sentence about ranks that are not drawn; empty without any."""
+    by_run: dict[int, set[int]] = {}
+    for key in read:
+        if not isinstance(key, int):
+            by_run.setdefault(key[0], set()).add(key[1])
+    numbers = set().union(*by_run.values())
+    if not ranks.is_all:
+        return ranks.note(numbers)
+    if any(len(own) == MAX_TOGETHER for own in by_run.values()):
+        return f" At most {MAX_TOGETHER} ranks of a run are drawn."
+    is_cut = any(len(own) == 2 and max(own) > 1 for own in by_run.values())
+    return " Of many ranks, those with the lowest and the highest median of each run are drawn." if is_cut else ""

@@ -10,6 +10,7 @@ from django.db.models import F
 from parlab.charts import bandwidth, capacity, device_map
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search, Trial
+from parlab.charts.fields import value_label
 from parlab.fleet.capacity import gpu_count
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run, Source
@@ -80,12 +81,31 @@ def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Messa
         sizes = measured.setdefault((attempt, operation), {})
         for size, value in zip(columns.steps.tolist(), columns.values.tolist(), strict=True):
             sizes.setdefault(size, {})[measure] = value
+    variants = _variants(runs)
     return [
-        _message(by_pk[by_attempt[attempt]], operation, size, values)
+        _message(by_pk[by_attempt[attempt]], operation, size, values)._replace(variant=variants[by_attempt[attempt]])
         for (attempt, operation), sizes in measured.items()
         for size, values in sorted(sizes.items())
         if "algbw" in values
     ]
+
+
+_OF_LINES = ("parallel.data_parallel_size", "cluster.nodes", "cluster.gpus_per_node")
+"""Axes that the number of ranks of a line shows."""
+
+
+def _variants(runs: Sequence[Run]) -> dict[int, str]:
+    """Return what tells the bandwidths of runs apart besides operation and ranks: run id -> text."""
+    axes = dict.fromkeys(axis for run in runs for axis in run.point if axis not in _OF_LINES)
+    varied = [axis for axis in axes if len({repr(run.point.get(axis)) for run in runs}) > 1]
+    several = len({run.config_id for run in runs}) > 1
+    return {
+        run.pk: ", ".join(
+            [f"v{run.config.version}"] * several
+            + [value_label(axis, run.point[axis]) for axis in varied if axis in run.point]
+        )
+        for run in runs
+    }
 
 
 def experiment_messages(experiments: Collection[Experiment], runs: Sequence[Run]) -> list[Message]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from django.http import QueryDict
 from django.urls import reverse
+from django.utils.safestring import mark_safe
 
 from parlab.charts.measures import AUTO, Available, Options
 from parlab.charts.points import RunPoint
@@ -16,6 +17,9 @@ from parlab.lab import selectors
 from parlab.lab.models import Experiment, Run
 from parlab.pages import engine_reads
 from parlab.pages.choices import Select, figure_options, figure_query, figure_selects
+
+POINTS_IN_PAGE = 400
+"""Runs up to which a page contains its first figure; drawing more would delay the page."""
 
 _READERS: Mapping[Source, Callable[[Collection[Experiment], Sequence[Run]], Any]] = {
     Source.POINTS: lambda _experiments, runs: selectors.run_points(runs),
@@ -46,6 +50,8 @@ class FigureCard(NamedTuple):
     has_choices: bool
     missing: str
     """Why there is nothing to show; empty where there is."""
+    answer: str = ""
+    """The answer of its address, in the page, so that the first figure needs no further request."""
 
 
 class ExperimentFigures(NamedTuple):
@@ -55,9 +61,9 @@ class ExperimentFigures(NamedTuple):
     selects: list[Select]
 
     @property
-    def first(self) -> list[FigureCard]:
-        """Return the figures that the page requests before its scripts run."""
-        return [card for card in self.cards if not card.missing][:2]
+    def next(self) -> FigureCard | None:
+        """Return the figure that the page requests before its scripts run: the first that it does not contain."""
+        return next((card for card in self.cards if not card.missing and not card.answer), None)
 
     @property
     def missing(self) -> list[tuple[str, str]]:
@@ -72,7 +78,10 @@ class ExperimentFigures(NamedTuple):
 def experiment_figures(
     experiment: Experiment, points: Sequence[RunPoint], query: QueryDict, *, has_bandwidth: bool, is_live: bool
 ) -> ExperimentFigures:
-    """Arrange the figures for a page; while runs are active, the selects include those of figures that come later."""
+    """Arrange the figures for a page; while runs are active, the selects include those of figures that come later.
+
+    The answer of the first figure is in the page if it follows from these points.
+    """
     available = Available(points, figure_options(query), has_bandwidth)
     chosen = figure_query(query)
     cards = []
@@ -88,4 +97,17 @@ def experiment_figures(
         )
         if is_live or not missing:
             fields.update(figure.choices)
+    first = next((place for place, card in enumerate(cards) if not card.missing), None)
+    if first is not None and len(points) <= POINTS_IN_PAGE:
+        figure = EXPERIMENT_FIGURES[cards[first].name]
+        if figure.source is Source.POINTS:
+            cards[first] = cards[first]._replace(answer=_answer(figure.drawing(points, available.options)))
     return ExperimentFigures(cards, figure_selects(query, points, fields))
+
+
+def _answer(drawing: Drawing) -> str:
+    """Write a drawing as JSON for a script element."""
+    return mark_safe(drawing.to_json().translate(_SCRIPT_ESCAPES))  # no character of HTML is left
+
+
+_SCRIPT_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}

@@ -17,6 +17,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 
+from .chosen_ranks import AUTOMATIC, ChosenRanks
 from .windows import MOST, WIDE, Seen, Window, seen
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
@@ -36,48 +37,59 @@ _OF_THE_MACHINE = (
 _OF_ENGINES = ("algbw", "busbw", "time_s/", "first_time_s/", "wrong/", "fits", "trial_s", "model_parameters")
 
 
-def step_time(run: Run, attempt: Attempt, window: Window) -> Drawing:
+def step_time(run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
     whole, parts = _over_steps(attempt, "step_time_s", window.sized(WIDE))
     drawing = curves.step_time(
         {rank: part.curve for rank, part in parts.items()},
         warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
         iterations=run.iterations,
         unit=_unit(whole, "s"),
+        ranks=chosen.of(parts),
     )
-    return _marked(drawing, parts)
+    return _marked(drawing, parts, chosen)
 
 
-def memory(_run: Run, attempt: Attempt, window: Window) -> Drawing:
+def memory(_run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
     series = store.read(attempt.pk, "memory_bytes")
     start = min((float(columns.times[0]) for columns in series.values()), default=0.0)
     seconds = {rank: columns.times - start for rank, columns in series.items()}
     parts = seen(series, window.sized(WIDE), seconds)
     unit = _unit(series.values(), "B")
     nodes = [member.node_name for member in attempt.members.all()]
-    drawing = curves.memory({rank: part.curve for rank, part in parts.items()}, start=start, unit=unit, nodes=nodes)
-    return _marked(drawing, parts)
+    drawing = curves.memory(
+        {rank: part.curve for rank, part in parts.items()},
+        start=start,
+        unit=unit,
+        nodes=nodes,
+        ranks=chosen.of([rank for rank in parts if rank >= 0]),
+    )
+    return _marked(drawing, parts, chosen)
 
 
-def series(attempt: Attempt, window: Window, metrics: Sequence[str]) -> Drawing:
+def series(attempt: Attempt, window: Window, metrics: Sequence[str], chosen: ChosenRanks = AUTOMATIC) -> Drawing:
     """Draw series that the training printed per step, as panels with a common axis of steps."""
     metrics = list(dict.fromkeys(metrics))[:MAX_SERIES] or [""]
     titles = [series_title(metric) for metric in metrics]
     title = ", ".join([titles[0], *(title[:1].lower() + title[1:] for title in titles[1:])])
-    drawings = [_one_series(attempt, window, metric) for metric in metrics]
+    drawings = [_one_series(attempt, window, metric, chosen) for metric in metrics]
     if len(drawings) == 1 and drawings[0].figure is not None:
         label_ends(drawings[0].figure)
     return stacked(drawings, title, "each printed step", "step %{x}")
 
 
-def _one_series(attempt: Attempt, window: Window, metric: str) -> Drawing:
+def _one_series(attempt: Attempt, window: Window, metric: str, chosen: ChosenRanks) -> Drawing:
     whole, parts = _over_steps(attempt, metric, window.sized(WIDE))
     is_time = metric.startswith("timer/") or (metric.endswith("_s") and not metric.endswith("_per_s"))
     rate = _RATES.get(metric, ("", ""))[1]
     unit = _unit(whole, "s") if is_time else Unit(1.0, rate, rate)
     drawing = curves.series(
-        {rank: part.curve for rank, part in parts.items()}, name=metric, title=series_title(metric), unit=unit
+        {rank: part.curve for rank, part in parts.items()},
+        name=metric,
+        title=series_title(metric),
+        unit=unit,
+        ranks=chosen.of(parts),
     )
-    return _marked(drawing, parts)
+    return _marked(drawing, parts, chosen)
 
 
 def series_names(metrics: Collection[str]) -> list[str]:
@@ -132,5 +144,7 @@ def _unit(series: Iterable[Columns], base: str) -> Unit:
     return unit_for([float(np.median(values))] if len(values) else [], base)
 
 
-def _marked(drawing: Drawing, parts: Mapping[int, Seen]) -> Drawing:
-    return drawing._replace(is_thinned=any(part.is_thinned for part in parts.values()))
+def _marked(drawing: Drawing, parts: Mapping[int, Seen], chosen: ChosenRanks) -> Drawing:
+    """Mark a thinned figure, and append what it leaves out to its caption."""
+    note = chosen.note([rank for rank in parts if rank >= 0]) if drawing.figure is not None else ""
+    return drawing._replace(is_thinned=any(part.is_thinned for part in parts.values()), caption=drawing.caption + note)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .budget import Budget, budget
 from .calibration import Calibration
@@ -16,6 +18,8 @@ from .questions import Size, Verdict, fewest_nodes, largest_model, node_counts, 
 from .request import PlanRequest
 from .workload import SCHEDULES, Job, Model, Recompute
 
+_MOST_TRIED = 8
+"""Numbers of nodes after the fewest that are searched for a layout which divides the global batch."""
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "operations", "full")
 
 
@@ -55,9 +59,14 @@ class Sizing:
     largest: Model | None
     """The largest GPT that trains on one node."""
     fewest: int | None
-    """The fewest nodes on which the requested model fits."""
+    """The fewest nodes in whose memory the requested model fits."""
     sizes: list[Size]
     verdict: Verdict | None
+
+    @property
+    def fewest_training(self) -> int | None:
+        """The fewest of the compared nodes with a layout that also divides the global batch."""
+        return next((size.nodes for size in self.sizes if size.budget), None)
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,16 @@ def sizing(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
     node = with_gpus(cluster, cluster.gpus_per_node)
     fewest = fewest_nodes(job, cluster, calibration)
     counts = node_counts(request.nodes, fewest) if fewest else [request.nodes]
-    sizes = trade_off(job, cluster, counts, request.tokens_billion * 1e9, request.price, calibration, request.overlap)
+    budgets = partial(
+        trade_off,
+        job,
+        cluster,
+        tokens=request.tokens_billion * 1e9,
+        price_per_gpu_hour=request.price,
+        calibration=calibration,
+        overlap=request.overlap,
+    )
+    sizes = _with_fewest(budgets(counts), fewest, lambda nodes: budgets([nodes])[0])
     requested_size = next(size for size in sizes if size.nodes == request.nodes)
     return Sizing(
         search(job, cluster, calibration, request.overlap),
@@ -112,6 +130,18 @@ def sizing(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
         sizes,
         verdict(requested_size, request.wanted_days, sizes) if request.wanted_days else None,
     )
+
+
+def _with_fewest(sizes: Sequence[Size], fewest: int | None, size_of: Callable[[int], Size]) -> list[Size]:
+    """Add the first number of nodes after the fewest whose layouts divide the global batch, if those do not."""
+    if fewest is None or any(size.nodes == fewest and size.budget for size in sizes):
+        return list(sizes)
+    # Sizes are in ascending order; above the first one that can train, nothing is smaller.
+    end = next((size.nodes for size in sizes if size.budget), fewest + _MOST_TRIED + 1)
+    for nodes in range(fewest + 1, min(end, fewest + _MOST_TRIED + 1)):
+        if (size := size_of(nodes)).budget:
+            return sorted([*(other for other in sizes if other.nodes != nodes), size], key=lambda other: other.nodes)
+    return list(sizes)
 
 
 def other_schedules(job: Job) -> list[Job]:

@@ -13,7 +13,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, DIGITS, SPACE, Unit, field_title, field_value, for_column, in_column, significant
+from parlab.charts.fields import field_heading
+from parlab.charts.format import DASH, DIGITS, SPACE, Unit, field_value, for_column, in_column, significant
 from parlab.charts.points import in_order, is_number, shared_marks
 from parlab.charts.repeats import APPROXIMATELY, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
@@ -81,11 +82,11 @@ class Table(NamedTuple):
 
     @property
     def row_titles(self) -> list[str]:
-        return [field_title(axis) for axis in self.rows]
+        return [field_heading(axis) for axis in self.rows]
 
     @property
     def column_title(self) -> str:
-        return ", ".join(field_title(axis) for axis in self.columns)
+        return ", ".join(field_heading(axis) for axis in self.columns)
 
     @property
     def column_texts(self) -> list[str]:

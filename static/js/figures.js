@@ -29,10 +29,30 @@
     return result;
   }
 
+  // Long names under an axis are broken into lines, where they would overlap or be turned.
+  const NARROW = 560, CHARACTER = 6.4, LEAST = 8, LINES = 4;
+  function wrapped(axis, width) {
+    const texts = axis.ticktext?.every((text) => typeof text === "string") ? axis.ticktext : axis.type === "category" && !axis.tickvals ? axis.categoryarray : null;
+    const room = texts && Math.floor((width - 110) / texts.length / CHARACTER);
+    if (!texts || room < LEAST || texts.every((text) => text.length <= room)) return axis;
+    const lines = (text) => {
+      const rows = [""];
+      for (const word of text.split(" ")) {
+        const row = rows[rows.length - 1];
+        if (row && row.length + word.length + 1 > room) rows.push(word);
+        else rows[rows.length - 1] = row ? `${row} ${word}` : word;
+      }
+      return rows.length > LINES ? [...rows.slice(0, LINES), "…"].join("<br>") : rows.join("<br>");
+    };
+    return { ...axis, tickmode: "array", tickvals: axis.tickvals || texts, ticktext: texts.map(lines), tickangle: 0, autotickangles: undefined };
+  }
+
   // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
-  function inPage(layout, narrow) {
+  function inPage(layout, width) {
+    const narrow = width < NARROW;
     const { title, ...rest } = layout;
     delete rest.height; // set by the style sheet
+    if (rest.xaxis) rest.xaxis = wrapped(rest.xaxis, width);
     // A narrow figure has no room beside its lines: a legend above them takes over.
     if (narrow && rest.annotations?.some((label) => label.name === "line end")) {
       // The best point of a figure with a legend above is named below the point.
@@ -147,12 +167,12 @@
     } else {
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");
-      element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, figure));
+      const layout = inPage(figure.layout, element.clientWidth);
+      element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, { data: figure.data, layout }));
       const panels = figure.layout.meta?.panels || 1;
       element.style.height = panels > 1 ? `${figure.layout.height}px` : "";
-      const isNarrow = element.clientWidth < 560;
-      element.classList.toggle("narrow", isNarrow);
-      await Plotly.react(element, figure.data, inPage(figure.layout, isNarrow), { ...CONFIG, modeBarButtons: buttons(element) });
+      element.classList.toggle("narrow", element.clientWidth < NARROW);
+      await Plotly.react(element, figure.data, layout, { ...CONFIG, modeBarButtons: buttons(element) });
       spreadLabels(element);
     }
     element.dataset.drawn = "1";
@@ -223,13 +243,23 @@
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
   }
 
+  // The page contains the answer of its first figure.
+  function contained(element) {
+    const script = element.querySelector("script[data-answer]");
+    script?.remove();
+    return script && JSON.parse(script.textContent);
+  }
+  async function requested(element) {
+    const response = await fetch(element.dataset.figureUrl); // without headers, to take the answer that the page preloaded
+    if (!response.ok) throw new Error(`the server answered ${response.status}`);
+    return response.json();
+  }
+
   async function load(element) {
     delete element.dataset.drawn;
     const request = (element.requests = (element.requests || 0) + 1);
     try {
-      const response = await fetch(element.dataset.figureUrl); // without headers, to take the answer that the page preloaded
-      if (!response.ok) throw new Error(`the server answered ${response.status}`);
-      const answer = await response.json();
+      const answer = contained(element) || await requested(element);
       await loaded;
       if (request !== element.requests) return; // a newer request is under way
       drawings.set(element, answer);
@@ -278,7 +308,7 @@
   // Draw the figures again that follow the address.
   function follow(only) {
     const query = new URL(location.href).searchParams.toString();
-    const followers = [...document.querySelectorAll("[data-follows]")].filter((element) => !only || element.dataset.figure === only);
+    const followers = [...document.querySelectorAll("[data-follows]")].filter((element) => !only || only.split(" ").includes(element.dataset.figure));
     for (const element of followers) {
       element.dataset.figureUrl = `${element.dataset.figureUrl.split("?")[0]}?${query}`;
       const numbers = element.closest("figure").querySelector("[data-numbers]");

@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.patience import PATIENCE_S, TRAINING_S
 
 from .install import find_chromium
+from .rules import errors_of
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SCREENSHOTS = PROJECT / "build" / "screenshots"
@@ -138,9 +139,7 @@ def page(browser: Browser, demo: Demo) -> Iterator[Page]:
     context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    errors = errors_of(page)
     page.goto("/")
     page.get_by_label("Username").fill(demo.user)
     page.get_by_label("Password").fill(demo.password)
@@ -148,6 +147,19 @@ def page(browser: Browser, demo: Demo) -> Iterator[Page]:
     yield page
     context.close()
     assert not errors, f"the browser's console shows: {errors}"
+
+
+def add_viewer(page: Page, name: str, password: str) -> None:
+    """Create another person in the administration, who may look at everything and change nothing."""
+    page.goto("/admin/auth/user/add/")
+    page.locator("#id_username").fill(name)
+    page.locator("#id_password1").fill(password)
+    page.locator("#id_password2").fill(password)
+    page.locator('[name="_continue"]').click()
+    page.locator("#id_groups_from option", has_text="viewer").dblclick()
+    expect(page.locator("#id_groups_to option")).to_have_text(["viewer"])
+    page.locator('[name="_save"]').click()
+    page.wait_for_url("**/admin/auth/user/")
 
 
 def screenshots(page: Page, name: str) -> None:

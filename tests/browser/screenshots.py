@@ -22,13 +22,17 @@ from tests.patience import PATIENCE_S
 
 from .conftest import PATIENCE_MS, PROJECT, SCREENSHOTS, copy_of_the_project, start_demo, stop_demo
 from .install import find_chromium
+from .rules import errors_of, violations
 
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
 """Width -> height of the window."""
+MEDIUM = 1440
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 SETTLED_MS, PLAIN_MS = 200, 50
 """How long to wait after a change of width or theme: with and without figures."""
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+UNKNOWN = "unknown-page"
+"""The page whose status the browser reports as an error."""
 PAGES = {
     "home": "/",
     "experiments": "/experiments/",
@@ -77,9 +81,16 @@ PAGES = {
     "schedule": f"{PUBLISHED}runs/13/schedule/",
     "runs-filtered": "/experiments/?show=runs&q=state:oom",
     "nothing-matches": "/experiments/?q=state:lost",
-    "unknown-page": "/no-such-page/",
+    UNKNOWN: "/no-such-page/",
+    "term-unknown": "/experiments/?q=stat:oom+gpus>lots",
+    "pivot": f"{PUBLISHED}?rows=network&columns=train.micro_batch_size&value=samples_per_s",
     "admin": "/admin/",
     "admin-experiments": "/admin/lab/experiment/",
+    "admin-config": "/admin/lab/config/add/",
+    "admin-runs": "/admin/lab/run/",
+    "admin-group": "/admin/auth/group/add/",
+    "admin-user": "/admin/auth/user/1/change/",
+    "admin-delete": "/admin/lab/experiment/1/delete/",
 }
 """Name -> address in a fresh demo."""
 WITH_LINKS = {
@@ -138,7 +149,8 @@ with transaction.atomic():
 @contextmanager
 def opened(browser: Browser, url: str, user: str, password: str) -> Iterator[Page]:
     """Open a window with a user who is logged in."""
-    context = browser.new_context(base_url=url)
+    # Colours that are on their way have no contrast yet.
+    context = browser.new_context(base_url=url, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto("/login/")
@@ -150,10 +162,13 @@ def opened(browser: Browser, url: str, user: str, password: str) -> Iterator[Pag
     context.close()
 
 
-def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS) -> list[str]:
-    """Take pictures of a page with its figures, which is loaded once; returns where it is wider than the window."""
+def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS, *, with_rules: bool = False) -> list[str]:
+    """Take pictures of a page with its figures, which is loaded once; returns what is wrong with it.
+
+    That is where it is wider than the window and, with rules, what axe-core finds and the browser reports.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    wider = []
+    problems = []
     page.goto(address)
     expect(page.locator("figure:not([hidden]) [data-figure-url]:not([data-drawn])")).to_have_count(0)
     settled_ms = SETTLED_MS if page.locator(".js-plotly-plot").count() else PLAIN_MS
@@ -165,10 +180,12 @@ def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS) ->
             page.evaluate("document.dispatchEvent(new CustomEvent('parlab:theme'))")
             page.wait_for_timeout(settled_ms)
             page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
+            if with_rules and width == MEDIUM:
+                problems += [f"{name} ({scheme}): {problem}" for problem in violations(page)]
         pixels = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if pixels > 0:
-            wider.append(f"{name} at {width}: {pixels} px too wide")
-    return wider
+            problems.append(f"{name} at {width}: {pixels} px too wide")
+    return problems
 
 
 def fill(directory: Path) -> None:
@@ -210,14 +227,21 @@ def addresses(page: Page) -> dict[str, str]:
     return PAGES | linked
 
 
-def shoot_all(browser: Browser, directory: Path, url: str, user: str, password: str) -> list[str]:
-    """Take all pictures; returns the pages that are wider than their window."""
+def shoot_all(
+    browser: Browser, directory: Path, url: str, user: str, password: str, *, with_rules: bool = False
+) -> list[str]:
+    """Take all pictures; returns what is wrong with the pages."""
     fill(directory)
     with opened(browser, url, user, password) as page:
+        errors = errors_of(page)
         pages = {"import-preview": prepare(page), **addresses(page)}
-        wider = [wide for name, address in pages.items() for wide in shoot(page, name, address)]
+        problems = []
+        for name, address in pages.items():
+            problems += shoot(page, name, address, with_rules=with_rules)
+            problems += [f"{name}: the browser reports {error}" for error in errors if name != UNKNOWN]
+            errors.clear()
         page.context.clear_cookies()
-        return [*wider, *shoot(page, "login", "/login/")]
+        return [*problems, *shoot(page, "login", "/login/", with_rules=with_rules)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,12 +259,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.url, options.user, options.password = demo.url, demo.user, demo.password
         try:
             browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-            wider = shoot_all(browser, place, options.url, options.user, options.password)
+            problems = shoot_all(browser, place, options.url, options.user, options.password)
             browser.close()
         finally:
             if demo is not None:
                 stop_demo(demo)
-    print(*wider, f"pictures in {SCREENSHOTS}", sep="\n")
+    print(*problems, f"pictures in {SCREENSHOTS}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,14 @@
-"""What holds of every page: axe-core finds nothing, the policy is kept, nothing scrolls sideways; and what pages do."""
+"""What pages do: filters, keys, menus, printing; and that what is inline does not run."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
-from pathlib import Path
-from typing import Any
 
-import axe_playwright_python
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from .conftest import Demo, screenshots
 
-AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
-# Without preload: axe's own copy of the style sheets would be inline, which the policy forbids.
-RULES = "{preload: false, runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}"
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
 CACHED = re.compile("/vendor/(plotly|inter)/")
 """Plotly and the typeface, which are downloaded once and cached for a year."""
@@ -23,59 +16,10 @@ MAX_WEIGHT = 150_000
 """Bytes of a page besides these, as they travel."""
 
 
-def pages(demo: Demo) -> dict[str, str]:
-    """Name and address of every kind of page that a fresh demo has."""
-    with sqlite3.connect(demo.database) as database:
-        ids = [str(pk) for (pk,) in database.execute("SELECT id FROM lab_run ORDER BY id LIMIT 4")]
-    return {
-        "home": "/",
-        "experiments": "/experiments/",
-        "runs": "/experiments/?show=runs",
-        "nonsense": "/experiments/?q=stat:oom+gpus>lots",
-        "published": PUBLISHED,
-        "pivot": f"{PUBLISHED}?rows=network&columns=train.micro_batch_size&value=samples_per_s",
-        "run": f"{PUBLISHED}runs/1/",
-        "compare": f"/compare/?runs={','.join(ids)}",
-        "compare-empty": "/compare/",
-        "nodes": "/nodes/",
-        "import": "/import/",
-        "rules": "/findings/rules/",
-        "questions": "/questions/",
-        "simulate": "/simulate/",
-        "reports": "/reports/",
-        "tune": "/tune/",
-        "finding": "/experiments/megatron-bert-345m-on-1-to-128-a100/findings/",
-        "imported": "/experiments/layouts-of-gpt-from-17b-to-1t/",
-        "gallery": "/experiments/bert-large-in-eight-stages-of-four-shards/gallery/",
-        "report": "/reports/gpipe-and-1f1b-on-a-slow-network/",
-        "account": "/account/",
-    }
-
-
-ADMINISTRATION = {
-    "admin": "/admin/",
-    "admin-config": "/admin/lab/config/add/",
-    "admin-runs": "/admin/lab/run/",
-    "admin-group": "/admin/auth/group/add/",
-    "admin-user": "/admin/auth/user/1/change/",
-    "admin-delete": "/admin/lab/experiment/1/delete/",
-}
-
-
 def settled(page: Page) -> None:
     """Wait until every figure is drawn or says why not."""
     page.wait_for_load_state()
     expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
-
-
-def violations(page: Page) -> list[str]:
-    page.evaluate(AXE)
-    report: dict[str, Any] = page.evaluate(f"axe.run(document, {RULES})")
-    return [
-        f"{rule['id']}: {node['target']} {node['html'][:120]}"
-        for rule in report["violations"]
-        for node in rule["nodes"]
-    ]
 
 
 @pytest.fixture
@@ -107,28 +51,6 @@ def test_on_a_phone_the_toolbar_of_a_figure_never_covers_its_legend(page: Page) 
         settled(page)
         assert page.locator(".js-plotly-plot .legend").count()
         assert page.evaluate(COVERED) == []
-
-
-@pytest.mark.slow
-# The fixture `page` fails on any error in the console, which is where the browser reports what the policy forbids.
-@pytest.mark.parametrize("part", ["site", "administration"])
-def test_no_page_breaks_the_rules_of_axe_the_policy_or_the_frame(page: Page, demo: Demo, part: str) -> None:
-    problems = []
-    page.emulate_media(reduced_motion="reduce")  # colours that are on their way have no contrast yet
-    for name, address in (pages(demo) if part == "site" else ADMINISTRATION).items():
-        page.goto(address)
-        settled(page)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            problems += [f"{name} ({scheme}): {problem}" for problem in violations(page)]
-        page.emulate_media(color_scheme="light")
-        for width in (390, 2560):
-            page.set_viewport_size({"width": width, "height": 900})
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            if wide > width:
-                problems.append(f"{name} is {wide} px wide in a window of {width}")
-        page.set_viewport_size({"width": 1440, "height": 900})
-    assert not problems, "\n".join(problems)
 
 
 def test_what_is_inline_does_not_run(browser: Browser, demo: Demo) -> None:

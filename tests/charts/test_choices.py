@@ -167,7 +167,7 @@ def test_a_roofline_bends_where_memory_becomes_the_limit() -> None:
 
 
 def test_names_from_people_are_not_markup_in_maps_either() -> None:
-    points = [point(n, {"<b>x</b>": f"<i>{n}</i>", MICRO: n, "z": 3 - n}) for n in (1, 2)]
+    points = [point(2 * n + m, {"<b>x</b>": f"<i>{n}</i>", MICRO: m, "z": 3 - n}) for n in (1, 2) for m in (1, 2)]
     for drawing in (heatmap.figure(points), throughput.figure(points, Options(x="<b>x</b>"))):
         assert drawing.figure is not None
         assert "<b>" not in drawing.figure.to_json()

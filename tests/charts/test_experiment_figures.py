@@ -23,6 +23,13 @@ def point(number: int, values: dict[str, Any], samples_per_s: float | None = 10.
     return RunPoint(number=number, values=values, samples_per_s=samples_per_s, **more)
 
 
+def test_a_caption_names_the_first_of_many_settings_and_the_run() -> None:
+    many = point(9, {f"axis {letter}": 1 for letter in "abcdef"})
+    assert many.full_label == "axis a 1, axis b 1, axis c 1, … (run 9)"
+    assert many.label.count("axis") == 6
+    assert point(2, {SCHEDULE: "gpipe", MICRO: 4}).full_label == "schedule gpipe, micro batch size 4 (run 2)"
+
+
 def traces(drawing: theme.Drawing) -> dict[str, Any]:
     assert drawing.figure is not None
     return {trace.name: trace for trace in drawing.figure.data}

@@ -202,3 +202,20 @@ def test_of_many_settings_parallel_coordinates_show_those_that_say_most(
     assert titles[-2:] == ["Throughput", "Time per sample"]
     assert len(titles) <= 12
     assert "more fields differ" in answer["caption"]
+
+
+def test_many_fields_that_only_one_run_states_are_folded(page: Client, user: User, swept: Config) -> None:
+    config = lab.config_save(
+        experiment=lab.experiment_create(name="Files", owner=user), data=swept.data, sweep={}, user=user
+    )
+    wide = {f"stage_{number}": f"GPU:{number}" for number in range(9)}
+    runs = [
+        lab.published_run_add(config=config, point=point, user=user, summary={"step_time_s": {"mean": 2.0}})
+        for point in ({"system": "a", **wide}, {"system": "b"}, {"system": "c"})
+    ]
+    html = page.get(address(*runs)).content.decode()
+    table, _, folded = html[html.index('id="differences"') :].partition("<tbody>")[2].partition("<details")
+    assert "System" in table
+    assert "GPU:3" not in table
+    assert "9 fields that only one run states" in folded
+    assert f"#{runs[0].number}: GPU:3" in folded

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import plotly
@@ -266,6 +267,36 @@ def test_several_series_of_a_run_are_panels_with_all_ranks(page: Client, four_ru
     ]
 
 
+def test_of_many_ranks_those_are_drawn_that_a_person_chooses(page: Client, four_runs: list[Run]) -> None:
+    steps = np.array([1, 2])
+    twelve = {
+        (metric, rank): Columns(steps, steps + 1.76e9, np.array([1.0 + rank, 1.0 + rank]))
+        for metric in ("loss", "grad_norm")
+        for rank in range(12)
+    }
+    store.append(four_runs[0].current_attempt().pk, twelve)
+
+    def drawn(ranks: str) -> tuple[set[str], str]:
+        query = urlencode({"series": ["loss", "grad_norm"], "ranks": ranks}, doseq=True)
+        answer = figure(page, f"{EXPERIMENT}runs/1/figures/series.json?{query}")
+        return {trace["name"] for trace in answer["figure"]["data"]}, answer["caption"]
+
+    names, caption = drawn("")
+    assert names == {"rank 0", "rank 11"}
+    assert "Of 12 ranks, those with the lowest and the highest median are drawn." in caption
+    assert len(drawn("all")[0]) == 12
+    assert drawn("2, 8..9")[0] == {"rank 2", "rank 8", "rank 9"}
+    assert "No curve of rank 40; the ranks are 0 to 11." in drawn("3, 40")[1]
+    assert "first is not a rank" in drawn("first")[1]
+    html = page.get(f"{EXPERIMENT}runs/1/?series=loss&ranks=2,8..9").content.decode()
+    assert 'name="ranks"' in html
+    assert 'value="2,8..9"' in html
+    assert "series=loss&amp;ranks=2%2C8..9" in html
+    compared = f"/compare/figures/curves.json?runs={four_runs[0].pk},{four_runs[1].pk}&curve=loss&ranks="
+    assert {trace["name"][-6:] for trace in figure(page, f"{compared}0,5")["figure"]["data"]} == {"rank 0", "rank 5"}
+    assert len(figure(page, f"{compared}all")["figure"]["data"]) == 12
+
+
 @pytest.mark.parametrize("name", ["throughput.json", "throughput.csv"])
 def test_figures_and_numbers_travel_compressed(page: Client, four_runs: list[Run], name: str) -> None:
     url = f"{EXPERIMENT}figures/{name}"
@@ -290,8 +321,13 @@ def test_browsers_compile_plotly_while_it_loads() -> None:
     assert 'typeof self !== "undefined" ? self : this, (() => {' in Path(ours).read_text()[:800]
 
 
-def test_an_experiment_requests_its_first_figures_before_its_scripts_run(page: Client, four_runs: list[Run]) -> None:
+def test_an_experiment_contains_its_first_figure_and_requests_the_next(page: Client, four_runs: list[Run]) -> None:
     content = page.get(f"{EXPERIMENT}?x=gpus").content.decode()
+    contained = re.findall(
+        r'data-figure-url="([^"]+)"[^>]*><p[^>]*>[^<]*</p><script[^>]* data-answer>([^<]*)<', content
+    )
+    ((address, answer),) = contained
+    assert json.loads(answer) == page.get(address.replace("&amp;", "&")).json()
     preloaded = re.findall(r'<link rel="preload" as="fetch" crossorigin href="([^"]+)">', content)
-    assert preloaded
-    assert set(preloaded) <= set(re.findall(r'data-figure-url="([^"]+)"', content))
+    assert len(preloaded) == 1
+    assert set(preloaded) <= set(re.findall(r'data-figure-url="([^"]+)"', content)) - {address}

@@ -102,9 +102,12 @@ def test_a_table_of_models_has_a_figure_and_a_tie_is_a_tie(page: Client, user: U
     shown = page_of(page, experiment)
     assert "as fast as #4" in shown
     assert "0 % ahead" not in shown
+    assert re.search(r"Fastest: #3 (?:[^,]{4,40}, ){3}…\s?, 163", shown), "the box names the first settings"
     figure = json.loads(page.get(f"{experiment.get_absolute_url()}figures/throughput.json").content)["figure"]
     assert [list(trace["x"]) for trace in figure["data"]] == [[32, 64, 128, 256]]
-    assert "as fast as run 4" in page_of(page, experiment, "answer/")
+    answer = page_of(page, experiment, "answer/")
+    assert "as fast as run 4" in answer
+    assert "GPUs or processes TFLOP/s per GPU #1" in answer, "the table shows the speed that the sentence names"
 
 
 @pytest.mark.django_db

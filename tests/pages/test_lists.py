@@ -139,3 +139,15 @@ def test_the_policy_of_pages_allows_nothing_inline(page: Client, four_runs: list
 
 def test_every_column_of_the_list_of_runs_has_a_cell() -> None:
     assert set(CELLS) == {column.name for column in RUN_COLUMNS}
+
+
+@pytest.mark.parametrize(
+    "address", [LIST, RUNS, "/experiments/pipeline-schedules/", "/experiments/pipeline-schedules/answer/"]
+)
+def test_on_a_phone_the_measured_number_stands_beside_the_name(
+    page: Client, four_runs: list[Run], address: str
+) -> None:
+    html = page.get(address).content.decode()
+    numbers = re.findall(r'class="narrow-number"[^>]*>(?:<[^>]+>)*([^<]*)<', html)
+    assert numbers
+    assert all(re.match(r"[\d.,]+\s?\S", number) for number in numbers), numbers

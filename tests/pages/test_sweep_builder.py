@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,26 @@ def test_launch_starts_what_stands_in_the_form(page: Client, make_config: Callab
     again = page.get(url).content.decode()
     assert 'value="1, 2"' in again
     assert "Changes since v" in again
+
+
+def test_the_difference_to_the_last_version_stands_beside_the_form(page: Client, make_config: Any) -> None:
+    old = make_config(sweep={"train.micro_batch_size": [1, 2]})
+    url = reverse("sweep-edit", args=[old.experiment.slug])
+
+    def differences(html: str) -> list[list[str]]:
+        part = html[html.index('id="differences"') :].partition("</section>")[0]
+        rows = re.findall(r"<tr><th scope=\"row\">(.*?)</th><td>(.*?)</td><td>(.*?)</td></tr>", part)
+        return [[re.sub("<[^>]+>", "", cell) for cell in row] for row in rows]
+
+    opened = page.get(url).content.decode()
+    assert "Changes since v1" in opened
+    assert "No changes." in opened
+    axes = {"train.micro_batch_size": "1, 2, 4"}
+    changed = page.post(url, form(axes, train__iterations="7", seen=str(old.pk))).content.decode()
+    assert ["train.iterations", str(old.data["train"]["iterations"]), "7"] in differences(changed)
+    assert ["sweep.train.micro_batch_size", "[1, 2]", "[1, 2, 4]"] in differences(changed)
+    assert not Config.objects.exclude(pk=old.pk).exists()
+    assert "First version" in page.get(NEW).content.decode()
 
 
 def test_all_mistakes_are_shown_at_once_as_they_were_typed(page: Client) -> None:

@@ -46,6 +46,9 @@ def test_traces_of_two_ranks_name_the_late_one(page: Client, four_runs: list[Run
     shown = page.get(f"{run.get_absolute_url()}traces/")
     assert shown.context["tables"].skews[0][:2] == ["1", "4"]
     assert "ncclDevKernel_AllReduce" in text(shown)
+    assert [row[0] for row in shown.context["tables"].nodes] == ["node-1", "node-0"]
+    assert {row[3] for row in shown.context["tables"].periods} == {"1"}
+    assert "By node" in text(shown)
     answer = json.loads(page.get(f"{run.get_absolute_url()}traces/figure.json").content)
     waiting = next(item for item in answer["figure"]["data"] if item["name"] == "waiting for other ranks")
     assert waiting["x"] == pytest.approx([0.4, 0.0], abs=1e-6)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from parlab.planner import Job, Model, cluster, predict_job
-from parlab.planner.answer import other_schedules
+from parlab.planner.answer import other_schedules, sizing
 from parlab.planner.budget import budget
-from parlab.planner.cluster import with_gpus
+from parlab.planner.cluster import device, with_gpus
 from parlab.planner.layouts import search
 from parlab.planner.questions import (
     fewest_nodes,
@@ -19,6 +19,7 @@ from parlab.planner.questions import (
     trade_off,
     verdict,
 )
+from parlab.planner.request import PlanRequest
 from parlab.planner.sc21 import compared
 
 GPT3 = Model(96, 12_288, 96, 2048, 51_200)
@@ -84,6 +85,19 @@ def test_more_nodes_take_fewer_days_and_the_verdict_names_a_sufficient_number() 
 
 def test_compared_numbers_of_nodes_include_the_fewest_and_the_requested_one() -> None:
     assert node_counts(48, 5) == [5, 8, 16, 32, 48, 64, 128, 256]
+
+
+def test_the_fewest_nodes_that_can_train_divide_the_global_batch() -> None:
+    # The memory of 5 nodes suffices for GPT-3 175B, but no layout of 40 GPUs divides a batch of 1,536.
+    request = PlanRequest(nodes=12)
+    sized = sizing(request, device(request.gpu))
+    counts = {size.nodes: size.budget for size in sized.sizes}
+    assert sized.fewest is not None
+    assert sized.fewest_training is not None
+    assert counts[sized.fewest] is None
+    assert sized.fewest < sized.fewest_training <= 8
+    assert counts[sized.fewest_training] is not None
+    assert list(counts) == sorted(counts)
 
 
 def test_a_budget_counts_days_gpu_hours_and_cost() -> None:

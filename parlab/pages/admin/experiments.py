@@ -1,15 +1,18 @@
 """The admin of experiments."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from parlab.ingest import deletion
 from parlab.lab import services
 from parlab.lab.models import Config, Experiment, Finding, Run, Snapshot, Source
 
@@ -98,7 +101,17 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
         for experiment in queryset:
-            services.experiment_delete(experiment=experiment)
+            deletion.experiment_delete(experiment=experiment)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        # The admin deletes in one transaction, in which others would wait for millions of points.
+        experiment = self.get_object(request, unquote(object_id)) if request.POST else None
+        if experiment is not None and self.has_delete_permission(request, experiment):
+            with suppress(ValueError):  # the page says which run is active
+                deletion.experiment_empty(experiment=experiment)
+        return super().delete_view(request, object_id, extra_context)
 
     def save_model(self, request: HttpRequest, obj: Experiment, form: Any, change: bool) -> None:
         if change:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, MINUS, Unit, field_title, field_value, significant, unit_for
+from parlab.charts.fields import field_heading
+from parlab.charts.format import DASH, MINUS, Unit, field_value, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
 from parlab.charts.repeats import count_of, percent, pooled, values_of, with_deviation
@@ -25,6 +26,20 @@ class Difference(NamedTuple):
     title: str
     section: str
     values: list[str]
+
+    @property
+    def is_of_one_run(self) -> bool:
+        """Whether only one run states the field, so that there is nothing to compare."""
+        return sum(value != DASH for value in self.values) == 1
+
+    @property
+    def only(self) -> tuple[int, str]:
+        """The place of the first run that states the field, from 0, and its value."""
+        return next((place, value) for place, value in enumerate(self.values) if value != DASH)
+
+
+_MANY_SINGLE = 8
+"""More fields that only one run states are folded."""
 
 
 class ResultCell(NamedTuple):
@@ -61,6 +76,20 @@ class Comparison(NamedTuple):
     points: list[RunPoint]
 
     @property
+    def compared(self) -> list[Difference]:
+        """The differences of the table; many fields that only one run states are not among them."""
+        folded = {difference.field for difference, _, _ in self.of_one_run}
+        return [difference for difference in self.differences if difference.field not in folded]
+
+    @property
+    def of_one_run(self) -> list[tuple[Difference, int, str]]:
+        """Fields that only one run states, with its number and the value, where they are many; else nothing."""
+        single = [difference for difference in self.differences if difference.is_of_one_run]
+        if len(single) <= _MANY_SINGLE:
+            return []
+        return [(difference, self.runs[difference.only[0]].number, difference.only[1]) for difference in single]
+
+    @property
     def has_noise(self) -> bool:
         """Whether a difference is smaller than the noise."""
         return any(cell.is_noise for result in self.results for cell in result.cells)
@@ -78,7 +107,7 @@ def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
         values = [field_value(setting[name]) if name in setting else DASH for setting in settings]
         if len(set(values)) > 1:
             section, _, _last = name.rpartition(".")
-            differences.append(Difference(name, field_title(name), section, values))
+            differences.append(Difference(name, field_heading(name), section, values))
         else:
             same.append((name, values[0]))
     varied = [difference.field for difference in differences]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlab.charts.fields import field_heading
 from parlab.charts.format import (
     DASH,
     DIGITS,
     Unit,
     exact_quantity,
-    field_title,
     field_value,
     for_column,
     in_column,
@@ -131,7 +131,7 @@ def run_table(
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
     has_repeats = any(run.repeat > 1 for run in runs)
     return RunTable(
-        [*(field_title(axis) for axis in axes), *(["Repeat"] * has_repeats)],
+        [*(field_heading(axis) for axis in axes), *(["Repeat"] * has_repeats)],
         columns,
         [
             TableRow(

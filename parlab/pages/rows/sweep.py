@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, Unit, exact_quantity, field_title, field_value, for_column, in_column, unit_for
+from parlab.charts.fields import field_heading, value_label
+from parlab.charts.format import DASH, Unit, exact_quantity, field_value, for_column, in_column, unit_for
 from parlab.charts.points import MAX_LISTED, in_order, shared_marks
 from parlab.charts.repeats import APPROXIMATELY, percent, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
@@ -89,7 +90,7 @@ def sweep_tables(
         axis: in_order(entry.values[axis] for entry in entries) for axis in (entries[0].values if entries else [])
     }
     varied = [axis for axis in values if len(values[axis]) > 1]
-    fixed = [f"{field_title(axis).lower()} {field_value(values[axis][0])}" for axis in values if axis not in varied]
+    fixed = [value_label(axis, values[axis][0]) for axis in values if axis not in varied]
     repeat_noise = _noise(entries, metric)
     unit = _unit(entries, metric)
     scale = _Scale(metric, unit, repeat_noise)
@@ -158,8 +159,8 @@ def _tables(entries: Sequence[SweepEntry], layout: _Layout, scale: _Scale) -> li
         group = dict(zip(layout.groups, combination, strict=True))
         members = [entry for entry in entries if all(entry.values[axis] == value for axis, value in group.items())]
         if members:
-            title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in group.items())
-            tables.append(_sweep_table(title, members, layout, scale))
+            title = ", ".join(value_label(axis, value) for axis, value in group.items())
+            tables.append(_sweep_table(title[:1].upper() + title[1:], members, layout, scale))
     cells = sum(len(row) for table in tables for _, row in table.rows)
     return tables if cells <= _SPARSE * len(entries) else []
 
@@ -175,7 +176,7 @@ def _sweep_table(title: str, members: Sequence[SweepEntry], layout: _Layout, sca
         if any(row):
             rows.append((field_value(row_value), _cells(row, scale)))
     columns = [field_value(value) for value in column_values]
-    return SweepTable(title, field_title(layout.row), field_title(layout.column), columns, rows)
+    return SweepTable(title, field_heading(layout.row), field_heading(layout.column), columns, rows)
 
 
 def _cells(places: Sequence[Sequence[SweepEntry]], scale: _Scale) -> list[Cell]:

@@ -9,7 +9,7 @@ from parlab.charts.format import DASH, quantity, significant
 from parlab.charts.traces import RankBar
 from parlab.lab.models import Run
 from parlab.traces.collectives import Meeting
-from parlab.traces.stored import Analysis, contradictions
+from parlab.traces.stored import Analysis, contradictions, node_lateness
 
 MAX_ROWS = 30
 
@@ -22,6 +22,8 @@ class TraceTables(NamedTuple):
     classes: list[list[str]]
     collectives: list[list[str]]
     skews: list[list[str]]
+    nodes: list[list[str]]
+    periods: list[list[str]]
     path: list[list[str]]
     offsets: str
     kernel_rank: int
@@ -82,6 +84,15 @@ def trace_tables(analyses: Mapping[int, Analysis], met: Meeting) -> TraceTables:
             [str(row.rank), str(row.late), quantity(row.late_by_s, "s"), quantity(row.waits_s, "s"),
              f"{significant(100 * met.path_share.get(row.rank, 0.0))} %"]
             for row in sorted(met.ranks, key=lambda row: -row.late_by_s)[:MAX_ROWS]
+        ],
+        [
+            [row.node, str(row.ranks), str(row.late), quantity(row.late_by_s, "s"), f"{significant(100 * row.share)} %"]
+            for row in node_lateness(analyses, met)[:MAX_ROWS]
+        ],
+        [
+            [quantity(row.begin_s, "s"), quantity(row.end_s - row.begin_s, "s"), str(row.collectives), str(row.rank),
+             str(row.late), quantity(row.late_by_s, "s")]
+            for row in met.periods
         ],
         [
             [str(part.rank), quantity(part.begin_s, "s"), quantity(part.end_s - part.begin_s, "s"), part.until]

@@ -27,8 +27,10 @@ def advice_context(run: Run, *, is_new: bool = False) -> dict[str, Any]:
     advised = run_advice(run)
     advice = without_measured(run, advised.advice) if is_new else advised.advice
     trials = tried_advice(run)
+    rows = advice_rows(run, advice, advice_records(all_trials()))
     return {
-        "advice": advice_rows(run, advice, advice_records(all_trials())),
+        "advice": rows,
+        "advice_can_try": any(row.can_try for row in rows),
         "advice_reason": advised.reason,
         "trials": trial_rows(trials),
         "trials_are_live": any(not RunState(trial.changed_run.state).is_final for trial in trials),

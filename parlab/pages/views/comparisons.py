@@ -19,6 +19,7 @@ from parlab.charts.parallel import Brush, brush_of
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.models import Run
+from parlab.pages.chosen_ranks import ranks_in
 from parlab.pages.compared_curves import curves_drawing, run_name
 from parlab.pages.rows import comparisons
 from parlab.pages.windows import WHOLE, Window, window_of
@@ -76,7 +77,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         "max_runs": MAX_RUNS,
         "curves": [(name, curve.title) for name, curve in CURVES.items()],
         "chosen_curves": _kinds(request),
-        "has_all_ranks": _has_all_ranks(request),
+        "chosen_ranks": ranks_in(request.GET.get("ranks", "")).text,
         "over": _over(request),
         "overs": [(name, name) for name in charts.OVER],
         "is_log": _is_log(request),
@@ -155,10 +156,6 @@ def _selected_runs(comparison: comparisons.Comparison, brushes: list[Brush]) -> 
     return [run for group, is_selected in zip(comparison.groups, chosen, strict=True) if is_selected for run in group]
 
 
-def _has_all_ranks(request: HttpRequest) -> bool:
-    return request.GET.get("ranks") == "all"
-
-
 def _kinds(request: HttpRequest) -> list[str]:
     """Return the chosen curves in the order of CURVES, by default the first."""
     chosen = request.GET.getlist("curve")
@@ -193,6 +190,6 @@ def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
         over=_over(request),
         is_log=_is_log(request),
         is_pooled=_is_pooled(request),
-        has_all_ranks=_has_all_ranks(request),
+        chosen_ranks=ranks_in(request.GET.get("ranks", "")),
         places=places,
     )

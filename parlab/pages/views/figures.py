@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
@@ -19,6 +19,7 @@ from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
 from parlab.pages import engine_reads, experiment_figures, rank_reads, run_curves, telemetry
 from parlab.pages.choices import figure_options
+from parlab.pages.chosen_ranks import ChosenRanks, ranks_in
 from parlab.pages.windows import WHOLE, Window, window_of
 from parlab.publishing.resolve import SERIES
 
@@ -54,9 +55,20 @@ def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
 RANKS = "ranks"
 """The heat map of a run; the address names its measure and node: `?phase=waiting&ranks_of=1`."""
 
-RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
+
+class CurveFigure(Protocol):
+    """Draws chosen ranks of a run."""
+
+    def __call__(self, run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = ..., /) -> Drawing: ...
+
+
+CURVES: Mapping[str, CurveFigure] = {
     "step-time": run_curves.step_time,
     "memory": run_curves.memory,
+}
+"""The figures of a run that draw chosen ranks."""
+RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
+    **CURVES,
     "bandwidth": _bandwidth,
     "capacity": _capacity,
     "devices": _devices,
@@ -72,8 +84,11 @@ def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window
     attempt = find_attempt(request, run)
     if attempt is None:
         return theme.nothing("No curves: the published figures do not include any.")
+    chosen = ranks_in(request.GET.get("ranks", ""))
     if name == SERIES:
-        return run_curves.series(attempt, window, request.GET.getlist("series"))
+        return run_curves.series(attempt, window, request.GET.getlist("series"), chosen)
+    if name in CURVES:
+        return CURVES[name](run, attempt, window, chosen)
     if name == RANKS:
         return rank_reads.drawing(run, attempt, window, request.GET)
     return RUN_FIGURES[name](run, attempt, window)

@@ -9,14 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from parlab.advice.goodput import Goodput, intervals
+from parlab.advice.goodput import GPU_FAILURE_S, Goodput, intervals
 from parlab.charts.format import duration, quantity, significant
 from parlab.ingest.goodput import Energy, run_goodput
 
 from .addressed import find_run
 
-FAILURE_HOURS = 50_000.0
-"""Of one GPU: 419 unexpected interruptions in 54 days of 16,384 GPUs (Llama 3, arXiv:2407.21783)."""
+FAILURE_HOURS = GPU_FAILURE_S / 3600
 CHECKPOINT_S = 60.0
 KWH_PRICE = 0.1
 """Of electricity, in any currency."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -13,16 +14,19 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from parlab.charts.theme import MAX_RANKS
 from parlab.fleet import services as fleet
 from parlab.fleet.differences import node_differences
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages import engine_reads, run_curves, telemetry, timeline_reads
+from parlab.pages.chosen_ranks import AUTOMATIC, ChosenRanks, ranks_in
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.links import link_rows
 from parlab.pages.rows.runs import run_row
 from parlab.pages.rows.slurm import slurm_job
 from parlab.series import store
+from parlab.series.store import SeriesInfo
 from runners.config import digest
 
 from .addressed import find_attempt, find_run
@@ -45,7 +49,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "engine_seen": _engine_seen(run, attempt),
         "rows": finding_rows(context["findings"]),
         "next": run.get_absolute_url(),
-        **_curves(request, run, attempt, metrics),
+        **_curves(request, run, attempt, series),
         "has_waterfall": selectors.has_waterfall(run),
         "marks": selectors.run_marks([run.pk]).get(run.pk, selectors.RunMarks()),
         **ranks_context(request.GET, run, attempt, series),
@@ -68,9 +72,12 @@ def _configuration(run: Run) -> dict[str, Any]:
     return {"sections": sections, "unused": unused, "unused_count": sum(len(section.fields) for section in unused)}
 
 
-def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, metrics: set[str]) -> dict[str, Any]:
+def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequence[SeriesInfo]) -> dict[str, Any]:
     """Return the curves that a run has, or will have while it is active."""
     has_steps = engine_reads.has_steps(run)
+    metrics = {info.metric for info in infos}
+    last_rank = max((info.rank for info in infos), default=0)
+    ranks = ranks_in(request.GET.get("ranks", "")) if last_rank >= MAX_RANKS else AUTOMATIC
     awaited = attempt is not None and not run.is_final
     names = run_curves.series_names(metrics) if has_steps else []
     names = names or (["loss"] if awaited and has_steps else [])
@@ -82,8 +89,16 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, metrics: se
         "most_series": run_curves.MAX_SERIES,
         "shown_series": chosen,
         "shown_title": ", ".join(run_curves.series_title(name) for name in chosen),
-        "series_query": urlencode([("series", name) for name in chosen], safe="/"),
+        "series_query": urlencode([*(("series", name) for name in chosen), *_rank_query(ranks)], safe="/"),
+        "has_rank_choice": last_rank >= MAX_RANKS,
+        "last_rank": last_rank,
+        "chosen_ranks": ranks.text,
+        "curve_query": urlencode(_rank_query(ranks)),
     }
+
+
+def _rank_query(ranks: ChosenRanks) -> list[tuple[str, str]]:
+    return [("ranks", ranks.text)] if ranks.text else []
 
 
 @require_GET

@@ -20,6 +20,7 @@ from parlab.watch import bisecting, selectors, services
 from parlab.watch.cron import preview
 from parlab.watch.detecting import sentence_of
 from parlab.watch.locks import MAX_CHARACTERS
+from parlab.watch.measures import measure_of
 from parlab.watch.models import Alert, Bisect, Order, Series, Watch
 
 from .figures import csv_response, json_response
@@ -222,6 +223,7 @@ def _bisect_context(row: Alert) -> dict[str, Any]:
     context: dict[str, Any] = {"bisect": search, "may_search_locks": bisecting.may_search_locks(row)}
     try:
         if search is not None:
+            context["bisect_measure"] = measure_of(search.measure)
             context["steps"] = bisecting.steps_of(search)
         else:
             context["cost"] = bisecting.bisect_cost(row)
@@ -245,15 +247,17 @@ def _alert_context(row: Alert) -> dict[str, Any]:
         "parts": selectors.parts_of(row),
         "between": between,
         "changes": waterfall_changes(row),
-        "node": row.watch.node if row.watch.node and not row.watch.peer_id else _node(row.node),
+        "nodes": _nodes(row),
         "followers": row.followers.select_related("watch"),
         **_bisect_context(row),
     }
 
 
-def _node(name: str) -> Node | None:
-    """Return the node that an alert names; other hardware under its name has a number."""
-    return Node.objects.filter(name=name.partition(" (hardware ")[0]).first() if name else None
+def _nodes(row: Alert) -> list[Node]:
+    """Return the nodes that an alert is about: that of a health watch, both ends of a link, or the one it names."""
+    own = [node for node in (row.watch.node, row.watch.peer) if node is not None]
+    # Other hardware under the name of a node has a number.
+    return own or list(Node.objects.filter(name=row.node.partition(" (hardware ")[0]))
 
 
 @require_POST
