@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from runners.guard import guarded
+from runners.guard import guarded, read
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
@@ -99,6 +100,7 @@ class Broker:
         self._keys = keys
         self._number = 0
         self._number_lock = threading.Lock()
+        self._redis_ahead_s: float | None = None
         self.refusals = Refusals(log)
         # Without fixups Celery does not look for Django, which a node need not have.
         self.app = Celery("parlab-node", broker=url, set_as_current=False, fixups=[])
@@ -137,7 +139,7 @@ class Broker:
         """Send a batch to the server, or raise BrokerAway."""
         queue = BACKLOG_QUEUE if is_backlog else INGEST_QUEUE
         # It may wait for the server for hours; its position in the spool is its order.
-        self._send(APPLY_BATCH_TASK, self._sealed("batch", wire, lifetime_s=None), queue)
+        self._send(APPLY_BATCH_TASK, self._sealed("batch", wire, self._redis_time(), lifetime_s=None), queue)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Send a heartbeat, or raise BrokerAway."""
@@ -167,9 +169,18 @@ class Broker:
         """Return the messages in the node's queue that were refused, for the next heartbeat."""
         return self.refusals.take(MAX_SENT_REFUSALS)
 
-    def has_unread_batches(self, *, is_backlog: bool = False) -> bool:
-        """Return whether batches wait for the server, or raise BrokerAway."""
-        return self._length(BACKLOG_QUEUE if is_backlog else INGEST_QUEUE) > 0
+    def queue_age_s(self, *, is_backlog: bool = False) -> float:
+        """Return the age of the oldest batch that waits for the server (s), 0 without one, or raise BrokerAway."""
+        queue = BACKLOG_QUEUE if is_backlog else INGEST_QUEUE
+        oldest = self._ask(lambda client: client.lindex(queue, -1))
+        if oldest is None:
+            return 0.0
+        try:
+            envelope = read(oldest, queue, _no_check).arguments[0]
+            number = float(json.loads(envelope["payload"])["number"])
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            return 0.0  # the server refuses it
+        return self.server_time() - number / 1e6
 
     def backlog_room(self) -> int:
         """Return how many batches the backlog may take now, or raise BrokerAway; the rest stays in the spools."""
@@ -223,7 +234,10 @@ class Broker:
     def _sealed(
         self, purpose: str, content: dict[str, Any], at: float | None = None, *, lifetime_s: float | None = LIFETIME_S
     ) -> dict[str, Any]:
-        """Return the envelope of a message to the server; their numbers rise, also when the node's clock jumps."""
+        """Return the envelope of a message to the server.
+
+        Its number is the time of Redis (microseconds); numbers rise, also when a clock jumps.
+        """
         if self._keys is None:
             raise RuntimeError(f"node {self._node} has no keys to sign a {purpose}")
         with self._number_lock:
@@ -243,7 +257,15 @@ class Broker:
     def server_time(self) -> float:
         """Return the Unix time of the server's Redis, or raise BrokerAway."""
         seconds, microseconds = self._ask(lambda client: client.time())
-        return float(seconds) + float(microseconds) / 1e6
+        now = float(seconds) + float(microseconds) / 1e6
+        self._redis_ahead_s = now - time.monotonic()
+        return now
+
+    def _redis_time(self) -> float:
+        """Return the time of Redis as of when it was last asked, which a daemon does with each heartbeat."""
+        if self._redis_ahead_s is None:
+            return self.server_time()
+        return self._redis_ahead_s + time.monotonic()
 
     def _length(self, queue: str) -> int:
         return int(self._ask(lambda client: client.llen(queue)))
@@ -265,6 +287,10 @@ def _problem(_: str, task: str, arguments: list[Any], named: dict[str, Any]) -> 
         return "not an order for nodes"
     if len(arguments) not in _ARGUMENTS[task] or named:
         return "wrong arguments of an order"
+    return ""
+
+
+def _no_check(*_: Any) -> str:
     return ""
 
 

@@ -77,7 +77,7 @@ class Daemon:
             state,
             settings.node,
             send=self._broker.send_batch,
-            is_crowded=self._broker.has_unread_batches,
+            queue_age_s=self._broker.queue_age_s,
             backlog_room=self._broker.backlog_room,
         )
         self._stop = threading.Event()

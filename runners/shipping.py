@@ -22,8 +22,8 @@ HINT_S = 1.0
 """If the server asks for a batch that was sent longer ago than this, the batch did not arrive."""
 RESEND_S = 4.0
 RESEND_MAX_S = 60.0
-CROWDED_RESEND_S = 600.0
-"""Seconds between resends while the server's queue is not empty: the first copy probably waits in it."""
+QUEUE_SLACK_S = 1.0
+"""Uncertainty of the age of messages in the server's queue: how far the clocks of nodes and of Redis drift apart."""
 BROKER_RETRY_S = 0.5
 BROKER_RETRY_MAX_S = 5.0
 POLL_S = 0.1
@@ -58,7 +58,7 @@ class Shipment:
         self._position = self._acknowledged
         self._sent: deque[Sent] = deque()
         self._unanswered = 0
-        self._progress_at = 0.0
+        self._progress_at = self._queued_at = 0.0
         self._waiting_since: float | None = None
         self._seen_tail = self._searched_tail = -1
         self._end: int | None = None
@@ -76,9 +76,12 @@ class Shipment:
         """Whether the server has stored everything that was written so far."""
         return spool.tail(self.run.spool) == self._acknowledged
 
-    def next_batch(self, now: float, *, is_crowded: Callable[..., bool]) -> Batch | None:
-        """Return the batch to send now; None if there is nothing to send, or too much is unacknowledged."""
-        self._expire(now, is_crowded)
+    def next_batch(self, now: float, *, queue_age_s: Callable[..., float]) -> Batch | None:
+        """Return the batch to send now; None if there is nothing to send, or too much is unacknowledged.
+
+        `queue_age_s(is_backlog=)` returns the age of the oldest unread message of the server's queue (s).
+        """
+        self._expire(now, queue_age_s)
         if len(self._sent) >= (1 if self._unanswered else WINDOW):
             return None
         tail = spool.tail(self.run.spool)
@@ -168,18 +171,20 @@ class Shipment:
             self._searched_tail = tail
         return self._end
 
-    def _expire(self, now: float, is_crowded: Callable[..., bool]) -> None:
+    def _expire(self, now: float, queue_age_s: Callable[..., float]) -> None:
         if not self._sent:
             return
-        waited = now - max(self._sent[0].at, self._progress_at)
+        oldest = self._sent[0]
+        waited = now - max(oldest.at, self._progress_at, self._queued_at)
         if waited < min(RESEND_S * 2**self._unanswered, RESEND_MAX_S):
             return
-        if waited < CROWDED_RESEND_S and is_crowded(is_backlog=self._sent[0].is_backlog):
+        # Queues are read in order: the first copy still waits if something as old does. Once it is read, the server
+        # gets the usual time to answer.
+        if queue_age_s(is_backlog=oldest.is_backlog) > now - oldest.at - QUEUE_SLACK_S:
+            self._queued_at = now
             return
         self._unanswered += 1
-        log.warning(
-            "%s: no answer to the batch at %d for %.0f s; sending again", self.run, self._sent[0].sequence, waited
-        )
+        log.warning("%s: no answer to the batch at %d for %.0f s; sending again", self.run, oldest.sequence, waited)
         self._go_to(self._acknowledged)
 
     def _go_to(self, position: int) -> None:
@@ -198,18 +203,19 @@ class Shipper:
         node: str,
         *,
         send: Callable[..., None],
-        is_crowded: Callable[..., bool],
+        queue_age_s: Callable[..., float],
         backlog_room: Callable[[], int],
     ) -> None:
         """The functions may raise BrokerAway.
 
-        `send(batch, is_backlog=)` sends a batch, `is_crowded(is_backlog=)` returns whether the server's queue has any,
-        `backlog_room()` how many batches may be added to the backlog.
+        `send(batch, is_backlog=)` sends a batch, `queue_age_s(is_backlog=)` returns the age of the oldest unread
+        message of the server's queue (s), 0 if it is empty, and `backlog_room()` how many batches may be added to the
+        backlog.
         """
         self._state = state
         self._node = node
         self._send = send
-        self._is_crowded = is_crowded
+        self._queue_age_s = queue_age_s
         self._backlog_room = backlog_room
         self._room: int | None = None
         self._turns = 0
@@ -284,7 +290,7 @@ class Shipper:
             return
         shipment.mend()
         while not shipment.is_behind or self._has_room():
-            batch = shipment.next_batch(now, is_crowded=self._is_crowded)
+            batch = shipment.next_batch(now, queue_age_s=self._queue_age_s)
             if batch is None or (shipment.is_behind and not self._has_room()):
                 return
             self._send(batch.to_wire(), is_backlog=shipment.is_behind)

@@ -60,7 +60,7 @@ class NodeShipper:
             self._take_answer(now)
             self._answered_at = now
         while not self._run.is_rejected and not (self._shipment.is_behind and not self._broker.backlog_room()):
-            batch = self._shipment.next_batch(now, is_crowded=self._broker.has_unread_batches)
+            batch = self._shipment.next_batch(now, queue_age_s=self._broker.queue_age_s)
             if batch is None:
                 break
             self._broker.send_batch(batch.to_wire(), is_backlog=self._shipment.is_behind)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from runners import spool
-from runners.protocol import Batch, Report
+from runners.broker import Broker
+from runners.keys import NodeKeys
+from runners.protocol import INGEST_QUEUE, Batch, Report
 from runners.rundir import RunDir, StateDir
-from runners.shipping import CROWDED_RESEND_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Shipment, Shipper
+from runners.shipping import GATHER_S, RESEND_S, WINDOW, BrokerAway, Shipment, Shipper
 from runners.spool import SpoolWriter
 from tests.patience import PATIENCE_S
 
@@ -27,7 +30,8 @@ class Network:
         self.state = StateDir(path)
         self.sent: list[Batch] = []
         self.is_away = False
-        self.is_crowded = False
+        self.oldest_at: float | None = None
+        """When the oldest message in the server's queue was sent; None: the queue is empty."""
         self.now = 1000.0
         self.backlog: list[Batch] = []
         self.backlog_limit = 1_000
@@ -35,7 +39,7 @@ class Network:
             self.state,
             "n1",
             send=self._send,
-            is_crowded=lambda **_: self.is_crowded,
+            queue_age_s=lambda **_: 0.0 if self.oldest_at is None else self.now - self.oldest_at,
             backlog_room=lambda: max(0, self.backlog_limit - len(self.backlog)),
         )
 
@@ -121,9 +125,27 @@ def test_nothing_is_sent_again_while_the_first_copy_waits_in_the_servers_queue(n
     fill(writer, 1)
     network.turn()
     assert len(network.turn(1)) == 1
-    network.is_crowded = True
-    assert network.turn(CROWDED_RESEND_S / 2) == []
-    assert len(network.turn(CROWDED_RESEND_S) + network.turn(1)) == 1
+    network.oldest_at = network.now - 30
+    for _ in range(200):
+        assert network.turn(RESEND_S) == []
+
+
+def test_a_batch_that_left_the_queue_unanswered_is_sent_again_however_many_others_wait(network: Network) -> None:
+    """Redis lost it, or the worker that took it was killed, while hundreds of nodes fill the queue."""
+    _, writer = network.make_run()
+    fill(writer, 1)
+    network.turn()
+    first = network.turn(1)
+    sent_at, network.oldest_at = network.now, network.now - 30
+    assert network.turn(RESEND_S * 3) == []
+    network.oldest_at = sent_at + 10  # all that is left was sent after it
+    again: list[tuple[int, int]] = []
+    waited = 0.0
+    while not again and waited < 2 * RESEND_S:
+        again = network.turn(0.5)
+        waited += 0.5
+    assert again == first
+    assert waited > RESEND_S / 2  # the worker that has just taken it gets time to answer
 
 
 def test_an_answer_beyond_what_was_sent_is_where_it_goes_on(network: Network) -> None:
@@ -347,3 +369,23 @@ def test_every_run_of_a_crowded_node_gets_its_share_of_the_backlog(network: Netw
         network.turn()
         network.backlog.clear()
     assert {batch.run for batch in network.sent} == {1, 2, 3, 4}
+
+
+def test_the_age_of_a_queue_is_that_of_the_message_that_is_read_next(tmp_path: Path, redis_url: str) -> None:
+    first, second = (Broker(redis_url, name, NodeKeys(tmp_path / name, name, b"shared")) for name in ("gpu1", "gpu2"))
+    wire = Batch(run=1, attempt=1, node="gpu1", sequence=0, next_sequence=1).to_wire()
+    assert second.queue_age_s() == 0.0
+    began = first.server_time()
+    first.send_batch(wire)
+    between = first.server_time()
+    second.send_batch(wire)
+    second.send_batch(wire, is_backlog=True)
+    low, age, high = first.server_time() - between, second.queue_age_s(), first.server_time() - began
+    assert low <= age <= high
+    with redis.Redis.from_url(redis_url) as client:
+        client.rpop(INGEST_QUEUE)  # the server has read the first one
+        assert second.queue_age_s() <= first.server_time() - between
+        assert second.queue_age_s(is_backlog=True) > 0
+        for nonsense in (b"", b"not JSON", b"[]", b'{"body": 5}'):
+            client.rpush(INGEST_QUEUE, nonsense)
+            assert second.queue_age_s() == 0.0

@@ -101,7 +101,7 @@ def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
     broker: Any = SimpleNamespace(
         send_batch=lambda wire, **_: stored.apply(wire),
         answer=lambda *_: f"{stored.committed} {stored.answers}",
-        has_unread_batches=lambda **_: False,
+        queue_age_s=lambda **_: 0.0,
         backlog_room=lambda: 1,
     )
     node, login = ship.NodeShipper(job_dir, broker, "login1"), Shipment(job_dir, "login1")
@@ -115,7 +115,7 @@ def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
             if number % 3 < 2:
                 node.turn(now)
             if number % 4:
-                while batch := login.next_batch(now, is_crowded=lambda **_: False):
+                while batch := login.next_batch(now, queue_age_s=lambda **_: 0.0):
                     stored.apply(batch.to_wire())
                     login.was_sent(batch, now)
                 login.was_stored(stored.committed, now)
@@ -131,7 +131,7 @@ def test_a_node_gives_shipping_up_when_redis_stays_away(job_dir: JobDir, monkeyp
         raise BrokerAway("connection refused")
 
     monkeypatch.setattr(ship, "GIVE_UP_S", 0.0)
-    broker: Any = SimpleNamespace(send_batch=away, answer=away, has_unread_batches=away, backlog_room=away)
+    broker: Any = SimpleNamespace(send_batch=away, answer=away, queue_age_s=away, backlog_room=away)
     job_dir.take_over_shipping("c1")
     assert job_dir.is_shipped_elsewhere
     reader, writer = os.pipe()
