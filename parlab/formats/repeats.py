@@ -157,7 +157,7 @@ class Repeats:
         if (
             layout is None
             or not _agrees(layout, line, rank, time, text, records)
-            or not all(_agrees(layout, line, rank, time, one, self._read(line, rank, time, one)) for one in earlier)
+            or not all(_agrees(layout, line, rank, time, old, self._read(line, rank, time, old)) for old in earlier)
         ):
             self._failures += 1
             self._seen[shape] = _Examples([], failures + 1)
