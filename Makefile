@@ -56,7 +56,7 @@ screenshots: $(VENV)/.browser
 	$(BIN)/python -m tests.browser.screenshots
 
 fuzz: $(VENV)/.dev
-	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_text
+	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_file
 
 faults: $(VENV)/.slurm
 	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED) --kinds "$(KINDS)" --database $(DATABASE)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 from collections.abc import Callable
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 Mutation = Callable[[random.Random, str], str]
 
@@ -86,3 +92,43 @@ def damaged(rng: random.Random, text: str) -> str:
     for _ in range(rng.randrange(1, 5)):
         text = rng.choice(MUTATIONS)(rng, text)[:8_000]
     return text
+
+
+_TAGS = ("train/loss", "eval/loss", "iteration-time/iteration-time", "Train/Samples/train_loss", "args/text_summary")
+_WEIRD = (float("nan"), float("inf"), -1e38, 1e-45, 0.0, -1.0)
+
+
+def _summary(rng: random.Random, text: str) -> Summary.Value:
+    """Return a scalar, a text or an array under a tag of a trainer or a piece of the text."""
+    begin = rng.randrange(len(text) + 1)
+    piece = text[begin : begin + rng.choice([5, 40, 600])].encode("utf-8", "replace").decode()
+    tag = rng.choice([*_TAGS, piece, f"{piece}/text_summary"])
+    number = rng.choice([*_WEIRD, rng.random(), float(rng.randrange(10**6))])
+    if rng.random() < 0.5:
+        return Summary.Value(tag=tag, simple_value=number)
+    content: object = rng.choice([piece.encode(), number, [number, 2.0], [piece.encode(), b"2"]])
+    plugin = SummaryMetadata.PluginData(plugin_name=rng.choice(["text", "scalars", "histograms", ""]))
+    metadata = SummaryMetadata(plugin_data=plugin)
+    return Summary.Value(tag=tag, tensor=make_tensor_proto(content), metadata=metadata)
+
+
+def damaged_event_file(rng: random.Random, text: str) -> bytes:
+    """Return an event file made of a text: with sound checksums around odd contents, or with damaged bytes."""
+    file = io.BytesIO()
+    writer = RecordWriter(file)
+    writer.write(Event(wall_time=1.7e9, file_version="brain.Event:2").SerializeToString())
+    for number in range(rng.randrange(1, 20)):
+        step = rng.choice([number, number, number, -1, 2**62])
+        when = rng.choice([1.7e9 + number, 1.7e9 + number, 1e300, -1.0, float("nan")])
+        summary = Summary(value=[_summary(rng, text) for _ in range(rng.randrange(3))])
+        content = bytearray(Event(wall_time=when, step=step, summary=summary).SerializeToString())
+        if rng.random() < 0.2:
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        writer.write(bytes(content))
+    data = bytearray(file.getvalue())
+    head = 60
+    if rng.random() < 0.3:
+        data[rng.randrange(head, len(data) + 1) :] = b""
+    for _ in range(rng.choice([0, 0, 3]) if len(data) > head else 0):
+        data[rng.randrange(head, len(data))] = rng.randrange(256)
+    return bytes(data)

@@ -1,6 +1,6 @@
 """Nothing that a file holds makes a reader raise, hang or grow: damaged texts, and texts made up.
 
-4,000 damaged texts by default; `make fuzz` tries 20,000.
+4,000 damaged files by default; `make fuzz` tries 20,000. Every reader, the learner and event files have their share.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import orjson
 import pytest
@@ -21,17 +23,19 @@ from hypothesis import strategies as st
 
 from parlab.formats import FORMATS, learnt, read_document
 from parlab.formats.documents import MAX_EXAMPLES
+from parlab.formats.files import read_file
 from parlab.formats.prose import figures
 from tests.formats.golden import HERE, cases
-from tests.formats.mutations import damaged
+from tests.formats.mutations import damaged, damaged_event_file
 from tests.formats.test_corpus import CORPUS
 
 CHUNKS = 20
 PER_CHUNK = int(os.environ.get("FUZZ_CASES", "4000")) // CHUNKS
 MADE_UP = 1_000
 WINDOW = 2_500
-# Share of the damaged texts from which a format is learnt.
-LEARNT = 0.25
+# Of these damaged texts, one each is read by a named reader (all in turn), learnt from, and an event file.
+NAMED, LEARNT, EVENTS = 3, 4, 16
+NAMES = sorted(FORMATS)
 # A text of some kilobytes takes milliseconds of a processor; only a pattern gone wrong takes this many seconds.
 SECONDS = 20.0
 
@@ -61,17 +65,57 @@ def check(text: str, format: str | None, *, keep: bool = True) -> None:
     assert seconds < SECONDS
 
 
+class Case(NamedTuple):
+    """What one damaged file is given to."""
+
+    seed: int
+    format: str | None
+    is_learnt: bool
+    is_event_file: bool
+
+
+def plan(chunk: int) -> list[Case]:
+    """Return the cases of a chunk."""
+    cases: list[Case] = []
+    for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
+        format = NAMES[seed // NAMED % len(NAMES)] if seed % NAMED == 0 else None
+        cases.append(Case(seed, format, seed % LEARNT == 1, seed % EVENTS == 2))
+    return cases
+
+
+def test_every_reader_the_learner_and_event_files_have_their_share() -> None:
+    every = [case for chunk in range(CHUNKS) for case in plan(chunk)]
+    tried = Counter(case.format for case in every if not case.is_event_file)
+    assert set(tried) == {None, *FORMATS}
+    assert min(tried.values()) >= len(every) // (2 * NAMED * len(FORMATS))
+    assert sum(case.is_learnt for case in every if not case.is_event_file) > len(every) // 8
+    assert sum(case.is_event_file for case in every) > len(every) // (2 * EVENTS)
+
+
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_no_reader_raises_or_hangs_on_a_damaged_text(chunk: int) -> None:
-    rng = random.Random(chunk)
-    names = sorted(FORMATS)
-    for _ in range(PER_CHUNK):
+def test_nothing_raises_or_hangs_on_a_damaged_file(chunk: int, tmp_path: Path) -> None:
+    for case in plan(chunk):
+        rng = random.Random(case.seed)
         sample = rng.choice(SAMPLES)
         begin = rng.randrange(max(1, len(sample) - WINDOW))
         text = damaged(rng, sample[begin : begin + WINDOW])
-        check(text, rng.choice([None, None, *names]), keep=rng.random() < 0.7)
-        if rng.random() < LEARNT:
+        if case.is_event_file:
+            check_event_file(tmp_path / "events.out.tfevents.1700000000.node.1.0", rng, text)
+            continue
+        check(text, case.format, keep=rng.random() < 0.7)
+        if case.is_learnt:
             learn(text)
+
+
+def check_event_file(path: Path, rng: random.Random, text: str) -> None:
+    """Read an event file whose tags, texts and numbers are pieces of a text, with or without further damage."""
+    path.write_bytes(damaged_event_file(rng, text))
+    begin = time.process_time()
+    document = read_file(path)
+    assert document.format == "tensorboard"
+    assert time.process_time() - begin < SECONDS
+    json.dumps(document.model_dump(), allow_nan=False)
+    assert len(document.unread.examples) <= MAX_EXAMPLES + 1
 
 
 def learn(text: str) -> None:
