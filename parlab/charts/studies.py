@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .format import quantity, significant
+from .format import SPACE, quantity, significant
 from .heatmap import SCALE, cell_axis, rectangles, shades
 from .points import in_order
 from .theme import Drawing, Table
@@ -191,9 +191,12 @@ class _Cell(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The measured value, OOM, the state of the run, or why the setting was not tried."""
+        """The measured value, OOM, the state of the run, or of an untried setting why, or its prediction."""
         if self.trial is None:
-            return "too big" if self.setting.fit == "does not fit" else "\N{MIDDLE DOT}"
+            if self.setting.fit == "does not fit":
+                return "too big"
+            predicted = self.setting.predicted
+            return f"\N{ALMOST EQUAL TO}{SPACE}{significant(predicted)}" if predicted else "not tried"
         if self.trial.value:
             return significant(self.trial.value)
         return "OOM" if self.trial.state == "oom" else self.trial.state
@@ -207,9 +210,14 @@ class _Cell(NamedTuple):
 
 
 def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Drawing:
-    """Draw the space: tuning space with accumulation (y) by micro batch (x), coloured where a value was measured."""
+    """Draw the space: tuning space with accumulation (y) by micro batch (x), coloured where a value was measured.
+
+    Untried settings have their prediction.
+    """
     if not settings:
         return theme.nothing("The space is empty.")
+    if not trials and not any(setting.predicted for setting in settings):
+        return theme.missing("Search space", _NO_TRIAL)
     by_key = {trial.key: trial for trial in trials}
     planned = {setting.key for setting in settings}
     everything = [*settings, *(_setting(trial) for trial in trials if trial.key not in planned)]
@@ -223,7 +231,7 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     drawing = go.Figure(
         layout=theme.layout(
             title="Search space",
-            subtitle=f"{unit} of the measured settings, dark is high; the other cells say why there is no value",
+            subtitle=f"{unit}: measured settings are coloured, dark is high; \N{ALMOST EQUAL TO} was only predicted",
             x="Micro batch size",
             y="Tuning space and accumulation",
             height=max(theme.HEIGHT, 120 + 28 * len(rows)),
@@ -243,6 +251,9 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
 def _space_caption(settings: Sequence[Setting], everything: Sequence[Setting], by_key: dict[str, Trial]) -> str:
     count = sum(setting.key in by_key for setting in settings)
     caption = f"{count} of {len(settings)} settings were launched."
+    if not by_key:
+        best = max((s for s in settings if s.fit != "does not fit"), key=lambda s: s.predicted or 0.0, default=None)
+        caption += f" The best prediction is that of {best.key}." if best and best.predicted else ""
     if len(everything) > len(settings):
         caption += f" {len(everything) - len(settings)} more were chosen between them."
     too_big = sum(setting.fit == "does not fit" for setting in settings)

@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, str]] = {
     },
     "runs": (
         "Table: runs",
-        '{{ table runs columns="Run=run, Point=label, Step=step_time_s ms .1, Throughput=samples_per_s" }}',
+        '{{ table runs columns="Run=run, Point=label, step_time_s, Throughput=samples_per_s samples/s" }}',
     ),
     "fastest": ("Number: shortest step", "{{ value step_time_s aggregate=min }}"),
     "throughput": ("Number: highest throughput", "{{ value samples_per_s aggregate=max }}"),

@@ -61,6 +61,11 @@ class ExperimentFigures(NamedTuple):
     selects: list[Select]
 
     @property
+    def has_data(self) -> bool:
+        """Whether any figure has something to show."""
+        return any(not card.missing for card in self.cards)
+
+    @property
     def next(self) -> FigureCard | None:
         """Return the figure that the page requests before its scripts run: the first that it does not contain."""
         return next((card for card in self.cards if not card.missing and not card.answer), None)

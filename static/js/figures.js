@@ -112,6 +112,8 @@
     if (text) frame.dataset.missing = text;
     else delete frame.dataset.missing;
     frame.hidden = Boolean(text);
+    const choices = document.querySelector("[data-figure-choices]");
+    if (choices && !text) choices.hidden = false; // there is something to choose for
     const titles = new Map(); // reason -> titles
     for (const { dataset } of frame.parentElement.querySelectorAll("[data-missing]")) {
       const [title, ...reason] = dataset.missing.split(": ");

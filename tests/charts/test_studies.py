@@ -18,6 +18,20 @@ def test_before_a_launch_has_ended_no_empty_axes_are_drawn() -> None:
     assert studies.progress([trial(1, 1, None, "running")], "samples/s").empty
 
 
+def test_a_space_without_trials_shows_the_predictions_or_says_what_it_needs() -> None:
+    predicted = [Setting(f"z0_gas1_tmbspg{size}", "z0", size, 1, 10.0 * size, "fits") for size in (1, 2)]
+    drawing = studies.space([*predicted, Setting("z0_gas1_tmbspg4", "z0", 4, 1, 40.0, "does not fit")], [], "samples/s")
+    assert drawing.figure is not None
+    assert [text.replace("\u202f", " ") for text in drawing.figure.data[-1].text] == [
+        "\u2248 10.0",
+        "\u2248 20.0",
+        "too big",
+    ]
+    assert "The best prediction is that of z0_gas1_tmbspg2." in drawing.caption
+    blank = [setting._replace(predicted=None) for setting in predicted]
+    assert studies.space(blank, [], "samples/s").empty == "Search space: no trial has been launched yet."
+
+
 def test_other_searches_of_the_space_are_lines_beside() -> None:
     others = [Course("study 2, random", [None, 5.0, 9.0, 9.0])]
     drawing = studies.progress([trial(1, 1, 8.0)], "samples/s", others)

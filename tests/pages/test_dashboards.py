@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from django.test import Client
@@ -10,6 +11,9 @@ from django.test import Client
 from parlab.lab.models import Experiment, Run
 from parlab.pages.dashboards import KINDS, Panel, new_panel, rearranged
 from parlab.pages.models import Dashboard
+
+from .conftest import finish
+from .test_experiments import text
 
 
 @pytest.fixture
@@ -34,6 +38,16 @@ def test_a_new_dashboard_shows_figures_tables_and_numbers(
     answer = json.loads(viewer.get(url).content)
     assert answer["figure"]["data"]
     assert viewer.get(f"{url}&format=csv").content.startswith(b"run")
+
+
+def test_a_table_of_runs_keeps_the_unit_and_the_digits_of_published_numbers(
+    page: Client, four_runs: list[Run], dashboard: Dashboard
+) -> None:
+    for run, step_time_s in zip(four_runs, (6.64, 6.54, 11.35, 8.4), strict=True):
+        finish(run.attempts.get(), step_time_s, origin=Run.Origin.PUBLISHED)
+    shown = text(page.get(dashboard.get_absolute_url()))
+    assert "Run Point Step time (s) Throughput (samples/s)" in shown
+    assert re.findall(r" \d (\d+\.\d\d) 0\.\d{3}", shown) == ["6.64", "6.54", "11.35", "8.40"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,7 +44,7 @@ def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None)
 def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "run": run.number,
-        "label": run.label,
+        "label": run.shown_label,
         "state": run.state,
         "reason": run.reason,
         "origin": run.origin,

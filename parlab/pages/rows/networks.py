@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
-from parlab.charts.format import Unit, significant, unit_for
+from parlab.charts.format import Unit, for_column, significant, unit_for
 from parlab.lab.models import Run
 from parlab.lab.selectors.pipelines import Network, PipelineRun, Shape, Times, pipeline_of, times_of
 from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, code_of, outcome
@@ -116,8 +116,10 @@ def network_sweep(runs: Iterable[Run], ratio: float | None = None, *, pick: bool
             groups.setdefault(key, []).append(pipeline_run)
     titles = _titles(list(groups))
     tables = [_Group(key, members, ratio, _fastest(groups, key)).table(titles[key]) for key, members in groups.items()]
-    seconds = [member.step_time_s for members in groups.values() for member in members]
-    return NetworkSweep(tables, _picked(groups, ratio) if pick else None, unit_for(seconds, "s"), ratio)
+    everyone = [member for members in groups.values() for member in members]
+    unit = unit_for((member.step_time_s for member in everyone), "s")
+    unit = for_column(unit, ((member.step_time_s, member.run.has_printed_numbers) for member in everyone))
+    return NetworkSweep(tables, _picked(groups, ratio) if pick else None, unit, ratio)
 
 
 def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:

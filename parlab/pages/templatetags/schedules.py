@@ -88,7 +88,7 @@ def _dash() -> SafeString:
 
 
 def _number(seconds: float, unit: Unit, address: str, note: str) -> SafeString:
-    text = numbers.significant(seconds / unit.factor)
+    text = numbers.in_column(seconds, unit)
     title = f"{numbers.exact_quantity(seconds, unit.base)}: {note}"
     if not address:
         return format_html('<span title="{}">{}</span>', title, text)

@@ -24,6 +24,7 @@ from parlab.pages.choices import (
     FIGURE_KEYS,
     PIVOT_KEYS,
     Pivot,
+    Select,
     kept_query,
     pivot_asked,
     pivot_of,
@@ -62,7 +63,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     context |= _documents(owned, context["findings"])
     context |= {
         "figures": _figures(request, context),
-        "pivot_selects": pivot_selects(request.GET, context["runs"]) if len(context["runs"]) > 1 else None,
+        "pivot_selects": _pivot_selects(request, context),
         "notes": notes_html(owned.notes),
         "device_maps": _device_maps(context["runs"]),
         "tags": selectors.experiment_tags([owned.pk]).get(owned.pk, []),
@@ -70,6 +71,12 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
         **_talk(request, owned),
     }
     return render(request, "pages/experiment.html", context)
+
+
+def _pivot_selects(request: HttpRequest, context: Mapping[str, Any]) -> list[Select] | None:
+    """Return the selects of the table's layout; None for a single run, and while there is nothing to arrange."""
+    is_offered = context["has_layouts"] and len(context["runs"]) > 1
+    return pivot_selects(request.GET, context["runs"]) if is_offered else None
 
 
 def _talk(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
@@ -147,6 +154,9 @@ def experiment_live(request: HttpRequest, slug: str) -> HttpResponse:
     context = _context(request, get_object_or_404(Experiment, slug=slug))
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
+    # The page keeps the fields of the layout that it has; they come once, with the first result.
+    if "layouts" not in request.GET:
+        context["pivot_selects"] = _pivot_selects(request, context)
     return render(request, "pages/experiment_live.html", context)
 
 
@@ -165,6 +175,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     finished = [run for run in runs if run.state == RunState.FINISHED]
     surroundings = selectors.run_surroundings(finished)
     verdict = selectors.verdict(runs, surroundings)
+    has_results = any(run.is_final or run.summary for run in runs)
     changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in runs]
     ended = sum(run.is_final for run in runs)
     return {
@@ -185,6 +196,8 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "findings": findings,
         "metrics": [(name, measure.title) for name, measure in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
+        "has_results": has_results,
+        "has_layouts": bool(has_results or table or problem),
         "has_networks": selectors.has_pipelines(runs),
         # Figures show ended runs, so they are drawn again whenever a run ends.
         "drawn_from": f"{versions.query}:{ended}",
