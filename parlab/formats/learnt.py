@@ -31,6 +31,8 @@ from parlab.formats.steplines import is_timer
 MAX_SHAPES = 1_000
 MAX_LINES = 200_000
 HEAD_LINES, EACH = 10_000, 20
+# After each so many characters, half as many lines are looked at.
+HALVING = 2**20
 MAX_COLUMNS = 500
 # A shape is learnt if it repeats this often.
 REPEATS = 2
@@ -111,9 +113,12 @@ def learn(lines: Iterable[str], name: str) -> Learnt:
 
 
 def _sampled(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the first lines and a part of the others: a format repeats."""
+    """Yield the first lines and a part of the others, fewer of long lines: a format repeats."""
+    size = 0
     for number, line in enumerate(lines):
-        if number < HEAD_LINES or number % EACH == 0:
+        each = (1 if number < HEAD_LINES else EACH) << size // HALVING
+        if number % each == 0:
+            size += len(line)
             yield line
 
 

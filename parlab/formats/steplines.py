@@ -95,6 +95,7 @@ class Dialect:
                 yield from records
                 continue
             for _, rank, time, text in peel_line(number, line):
+                parser.prefix = line[: -len(text)] if rank is None and time is None and line.endswith(text) else ""
                 yield from parser.feed(number, rank, time, text)
         yield from parser.finish()
 
@@ -128,11 +129,15 @@ class Parser:
         self.epoch: int | None = None
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
+        self.prefix = ""
+        """What was stripped from the last line that had no known layout, if it states neither rank nor time."""
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
-        """Read a line as it is printed, if lines without a prefix have had its layout; None for any other line."""
+        """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
         if self.block is not None:
             return None
+        if self.prefix and text.startswith(self.prefix):
+            text = text[len(self.prefix) :]
         records = self.repeats.fast(line, None, None, text)
         return records if records is None else self._ahead(self._counted(records))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parlab.formats.learn_command import main
-from parlab.formats.learnt import Learnt, fit, learn, read
+from parlab.formats.learnt import Learnt, _sampled, fit, learn, read
 from parlab.formats.records import Record
 from parlab.formats.slots import Slots
 
@@ -135,3 +135,21 @@ def test_lines_with_the_same_words_are_read_like_the_first_one(template: str) ->
     for x, y in ((5, 5), (17, 230), (5, 5), (900, 17)):
         text = template.format(x=x, y=y)
         assert slots.of(text) == Slots().of(text)
+
+
+def test_of_a_large_file_with_wide_lines_a_small_part_is_looked_at() -> None:
+    wide = " ".join(f"m{place}={place}.5" for place in range(200))
+    lines = [f"tick={n} {wide}\n" for n in range(20_000)]
+    size = sum(map(len, lines))
+    sampled = list(_sampled(lines))
+    assert sum(map(len, sampled)) < size / 6
+    assert sampled[:100] == lines[:100]
+    # Twice as many lines are not twice as much work.
+    more = list(_sampled(lines + lines))
+    assert len(more) - len(sampled) < len(sampled) / 4
+
+
+def test_lines_in_every_part_of_a_long_file_are_looked_at() -> None:
+    sampled = list(_sampled(f"{n}\n" for n in range(200_000)))
+    assert sampled[:10_000] == [f"{n}\n" for n in range(10_000)]
+    assert {int(line) // 10_000 for line in sampled} == set(range(20))
