@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 from .neighbours import KINDS
 from .terms import TERMS
 
-OTHER_PARTS = {"memory": "Memory over time"}
+OTHER_PARTS = {
+    "memory": "Memory over time",
+    "latency": "Latency of messages",
+    "trials": "Steps of the trials",
+    "search": "Border of the search",
+}
 """What advice comes from besides the terms of a waterfall."""
 
 

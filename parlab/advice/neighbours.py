@@ -42,6 +42,9 @@ KINDS: dict[str, Kind] = {
     "batch": Kind("Larger batch", "memory for activations", "fewer updates per sample: adapt the learning rate"),
     "memory": Kind("Growing memory", "a look at what holds tensors or objects", "none"),
     "checkpoint": Kind("Checkpoint interval", "more steps are made again after a failure", "none"),
+    "messages": Kind("Message size", "memory for larger buffers", "less overlap with compute"),
+    "trials": Kind("Shorter trials", "none", "memory that grows after the second step is not seen"),
+    "search": Kind("Wider search", "more experiments", "experiments that run out of memory"),
     "host": Kind("Host-bound", "compile time, fixed shapes", "changes of the program"),
 }
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

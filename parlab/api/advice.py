@@ -35,7 +35,9 @@ class AdviceItem(drf.Serializer[Any]):
     gain = drf.FloatField()
     low = drf.FloatField(help_text="80 % of such predictions stay within low and high.")
     high = drf.FloatField()
-    predicted_step_time_s = drf.FloatField(allow_null=True)
+    predicted_step_time_s = drf.FloatField(
+        allow_null=True, help_text="Of an engine without steps: of a GiB, a search or a sample (docs/time.md)."
+    )
     part = drf.CharField(help_text="Part of the step that it shortens.")
     cost = drf.CharField()
     risk = drf.CharField()
@@ -173,7 +175,7 @@ def _answer(run: Run, advice: Sequence[Advice], reason: str) -> dict[str, Any]:
 def _item(run: Run, advice: Advice) -> dict[str, Any]:
     return {
         **{name: getattr(advice, name) for name in ("title", "kind", "gain", "low", "high", "rule", "evidence")},
-        "predicted_step_time_s": advice.predicted_s(run.step_time_s) if run.step_time_s else None,
+        "predicted_step_time_s": advice.predicted_s(run.unit_time_s) if run.unit_time_s else None,
         "part": advice.part_title,
         "cost": advice.cost,
         "risk": advice.risk,

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parlab.ingest import links
+from parlab.ingest import links, units
 from parlab.ingest.memory import GPU, NODE, memory_growth
 from parlab.series import store
 from parlab.series.columns import Columns
+from runners.config import engine_of
 
 _TIMERS = "timer/"
 _HEALTH = "health/"
@@ -49,10 +50,12 @@ def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     names = {info.metric for info in store.metrics(attempt_id)}
     metrics = [name for name in names if name.startswith((_TIMERS, _HEALTH, links.PREFIX))]
     metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION, NODE, GPU}
+    engine = engine_of(resolved)
+    metrics += units.names_of(engine, names).difference(metrics)
     series: dict[str, dict[int, Columns]] = {name: {} for name in metrics}
     for (_, metric, rank), columns in store.read_many([attempt_id], metrics).items():
         series[metric][rank] = columns
-    return summary_of(series, resolved) | memory_growth(series)
+    return summary_of(series, resolved) | memory_growth(series) | units.units_of(engine, series)
 
 
 def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:

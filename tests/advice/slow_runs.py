@@ -18,6 +18,7 @@ import psutil
 from parlab.ingest.services import attempt_summarise, batch_apply
 from parlab.lab.models import Attempt, Config, Node, Run
 from runners.abilities import ALLOWED_COMMANDS
+from runners.config.engines import ENGINES
 from runners.protocol import Batch
 from tests.conftest import place
 from tests.engines.started import ROOT, run_engine
@@ -36,12 +37,12 @@ def printed_by(data: Mapping[str, Any], directory: Path, slow_rank: int | None =
     """
     if (data.get("network") or {}).get("apply") == "emulate":
         return _behind_links(data, directory)
-    is_command = data["parallel"]["engine"] == "command"
+    is_alone = ENGINES[data["parallel"]["engine"]].starts_its_own_ranks
     allowed = directory / "allowed.json"
-    allowed.write_text(json.dumps([data["command"]["argv"]] if is_command else []))
+    allowed.write_text(json.dumps([data["command"]["argv"]] if "command" in data else []))
     with _slowed(slow_rank):
         done = run_engine(
-            data, directory, processes=0 if is_command else _ranks(data), variables={ALLOWED_COMMANDS: str(allowed)}
+            data, directory, processes=0 if is_alone else _ranks(data), variables={ALLOWED_COMMANDS: str(allowed)}
         )
     assert done.code == 0, done.text
     return done.text

@@ -125,6 +125,35 @@ CASES: Mapping[str, Slow] = {
         },
         {"sharding": sharded("CPU:0", "CPU:0", "CPU:1", "CPU:1")},
     ),
+    "allreduce: messages that are all latency": Slow(
+        "messages",
+        {
+            "train": {"iterations": 20, "warmup_steps": 3},
+            "parallel": {"engine": "allreduce", "data_parallel_size": 2},
+            "collectives": {"operation": "all-reduce", "min_bytes": 64, "max_bytes": 1024},
+        },
+    ),
+    "capacity: hundreds of steps in each trial": Slow(
+        "trials",
+        {
+            "model": TINY,
+            "train": {"iterations": 200, "warmup_steps": 1, "global_batch_size": 64, "micro_batch_size": 1},
+            "parallel": {"engine": "capacity", "pipeline_parallel_size": 1},
+            "capacity": {"find": "num_layers", "engine": "pipeline", "at_most": 2},
+            "cluster": {"device": "cpu"},
+            "launcher": {"kind": "plain"},
+        },
+    ),
+    "autotuning: a search that ends at micro batches of 2": Slow(
+        "search",
+        {
+            "model": TINY,
+            "train": {"iterations": 6, "warmup_steps": 1, "global_batch_size": 2, "micro_batch_size": 1},
+            "parallel": {"engine": "autotuning", "data_parallel_size": 2},
+            "autotuning": {"stages": [0], "max_micro_batch_size": 2},
+            "cluster": {"device": "cpu"},
+        },
+    ),
     "command: a slow data loader": Slow(
         "loading",
         {"parallel": {"engine": "command"}, "launcher": {"kind": "plain"}, "command": loading(0)},
@@ -169,5 +198,5 @@ def without_cause(case: Slow, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def seconds(run: Run) -> float:
-    assert run.step_time_s
-    return run.step_time_s
+    assert run.unit_time_s
+    return run.unit_time_s

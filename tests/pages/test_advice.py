@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from parlab.advice.advice import Advice
 from parlab.lab import services as lab
 from parlab.lab.models import AdviceTrial, Attempt, Config, Run
 from parlab.lab.selectors.advice import RunAdvice, run_advice
+from tests.advice.slow_runs import stored_run
 
 from .conftest import finish
 from .test_experiments import text
@@ -125,3 +127,47 @@ def test_advice_after_a_sweep_starts_from_its_fastest_run(page: Client, slow_run
 def test_an_experiment_without_results_has_no_advice(page: Client, make_config: Callable[..., Config]) -> None:
     experiment = make_config().experiment
     assert "No finished run" in text(page.get(f"{experiment.get_absolute_url()}advice/"))
+
+
+def printed(rows: list[dict[str, object]]) -> str:
+    """Return step events as rank 0 prints them."""
+    return "".join(json.dumps({"parlab": 1, "t": 1.0, "rank": 0, "event": "step", **row}) + "\n" for row in rows)
+
+
+def test_a_run_without_steps_has_advice_and_its_gain_is_that_of_its_own_unit(
+    page: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    data = {
+        "parallel": {"engine": "allreduce", "pipeline_parallel_size": 1, "data_parallel_size": 2},
+        "collectives": {"min_bytes": 1024, "max_bytes": 4096},
+    }
+    rows: list[dict[str, object]] = [{"step": size, "time_s/all-reduce": 1e-3 + size / 1e9} for size in (1024, 4096)]
+    run = stored_run(data, printed(rows), make_config, make_attempt)
+    assert run.step_time_s is None
+    assert run.unit_time_s == pytest.approx((1e-3 + 4096 / 1e9) / 4096 * 2**30)
+    shown = page.get(f"{run.get_absolute_url()}time/")
+    (row,) = shown.context["advice"]
+    assert row.can_try
+    assert "no waterfall" in text(shown)
+    assert "Time per GiB in the largest messages" in text(shown)
+    answer = page.get(f"/api/experiments/{run.experiment.slug}/runs/{run.number}/advice/").json()
+    # Latency takes a tenth at 9 MB; 16 MiB is the next size of the series.
+    assert answer["advice"][0]["settings"] == {"collectives.max_bytes": 2**24}
+    assert answer["advice"][0]["predicted_step_time_s"] == pytest.approx((1e-3 + 2**24 / 1e9) / 2**24 * 2**30)
+    page.post(f"{run.get_absolute_url()}advice/try/", {"title": row.title})
+    changed = AdviceTrial.objects.get().changed_run
+    assert changed.resolved["collectives"]["max_bytes"] > 4096
+    assert AdviceTrial.objects.get().realised is None
+    unit = {"name": run.unit_name, "time_s": (run.unit_time_s or 0) / 4}
+    Run.objects.filter(pk=changed.pk).update(state="finished", summary={"unit": unit})
+    assert AdviceTrial.objects.get().realised == pytest.approx(0.75)
+    Run.objects.filter(pk=changed.pk).update(summary={"unit": unit | {"name": "search"}})
+    assert AdviceTrial.objects.get().realised is None  # other units are not compared
+
+
+def test_a_search_that_measured_nothing_says_so(
+    page: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    run = stored_run({"parallel": {"engine": "capacity"}}, "", make_config, make_attempt)
+    body = text(page.get(f"{run.get_absolute_url()}time/"))
+    assert "measured neither messages nor trials" in body

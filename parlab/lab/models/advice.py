@@ -31,6 +31,8 @@ class AdviceTrial(models.Model):
 
     @property
     def realised(self) -> float | None:
-        """Share of the step time that the changed run saved; None until both runs have a step time."""
-        before, after = self.run.step_time_s, self.changed_run.step_time_s
+        """Share of the time of a step, or of the other unit of both runs, that was saved; None until both have it."""
+        if self.run.unit_name != self.changed_run.unit_name:
+            return None
+        before, after = self.run.unit_time_s, self.changed_run.unit_time_s
         return 1 - after / before if before and after else None

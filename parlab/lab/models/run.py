@@ -194,6 +194,17 @@ class Run(models.Model):
         return self.run_state.is_final
 
     @property
+    def unit_name(self) -> str:
+        """What `unit_time_s` is the time of."""
+        return "step" if self.step_time_s else str((self.summary.get("unit") or {}).get("name") or "step")
+
+    @property
+    def unit_time_s(self) -> float | None:
+        """Step time; of an engine without steps the time that it is judged by, such as that of a whole search (s)."""
+        value = self.step_time_s or (self.summary.get("unit") or {}).get("time_s")
+        return float(value) if isinstance(value, int | float) and value > 0 else None
+
+    @property
     def iterations(self) -> int:
         """Planned steps; 0 if neither the source of an imported run nor the output of a command states them."""
         if engine_of(self.resolved).is_external and self.origin == self.Origin.MEASURED:

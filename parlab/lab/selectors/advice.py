@@ -17,13 +17,14 @@ from parlab.planner import Cluster
 from parlab.planner.configs import job_of
 from parlab.traces.breakdown import Window
 from parlab.traces.stored import Analysis, meeting_of
-from runners.config import check, with_values
+from runners.config import check, engine_of, with_values
 from runners.protocol import RunState
 
 from .pipelines import pipeline_of, times_of
 from .plannable import calibration_candidates
 from .runs import step_time
 from .stragglers import slowest_rank, slowest_stage
+from .unit_advice import unit_advice
 from .waterfalls import MAX_TRACED, devices_of, run_waterfalls, sibling_calibration
 
 LARGE_BYTES = 1 << 20
@@ -43,6 +44,9 @@ def run_advice(run: Run) -> RunAdvice:
 
     While a run is active, its settings are not varied.
     """
+    if not engine_of(run.resolved).has_steps:
+        advice, reason = unit_advice(run)
+        return RunAdvice([row for row in advice if is_runnable(run, row)], reason)
     falls = run_waterfalls(run, with_prediction=False)
     if falls.measured is None:
         return RunAdvice([], falls.reason)

@@ -64,7 +64,7 @@ def _configured(run: Run, attempt: Attempt | None) -> Candidate:
         raise ValueError(NO_DEVICE)
     if attempt.node is None and not attempt.environment:
         raise ValueError("the hardware is not recorded")
-    where = cluster_of(_machine(config, attempt), config, _place(attempt))
+    where = cluster_of(machine_of(config, attempt), config, place_of(attempt))
     return Candidate(run, _observation(run, job_of(config, where.device.name), where))
 
 
@@ -126,7 +126,8 @@ def _observation(run: Run, job: Job, where: Cluster) -> Observation:
     return Observation(job, where, seconds, run.memory_max_bytes)
 
 
-def _machine(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
+def machine_of(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
+    """Return the hardware of an attempt as `cluster_of` reads it."""
     machine = dict((attempt.node.hardware if attempt.node else None) or {})
     machine |= {name: value for name, value in attempt.environment.items() if value}
     if config.device is AUTO and not machine.get("gpus_used", machine.get("gpus")):
@@ -134,6 +135,6 @@ def _machine(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
     return machine
 
 
-def _place(attempt: Attempt) -> str:
+def place_of(attempt: Attempt) -> str:
     """Return the name of the cluster: nodes with the same device in the same pool form one cluster."""
     return attempt.node.pool if attempt.node else "default"

@@ -61,7 +61,7 @@ def percent(share: float | None) -> str:
 def advice_rows(run: Run, advice: Sequence[Advice], records: Iterable[Record]) -> list[AdviceRow]:
     """Return the advice for a run, best first."""
     by_kind = {record.kind: record for record in records}
-    seconds = run.step_time_s or 0.0
+    seconds = run.unit_time_s or 0.0
     return [
         AdviceRow(
             number,

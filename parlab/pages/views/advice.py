@@ -32,6 +32,7 @@ def advice_context(run: Run, *, is_new: bool = False) -> dict[str, Any]:
         "advice": rows,
         "advice_can_try": any(row.can_try for row in rows),
         "advice_reason": advised.reason,
+        "advice_unit": run.unit_name,
         "trials": trial_rows(trials),
         "trials_are_live": any(not RunState(trial.changed_run.state).is_final for trial in trials),
     }

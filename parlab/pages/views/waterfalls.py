@@ -15,6 +15,7 @@ from parlab.charts import theme, waterfall
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
 from parlab.lab.selectors import RunWaterfalls, run_waterfalls
+from parlab.pages.engine_reads import has_steps
 from parlab.pages.rows.waterfalls import change_table, column_of, deltas_of, term_table
 
 from .addressed import find_run
@@ -75,7 +76,8 @@ def run_time(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "beside_table": term_table(beside.waterfall) if own.measured and beside.waterfall else None,
         "changes": change_table(own.measured, beside.waterfall) if own.measured and beside.waterfall else None,
         "others": list(others.values_list("number", "label")[:200]),
-        **(advice_context(run) if own.measured else {}),
+        "has_steps": has_steps(run),
+        **(advice_context(run) if own.measured or not has_steps(run) else {}),
     }
     return render(request, "pages/run_time.html", context)
 
