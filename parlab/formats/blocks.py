@@ -9,8 +9,9 @@ from parlab.formats.jsontext import loads
 from parlab.formats.launch import SIZES, command_arguments, flatten, is_command
 from parlab.formats.logs import LOGS
 from parlab.formats.prose import figures
-from parlab.formats.records import Record
+from parlab.formats.records import Record, unread
 from parlab.formats.schema import Config, Image, Table
+from parlab.formats.silence import is_measurement, watched
 from parlab.formats.sniff import UNKNOWN, sniff
 
 # Documents are parsed as a whole, up to this size; the rest is reported as unread.
@@ -88,17 +89,21 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
         return
     name = sniff(block.source, LOGS)
     if name != UNKNOWN:
-        for record in LOGS[name].read(block.source):
+        for record in watched(LOGS[name].read, block.source, name):
             if record.line:
                 record.line += block.line - 1
+                record.until += block.line - 1
             yield record
         return
-    if isinstance(block, Text):
-        for number, text in enumerate(block.plain, block.line):
-            yield from _command(number, text) or figures(number, text)
-    else:
-        for number, text in enumerate(block.source, block.line):
-            yield from _command(number, text)
+    plain = block.plain if isinstance(block, Text) else block.source
+    for number, text in enumerate(plain, block.line):
+        readings = _command(number, text) or (list(figures(number, text)) if isinstance(block, Text) else [])
+        yield from readings
+        if not readings and is_measurement(text):
+            yield unread(number, UNNAMED, text)
+
+
+UNNAMED = "looks like a measurement, but names no quantity of a run"
 
 
 def _command(line: int, text: str) -> list[Record]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from parlab.formats import format_of, head_of, read_document, records
 from parlab.formats.logs import LOGS
+from parlab.formats.schema import Config, Table
 from parlab.formats.silence import NOISE, PARTS, SILENT, is_measurement
 from parlab.formats.source import open_text
 from tests.formats.golden import HERE, cases
@@ -15,19 +17,38 @@ from tests.formats.test_corpus import CORPUS
 
 FRESH = CORPUS.parent / "fresh_logs"
 # What the readers of these samples are known not to define, by a word of the line.
-UNDEFINED = ("Theoretical",)
+UNDEFINED = ("Theoretical", "That is 211 samples/s", "About 104 samples per second")
+# Formats of which one record stands for the whole file.
+WHOLE = frozenset({"configuration", "deepspeed-autotuning"})
 
 
 def samples() -> list[Path]:
     """Return all golden cases, and the logs of the corpus and the fresh logs where they lie beside the checkout."""
-    paths = [case for case in cases() if case.suffix in (".log", ".txt", ".out", ".jsonl")]
+    paths = [case for case in cases() if case.suffix != ".json"]
     for folder in (CORPUS, FRESH):
         paths += [
             path
             for path in sorted(folder.rglob("*.*"))
-            if path.is_file() and "expected" not in path.parts and path.suffix not in (".json", ".tsv", ".md")
+            if path.is_file()
+            and "expected" not in path.parts
+            and path.suffix != ".json"
+            and path.name != "MANIFEST.tsv"
         ]
-    return paths
+    return [path for path in paths if path.name != "README.md"] + sorted(HERE.parent.glob("findings/healthy/*.md"))
+
+
+def read_lines(lines: list[str], name: str) -> set[int]:
+    """Return the numbers of the lines that are in a record or a table, or unread."""
+    covered: set[int] = set()
+    for record in records(lines, name):
+        last = record.until
+        if isinstance(record.data, Table):
+            # The rows have a heading above them, and frames in reStructuredText.
+            last += 2 * (len(record.data.header) + len(record.data.rows)) + 3
+        elif isinstance(record.data, Config):
+            last += len(json.dumps(record.data.data, indent=1).splitlines())
+        covered.update(range(record.line, last + 1))
+    return covered
 
 
 @pytest.mark.parametrize("path", samples(), ids=lambda path: path.name)
@@ -44,6 +65,43 @@ def test_every_measurement_of_a_sample_is_read(path: Path) -> None:
             if record.kind == "unread" and record.data.reason == SILENT
         }
         assert [text for text in silent if text in passed and not any(word in text for word in UNDEFINED)] == []
+    elif name not in WHOLE:
+        covered = read_lines(lines, name)
+        assert [text for n, text in enumerate(lines, 1) if n not in covered and is_measurement(text)] == []
+
+
+DOCUMENTS = {
+    "markdown": "# Page\n\n{line}\n",
+    "a list of Markdown": "# Page\n\n- {line}\n- loss: 3\n",
+    "code of Markdown": "# Page\n\n```\n{line}\n```\n",
+    "a log in Markdown": "# Page\n\n```\n iteration 5/ 9 | elapsed time per iteration (ms): 5.0 |\n{line}\n```\n",
+    "rst": "Page\n====\n\n.. note:: x\n\n{line}\n",
+    "a list of rst": "Page\n====\n\n.. note:: x\n\n- {line}\n",
+}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS.values(), ids=list(DOCUMENTS))
+def test_a_measurement_of_a_document_that_no_reader_defines_is_unread(page: str) -> None:
+    lines = page.format(line="the shuffle took 12.5 ms per rank").splitlines(keepends=True)
+    document = read_document(lines, file="x")
+    assert document.format in ("markdown", "rst")
+    place = next(n for n, text in enumerate(lines, 1) if "shuffle" in text)
+    assert [example.line for example in document.unread.examples] == [place]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["step,step_time_s,loss\n", "1,0.5,2.5\n", "2,0.5 s?,2.4\n", "3,0.5,2.3\n", "4,0.5,2.2\n"],
+        ['{"step": 1, "step_time_s": 0.5}\n', '{"step": 2, "step_time_s": 0.5\n', '{"step": 3, "step_time_s": 0.5}\n'],
+    ],
+    ids=["csv", "jsonl"],
+)
+def test_a_damaged_row_of_a_table_is_unread(lines: list[str]) -> None:
+    document = read_document(lines, file="x")
+    assert document.format in ("csv", "jsonl")
+    place = next(n for n, text in enumerate(lines, 1) if "?" in text or (text[0] == "{" and "}" not in text))
+    assert place in [example.line for example in document.unread.examples]
 
 
 def test_a_line_that_a_reader_does_not_define_is_unread() -> None:

@@ -17,7 +17,8 @@ from parlab.ingest.delivery import raw_pieces
 from parlab.ingest.imports import Import, Refused, source_import, source_reingest, upload_import
 from parlab.ingest.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
-from parlab.lab.selectors import run_points
+from parlab.lab.selectors import run_points, run_records
+from parlab.lab.selectors.plannable import calibration_candidates
 from parlab.lab.services import finding_acknowledge, findings_refresh
 from parlab.series import log, store
 from parlab.series.models import LogChunk, SeriesChunk
@@ -473,3 +474,7 @@ def test_an_unknown_number_of_gpus_stays_unknown(user: User, prose: str, gpus: i
     assert run.gpus == gpus
     assert run.launch["derived"].get("world_size", "") == derived
     assert run_points([run])[0].gpus == gpus
+    assert run_records([run])[0].get("gpus") == gpus
+    run.step_time_s = 0.5
+    [candidate] = calibration_candidates([run])
+    assert (candidate.reason == "its number of GPUs is unknown") == (gpus is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,6 +15,8 @@ from parlab.ingest.imports import upload_import
 from parlab.lab.models import Experiment, Run
 
 from .test_experiments import text
+
+SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 
 
 def imported(user: User, content: str, name: str = "page.md") -> Experiment:
@@ -152,3 +155,47 @@ def test_figures_of_a_sweep_over_networks_show_the_network(page: Client, user: U
         ]
         titles = json.dumps([figure["layout"]["xaxis"]["title"], figure["layout"]["yaxis"]["title"]])
         assert "Network" in titles, name
+
+
+RUNNER = """# Networks
+
+- sequence length: 512
+- My command:
+
+      python dist_pipeline_runner.py --dist-url tcp://a --world-size 3 --batch-size 24 --embedding-dim 96 --num-layers 2
+"""
+
+
+@pytest.mark.django_db
+def test_the_answer_of_a_sweep_over_networks_leads_to_networks(page: Client, user: User) -> None:
+    experiment = imported(user, NETWORKS.replace("# Networks\n", RUNNER))
+    answer = page.get(f"{experiment.get_absolute_url()}answer/").content.decode()
+    address = f"{experiment.get_absolute_url()}network/"
+    assert f'<a href="{address}">Networks</a>' in answer
+    assert page.get(address).status_code == 200
+    assert "/network/" not in page.get(f"{imported(user, MODELS).get_absolute_url()}answer/").content.decode()
+
+
+_SWEEP = re.compile(r'<section aria-labelledby="sweep">(.*?)</section>', re.DOTALL)
+
+
+def has_empty_sweep(page: Client, experiment: Experiment) -> bool:
+    """Return whether a page has a section of its sweep without a table or a choice of one."""
+    content = page.get(experiment.get_absolute_url()).content.decode()
+    return any("<table" not in section and "<select" not in section for section in _SWEEP.findall(content))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("content", "name"), [(TUNED, "page.md"), (MAPPED, "case.rst"), (MODELS, "page.md"), (NETWORKS, "page.md")]
+)
+def test_no_page_has_an_empty_section_of_a_sweep(page: Client, user: User, content: str, name: str) -> None:
+    assert not has_empty_sweep(page, imported(user, content, name))
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the founding documents are not beside the project")
+@pytest.mark.parametrize("number", ["000", "001", "002", "003", "004"])
+def test_a_founding_document_has_no_empty_section_of_a_sweep(page: Client, user: User, number: str) -> None:
+    path = next(SEEDS.glob(f"{number}_*"))
+    assert not has_empty_sweep(page, imported(user, path.read_text(), path.name))
