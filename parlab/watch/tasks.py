@@ -10,9 +10,9 @@ from .triggers import repository_check
 
 @shared_task(name="parlab.watch.refresh")
 def refresh() -> None:
-    if not is_due("refresh watches", 2.0):
+    if not is_due("refresh-watches", 2.0):
         return
-    if is_due("health sweeps", 10.0):
+    if is_due("health-sweeps", 10.0):
         sweeps_check()
     for watch in Watch.objects.enabled().select_related("config__experiment", "created_by", "node", "peer"):
         services.watch_advance(watch=watch)

@@ -39,6 +39,7 @@ class Service:
     argv: list[str]
     environment: dict[str, str]
     log: Path
+    root: Path = ROOT
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     def start(self) -> None:
@@ -46,7 +47,7 @@ class Service:
             self.process = subprocess.Popen(
                 self.argv,
                 env=self.environment,
-                cwd=ROOT,
+                cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

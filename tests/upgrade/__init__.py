@@ -1,0 +1,1 @@
+"""The upgrade of a server and a node while a run trains."""
