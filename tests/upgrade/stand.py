@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from parlab.embedded import free_port, redis_command
 from runners.client.http import Connection, Refused, Unreachable
