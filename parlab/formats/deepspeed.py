@@ -22,6 +22,7 @@ from parlab.formats.quantities import GIB, normal, slug, to_float, unit_of
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
+from parlab.formats.wrapping import Unwrapped
 
 SIGNS: Signs = (
     (re.compile(r"SamplesPerSec="), 10),
@@ -267,6 +268,10 @@ def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of the DeepSpeed engine; yields launches, steps, timers, memory, validation and how it ended."""
     parser = Parser()
-    for line, rank, time, text in peel(lines):
-        yield from parser.feed(line, rank, time, text)
+    unwrapped = Unwrapped(lines)
+    for line, rank, time, text in peel(unwrapped):
+        records = parser.feed(line, rank, time, text)
+        if line in unwrapped.ends:
+            unwrapped.extend(records)
+        yield from records
     yield from parser.finish()

@@ -27,6 +27,7 @@ from parlab.formats.sniff import Signs
 from parlab.formats.steplines import Dialect
 from parlab.formats.steplines import Parser as StepLines
 from parlab.formats.trainer_settings import trainer_setting
+from parlab.formats.wrapping import Unwrapped
 
 SIGNS: Signs = (
     (re.compile(r"\{'(?:train_runtime|train_loss|eval_loss|eval_runtime)': "), 30),
@@ -387,6 +388,10 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield from records
             return
     parser = Parser()
-    for line, rank, time, text in peel(chain(start, stream)):
-        yield from parser.feed(line, rank, time, text)
+    unwrapped = Unwrapped(chain(start, stream))
+    for line, rank, time, text in peel(unwrapped):
+        records = parser.feed(line, rank, time, text)
+        if line in unwrapped.ends:
+            unwrapped.extend(records)
+        yield from records
     yield from parser.finish()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from parlab.formats import deepspeed, megatron
 from parlab.formats.records import Record
 from parlab.formats.sniff import Signs
+from parlab.formats.wrapping import Unwrapped
 
 # A log of only one of the two has the same score with its own reader, which is registered first and wins.
 SIGNS: Signs = (*megatron.SIGNS, *deepspeed.SIGNS)
@@ -14,4 +15,8 @@ SIGNS: Signs = (*megatron.SIGNS, *deepspeed.SIGNS)
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read both kinds of lines; a line that the Megatron-LM reader does not recognize goes to the DeepSpeed reader."""
-    return megatron.read(lines, also=deepspeed.Parser())
+    unwrapped = Unwrapped(lines)
+    for record in megatron.read(unwrapped, also=deepspeed.Parser()):
+        if record.line in unwrapped.ends:
+            unwrapped.extend([record])
+        yield record
