@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from parlab.formats.literals import literals_of
 from parlab.formats.peel import peel
 
 UNKNOWN = "unknown"
@@ -27,9 +28,52 @@ class Signed(Protocol):
     def SIGNS(self) -> Signs: ...
 
 
+class _Index:
+    """The signs of several formats, found by the texts without which they cannot match."""
+
+    def __init__(self, formats: Mapping[str, Signed]) -> None:
+        self.readers = list(formats.values())
+        signs = [(name, pattern, weight) for name, reader in formats.items() for pattern, weight in reader.SIGNS]
+        self.signs = [(name, pattern.search, weight) for name, pattern, weight in signs]
+        literals = [literals_of(pattern) for _, pattern, _ in signs]
+        self.always = [place for place, required in enumerate(literals) if not required.texts]
+        self.exact = [
+            (text, at) for at, required in enumerate(literals) if not required.ignores_case for text in required.texts
+        ]
+        self.lower = [
+            (text, at) for at, required in enumerate(literals) if required.ignores_case for text in required.texts
+        ]
+
+    def candidates(self, text: str) -> list[int]:
+        """Return the places of the signs that may match."""
+        places = {place for literal, place in self.exact if literal in text}
+        places.update(self.always)
+        if text.isascii():
+            lower = text.lower()
+            places.update([place for literal, place in self.lower if literal in lower])
+        else:
+            places.update([place for _, place in self.lower])
+        return sorted(places)
+
+
+_INDEXES: dict[tuple[int, ...], _Index] = {}
+MAX_INDEXES = 16
+
+
+def _index(formats: Mapping[str, Signed]) -> _Index:
+    # An index keeps its readers, so that no other reader gets their identity.
+    key = tuple(map(id, formats.values()))
+    if key not in _INDEXES:
+        if len(_INDEXES) >= MAX_INDEXES:
+            _INDEXES.clear()
+        _INDEXES[key] = _Index(formats)
+    return _INDEXES[key]
+
+
 def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]:
     """Return the sum of the weights of matching signs for each format; a sign counts at most ENOUGH times."""
-    remaining = {name: {pattern: ENOUGH for pattern, _ in reader.SIGNS} for name, reader in formats.items()}
+    index = _index(formats)
+    remaining = [ENOUGH] * len(index.signs)
     totals = dict.fromkeys(formats, 0)
     seen: Counter[str] = Counter()
     for _, rank, time, line in peel(head):
@@ -40,14 +84,11 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
         seen[shape] += 1
         if seen[shape] > ENOUGH:
             continue
-        for name, reader in formats.items():
-            if is_tagged and name in DOCUMENTS:
-                continue
-            budget = remaining[name]
-            for pattern, weight in reader.SIGNS:
-                if budget[pattern] and pattern.search(text):
-                    budget[pattern] -= 1
-                    totals[name] += weight
+        for place in index.candidates(text):
+            name, search, weight = index.signs[place]
+            if remaining[place] and not (is_tagged and name in DOCUMENTS) and search(text):
+                remaining[place] -= 1
+                totals[name] += weight
     return totals
 
 
