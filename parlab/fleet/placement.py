@@ -14,7 +14,8 @@ from django.db.models import Q, QuerySet
 from parlab.lab.models import Run
 from runners.config.devices import DEVICES
 
-from .capacity import Need, Room, best, distinct, reservation
+from .capacity import Need, Room, distinct, reservation
+from .shortlist import Shortlists
 
 _RUNS_A_ROUND = 500
 _RESERVATIONS = 20
@@ -54,10 +55,10 @@ def candidates(queued: QuerySet[Run], online: Sequence[Room], now: datetime) -> 
 
 def placements(queue: Iterable[Run], online: Sequence[Room], now: datetime) -> Iterator[tuple[Run, list[Room]]]:
     """Yield the runs that start now with their nodes; the rooms lose what the runs take or reserve."""
-    reservations = 0
+    reservations, shortlists = 0, Shortlists(online)
     for run in queue:
         need = Need.of(run.resolved)
-        places = best(online, need)
+        places = shortlists.best(need)
         if places:
             for room in distinct(places):
                 room.take(need)

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-import kombu.exceptions
 import redis
+from django.conf import settings
 from django.utils import timezone
 
-from parlab.celery import app
+from parlab.ingest.waiting import post
 from parlab.lab.models import Attempt, Member, MemberState
 from parlab.lab.services import cause_text, first_cause, signing_key, signing_keys
 from runners.protocol import (
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 CANCELLED = "cancelled by a person"
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
-_BROKER_ERRORS = (kombu.exceptions.OperationalError, redis.RedisError, OSError)
 _TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
 
 
@@ -90,32 +89,31 @@ def _peer(member: Member) -> Peer:
     )
 
 
-def send_all(orders: Sequence[Order]) -> int:
-    """Send orders until the broker is unavailable; return how many were sent."""
+def send_all(orders: Sequence[Order]) -> bool:
+    """Send orders with one round trip; return whether the broker is available.
+
+    A node without a key gets none. Each order is repeated for as long as it is due.
+    """
     keys = signing_keys({order.node for order in orders})
-    for count, order in enumerate(orders):
-        if not _sent(order, keys[order.node]):
-            return count  # each order is repeated for as long as it is due
-    return len(orders)
+    return _send([(order, keys[order.node]) for order in orders])
 
 
 def send(order: Order | Rotate) -> bool:
     """Send an order to its node; return whether the broker is available. A node without a key gets none."""
-    return _sent(order, signing_key(order.node))
+    return _send([(order, signing_key(order.node))])
 
 
-def _sent(order: Order | Rotate, key: Key | None) -> bool:
-    if key is None:
-        logger.warning("no %s for node %s, whose key was revoked", order.purpose, order.node)
-        return True
+def _send(pairs: Sequence[tuple[Order | Rotate, Key | None]]) -> bool:
+    messages = []
+    for order, key in pairs:
+        if key is None:
+            logger.warning("no %s for node %s, whose key was revoked", order.purpose, order.node)
+        else:
+            messages.append((node_queue(order.node), _TASKS[order.purpose], sign(order, key)))
     try:
-        app.send_task(_TASKS[order.purpose], args=[sign(order, key)], queue=node_queue(order.node))
-    except _BROKER_ERRORS as error:
-        logger.warning(
-            "%s for node %s was not sent because Redis is unavailable; it will be sent again: %s",
-            order.purpose,
-            order.node,
-            error,
-        )
+        post(settings.REDIS_URL, messages)
+    except (redis.RedisError, OSError) as error:
+        what = f"{pairs[0][0].purpose} for node {pairs[0][0].node}" if len(pairs) == 1 else f"{len(pairs)} orders"
+        logger.warning("%s not sent because Redis is unavailable; to be sent again: %s", what, error)
         return False
     return True
