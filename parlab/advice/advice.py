@@ -33,10 +33,12 @@ class Advice(NamedTuple):
     evidence: str
     settings: Mapping[str, Any]
     """Fields of the configuration with their new values; empty: not a setting."""
+    own_cost: str = ""
+    """What it costs; empty: what its kind costs."""
 
     @property
     def cost(self) -> str:
-        return KINDS[self.kind].cost
+        return self.own_cost or KINDS[self.kind].cost
 
     @property
     def risk(self) -> str:

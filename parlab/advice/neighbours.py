@@ -42,6 +42,8 @@ KINDS: dict[str, Kind] = {
     "batch": Kind("Larger batch", "memory for activations", "fewer updates per sample: adapt the learning rate"),
     "memory": Kind("Growing memory", "a look at what holds tensors or objects", "none"),
     "checkpoint": Kind("Checkpoint interval", "more steps are made again after a failure", "none"),
+    "more_nodes": Kind("More nodes", "GPU hours", "slower links between more nodes, more failures"),
+    "fewer_nodes": Kind("Fewer nodes", "a longer training", "out of memory, if states are partitioned over the nodes"),
     "messages": Kind("Message size", "memory for larger buffers", "less overlap with compute"),
     "trials": Kind("Shorter trials", "none", "memory that grows after the second step is not seen"),
     "search": Kind("Wider search", "more experiments", "experiments that run out of memory"),

@@ -13,7 +13,7 @@ from parlab.advice.rules import Case, advise, gain_of, is_certain
 from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
 from parlab.advice.simulated import Passes
 from parlab.advice.waterfall import Waterfall
-from parlab.planner import Job, Model, cluster, predict_job
+from parlab.planner import Cluster, Job, Model, cluster, predict_job
 from parlab.planner.schedule import Link, Plan, StageTimes, outcome, uniform
 
 from .test_waterfall import by_rank
@@ -24,17 +24,24 @@ A100 = cluster("A100", 8)
 
 def measured(job: Job, factor: float = 1.0) -> Waterfall:
     """Return the waterfall of a run that takes `factor` times as long as the planner predicts, with timers."""
-    parts = predict_job(job, A100).parts
+    return measured_on(job, A100, factor)
+
+
+def measured_on(job: Job, where: Cluster, factor: float = 1.0, *, data: float = 1.0) -> Waterfall:
+    """The same on another cluster; the exchange of gradients takes `data` times as long as predicted besides."""
+    parts = predict_job(job, where).parts
+    ranks = job.world_size
     timers = {
-        "forward-compute": by_rank(*[factor * parts.compute_s / 4] * 8),
-        "backward-compute": by_rank(*[factor * parts.compute_s * 3 / 4] * 8),
-        "forward-recv": by_rank(*[factor * (parts.bubble_s + parts.pipeline_s)] * 8),
-        "all-grads-sync": by_rank(*[factor * parts.data_s] * 8),
-        "optimizer": by_rank(*[factor * parts.optimizer_s] * 8),
+        "forward-compute": by_rank(*[factor * parts.compute_s / 4] * ranks),
+        "backward-compute": by_rank(*[factor * parts.compute_s * 3 / 4] * ranks),
+        "forward-recv": by_rank(*[factor * (parts.bubble_s + parts.pipeline_s)] * ranks),
+        "all-grads-sync": by_rank(*[factor * data * parts.data_s] * ranks),
+        "optimizer": by_rank(*[factor * parts.optimizer_s] * ranks),
     }
     step = Step(
-        "Run 1", factor * parts.total_s, 8, timers_of(timers), peak=Rate(312e12, "data sheet"),
-        stages=job.pipeline_parallel, micro_batches=job.num_micro_batches, schedule=job.schedule, predicted=parts,
+        "Run 1", factor * (parts.total_s + (data - 1) * parts.data_s), ranks, timers_of(timers),
+        peak=Rate(312e12, "data sheet"), stages=job.pipeline_parallel, micro_batches=job.num_micro_batches,
+        schedule=job.schedule, predicted=parts,
     )  # fmt: skip
     return waterfall_of(step)
 

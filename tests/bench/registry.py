@@ -73,6 +73,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ranks_1024_page_ms": many_ranks.page_ms,
     "advice_sign_right_pct": advice.advice_sign_right_pct,
     "advice_top3_wrong": advice.advice_top3_wrong,
+    "advice_nodes_right_pct": advice.advice_nodes_right_pct,
     "trace_mb_per_s": traces.trace_mb_per_s,
     "profile_outside_pct": profiles.profile_outside_pct,
     "trace_peak_mib": traces.trace_peak_mib,

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from parlab.advice.advice import Advice
 from parlab.advice.growth import Growth, Rate, growth_at
 from parlab.advice.looks import Checkpoints, Reached, Signs
+from parlab.advice.nodes import node_advice
 from parlab.advice.rules import Case, advise
 from parlab.advice.score import Outcome, Record, records
 from parlab.advice.simulated import Passes
-from parlab.lab.models import AdviceTrial, Attempt, RankTrace, Run
+from parlab.advice.waterfall import Waterfall
+from parlab.lab.models import AdviceTrial, Attempt, Node, RankTrace, Run
 from parlab.planner import Cluster
 from parlab.planner.configs import job_of
 from parlab.traces.breakdown import Window
@@ -50,20 +52,30 @@ def run_advice(run: Run) -> RunAdvice:
     falls = run_waterfalls(run, with_prediction=False)
     if falls.measured is None:
         return RunAdvice([], falls.reason)
-    candidate = next(iter(calibration_candidates([run])), None)
-    reason = "" if candidate and candidate.observation and candidate.is_device_stated else falls.prediction_reason
-    observation = candidate.observation if candidate and not reason else None
-    case = Case(
-        falls.measured,
-        observation.job if observation else None,
-        observation.cluster if observation else None,
-        sibling_calibration(run, candidate) if observation and candidate else None,
-        _signs(run, observation.cluster if observation else None, is_plain=observation is None),
-        _passes(run),
-    )
+    case, reason = _case(run, falls.measured, falls.prediction_reason)
     if reason and case.passes is not None:
         reason += "; only schedules and the wire were simulated"
-    return RunAdvice([row for row in advise(case) if is_runnable(run, row)], reason)
+    settings = [row for row in advise(case) if is_runnable(run, row)]
+    sizes = [_within_pool(run, row) for row in node_advice(case) if is_runnable(run, row)]
+    return RunAdvice([*settings, *sizes], reason)
+
+
+def _case(run: Run, measured: Waterfall, prediction_reason: str) -> tuple[Case, str]:
+    """Return what the advice for a run is computed from, and the reason why settings cannot be varied, if any."""
+    candidate = next(iter(calibration_candidates([run])), None)
+    if candidate is None or candidate.observation is None or not candidate.is_device_stated:
+        return Case(measured, signs=_signs(run, None, is_plain=True), passes=_passes(run)), prediction_reason
+    job, where = candidate.observation.job, candidate.observation.cluster
+    calibration = sibling_calibration(run, candidate)
+    return Case(measured, job, where, calibration, _signs(run, where, is_plain=False), _passes(run)), ""
+
+
+def _within_pool(run: Run, advice: Advice) -> Advice:
+    """Return an advice for the number of nodes; without its settings if the pool of the run has not so many."""
+    pool, needed = (run.resolved.get("cluster") or {}).get("pool"), advice.settings["cluster.nodes"]
+    nodes = Node.objects.filter(pool=pool, is_enabled=True)
+    has_room = nodes.count() >= needed or pool in nodes.slurm_pools()
+    return advice if has_room else advice._replace(settings={})
 
 
 def _passes(run: Run) -> Passes | None:
