@@ -69,12 +69,13 @@ class Signs(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Bus bandwidth of the large collectives of a trace beside the rate of the links, in bytes/s."""
+    """Bus bandwidth of large collectives, from a trace or timers, beside the rate of the links, in bytes/s."""
 
     bandwidth: float
     rate: float
     share: float
-    """Share of the traced step that their exposed time takes."""
+    """Share of the step that their exposed time takes."""
+    source: str = "in the trace large collectives reach"
 
 
 NO_SIGNS = Signs()
@@ -178,7 +179,7 @@ def _network(reached: Reached | None) -> Advice | None:
         gain,
         "data",
         "exposed time of large collectives x what is missing to the rate of the link",
-        f"large collectives reach {reached.bandwidth / 1e9:.3g} of {reached.rate / 1e9:.3g} GB/s",
+        f"{reached.source} {reached.bandwidth / 1e9:.3g} of {reached.rate / 1e9:.3g} GB/s",
         {},
     )
 

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from parlab.advice.advice import Advice
+from parlab.advice.exchange import LARGE_BYTES, rate_of, reached_of
 from parlab.advice.growth import Growth, Rate, growth_at
 from parlab.advice.looks import Checkpoints, Reached, Signs
 from parlab.advice.nodes import node_advice
@@ -28,9 +29,6 @@ from .runs import step_time
 from .stragglers import slowest_rank, slowest_stage
 from .unit_advice import unit_advice
 from .waterfalls import MAX_TRACED, devices_of, run_waterfalls, sibling_calibration
-
-LARGE_BYTES = 1 << 20
-"""Smaller collectives are bound by latency."""
 
 
 class RunAdvice(NamedTuple):
@@ -64,10 +62,19 @@ def _case(run: Run, measured: Waterfall, prediction_reason: str) -> tuple[Case, 
     """Return what the advice for a run is computed from, and the reason why settings cannot be varied, if any."""
     candidate = next(iter(calibration_candidates([run])), None)
     if candidate is None or candidate.observation is None or not candidate.is_device_stated:
-        return Case(measured, signs=_signs(run, None, is_plain=True), passes=_passes(run)), prediction_reason
+        return Case(measured, signs=_signs(run, None), passes=_passes(run)), prediction_reason
     job, where = candidate.observation.job, candidate.observation.cluster
     calibration = sibling_calibration(run, candidate)
-    return Case(measured, job, where, calibration, _signs(run, where, is_plain=False), _passes(run)), ""
+    signs = _signs(run, where)
+    if signs.reached is None:
+        signs = signs._replace(reached=reached_of(measured, job, rate_of(job, where, _measured_rate(run))))
+    return Case(measured, job, where, calibration, signs, _passes(run)), ""
+
+
+def _measured_rate(run: Run) -> float | None:
+    """Return the rate of the slowest link between nodes that the run measured before its ranks began (bytes/s)."""
+    rates = [row["bits_per_s"] / 8 for row in run.summary.get("links") or () if row.get("bits_per_s")]
+    return min(rates, default=None)
 
 
 def _within_pool(run: Run, advice: Advice) -> Advice:
@@ -116,7 +123,7 @@ def _new(run: Run, advice: Advice) -> list[str]:
     return names
 
 
-def _signs(run: Run, where: Cluster | None, *, is_plain: bool) -> Signs:
+def _signs(run: Run, where: Cluster | None) -> Signs:
     host, reached = _traced(run, where)
     busy = (run.summary.get("gpu_utilization") or {}).get("mean")
     return Signs(
@@ -127,7 +134,7 @@ def _signs(run: Run, where: Cluster | None, *, is_plain: bool) -> Signs:
         reached,
         growths_of(run),
         _checkpoints(run),
-        is_plain and run.origin == Run.Origin.REPORTED,
+        where is None and run.origin == Run.Origin.REPORTED,
     )
 
 
