@@ -162,12 +162,12 @@ def x_axis(values: Sequence[Any], axis: str, options: Options = AUTO) -> dict[st
     doubling = min(values) > 0 and max(values) >= 4 * min(values)
     is_log = (axis == GPUS or doubling) if options.x_scale == "auto" else options.x_scale == "log"
     if is_log and min(values) > 0:
-        return {"type": "log", **_ticks(values, math.log10)}
+        return {"type": "log", **_ticks(values, math.log10, axis)}
     # On a linear axis, ticks at doublings would overlap near zero.
-    return {"type": "linear", **({} if doubling else _ticks(values, float))}
+    return {"type": "linear", **({} if doubling else _ticks(values, float, axis))}
 
 
-def _ticks(values: Sequence[float], place: Callable[[float], float]) -> dict[str, Any]:
+def _ticks(values: Sequence[float], place: Callable[[float], float], axis: str) -> dict[str, Any]:
     """Return ticks at the values, the last one and those before it whose labels do not overlap."""
     ordered = sorted(set(values), reverse=True)
     span = place(ordered[0]) - place(ordered[-1])
@@ -176,7 +176,9 @@ def _ticks(values: Sequence[float], place: Callable[[float], float]) -> dict[str
         if place(shown[-1]) - place(value) >= _NEAREST * span:
             shown.append(value)
     shown.reverse()
-    return {"tickmode": "array", "tickvals": shown, "ticktext": [field_value(value) for value in shown]}
+    # Values of a configuration are shown as they are typed; GPUs are counted.
+    texts = [f"{value:,}" if axis == GPUS else field_value(value) for value in shown]
+    return {"tickmode": "array", "tickvals": shown, "ticktext": texts}
 
 
 def log_ticks(values: Iterable[float]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
     ends: list[tuple[float, list[RunPoint]]] = [(of_line(line, line[-1]), line) for line in lines.values()]
     share, line = max(ends, key=lambda end: end[0])
     return (
-        f"Best scaling: {significant(100 * share)} % efficiency from {line[0].gpus} to {line[-1].gpus} GPUs"
+        f"Best scaling: {significant(100 * share)} % efficiency from {_gpus(line[0]):,} to {_gpus(line[-1]):,} GPUs"
         f" ({line[-1].runs})."
         + (" Bars span the repeats." if any(point.repeats for line in lines.values() for point in line) else "")
         + _noise_note(ends)

@@ -160,6 +160,16 @@ def quantity(value: float | None, unit: str, digits: int = DIGITS) -> str:
     return f"{significant(value / chosen.factor, digits)}{SPACE}{chosen.name}"
 
 
+def signed_percent(share: float) -> str:
+    """Write a change with its sign: 0.16 becomes `+16.0 %`."""
+    return f"{share:+.1%}".replace("-", MINUS).replace("%", f"{SPACE}%")
+
+
+def signed_range(low: float, high: float) -> str:
+    """Write the ends of a range of changes with one unit: `+15.8 to +16.1 %`."""
+    return f"{signed_percent(low).removesuffix(f'{SPACE}%')} to {signed_percent(high)}"
+
+
 def exact_quantity(value: float | None, unit: str) -> str:
     """Write all digits with the base unit."""
     return DASH if value is None or not math.isfinite(value) else f"{exact(value)}{SPACE}{unit}"

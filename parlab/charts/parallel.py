@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from . import theme
 from .compare import style
 from .fields import field_heading
-from .format import field_value
+from .format import Unit, field_value, significant, unit_for
 from .measures import MEASURES, Measure
 from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
@@ -128,7 +128,7 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
             y="",
             xaxis={
                 "tickmode": "array", "tickvals": list(range(len(axes))), "ticks": "", "side": "bottom",
-                "ticktext": [theme.plain(axis.title) for axis in axes], "range": [-0.3, len(axes) - 0.6],
+                "ticktext": [theme.plain(axis.title) for axis in axes], "range": [-0.3, len(axes) - 0.35],
                 "showline": False,
             },
             yaxis={"visible": False, "range": [-0.06, 1.06]},
@@ -161,10 +161,11 @@ def _add_axis(drawing: go.Figure, place: int, axis: _Axis) -> None:
     drawing.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, line={"color": theme.GREY, "width": 1})
     for height, text in axis.ticks:
         drawing.add_annotation(
-            name="on lines",
+            name="axis value",
             x=place,
             y=height,
             text=theme.plain(text),
+            hovertext=theme.plain(text),
             showarrow=False,
             xanchor="left",
             xshift=4,
@@ -217,7 +218,7 @@ def _setting(name: str, points: Sequence[RunPoint]) -> _Axis:
         texts = [field_value(v) for v in values]
         return _Axis(name, field_heading(name), low, high, [], heights, texts, _ends(distinct, low, high))
     places = {repr(value): n / max(1, len(distinct) - 1) for n, value in enumerate(distinct)}
-    ticks = [(places[repr(value)], field_value(value)[:16]) for value in distinct] if len(distinct) <= 8 else []
+    ticks = [(places[repr(value)], field_value(value)) for value in distinct] if len(distinct) <= 8 else []
     labels, texts = [field_value(value) for value in distinct], [field_value(v) for v in values]
     last = float(max(1, len(distinct) - 1))
     return _Axis(name, field_heading(name), 0.0, last, labels, [places.get(repr(v)) for v in values], texts, ticks)
@@ -232,14 +233,16 @@ def _measured(name: str, measure: Measure, points: Sequence[RunPoint]) -> _Axis:
     values = [measure.value(point) for point in points]
     measured = [value for value in values if value is not None]
     low, high = min(measured), max(measured)
+    unit = Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for(measured, measure.unit)
+    ends = [(0.0, points[values.index(low)], low), (1.0, points[values.index(high)], high)]
     heights = [None if value is None else (value - low) / (high - low) for value in values]
     return _Axis(
         name,
-        measure.title,
+        f"{measure.title} ({unit.name})" if unit.name else measure.title,
         low,
         high,
         [],
         heights,
         [measure.text_of(point) for point in points],
-        [(0.0, measure.text_of(points[values.index(low)])), (1.0, measure.text_of(points[values.index(high)]))],
+        [(height, significant(end / unit.factor, point.digits(end, measure.unit))) for height, point, end in ends],
     )

@@ -108,7 +108,15 @@ def rank_dash(rank: int) -> str:
 
 def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[str, Any]:
     """Return the layout that all figures share; x and y are axis titles with units."""
-    axis = {"showline": True, "linewidth": 1, "ticks": "outside", "ticklen": 4, "zeroline": False, "automargin": True}
+    axis = {
+        "showline": True,
+        "linewidth": 1,
+        "ticks": "outside",
+        "ticklen": 4,
+        "zeroline": False,
+        "automargin": True,
+        "separatethousands": True,
+    }
     shared: dict[str, Any] = {
         "template": {},
         "title": {"text": title, "subtitle": {"text": subtitle}, "x": 0, "xanchor": "left", "xref": "paper"},

@@ -36,6 +36,8 @@ from .theme import Drawing, Table
 
 PER_SAMPLE = "ms_per_sample"
 MAX_LINES = 24
+WITH_PREFIX = 10_000
+"""Values from which texts have a prefix (charts/format.py)."""
 
 
 def _counts(point: RunPoint, measure: Measure) -> bool:
@@ -94,7 +96,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             x=theme.plain(field_heading(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
             y=f"{measure.title} ({view.unit})" if view.unit else measure.title,
             xaxis=x_axis(x_values, chosen.x, options),
-            yaxis=_y_axis(chosen, options, view),
+            yaxis=_y_axis(measured, chosen, options, view),
         )
     )
     lines, left_out = _lines(measured, chosen, measure)
@@ -159,13 +161,15 @@ def _subtitle(measured: Sequence[RunPoint], measure: Measure) -> str:
     return "one point per run"
 
 
-def _y_axis(chosen: Plan, options: Options, view: View) -> dict[str, Any]:
+def _y_axis(measured: Sequence[RunPoint], chosen: Plan, options: Options, view: View) -> dict[str, Any]:
     is_log = options.y_scale == "log" or (
         options.y_scale == "auto" and chosen.x == GPUS and view.measure.kind != "other"
     )
+    # Values in a fixed unit, such as ms, take no prefix, since 500m ms is not a number that people read; nor do values
+    # below 10,000, which texts write without one.
+    is_whole = view.measure.is_as_it_is or max(view.of(point) for point in measured) < WITH_PREFIX
     return {
-        # Values in a fixed unit, such as ms, take no prefix: 500m ms is not a number that people read.
-        "tickformat": "~g" if view.measure.is_as_it_is else "~s" if view.factor == 1.0 else "",
+        "tickformat": ",~g" if is_whole else "~s" if view.factor == 1.0 else "",
         **({"type": "log"} if is_log else {"rangemode": "tozero"}),
     }
 

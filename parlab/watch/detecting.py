@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
+from parlab.charts.format import signed_percent, signed_range
 from parlab.lab import services as lab
 from parlab.lab.models import Event
 
@@ -175,7 +176,7 @@ def _fixes(item: _Shift, alerts: Sequence[Alert]) -> bool:
         part = next((row for row in alert.parts if _is_undone(row, item)), None)
         if part is None or not alert.is_open:
             continue
-        text = f"fixed: {measure_of(part['measure']).title.lower()} {item.change['size']:+.1%} again"
+        text = f"fixed: {measure_of(part['measure']).title.lower()} {signed_percent(item.change['size'])} again"
         commit = f" with commit {bad.commit[:10]}" if bad.commit else ""
         Alert.objects.filter(pk=alert.pk, state__in=Alert.OPEN).update(
             state=Alert.State.FIXED, reason=f"{text}{commit}", fixed_by=bad
@@ -260,6 +261,6 @@ def sentence_of(alert: Alert) -> str:
     since = f"commit {commit.sha[:10]} ({commit.subject})" if commit else f"{bad.at:%Y-%m-%d %H:%M} UTC"
     more = len(alert.parts) - 1
     others = f", and {more} more measure{'s' if more > 1 else ''}" if more else ""
-    interval = f"{part['low']:+.1%} to {part['high']:+.1%}"
-    change = f"{alert.watch.title_of(part['measure'])}{point} {part['size']:+.1%} ({interval})"
+    interval = signed_range(part["low"], part["high"])
+    change = f"{alert.watch.title_of(part['measure'])}{point} {signed_percent(part['size'])} ({interval})"
     return f"{alert.watch.name}: {change}{where}{others} since {since}"

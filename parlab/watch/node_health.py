@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import OuterRef, Subquery
 
+from parlab.charts.format import signed_percent
 from parlab.lab.models import Node
 
 from .measures import HEALTH, measure_of
@@ -36,7 +37,7 @@ class HealthRow(NamedTuple):
     @property
     def compared(self) -> str:
         """The difference as text, such as -12.3%."""
-        return "" if self.difference is None else f"{self.difference:+.1%}"
+        return "" if self.difference is None else signed_percent(self.difference)
 
     @property
     def is_behind(self) -> bool:

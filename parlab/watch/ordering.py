@@ -9,6 +9,7 @@ from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
+from parlab.charts.format import signed_percent
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
 from parlab.lab.models import Config, Run
@@ -129,7 +130,7 @@ def suspicions_settle(*, watch: Watch) -> Order | None:
     series = max(rows, key=lambda row: abs(row.suspicion["size"]))
     newest = watch.results.filter(series=series.point, lock="").order_by("position", "at", "pk").last()
     suspicion = series.suspicion
-    reason = f"{series.measure} {suspicion['size']:+.1%} is not certain yet"
+    reason = f"{series.measure} {signed_percent(suspicion['size'])} is not certain yet"
     return order_place(
         watch=watch,
         count=suspicion["needed"],

@@ -13,6 +13,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from parlab.charts import watched
+from parlab.charts.format import signed_percent, signed_range
 from parlab.charts.theme import Drawing
 
 from .detecting import is_worse, sentence_of
@@ -81,8 +82,8 @@ def parts_of(alert: Alert) -> list[Part]:
         Part(
             title=alert.watch.title_of(part["measure"]),
             point=part["series"],
-            size=f"{part['size']:+.1%}",
-            interval=f"{part['low']:+.1%} to {part['high']:+.1%}",
+            size=signed_percent(part["size"]),
+            interval=signed_range(part["low"], part["high"]),
             is_worse=part["is_worse"],
             series_pk=keys.get((part["series"], part["measure"])),
         )
@@ -167,14 +168,14 @@ def state_of(series: Series) -> str:
     """Return in one line what the detection knows about a series: certain, possible, too few results."""
     if series.suspicion:
         needed = series.suspicion["needed"]
-        text = f"possible change of {series.suspicion['size']:+.1%}"
+        text = f"possible change of {signed_percent(series.suspicion['size'])}"
         return f"{text}; about {needed} more result{'s' if needed != 1 else ''} needed to be certain"
     waiting = next((note for note in series.notes if "needed" in note), "")
     return waiting or "no change since" * bool(series.changes) + "no change" * (not series.changes) + _since(series)
 
 
 def _since(series: Series) -> str:
-    return f" the last one ({series.changes[-1]['size']:+.1%})" if series.changes else ""
+    return f" the last one ({signed_percent(series.changes[-1]['size'])})" if series.changes else ""
 
 
 def series_figure(series: Series) -> Drawing:
@@ -200,7 +201,7 @@ def series_figure(series: Series) -> Drawing:
     steps = [
         watched.Step(
             change["at"] + 1,
-            f"{change['size']:+.1%}{' on ' + change['node'] if change['node'] else ''}",
+            f"{signed_percent(change['size'])}{' on ' + change['node'] if change['node'] else ''}",
             is_worse(series.measure, change["size"]),
         )
         for change in places

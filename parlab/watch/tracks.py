@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from parlab.charts.format import signed_percent
+
 from .changes import MAX_NODES, Alarm, Detector
 from .node_shifts import LEAST_OF_NODE, Floats
 from .ramps import best_ramp
@@ -186,7 +188,8 @@ class Track:
                     " the others"
                 )
             elif abs(offset) >= 0.01 and len(self.node_codes) > 1:
-                notes.append(f"node {node} is {math.expm1(offset):+.1%} off the level; this is no change of the code")
+                off = signed_percent(math.expm1(offset))
+                notes.append(f"node {node} is {off} off the level; this is no change of the code")
         return notes
 
     def state(self) -> dict[str, Any]:

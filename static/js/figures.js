@@ -47,6 +47,14 @@
     return { ...axis, tickmode: "array", tickvals: axis.tickvals || texts, ticktext: texts.map(lines), tickangle: 0, autotickangles: undefined };
   }
 
+  // A value beside an axis ends before the next axis, on two lines at most; the pointer shows all of it.
+  function fitted(text, room) {
+    if (text.length <= room || text.includes("&")) return text;
+    const cut = text.lastIndexOf(" ", room), rest = cut > 0 ? text.slice(cut + 1) : "";
+    const short = (part) => (part.length > room ? `${part.slice(0, Math.max(3, room - 1))}…` : part);
+    return rest ? `${text.slice(0, cut)}<br>${short(rest)}` : short(text);
+  }
+
   // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
   function inPage(layout, width) {
     const narrow = width < NARROW;
@@ -61,7 +69,8 @@
       rest.margin = { ...rest.margin, r: 16 };
     }
     // Labels on lines get the background of the page.
-    rest.annotations = rest.annotations?.map((label) => label.name === "on lines" ? { ...label, bgcolor: token("--surface"), opacity: 0.85 } : label);
+    const room = layout.meta?.axes && Math.floor((width - (layout.margin?.l ?? 80) - (layout.margin?.r ?? 24)) / (layout.meta.axes.length - 0.05) / CHARACTER) - 2;
+    rest.annotations = rest.annotations?.map((label) => label.name === "axis value" ? { ...label, text: fitted(label.text, room), bgcolor: token("--surface"), opacity: 0.85 } : label);
     // uirevision: the zoom stays when new points arrive.
     return coloured({ ...rest, autosize: true, uirevision: "kept" });
   }

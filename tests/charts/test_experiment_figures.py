@@ -310,6 +310,17 @@ def test_numbers_of_a_log_axis_do_not_lie_on_each_other(values: list[float], ste
     assert log_ticks(values).get("dtick") == step
 
 
+def test_thousands_are_grouped_on_axes_as_in_texts() -> None:
+    points = [RunPoint(n, "finished", {"g": g}, g, None, 2.0 * g) for n, g in enumerate((256, 1024, 2048), 1)]
+    drawing = throughput.figure(points)
+    assert drawing.figure is not None
+    assert list(drawing.figure.layout.xaxis.ticktext) == ["256", "1,024", "2,048"]
+    assert drawing.figure.layout.yaxis.tickformat == ",~g"  # 4,096, not 4.096k
+    large = throughput.figure([point._replace(samples_per_s=1000.0 * point.number**3) for point in points])
+    assert large.figure is not None
+    assert large.figure.layout.yaxis.tickformat == "~s"  # 27k
+
+
 def test_a_log_axis_has_few_numbers_where_only_the_ideal_reaches_far() -> None:
     drawing = throughput.figure(scaling())  # as fast on 8 GPUs as on 1, so all that spreads is the ideal
     assert max(traces(drawing)["ideal from 1"].y) == 80

@@ -90,6 +90,11 @@ def test_durations_name_two_parts_at_most(seconds: float, text: str) -> None:
     assert numbers.duration(seconds).replace(SPACE, " ") == text
 
 
+def test_changes_have_a_sign_and_a_range_of_them_one_unit() -> None:
+    assert numbers.signed_percent(-0.208).replace(SPACE, " ") == "\N{MINUS SIGN}20.8 %"
+    assert numbers.signed_range(-0.004, 0.161).replace(SPACE, " ") == "\N{MINUS SIGN}0.4 to +16.1 %"
+
+
 def test_coarse_durations_name_one_part() -> None:
     assert numbers.duration(299, coarse=True).replace(SPACE, " ") == "4 min"
 

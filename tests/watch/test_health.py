@@ -143,7 +143,7 @@ def test_a_gpu_that_becomes_slower_is_an_alert_of_its_own(
     settings.LEAVE_OUT_NODES = True
     assert health.alert_follow(alert=alert)
     node.refresh_from_db()
-    assert "Matrix rate of rank 3 -2" in node.left_out
+    assert "Matrix rate of rank 3 \N{MINUS SIGN}2" in node.left_out
 
 
 def slow_link(watch: Watch) -> Alert:
@@ -171,7 +171,7 @@ def test_a_slow_link_is_that_of_the_pair_until_all_links_of_one_node_are_slow(
     for node in nodes:
         node.refresh_from_db()
     assert [bool(node.left_out) for node in nodes] == [False, True, False]
-    assert nodes[1].left_out.startswith("Link of n2 and n3: All-reduce between n2 and n3 -5")
+    assert nodes[1].left_out.startswith("Link of n2 and n3: All-reduce between n2 and n3 \N{MINUS SIGN}5")
     third = slow_link(links[2])
     assert third.cause == "link n3 - n1", "with all links slow no node stands out"
 

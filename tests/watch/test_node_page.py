@@ -39,7 +39,7 @@ def test_the_page_compares_a_node_with_its_peers_and_lists_its_changes(page: Cli
     (alert,) = watch_detect(watch=watch)
     text = page.get("/nodes/n3/").content.decode()
     assert alert.get_absolute_url() in text
-    assert "<strong>-2" in text
+    assert "<strong>\N{MINUS SIGN}2" in text
     assert "of 3" in text
     assert "Matrix rate of rank 0" in text
     assert 'href="/nodes/n3/"' in page.get("/nodes/").content.decode()

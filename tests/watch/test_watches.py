@@ -99,7 +99,7 @@ def test_a_return_to_the_old_level_fixes_the_alert_and_is_no_new_one(keyed: Watc
     assert watch_detect(watch=keyed) == []
     alert = Alert.objects.get()
     assert alert.state == Alert.State.FIXED
-    assert "fixed: step time -" in alert.reason
+    assert "fixed: step time \N{MINUS SIGN}" in alert.reason
     assert watch_detect(watch=keyed) == []
 
 
