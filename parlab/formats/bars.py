@@ -114,6 +114,14 @@ def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Rec
     return [Record("metrics", line, values, None, rank, time, tuple(fields), tuple(raw))] if fields else []
 
 
+def _is_redraw(previous: Record, record: Record) -> bool:
+    """Return whether a bar shows the position before it again, and not that of another launch at an earlier time."""
+    if previous.iteration != record.iteration:
+        return False
+    before, elapsed = previous.values.get("elapsed_s"), record.values.get("elapsed_s")
+    return before is None or elapsed is None or elapsed >= before
+
+
 class Bars:
     """Reads bars; a position is yielded when the bar leaves it."""
 
@@ -147,7 +155,7 @@ class Bars:
         record = self._step(line, rank, time, printed, (rate, total, epoch))
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
-        return [] if previous is None or previous.iteration == record.iteration else [previous]
+        return [] if previous is None or _is_redraw(previous, record) else [previous]
 
     def finish(self) -> list[Record]:
         """Return the last positions."""
@@ -196,7 +204,7 @@ class Bars:
         del record.values["total_iterations"]
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
-        return [] if previous is None or previous.iteration == record.iteration else [previous]
+        return [] if previous is None or _is_redraw(previous, record) else [previous]
 
     def before(self, iteration: int | None) -> list[Record]:
         """Return the last positions if the steps of other lines begin again before them."""

@@ -25,6 +25,10 @@ OPEN = 1_024
 SAME = 0.01
 # Values that describe the position of a step, not its measurements.
 _PROGRESS = frozenset({"epoch", "total_iterations", "micro_step"})
+# Endings of values that differ between the ranks of a step, unlike a loss or the norm of the gradients.
+_OF_A_RANK = ("_s", "_per_gpu", "_bytes", "_pct", "mfu")
+# Values that only another launch begins again.
+_GROWING = frozenset({"epoch", "consumed_samples"})
 TIMER_LIMIT = 2_048
 
 # Values up to this are placeholders, not measurements.
@@ -126,9 +130,13 @@ class Builder:
 
     def runs_backwards(self, record: Record) -> bool:
         """Return whether a rank repeats an iteration with other values or goes back, except for copies of a step."""
-        if record.iteration is None or self.current is None or record.line == self.current.line:
+        if self.current is None or record.line == self.current.line:
             return False
-        if self._earlier(record, self.current) or self._contradicts(record, self.current):
+        if self._earlier(record, self.current) or self._plans_otherwise(record, self.current):
+            return True
+        if record.iteration is None:
+            return self._trained_less(record, self.current)
+        if self._contradicts(record, self.current):
             return True
         last = self.by_rank.get(record.rank)
         if last is None or record.iteration >= last:
@@ -145,24 +153,35 @@ class Builder:
             return False
         return now[4:5] in ("-", "/") and now[:16] < then[:16]
 
+    @staticmethod
+    def _plans_otherwise(record: Record, current: Record) -> bool:
+        """Return whether a rank states another total of iterations than it did before."""
+        total, before = record.values.get("total_iterations"), current.values.get("total_iterations")
+        return record.rank == current.rank and total is not None and before is not None and total != before
+
+    @staticmethod
+    def _trained_less(record: Record, current: Record) -> bool:
+        """Return whether a step without a number is of less training than the one before it."""
+        if record.rank != current.rank or current.iteration is not None:
+            return False
+        return any(
+            record.values[name] < current.values[name]
+            for name in _GROWING & record.values.keys() & current.values.keys()
+        )
+
     def _contradicts(self, record: Record, current: Record) -> bool:
         """Return whether a rank prints a step again with other values, as another launch does.
 
-        Ranks without a tag may also print the same step: then the loss, which is averaged over the ranks, or the time
-        stamp is the same, or earlier steps were printed several times as well.
+        Ranks without a tag may also print the same step: then the loss and other results, which are averaged over the
+        ranks, or the time stamp are the same, or earlier steps were printed several times as well.
         """
+        if record.iteration != current.iteration and record.iteration == self.by_rank.get(record.rank):
+            current = self.open.get(record.iteration or 0, current)
         if record.iteration != current.iteration or record.rank != current.rank:
             return False
         if current.rank is None and (self.repeated or (record.time is not None and record.time == current.time)):
             return False
-        values = current.values
-        keys = {(field.name, field.key) for field in current.fields}
-        printed = {field.name for field in record.fields if (field.name, field.key) in keys}
-        shared = [name for name in record.values if name in values and name in printed and name not in _PROGRESS]
-        losses = [name for name in shared if name.endswith("loss")]
-        if losses and all(record.values[name] == values[name] for name in losses):
-            return False
-        return any(abs(record.values[name] - values[name]) > SAME * abs(values[name]) for name in shared)
+        return _differ(record, current)
 
     def _copy(self, record: Record) -> bool:
         """Return whether a record repeats a step, printed at the same time."""
@@ -198,8 +217,8 @@ class Builder:
         values = current.values
         for name, value in record.values.items():
             existing = values.get(name)
-            if existing is not None and existing != value and record.rank is None:
-                self.repeated = True
+            if existing is not None and existing != value and record.rank is None and not self.repeated:
+                self.repeated = _key_of(current, name) == _key_of(record, name)
             if existing is None:
                 values[name] = value
                 if len(current.fields) < MAX_NAMES:
@@ -266,6 +285,24 @@ class Builder:
                 self.arguments.setdefault(name, value)
 
     last: Record | None = None
+
+
+def _differ(record: Record, current: Record) -> bool:
+    """Return whether two records of a step differ in what both print, and not only in times of ranks."""
+    values = current.values
+    keys = {(field.name, field.key) for field in current.fields}
+    printed = {field.name for field in record.fields if (field.name, field.key) in keys}
+    shared = [name for name in record.values if name in values and name in printed and name not in _PROGRESS]
+    results = [name for name in shared if not name.endswith(_OF_A_RANK)]
+    is_same = all(record.values[name] == values[name] for name in results)
+    if is_same and any(name.endswith("loss") for name in results):
+        return False
+    return any(abs(record.values[name] - values[name]) > SAME * abs(values[name]) for name in shared)
+
+
+def _key_of(record: Record, name: str) -> str | None:
+    """Return the key under which a record states a value."""
+    return next((field.key for field in record.fields if field.name == name), None)
 
 
 def measured(values: dict[str, float]) -> dict[str, float]:

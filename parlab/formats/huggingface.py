@@ -7,10 +7,9 @@ several nodes each prints `{'train_runtime': ...}`. Lines of DeepSpeed in the sa
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -18,9 +17,9 @@ import orjson
 
 from parlab.formats.bars import is_other_work
 from parlab.formats.deepspeed import Parser as DeepSpeed
-from parlab.formats.metric_fields import metric_field
+from parlab.formats.huggingface_entries import entries, placed, quantity_name, state
 from parlab.formats.peel import peel, spliced
-from parlab.formats.quantities import LARGEST, MIB, duration_seconds, normal, slug, to_float
+from parlab.formats.quantities import duration_seconds, to_float
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
@@ -47,168 +46,14 @@ _BAR = re.compile(
     r"(?:[\d:]{4,12}<[\d:?]{1,12},\s{1,4}([\d.]{1,12})(s/it|it/s)(?=[\],]))?"
 )
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
-# Python prints these without quotes, and parses them as names only.
-_BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
-# Times in seconds, of TRL and others.
-_SECONDS = frozenset({"step_time"})
 _JSON = re.compile(r'\{"current_steps"')
 # A file of one JSON object; neither a dictionary that Python printed nor a line of trainer_log.jsonl.
 _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
 _RECENT = 64
 # Between two entries, for an error of at most a tenth.
 _LEAST_ELAPSED_S = 10.0
-_FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
-# Entries that place a step in the run; they are not measurements.
-_PLACES = frozenset({"step", "global_step/max_steps", "current_steps", "total_steps"})
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
 _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
-_OWN = re.compile(r"(?:train|eval|test|predict)_(?:\w{1,60}_)?(?:loss|runtime|samples_per_second|steps_per_second)")
-_NAMES = {
-    "train_runtime": "train_runtime_s",
-    "train_samples_per_second": "samples_per_s",
-    "train_steps_per_second": "steps_per_s",
-    "train_tokens_per_second": "tokens_per_s",
-    "learning_rate": "learning_rate",
-    "throughput": "tokens_per_s",  # LLaMA-Factory
-    # Of Liger-Kernel's examples/huggingface/callback.py, as is its memory, in units of 2**20 bytes.
-    "step_time_sec": "step_time_s",
-    "avg_step_time_sec": "step_time_average_s",
-    "time_to_completion_sec": "remaining_s",
-    "estimated_total_time_sec": "total_time_s",
-    "step_tokens_per_second": "tokens_per_s",
-    "avg_tokens_per_second": "tokens_per_s_average",
-}
-_PEAK = re.compile(r"(step|total)_peak_memory_(allocated|reserved)_MB")
-_PEAKS = {"allocated": "memory_peak", "reserved": "memory_reserved"}
-
-
-def _value(content: Any) -> float | None:
-    if isinstance(content, bool):
-        return None
-    if isinstance(content, int | float):
-        return to_float(repr(content)) if abs(content) < LARGEST else None
-    if not isinstance(content, str):
-        return None
-    value = to_float(content.removesuffix("%"))
-    return duration_seconds(content) if value is None else value
-
-
-def _field(key: str, content: Any) -> Field:
-    """Return the field of an entry; a quantity with a path or unit (`memory(GiB)`) is named by the common table."""
-    if "/" in key or "(" in key or key in _SECONDS:
-        return metric_field(key)
-    if peak := _PEAK.fullmatch(key):
-        name = _PEAKS[peak[2]] if peak[1] == "step" else f"total_{_PEAKS[peak[2]]}"
-        return Field(f"{name}_bytes", key, "MB", MIB)
-    if isinstance(content, str) and key.endswith("_time"):
-        return Field(f"{slug(key)}_s", key, "h:mm:ss")
-    return Field(_name(key), key)
-
-
-def place(data: Mapping[Any, Any]) -> tuple[int | None, int | None]:
-    """Return step and total of an entry that states them: `'global_step/max_steps': '12/94'` or `step`."""
-    fraction = _FRACTION.fullmatch(str(data.get("global_step/max_steps", ""))[:40])
-    if fraction:
-        return int(fraction[1]), int(fraction[2])
-    step, total = data.get("current_steps"), data.get("total_steps")
-    if isinstance(step, int) and isinstance(total, int) and 0 <= step < 2**60 and 0 <= total < 2**60:
-        return step, total
-    step = data.get("step")
-    return (step if type(step) is int and 0 <= step < 2**60 else None), None
-
-
-def _name(key: str) -> str:
-    standard_name = _NAMES.get(key)
-    if standard_name:
-        return standard_name
-    name = slug(key)
-    return f"{name}_s" if name.endswith("_runtime") else name.replace("_per_second", "_per_s")
-
-
-def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record]:
-    """Return the record of an entry of the log history: a step, an evaluation, or the totals at the end."""
-    values: dict[str, float] = {}
-    fields: list[Field] = []
-    raw: list[str] = []
-    unreadable: list[Record] = []
-    for key, content in list(data.items())[:500]:
-        if not isinstance(key, str) or key in _PLACES or content is None:
-            continue
-        value = _value(content)
-        if value is None:
-            unreadable.append(unread(line, "not a finite number", f"{key}: {content}"))
-            continue
-        field = _field(key[:80], content)
-        values[field.name] = normal(value, field.scale)
-        fields.append(field)
-        raw.append(str(content)[:80])
-    kind: Kind = "step"
-    if "train_runtime" in data:
-        kind = "metrics"
-    elif any(
-        isinstance(key, str) and key.startswith(("eval_", "test_", "predict_")) and content is not None
-        for key, content in data.items()
-    ):
-        kind = "validation"
-    elif "loss" not in data:
-        return unreadable
-    record = Record(kind, line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))
-    return [record, *unreadable] if values.keys() - {"epoch"} else unreadable
-
-
-def state(line: int, text: str) -> list[Record] | None:
-    """Read trainer_state.json; None for other text."""
-    try:
-        data = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(data, dict) or not isinstance(data.get("log_history"), list):
-        return None
-    settings = {
-        ("per_device_train_batch_size" if name == "train_batch_size" else name): value
-        for name, value in data.items()
-        if isinstance(value, str | int | float) and name != "log_history"
-    }
-    records = [Record("launch", line, data=settings, opens=True)]
-    total = to_float(str(data.get("max_steps")))
-    for item in data["log_history"]:
-        if not isinstance(item, dict):
-            records.append(unread(line, "an entry of log_history that is not an object", str(item)[:200]))
-            continue
-        step = item.get("step")
-        iteration = step if isinstance(step, int) and 0 <= step < 2**60 else None
-        for record in entry(line, item, iteration):
-            if record.kind == "step" and total is not None and total > 0:
-                record.values["total_iterations"] = total
-            records.append(record)
-    return records
-
-
-def _logged(data: dict[Any, Any]) -> bool:
-    """Return whether a dictionary is a log entry of the Trainer."""
-    return ("epoch" in data and "loss" in data) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
-
-
-def _entries(line: int, rank: int | None, _: str | None, text: str) -> list[Record]:
-    """Return the records of a dictionary, with step and total if it states them."""
-    try:
-        # An escape may be an unpaired surrogate, which cannot be encoded.
-        data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        signs = ("loss'", "_runtime'", "_loss'")
-        return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in signs) else []
-    return _placed(line, rank, data) if isinstance(data, dict) and _logged(data) else []
-
-
-def _placed(line: int, rank: int | None, data: dict[str, Any]) -> list[Record]:
-    """Return the records of an entry that a rank printed, with step and total if it states them."""
-    step, total = place(data)
-    records = entry(line, data, step)
-    for record in records:
-        record.rank = rank
-        if record.kind == "step" and total:
-            record.values["total_iterations"] = float(total)
-    return records
 
 
 class Parser:
@@ -217,18 +62,23 @@ class Parser:
     def __init__(self) -> None:
         self.engine = DeepSpeed()
         self.script = StepLines(Dialect(()))
-        self.repeats = Repeats(_entries)
+        self.repeats = Repeats(entries)
         self.settings: dict[str, Any] = {}
         self.step: int | None = None
         self.total = 0
         self.recent: deque[str] = deque(maxlen=_RECENT)
         self.summaries_seen: set[str] = set()
+        self.stated: set[str] = set()
+        """Keys of the block of metrics that this launch has stated."""
         self.begun = False
         self.rate: tuple[float, Field, str] | None = None
         """Step time that the last bar of the training shows, its field, and as printed."""
         self.unused_bar: tuple[int, int] | None = None
         """Line and step of that bar; none once a step states its time, as later bars add nothing then."""
         self.is_timed = False
+        self.epoch = 0.0
+        self.bar_began_again = False
+        """Whether the bar has begun again, which it may do before the first entry of another launch."""
         self.timed: tuple[int, float] | None = None
         """Step and elapsed time, from which the next step time is counted."""
 
@@ -259,18 +109,27 @@ class Parser:
         """Pass a line to the reader of DeepSpeed, and detect the start of another launch."""
         records: list[Record] = []
         if self.begun and _BEGIN.search(text[:400]):
-            self.begun, self.step, self.total, self.is_timed = False, None, 0, False
-            self.summaries_seen.clear()
-            records.append(Record("launch", line, data={}, opens=True))
+            self.begun, self.bar_began_again = False, False
+            records.append(self._another(line))
         records += self.engine.feed(line, rank, time, text)
         if not records and "emory" in text and "GB" in text:
             records = [record for record in self.script.summary(line, rank, time, text) if record.kind == "metrics"]
         self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in records)
         return records
 
+    def _another(self, line: int) -> Record:
+        """Return the start of another launch."""
+        if not self.bar_began_again:
+            self.step, self.rate, self.total = None, None, 0
+        self.bar_began_again = False
+        self.is_timed, self.epoch = False, 0.0
+        self.summaries_seen.clear()
+        return Record("launch", line, data={}, opens=True)
+
     def _bar(self, line: int, at: int, total: int, rate: str | None, unit: str | None) -> None:
         """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
         if total >= self.total and at <= total:
+            self.bar_began_again = self.bar_began_again or (self.step is not None and at < self.step)
             self.step, self.total = at, total
             number = to_float(rate) if rate else None
             seconds = None if not number else number if unit == "s/it" else 1.0 / number
@@ -290,6 +149,7 @@ class Parser:
         records = self.repeats.read(line, rank, None, text)
         if not records or records[0].kind == "unread":
             return records
+        opened = self._starts_again(line, records[0])
         stated = records[0].iteration
         if stated is not None:
             self.step, self.total = stated, int(records[0].values.get("total_iterations", self.total))
@@ -312,7 +172,7 @@ class Parser:
                 self.is_timed, self.unused_bar = True, None
         elif measured == "metrics":
             records = self._last_bar() + records
-        opened = self._launch(line) + records
+        opened += self._launch(line) + records
         if measured == "metrics":
             self.begun = True
             self.summaries_seen.add("train")
@@ -321,13 +181,25 @@ class Parser:
             self.summaries_seen.add("eval")
         return opened
 
+    def _starts_again(self, line: int, entry: Record) -> list[Record]:
+        """Return the start of another launch if an entry is of an earlier epoch than the last one."""
+        epoch = entry.values.get("epoch")
+        if entry.kind != "step" or epoch is None:
+            return []
+        before, self.epoch = self.epoch, epoch
+        if epoch >= before:
+            return []
+        opened = self._another(line)
+        self.epoch = epoch
+        return [opened]
+
     def _json(self, line: int, rank: int | None, text: str) -> list[Record]:
         """Read a line of LLaMA-Factory's trainer_log.jsonl."""
         try:
             data = orjson.loads(text)
         except orjson.JSONDecodeError:
             return [unread(line, "a JSON object that cannot be read", text)]
-        records = _placed(line, rank, data)
+        records = placed(line, rank, data)
         if records and records[0].kind == "step" and isinstance(data.get("elapsed_time"), str):
             self._timed(records[0], duration_seconds(data["elapsed_time"]))
         return records
@@ -353,14 +225,16 @@ class Parser:
         if match[1] in self.summaries_seen:
             return []
         key = f"{match[1]}_{match[2]}"
+        opened = [self._another(line)] if key in self.stated else []
+        self.stated = {key} if opened else self.stated | {key}
         value = to_float(match[3])
         if value is None:
             value = duration_seconds(match[3])
         if value is None:
             return []
         kind: Kind = "metrics" if match[1] == "train" else "validation"
-        field = Field(_name(key), key)
-        return [Record(kind, line, {field.name: value}, rank=rank, fields=(field,), raw=(match[3],))]
+        field = Field(quantity_name(key), key)
+        return [*opened, Record(kind, line, {field.name: value}, rank=rank, fields=(field,), raw=(match[3],))]
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""

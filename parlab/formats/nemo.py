@@ -176,12 +176,18 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of NeMo 1.0 or 2.0; yield steps by global step, validation and the end."""
     parser = Parser()
     ended = False
+    listing: set[int | None] = set()
     for line, rank, time, text in peel(lines, _BARS):
         if "Training epoch" in text and (records := parser.lines(line, rank, time, text)):
             yield from records
             continue
         listed = _LIST.search(text) if "timing in s" in text else None
         if listed:
+            # A run ends with the list of its step times.
+            if rank in listing and not parser.stepped:
+                yield Record("launch", line, data={}, opens=True)
+                listing.clear()
+            listing.add(rank)
             yield from _listed(line, rank, listed[1], repeats=parser.stepped)
             continue
         bar = _BAR.search(text[:8000]) if "Epoch " in text else None

@@ -33,13 +33,19 @@ MAX_RANKS = 65_536
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of the pipeline runner; yield timers per rank, iterations and the stated average."""
     turns: dict[int, int] = {}
+    is_finished = False
     for line, rank, time, text in peel(lines, _START):
         match = _PHASE.match(text)
         if match:
+            # After the end, a rank that has done as many iterations as any other begins another launch.
+            if is_finished and "forward" in match[2] and turns.get(int(match[1])) == max(turns.values(), default=0):
+                turns.clear()
+                is_finished = False
             yield _phase(line, time, match, turns)
             continue
         match = _FINISHED.match(text)
         if match:
+            is_finished = True
             yield from _finished(line, rank, match)
             continue
         arguments = namespace_arguments(text) or (command_arguments(text) if is_command(text) else {})

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from parlab.formats import read_document
 from parlab.formats.schema import Segment
 from parlab.formats.statistics import Stream
@@ -116,3 +120,73 @@ def test_timers_of_a_wall_clock_give_the_step_time_if_nothing_else_does() -> Non
     assert segment.step_time_s is not None
     assert round(segment.step_time_s.median, 6) == 1.2
     assert "forward, backward, step" in segment.basis["step_time_s"]
+
+
+def launches(*texts: str) -> list[tuple[int, float | None]]:
+    """Return steps and median step time of each launch in texts one after the other."""
+    lines = "".join(texts).splitlines(keepends=True)
+    found = read_document(lines, file="x").segments
+    return [(s.records, s.step_time_s.median if s.step_time_s else None) for s in found]
+
+
+def later(text: str) -> str:
+    """Return the log of a launch of the next day in which everything took twice as long and the loss is another."""
+    text = re.sub(r"(2026-01-)(\d\d)", lambda day: f"{day[1]}{int(day[2]) + 1:02d}", text)
+    text = re.sub(r"(loss'?[:=]? ?)(\d)\.", lambda loss: f"{loss[1]}{int(loss[2]) + 1}.", text)
+    return re.sub(r"\d+(?=\.\d+@)", lambda number: str(2 * int(number[0])), text)
+
+
+# Output of one launch, in which @ marks the times.
+CONCATENATED = {
+    "Megatron-LM, one step": " iteration 100/ 100 | elapsed time per iteration (ms): 500.0@ | lm loss: 2.5E+00 |\n",
+    "GPT-NeoX": "[2026-01-05 10:00:00,000] [INFO] [timer.py:215:stop] epoch=0/micro_step=34/global_step=34,"
+    " RunningAvgSamplesPerSec=7.86, CurrSamplesPerSec=8.01, MemAllocated=59.65GB, MaxMemAllocated=63.31GB\n"
+    " samples/sec: 7.799 | iteration 34/ 100 | elapsed time per iteration (ms): 4100.0@ | lm_loss: 1.5E+01 |\n"
+    "[2026-01-05 10:00:04,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=35, skipped=0, lr=[2e-06], mom=[0.9]\n",
+    "nanoGPT": "".join(f"iter {n}: loss 4.{n}, time 250.0@ms, mfu 40.0%\n" for n in range(3)),
+    "llm.c, one step": "step   10/74 | loss 3.5 | norm 1.0 | lr 3.00e-04 | 36.0@ ms | 9.2% bf16 MFU | 112241 tok/s\n",
+    "nanochat with other totals": "step 00039/00040 (97.50%) | loss: 4.0 | dt: 100.0@ms | tok/sec: 327,680\n",
+    "a dictionary without a bar": "".join(
+        f"{{'loss': 2.{n}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'step_time': 26.0@, 'epoch': 0.{n}}}\n"
+        for n in range(1, 4)
+    ),
+    "a dictionary before its bar": "".join(
+        f"{{'loss': 2.{n}, 'learning_rate': 1e-05, 'step_time': 26.0@, 'epoch': 0.{n}}}\n"
+        f" {n}%|#| {n}/100 [00:2{n}<10:00, 26.00s/it]\n"
+        for n in range(1, 4)
+    ),
+    "OpenRLHF": "(Actor pid=7) [2026-01-05 11:20:10] INFO trainer.py:311: Global step 2: {'policy_loss': -0.01,"
+    " 'reward': 0.5@, 'timing/ppo_train': 30.0@, 'timing/step_total': 72.0@}\n",
+    "OpenCLIP": "".join(
+        f"2026-01-05,10:05:0{n} | INFO | Train Epoch: 0 [ {n}048000/10968539 (20%)] Data (t): 0.012"
+        " Batch (t): 4.0@, 11855.4/s, 185.2/s/gpu LR: 0.000050\n"
+        for n in range(1, 4)
+    ),
+    "pipeline runner": "Rank 0 node forward pass takes 2.0@s\nRank 0 node whole iteration takes 8.0@s\n"
+    "Rank 0 node forward pass takes 2.0@s\nRank 0 node whole iteration takes 8.0@s\n"
+    "Finished running  10  iterations, averaged (exclude the first iter) run time: 8.0\n",
+    "NeMo's list": "[NeMo I 2026-01-05 10:00:00 nemo_logging:393] Rank 0 has data parallel rank: 0\n"
+    "train_step_timing in s: [6.0@, 6.0@, 6.0@]\n",
+}
+
+
+@pytest.mark.parametrize("log", CONCATENATED.values(), ids=list(CONCATENATED))
+def test_concatenated_logs_of_a_sweep_are_one_launch_each(log: str) -> None:
+    logs = [log, later(log), later(later(log))]
+    if "/00040" in log:
+        logs = [log, log.replace("00040", "00080").replace("00039", "00079")]
+    logs = [text.replace("@", "") for text in logs]
+    separate = [launch for text in logs for launch in launches(text)]
+    assert len(separate) == len(logs)
+    assert launches(*logs) == separate
+
+
+def test_a_bar_of_another_launch_at_the_same_position_is_another_step() -> None:
+    bars = [f"100%|#| 30/30 [0{minutes}:12<00:00, {rate}s/it]\n" for minutes, rate in ((3, 6.4), (2, 4.4), (2, 4.5))]
+    assert launches(*bars) == [(1, 6.4), (1, 4.5)]
+
+
+def test_blocks_of_metrics_of_several_launches_are_not_averaged() -> None:
+    block = "***** train metrics *****\n  epoch = 3.0\n  train_runtime = 0:36:58.55\n  train_samples_per_second = {} \n"
+    found = read_document("".join(map(block.format, (1.5, 2.5, 3.5))).splitlines(keepends=True), file="x").segments
+    assert [segment.samples_per_s for segment in found] == [1.5, 2.5, 3.5]
