@@ -1,6 +1,7 @@
 """The ASGI application."""
 
 import os
+from importlib import import_module
 
 from django.conf import settings
 from django.core.asgi import get_asgi_application
@@ -12,6 +13,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 django_application = get_asgi_application()
 
 from parlab.tracking.road import ReportRoad  # noqa: E402  # its models need the applications
+
+# Django imports the pages when it first needs an address: seconds, which must not fall into a transaction.
+import_module(settings.ROOT_URLCONF)
 
 application = BodyLimit(
     ReportRoad(django_application),

@@ -240,11 +240,12 @@ def _announce_silent_nodes(now: datetime) -> None:
 
 
 def _lose_if_expired(member_id: int) -> bool:
+    now = shared_now()  # before the transaction, in which nothing may wait for Redis
     with transaction.atomic():
         attempt = Attempt.objects.get(members=member_id)
         attempt, _ = lab.lock_attempt(attempt)
         member = next(each for each in lab.lock_members(attempt) if each.pk == member_id)
-        reason = _loss_reason(member, shared_now())
+        reason = _loss_reason(member, now)
         if not reason:
             return False  # a heartbeat or a report came in the meantime
         transaction.on_commit(lambda: orders.follow(attempt.pk), robust=True)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import groupby, zip_longest
 from tempfile import SpooledTemporaryFile
@@ -55,7 +56,6 @@ class Applied(NamedTuple):
     """Attempts with new output that have not ended; their summaries are due at intervals."""
 
 
-@transaction.atomic
 def batch_apply(*, batch: Batch) -> int:
     """Store a batch if it is the next one; return the spool position up to which everything is stored.
 
@@ -67,7 +67,6 @@ def batch_apply(*, batch: Batch) -> int:
     return positions[0]
 
 
-@transaction.atomic(savepoint=False)
 def batches_apply(*, batches: Sequence[Batch]) -> Applied:
     """Store batches of any attempts, each if it is the next one, in one transaction with few queries.
 
@@ -75,6 +74,13 @@ def batches_apply(*, batches: Sequence[Batch]) -> Applied:
     """
     for batch in batches:
         check_positions(batch)
+    # Before the transaction: one that waits for Redis keeps all other writers of SQLite waiting.
+    now = shared_now()
+    with transaction.atomic(savepoint=False):
+        return _applied(batches, now)
+
+
+def _applied(batches: Sequence[Batch], now: datetime) -> Applied:
     attempts = _locked_attempts(batches)
     members = _locked_members(attempts, {batch.node_rank for batch in batches})
     pieces: dict[int, list[Batch]] = {}
@@ -84,7 +90,7 @@ def batches_apply(*, batches: Sequence[Batch]) -> Applied:
             member.committed = batch.next_sequence
             pieces.setdefault(member.pk, []).append(batch)
     advanced = [member for member in members.values() if member.pk in pieces]
-    _store(advanced, pieces)
+    _store(advanced, pieces, now)
     grown = [attempt for attempt in attempts.values() if _follow_reports(attempt, advanced, pieces)]
     senders = [_sender(batch, attempts, members) for batch in batches]
     return Applied([UNKNOWN if member is None else member.committed for member in senders], grown)
@@ -135,7 +141,7 @@ def _sender(
     return member if member is not None and member.node is not None and member.node.name == batch.node else None
 
 
-def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) -> None:
+def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]], now: datetime) -> None:
     """Store output, positions and leases of members with new batches."""
     attempts = {member.attempt_id: member.attempt for member in advanced}
     steps = {pk: attempt.last_step for pk, attempt in attempts.items()}
@@ -146,7 +152,6 @@ def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) ->
     for member in advanced:
         for batch in pieces[member.pk]:
             pieces_store(attempt=member.attempt, pieces=batch.files, world_size=world_size(member.attempt.run.resolved))
-    now = shared_now()
     for member in advanced:
         if member.is_active and member.node is not None:
             member.lease_expires_at = now + member.node.lease
