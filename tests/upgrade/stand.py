@@ -117,7 +117,7 @@ class Stand:
             if name in self._services:
                 self._services.pop(name).end(signal.SIGTERM)
         if self.database is not None:
-            self.database.stop_at_once()
+            self.database.close()
 
     def _of(self, root: Path) -> dict[str, str]:
         return {**self._environment, "PYTHONPATH": str(root)}

@@ -1,6 +1,8 @@
 import json
+import os
 import shutil
 import sqlite3
+import subprocess
 from argparse import ArgumentParser
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +13,13 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
+from django.db.backends.postgresql.client import DatabaseClient
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 KEYS = ("secret_key", "node_key")
-DATABASE, MANIFEST = "database.sqlite3", "manifest.json"
+DATABASES = {"sqlite": "database.sqlite3", "postgresql": "database.dump"}
+MANIFEST = "manifest.json"
 
 
 class Command(BaseCommand):
@@ -30,10 +34,9 @@ class Command(BaseCommand):
         parser.add_argument("--no-artifacts", action="store_true", help="without the files that scripts reported")
 
     def handle(self, *args: Any, directory: Path, restore: bool, no_artifacts: bool, **options: Any) -> None:
-        if connection.vendor != "sqlite":
-            raise CommandError("for SQLite only; use pg_dump and pg_restore for PostgreSQL, see docs/operations.md")
+        database = directory / DATABASES[connection.vendor]
         if restore:
-            self._restore(directory)
+            self._restore(directory, database)
         else:
             self._write(directory, with_artifacts=not no_artifacts)
 
@@ -44,7 +47,7 @@ class Command(BaseCommand):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True, mode=0o700)
         # The database comes first: artifacts that it names are never changed, only added.
-        copy_sqlite(_sqlite_path(), draft / DATABASE)
+        _dump(draft / DATABASES[connection.vendor])
         for name, key in zip(KEYS, (settings.SECRET_KEY, settings.NODE_KEY.decode()), strict=True):
             (draft / name).write_text(key)
         if with_artifacts and Path(settings.ARTIFACTS_DIR).is_dir():
@@ -55,15 +58,18 @@ class Command(BaseCommand):
         draft.rename(directory)
         self.stdout.write(f"{directory}: {sum(path.stat().st_size for path in directory.rglob('*')):,} bytes")
 
-    def _restore(self, directory: Path) -> None:
+    def _restore(self, directory: Path, database: Path) -> None:
         try:
             manifest = json.loads((directory / MANIFEST).read_text())
         except (FileNotFoundError, ValueError) as error:
             raise CommandError(f"{directory} is no whole backup: {error}") from error
+        if not database.exists():
+            other = next(vendor for vendor in DATABASES if vendor != connection.vendor)
+            raise CommandError(f"{directory} is a backup of {other}; set DATABASE_URL to such a database")
         if connection.introspection.table_names():
             raise CommandError("the database is not empty; set DATABASE_URL or PARLAB_DATA_DIR to a new one")
         connection.close()
-        copy_sqlite(directory / DATABASE, _sqlite_path())
+        _load(database)
         for name in KEYS:
             path = Path(settings.DATA_DIR) / name
             path.touch(mode=0o600)
@@ -72,6 +78,34 @@ class Command(BaseCommand):
             shutil.copytree(directory / "artifacts", settings.ARTIFACTS_DIR, dirs_exist_ok=True)
         call_command("migrate", verbosity=0)
         self.stdout.write(f"restored what was written at {manifest['written_at']}; start the server")
+
+
+def _dump(target: Path) -> None:
+    """Write the database as it is at one moment."""
+    if connection.vendor == "sqlite":
+        copy_sqlite(_sqlite_path(), target)
+    else:
+        _postgres("pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--file={target}")
+
+
+def _load(source: Path) -> None:
+    """Fill the empty database, as a whole or not at all."""
+    if connection.vendor == "sqlite":
+        copy_sqlite(source, _sqlite_path())
+    else:
+        _postgres("pg_restore", "--no-owner", "--no-privileges", "--single-transaction", str(source), takes="--dbname")
+
+
+def _postgres(program: str, *arguments: str, takes: str = "") -> None:
+    """Run a program of PostgreSQL on the database; `takes` is the option for its name, if it needs one."""
+    (_, *address, name), more = DatabaseClient.settings_to_cmd_args_env(connection.settings_dict, [])
+    command = [program, *address, *([takes] if takes else []), name, *arguments]
+    try:
+        done = subprocess.run(command, env={**os.environ, **(more or {})}, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise CommandError(f"{program} is not on PATH; install the client programs of PostgreSQL") from error
+    if done.returncode:
+        raise CommandError(f"{program} failed: {done.stderr.strip()[-2_000:]}")
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
