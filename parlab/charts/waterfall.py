@@ -8,7 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .format import Unit, exact_quantity, quantity, significant, unit_for
+from .format import MINUS, Unit, exact_quantity, quantity, significant, unit_for
 from .theme import Drawing, Table
 
 TITLE = "Where the time goes"
@@ -237,7 +237,7 @@ def difference_figure(deltas: Sequence[Delta], titles: tuple[str, str]) -> Drawi
     change_s = most.to_s - most.from_s
     caption = (
         f"The step of {titles[1]} is {quantity(abs(whole_s), 's')} {direction} than that of {titles[0]};"
-        f" the largest change is {most.title.lower()}, {'+' if change_s > 0 else '-'}{quantity(abs(change_s), 's')}."
+        f" the largest change is {most.title.lower()}, {'+' if change_s > 0 else MINUS}{quantity(abs(change_s), 's')}."
     )
     rows = [[delta.title, delta.from_s, delta.to_s, delta.to_s - delta.from_s] for delta in deltas]
     return Drawing(drawing, caption, Table(["term", "first_s", "second_s", "change_s"], rows))

@@ -11,7 +11,7 @@ from parlab.advice.predicted import predicted_waterfall
 from parlab.advice.terms import TERMS
 from parlab.advice.timers import Timer
 from parlab.advice.traced import TracedStep
-from parlab.advice.waterfall import NS, Waterfall, difference, rounded
+from parlab.advice.waterfall import NS, Waterfall, assembled, difference, rounded
 from parlab.planner import Job, Model, cluster, predict_job
 from parlab.planner.timing import Timing
 
@@ -218,3 +218,18 @@ def test_a_trace_replaces_computed_parts_of_the_passes() -> None:
         "measured", "measured", "measured", "derived",
     )  # fmt: skip
     assert "trace of 2 ranks" in next(part.basis for part in waterfall.parts if part.key == "host")
+
+
+@pytest.mark.parametrize(
+    ("total_s", "basis"),
+    [
+        (1.0, "no timer and no formula covers it"),
+        (0.5, "the terms above add up to the step"),
+        (0.25, "the terms above add up to more than the step"),
+    ],
+)
+def test_what_is_unexplained_is_shown_with_its_reason_also_when_nothing_is_left(total_s: float, basis: str) -> None:
+    fall = assembled("Run 1", total_s, [("compute", 0.5, "measured", "timers")], {}, ())
+    (unexplained,) = (part for part in fall.parts if part.key == "unexplained")
+    assert unexplained.basis == basis
+    assert unexplained.seconds == total_s - 0.5

@@ -89,28 +89,34 @@ def trace_peak_mib(scale: Scale) -> Result:
 
 
 def trace_2gb_peak_mib(scale: Scale) -> Result:
-    """Measure the memory that reading a trace of 2 GB adds to a process."""
-    path = _FOLDER / "large.json"
+    """Measure the memory that reading a trace of 2 GB adds to a process, beside one of a tenth of its size."""
+    tenth, whole = (_large(scale, pieces) for pieces in (_PIECES // 10, _PIECES))
+    peak, size = whole["peak_kib"] / 1024, whole["bytes"]
+    against = (
+        f"{size / 1e9:.2g} GB of JSON, {size / 1e6 / whole['s']:.0f} MB/s; {tenth['peak_kib'] / 1024:.0f} MiB for"
+        f" {tenth['bytes'] / 1e9:.2g} GB"
+    )
+    return Result(peak, "MiB", against, size / 2**20 / peak, 1)
+
+
+def _large(scale: Scale, pieces: int) -> dict[str, float]:
+    """Write a trace of so many pieces of 60 MB, read it in a process of its own, and remove it."""
+    path = _FOLDER / f"large-{pieces}.json"
     _FOLDER.mkdir(exist_ok=True)
     atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
     plan = Plan(steps=scale.of(_STEPS))
     try:
         with path.open("wb") as file:
             file.write(b'{"traceEvents": [')
-            for piece in range(_PIECES):
+            for piece in range(pieces):
                 rows = orjson.dumps(
                     events(plan, 0, clock_us=piece * plan.steps * plan.step_us), option=orjson.OPT_INDENT_2
                 )
                 file.write((b"," if piece else b"") + rows.strip()[1:-1])
             file.write(b"]}")
-        result = _own(path)
+        return _own(path)
     finally:
         path.unlink(missing_ok=True)
-    size = result["bytes"]
-    peak = result["peak_kib"] / 1024
-    return Result(
-        peak, "MiB", f"{size / 1e9:.2g} GB of JSON, {size / 1e6 / result['s']:.0f} MB/s", size / 2**20 / peak, 1
-    )
 
 
 def trace_vs_hta(scale: Scale) -> Result:

@@ -26,7 +26,10 @@ def unit_advice(run: Run) -> tuple[list[Advice], str]:
         return [], "its configuration is no longer valid"
     rows = _advice(run, config)
     if rows is None:
-        return [], "the run measured neither messages nor trials"
+        return (
+            [],
+            "the run measured neither messages nor trials; if it is from an earlier version, run manage.py reingest",
+        )
     return sorted(rows, key=lambda row: (-row.low, -row.gain)), ""
 
 
