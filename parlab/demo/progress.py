@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
@@ -53,7 +55,9 @@ def demo_experiments() -> QuerySet[Experiment]:
 
 def progress() -> Progress:
     """Count the runs of the demo sweeps: those of the first configuration of each experiment."""
-    points = {sweep.name: _points(sweep.data, sweep.sweep) for sweep in demo_sweeps(settings.BASE_DIR)}
+    if not demo_experiments().exists():
+        return Progress([], 0, 0, False, 0)  # as everywhere but in a demo
+    points = _points_of_sweeps(settings.BASE_DIR)
     order = {name: at for at, name in enumerate(points)}
     experiments = demo_experiments().annotate(
         **{f"runs_{state}": Count("runs", Q(runs__state=state, runs__config__version=1)) for state in RunState}
@@ -71,6 +75,12 @@ def progress() -> Progress:
         any(sum(state.number for state in sweep.states) > sweep.ended for sweep in sweeps),
         sum(not sweep.states for sweep in sweeps),
     )
+
+
+@cache
+def _points_of_sweeps(project: Path) -> dict[str, int]:
+    """Return the number of points that can run of each demo sweep, by its name."""
+    return {sweep.name: _points(sweep.data, sweep.sweep) for sweep in demo_sweeps(project)}
 
 
 def _points(data: dict[str, object], sweep: dict[str, list[object]]) -> int:

@@ -60,7 +60,7 @@ def curves_drawing(
             lines = pooled(runs, lines)
         drawing = charts.curves(kind, lines, over=over, is_log=is_log, middle=middle)
         note = _rank_note(chosen_ranks, read) if drawing.figure is not None else ""
-        if len(kinds) == 1 and drawing.figure is not None:
+        if drawing.figure is not None:
             label_ends(drawing.figure)
         drawings.append(
             drawing._replace(

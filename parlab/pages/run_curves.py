@@ -72,8 +72,9 @@ def series(attempt: Attempt, window: Window, metrics: Sequence[str], chosen: Cho
     titles = [series_title(metric) for metric in metrics]
     title = ", ".join([titles[0], *(title[:1].lower() + title[1:] for title in titles[1:])])
     drawings = [_one_series(attempt, window, metric, chosen) for metric in metrics]
-    if len(drawings) == 1 and drawings[0].figure is not None:
-        label_ends(drawings[0].figure)
+    for drawing in drawings:
+        if drawing.figure is not None:
+            label_ends(drawing.figure)
     return stacked(drawings, title, "each printed step", "step %{x}")
 
 

@@ -142,9 +142,13 @@
   // Names at the ends of lines were placed for a plot of the usual height; here they are spread in the actual one.
   const ROW = 14;
   function spreadLabels(element) {
-    const { annotations, yaxis } = element._fullLayout;
-    const ends = (annotations || []).map(({ name, y }, place) => ({ name, place, height: yaxis._length - yaxis.r2p(y) }))
-      .filter(({ name }) => name === "line end").sort((a, b) => a.height - b.height);
+    const panels = new Set((element._fullLayout.annotations || []).filter(({ name }) => name === "line end").map(({ yref }) => yref));
+    panels.forEach((yref) => spreadOf(element, yref));
+  }
+  function spreadOf(element, panel) {
+    const { annotations } = element._fullLayout, yaxis = element._fullLayout[panel.replace("y", "yaxis")];
+    const ends = annotations.map(({ name, y, yref }, place) => ({ name, yref, place, height: yaxis._length - yaxis.r2p(y) }))
+      .filter(({ name, yref }) => name === "line end" && yref === panel).sort((a, b) => a.height - b.height);
     let above = -Infinity, moved = 0;
     for (const end of ends) {
       above = end.at = Math.max(end.height, above + ROW);

@@ -142,9 +142,10 @@ def test_parallel_coordinates_draw_a_line_per_run_over_what_differs(page: Client
     figure = json.loads(page.get(url).content)["figure"]
     assert len(figure["data"]) == 4
     titles = figure["layout"]["xaxis"]["ticktext"]
-    assert titles[-4:] == ["Throughput", "Token throughput", "Step time", "Time per sample"]
-    fastest = figure["data"][2]["y"][titles.index("Throughput")]
-    slowest = figure["data"][0]["y"][titles.index("Throughput")]
+    units = ["Throughput (samples/s)", "Token throughput (tokens/s)", "Step time (ms)", "Time per sample (ms)"]
+    assert titles[-4:] == units
+    fastest = figure["data"][2]["y"][titles.index(units[0])]
+    slowest = figure["data"][0]["y"][titles.index(units[0])]
     assert (fastest, slowest) == (1, 0)
     alike = address(four_runs[0], four_runs[0]).replace("/compare/", "/compare/figures/parallel.json")
     assert "Parallel coordinates: needs runs" in json.loads(page.get(alike).content)["empty"]
@@ -199,7 +200,7 @@ def test_of_many_settings_parallel_coordinates_show_those_that_say_most(
     answer = json.loads(page.get(url).content)
     titles = answer["figure"]["layout"]["xaxis"]["ticktext"]
     assert titles[0] == "Seed"
-    assert titles[-2:] == ["Throughput", "Time per sample"]
+    assert titles[-2:] == ["Throughput (samples/s)", "Time per sample (ms)"]
     assert len(titles) <= 12
     assert "more fields differ" in answer["caption"]
 

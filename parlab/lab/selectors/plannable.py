@@ -19,6 +19,8 @@ from runners.protocol import RunState
 
 from .pipelines import network_in_text
 
+_SIZES = ("num_layers", "hidden_size")
+"""Sizes of a model without which a reported run cannot be planned; the defaults are those of another model."""
 NO_DEVICE = "the GPU is not stated"
 _LINKS = ("network", "delay", "latency", "bandwidth")
 """Words in the name of an axis that varies links."""
@@ -57,6 +59,9 @@ def _configured(run: Run, attempt: Attempt | None) -> Candidate:
     config, _problems = check(run.resolved)
     if config is None:
         raise ValueError("its configuration is no longer valid")
+    unknown = [field for field in _SIZES if field not in (run.resolved.get("model") or {})]
+    if run.origin == Run.Origin.REPORTED and unknown:
+        raise ValueError(f"its training did not report {' and '.join(f'model.{field}' for field in unknown)}")
     if config.network.apply != "none":
         raise ValueError("its links were shaped or emulated")
     job_of(config)

@@ -43,7 +43,9 @@ def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> Http
         "alerts": alerts,
         "open_count": sum(row.alert.is_open for row in alerts),
         "watches": selectors.counted_watches(),
-        "configs": Config.objects.select_related("experiment").order_by("-pk")[:MAX_CONFIGS],
+        "configs": Config.objects.select_related("experiment")
+        .only("version", "experiment__name")
+        .order_by("-pk")[:MAX_CONFIGS],
         "entered": request.POST or request.GET,
         "problem": problem,
     }
