@@ -34,7 +34,8 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^step\s{1,8}\d+(?:/\d+)?(?: \([\d.]+%\))? \| (?:train )?loss"), 10),
             (re.compile(r"^iter \d+: loss [\d.]+, time [\d.]+ms"), 10),
             (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
-        )
+        ),
+        settings={"num_processes": "world_size"},
     ),
     "torchtune": Dialect(
         (

@@ -103,10 +103,25 @@ VISION: dict[str, Dialect] = {
 FRAMEWORKS: dict[str, Dialect] = {
     "olmo": Dialect(
         (
-            (re.compile(r"\[step=\d+/\d+(?:,epoch=[\d/]+)?\]\s*$"), 12),
+            (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),
         ),
         fields={"throughput/device/MFU": Field("mfu", "", "%", 0.01),
-                "throughput/device/MFU (actual avg)": Field("average_mfu", "", "%", 0.01)},
+                "throughput/device/MFU (actual avg)": Field("average_mfu", "", "%", 0.01),
+                "system/GPU active mem (GiB)": Field("max_active_bytes", "", "GiB", _GIB),
+                "system/GPU reserved mem (GiB)": Field("max_reserved_bytes", "", "GiB", _GIB)},
+    ),
+    "prime-rl": Dialect(
+        (
+            (re.compile(r"\bStep \d+ \| Time: [\d.]+s \| (?:Loss|Reward): "), 12),
+        ),
+        fields={"Time": _STEP, "Peak Mem.": Field("max_allocated_bytes", "", "GiB", _GIB)},
+    ),
+    "automodel": Dialect(
+        (
+            (re.compile(r"\| tps [\d.,]+\([\d.,]+/gpu\)"), 12),
+        ),
+        fields={"mem": Field("max_allocated_bytes", "", "GiB", _GIB)},
+        rewritten=((re.compile(r"\btps ([\d.,]{1,20})\(([\d.,]{1,20})/gpu\)"), r"tok/s: \1 | tok/s/gpu: \2"),),
     ),
     "lingua": Dialect(
         (

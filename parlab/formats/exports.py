@@ -22,7 +22,7 @@ from parlab.formats.quantities import LARGEST, normal, to_float
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.rows import picker
 from parlab.formats.sniff import Signs
-from parlab.formats.steplines import is_timer
+from parlab.formats.stepcells import is_timer
 
 MAX_COLUMNS = 2_000
 MAX_RUNS = 100

@@ -23,8 +23,8 @@ from parlab.formats.quantities import duration_seconds, to_float
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
+from parlab.formats.stepcells import StepCells
 from parlab.formats.steplines import Dialect
-from parlab.formats.steplines import Parser as StepLines
 from parlab.formats.trainer_settings import trainer_setting
 from parlab.formats.wrapping import Unwrapped
 
@@ -61,7 +61,7 @@ class Parser:
 
     def __init__(self) -> None:
         self.engine = DeepSpeed()
-        self.script = StepLines(Dialect(()))
+        self.script = StepCells(Dialect(()).field, {})
         self.repeats = Repeats(entries)
         self.settings: dict[str, Any] = {}
         self.step: int | None = None

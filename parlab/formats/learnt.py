@@ -26,7 +26,7 @@ from parlab.formats.records import Record
 from parlab.formats.repeats import Repeats
 from parlab.formats.silence import watched
 from parlab.formats.slots import Slots
-from parlab.formats.steplines import is_timer
+from parlab.formats.stepcells import is_timer
 
 MAX_SHAPES = 1_000
 MAX_LINES = 200_000

@@ -53,7 +53,11 @@ NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"\bdatetime: |(?i:finished creating)|\bTraining: ?(?:0it|\|)|\bStarting training"),
         "message about the start of a phase",
     ),
-    (re.compile(r"(?i)\bTheoretical memory|Total TFLOPs: "), "figure of a formula, not measured"),
+    (
+        re.compile(r"(?i)\bTheoretical memory|Total TFLOPs: |^\W*split as [\d.]+% learnable"),
+        "figure of a formula, not measured",
+    ),
+    (re.compile(r"^allocating \d+ [KMG]iB for "), "size of one buffer, part of the memory in use"),
     (re.compile(r"(?i)\[Training Stage: "), "name of a phase"),
     (re.compile(r"\bNCCL (?:INFO|WARN)\b"), "message of NCCL"),
     (re.compile(r"\d%\|[^|]{0,300}\|"), "bar of other work than training"),

@@ -12,33 +12,29 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
-from functools import lru_cache
 
 from parlab.formats.bars import Bars
 from parlab.formats.counters import Counter, counter_in, parts_of
 from parlab.formats.endings import ending
-from parlab.formats.metric_fields import CLOCKS, HELD_OUT, metric_field
+from parlab.formats.metric_fields import HELD_OUT, metric_field
 from parlab.formats.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.peel import peel_line
-from parlab.formats.quantities import normal, slug, to_float, unit_of
+from parlab.formats.quantities import to_float, to_int, unit_of
 from parlab.formats.ranklines import Clock
-from parlab.formats.records import Field, Kind, Record, unread
+from parlab.formats.records import Field, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.rows import Columns
 from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
-from parlab.formats.trainer_settings import trainer_setting
+from parlab.formats.stepcells import StepCells, depends_on_digits
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
-MAX_FIELDS = 4_096
-LARGEST_WHOLE = 2**53
 _MAX_ENTRIES = 200
 _MAX_BLOCKS = 64
-_MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
     r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
-    r"\[(?:batch|step)=(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?(?:,epoch=[\d/]{1,20})?\]:?\s*$"
+    r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
 )
 _BLOCK_CELL = re.compile(
     r"\s{1,8}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()-]{1,120})=)"
@@ -123,7 +119,7 @@ class Parser:
         self.held_out: list[Pair] = []
         self.blocks: dict[tuple[str, ...], Columns] = {}
         """Keys of a block -> the columns of its step."""
-        self.fields: dict[tuple[str, str], Field] = {}
+        self.records_of = StepCells(dialect.field, dialect.settings)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
         self.epoch: int | None = None
@@ -238,11 +234,12 @@ class Parser:
             return []
         (line, head), self.block = self.block, None
         cells, held_out, self.cells, self.held_out = self.cells, self.held_out, [], []
-        total = int(head["total"]) if head["total"] else None
-        iteration = int(head["at"])
+        total, iteration = to_int(head["total"] or ""), to_int(head["at"])
+        if iteration is None:
+            return [unread(line, "the number of a step is damaged", head[0])]
         records = self._block_step(line, cells, iteration, total) if cells else []
         if held_out:
-            records += self._validation(line, None, held_out, iteration)
+            records += self.records_of.validation(line, None, held_out, iteration)
         for record in records:
             record.until = line + len(cells) + len(held_out)
         return records
@@ -257,8 +254,8 @@ class Parser:
             if total is not None and total >= iteration:
                 values["total_iterations"] = float(total)
             return [Record("step", line, values, iteration, None, None, columns.fields, raw)]
-        records = self._records(line, None, None, cells, iteration, total)
-        if len(records) == 1 and len(self.blocks) < _MAX_BLOCKS and not _depends_on_digits(records[0].fields):
+        records = self.records_of.records(line, None, None, cells, iteration, total)
+        if len(records) == 1 and len(self.blocks) < _MAX_BLOCKS and not depends_on_digits(records[0].fields):
             places = range(len(cells))
             if len({field.name for field in records[0].fields}) == len(places) == len(records[0].fields):
                 self.blocks[keys] = Columns(places, records[0].fields)
@@ -275,19 +272,19 @@ class Parser:
         if (speaker := _RANK.match(text)) is not None:
             rank, text = int(speaker[1]), text[speaker.end() :]
         if _HELD_OUT_LINE.search(text[:200]):
-            return self._validation(line, rank, pairs(text), None)
+            return self.records_of.validation(line, rank, pairs(text), None)
         counter = counter_in(text)
         if counter is None:
-            return self._uncounted(line, rank, time, text) or self.summary(line, rank, time, text)
+            return self._uncounted(line, rank, time, text) or self.records_of.summary(line, rank, time, text)
         cells, left, is_ahead = self._cells_beside(text, counter)
         if is_ahead and not cells:
             return []
         own, held_out = _sides(text, cells)
-        records = self._records(line, rank, time, own, counter.at, counter.total) if own else []
+        records = self.records_of.records(line, rank, time, own, counter.at, counter.total) if own else []
         if counter.in_epoch:
             _mark_epoch(records, counter.epoch)
         if held_out:
-            records += self._validation(line, rank, held_out, counter.at)
+            records += self.records_of.validation(line, rank, held_out, counter.at)
         if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
             records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
         return records
@@ -314,76 +311,7 @@ class Parser:
         """Read a step that states no number."""
         pattern = self.dialect.uncounted
         cells = pairs(text) if pattern is not None and pattern.search(text) else []
-        return self._records(line, rank, time, cells, None, None) if cells else []
-
-    def _records(
-        self, line: int, rank: int | None, time: str | None, cells: list[Pair], iteration: int | None, total: int | None
-    ) -> list[Record]:
-        """Return the step and its timers; [] if no cell is a measurement."""
-        values: dict[str, float] = {}
-        timers: dict[str, float] = {}
-        fields: list[Field] = []
-        raw: list[str] = []
-        bad: list[Record] = []
-        for cell in cells:
-            field = self._field(cell)
-            if cell.value is None:
-                bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
-                continue
-            if field.name in ("time_s", "total_s") and (cell.unit == "ms" or len(timers) > 1):
-                # The time of the whole step stands alone, or behind its phases.
-                field = field._replace(name="step_time_s")
-            elif _is_unitless_memory(field, cell):
-                field = field._replace(name=slug(cell.key))
-            if field.name == "steps_per_s" and len(cell.text) < 3 and cell.text.isdigit():
-                field = field._replace(name="whole_steps_per_s")  # too few digits for a step time
-            if field.name in values:
-                field = field._replace(name=slug(f"{cell.key} {cell.unit}"))
-            value = normal(cell.value, field.scale)
-            if is_timer(field.name):
-                timers[field.name.removesuffix("_s")] = value
-            else:
-                values.setdefault(field.name, value)
-            fields.append(field)
-            raw.append(cell.text)
-        if not timers and not any(name.endswith(_MEASURES) for name in values):
-            return bad if values else []
-        if total is not None and iteration is not None and total >= iteration:
-            values["total_iterations"] = float(total)
-        shown = tuple(fields), tuple(raw)
-        step = Record("step", line, values, iteration, rank, time, *shown)
-        return [step, *([Record("timers", line, timers, iteration, rank)] if timers else []), *bad]
-
-    def _field(self, cell: Pair) -> Field:
-        field = self.fields.get((cell.key, cell.unit))
-        if field is None:
-            field = self.dialect.field(cell)
-            if len(self.fields) < MAX_FIELDS:
-                self.fields[cell.key, cell.unit] = field
-        return field
-
-    def _validation(self, line: int, rank: int | None, cells: list[Pair], iteration: int | None) -> list[Record]:
-        return _record("validation", line, rank, iteration, [(cell, self.dialect.field(cell)) for cell in cells])
-
-    def summary(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Read a line without a counter that states a time, a rate or memory: figures of the launch."""
-        if " = " in text and (setting := trainer_setting(text[:300])):
-            return [Record("launch", line, data=setting, rank=rank)]
-        cells = [(cell, self.dialect.field(cell)) for cell in pairs(text)]
-        stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
-        if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
-            stated = []
-        elif any(is_timer(f.name) for _, f in stated):
-            # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
-            stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
-        names = self.dialect.settings
-        settings = {
-            names[cell.key]: int(cell.value)
-            for cell, _ in cells
-            if cell.key in names and cell.value is not None and 0 < cell.value < LARGEST_WHOLE
-        }
-        records = [Record("launch", line, data=settings, rank=rank)] if settings else []
-        return records + _record("metrics", line, rank, None, stated, time)
+        return self.records_of.records(line, rank, time, cells, None, None) if cells else []
 
 
 def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:
@@ -405,51 +333,6 @@ def _mark_epoch(records: list[Record], epoch: int | None) -> None:
 
 UNNAMED = "a number with a unit, but without a name"
 INTERRUPTED = "another record begins within this number"
-# Memory of anything, in a line that states nothing else.
-_AMBIGUOUS = frozenset({"memory", "mem", "time"})
-_CLOCK = re.compile(
-    r"(?:^|_)(?:total_(?:running_)?time|running_time|time_total|elapsed|eta|remaining|wall|runtime)(?:_|$)"
-    r"|^(?:e2e_|raw_)?train(?:ing)?_time_s$"
-)
-
-
-def _is_unitless_memory(field: Field, cell: Pair) -> bool:
-    """Return whether a cell states memory without a unit: only a long whole number is one of bytes."""
-    return (
-        field.name.endswith("_bytes")
-        and field.scale == 1.0
-        and not cell.unit
-        and "bytes" not in cell.key.lower()
-        and (len(cell.text) < 7 or not cell.text.isdigit())
-    )
-
-
-def _depends_on_digits(fields: tuple[Field, ...]) -> bool:
-    """Return whether the name of a field follows from the digits of its number: memory without unit, whole rates."""
-    return any(
-        field.name == "steps_per_s" or (field.name.endswith("_bytes") and field.scale == 1.0) for field in fields
-    )
-
-
-@lru_cache(maxsize=8192)
-def is_timer(name: str) -> bool:
-    """Return whether a quantity is the time of a phase of a step."""
-    is_time = name.endswith("_s") and not name.endswith(("_per_s", "step_time_s"))
-    return is_time and name not in CLOCKS and _CLOCK.search(name) is None
-
-
-def _record(
-    kind: Kind, line: int, rank: int | None, iteration: int | None, cells: list[tuple[Pair, Field]],
-    time: str | None = None,
-) -> list[Record]:  # fmt: skip
-    """Return one record of the cells that are numbers; the others are unread."""
-    good = [(cell, field) for cell, field in cells if cell.value is not None]
-    bad = [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell, _ in cells if cell.value is None]
-    if not good:
-        return bad
-    values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
-    fields, raw = tuple(field for _, field in good), tuple(cell.text for cell, _ in good)
-    return [Record(kind, line, values, iteration, rank, time, fields, raw), *bad]
 
 
 def _ended(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:

@@ -71,6 +71,7 @@ def segment_of(builder: Builder) -> schema.Segment:
     return segment
 
 
+_ENOUGH = 3
 # DeepSpeed's wall clock of a step: these three timers follow one another.
 _WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
 
@@ -82,6 +83,19 @@ def _fill_wall_clock(segment: schema.Segment, builder: Builder) -> None:
         segment.step_time_s = schema.StepTime(median=median, mean=overall.mean, p10=p10, p90=p90)
         segment.basis["step_time_s"] = _PRINTED_OVERALL
     timers = builder.timers.by_name
+    alone = timers.get("time")
+    # A clock of the whole run only grows.
+    if (
+        segment.step_time_s is None
+        and alone
+        and alone.count >= _ENOUGH
+        and not (alone.first <= alone.minimum and alone.last >= alone.maximum)
+    ):
+        p10, median, p90 = alone.quantiles(0.1, 0.5, 0.9)
+        segment.step_time_s = schema.StepTime(
+            median=median, mean=alone.mean, mean_without_first=alone.mean_without_first, p10=p10, p90=p90
+        )
+        segment.basis["step_time_s"] = f"the only time that each step prints; {alone.count} records"
     names = next((names for names in _WALL_CLOCKS if all(name in timers for name in names)), None)
     if segment.step_time_s is not None or names is None:
         return

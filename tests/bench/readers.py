@@ -57,6 +57,10 @@ LINES: dict[str, str] = {
     "wandb-runs": '"run-{n}","finished","-","ada","2025-03-02T10:11:12.000Z","{n}","512","8","0.0003","{r}","{l}"\n',
     "colossalai": "Step:  {p}%|####      | {n}/1000000 [01:00<10:00:00,  {s}s/it]\n"
     "Throughput: {r} samples/sec, TFLOPS per GPU by Megatron: {s}, TFLOPS per GPU: {s}\n",
+    "prime-rl": "10:00:00 SUCCESS Step {n} | Time: {s}s | Loss: {l} | Entropy: 0.3123 | Mismatch KL: 0.0012 |"
+    " Grad. Norm: 0.1231 | LR: 1.00e-06 | Throughput: {r} tokens/s | MFU: 31.2% | Peak Mem.: 61.2 GiB\n",
+    "automodel": "2026-01-02 10:00:00 | INFO | nemo_automodel.recipes.llm.train_ft | step {n} | epoch 0 | loss {l} |"
+    " grad_norm 0.4123 | lr 1.00e-05 | mem 34.21 GiB | tps {r}({r}/gpu) | num_label_tokens 8123\n",
     "csv": "{n},{n}.25,{l},{s},{r},,{s}\n",
     "jsonl": '{{"_step": {n}, "_runtime": {n}.25, "train/loss": {l}, "grad_norm": {s}, "perf/tokens_per_sec": {r}}}\n',
     "nanogpt": "step {n:05d}/1000000 (0.01%) | loss: {l} | grad norm: {s} | lrm: 1.00 | dt: {s}ms | tok/sec: {r} |"
