@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
 from docutils import nodes
@@ -11,6 +12,7 @@ from docutils.core import publish_doctree
 
 from parlab.formats.blocks import Block, Code, Heading, Text, records, take
 from parlab.formats.records import Record, unread
+from parlab.formats.rst_parts import Part, parts
 from parlab.formats.schema import Image
 from parlab.formats.sniff import Signs
 from parlab.formats.tables import table
@@ -45,6 +47,8 @@ _SETTINGS: dict[str, Any] = {
 }
 
 MAX_RST = 2**18
+# Begins the comment in the place of plain parts.
+_PLACE = "plain parts from "
 # docutils takes quadratic time in the number of markup characters of a paragraph: 30 ms for 500.
 MAX_MARKS = 500
 _MARK = re.compile(r"[*`|_\[\]]")
@@ -59,14 +63,52 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         yield unread(dense, "not parsed as reStructuredText: a paragraph has too much markup", "")
         return
     try:
-        tree = publish_doctree(text.replace("\x00", "\ufffd"), settings_overrides=dict(_SETTINGS))
+        blocks = _document(text)
     except Exception as problem:
         # docutils is not hardened against damaged input and may raise anything; the text is reported as unread.
         yield unread(1, f"docutils could not parse the document: {type(problem).__name__}", text)
         return
-    yield from records(_blocks(tree, text.split("\n")))
+    yield from records(blocks)
     if left:
         yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
+
+
+def _document(text: str) -> Iterator[Block]:
+    """Return the blocks of a document: plain parts at once, the others as docutils parses them."""
+    source = text.split("\n")
+    divided = None if _PLACE in text else parts(source)
+    if divided is None:
+        return _blocks(_tree(text), source)
+    runs = {first: [part.blocks or () for part in run] for first, run in _runs(divided)}
+    if all(part.blocks is not None for part in divided):
+        return chain.from_iterable(chain.from_iterable(runs.values()))
+    left = list(source)
+    for first, run in _runs(divided):
+        left[first : run[-1].end] = [f".. {_PLACE}{first}", *[""] * (run[-1].end - first - 1)]
+    return _with_plain(_tree("\n".join(left)), source, runs)
+
+
+def _runs(divided: Sequence[Part]) -> Iterator[tuple[int, list[Part]]]:
+    """Yield the runs of plain parts, each with the place of its first line."""
+    for is_plain, group in groupby(divided, key=lambda part: part.blocks is not None):
+        run = list(group)
+        if is_plain:
+            yield run[0].begin, run
+
+
+def _with_plain(
+    tree: nodes.document, source: list[str], runs: Mapping[int, Sequence[Sequence[Block]]]
+) -> Iterator[Block]:
+    """Yield the blocks of a tree, and those of a run of plain parts in the place of its comment."""
+    for node in tree.findall():
+        if isinstance(node, nodes.comment) and node.astext().startswith(_PLACE):
+            yield from chain.from_iterable(runs[int(node.astext().removeprefix(_PLACE))])
+        else:
+            yield from _blocks_of(node, source)
+
+
+def _tree(text: str) -> nodes.document:
+    return publish_doctree(text.replace("\x00", "\ufffd"), settings_overrides=dict(_SETTINGS))
 
 
 def _dense(text: str) -> int | None:
@@ -93,19 +135,23 @@ def _dense(text: str) -> int | None:
 def _blocks(tree: nodes.document, source: list[str]) -> Iterator[Block]:
     """Yield the blocks of a tree; texts in table cells belong to the table."""
     for node in tree.findall():
-        if isinstance(node, nodes.title | nodes.subtitle):
-            if not isinstance(node.parent, nodes.table):
-                yield Heading(_line(node), node.astext())
-        elif isinstance(node, nodes.table):
-            yield _block_of_table(node)
-        elif isinstance(node, nodes.image):
-            yield Image(line=_line(node), source=str(node.get("uri", "")), alt=str(node.get("alt", "")))
-        elif isinstance(node, nodes.literal_block):
-            rows = node.astext().split("\n")
-            yield Code(_find(source, rows[0], _line(node), whole=True), [f"{row}\n" for row in rows])
-        elif isinstance(node, nodes.paragraph) and not _inside(node, nodes.entry, nodes.system_message):
-            rows = node.astext().split("\n")
-            yield Text(_find(source, rows[0], _line(node)), [f"{row}\n" for row in rows], rows)
+        yield from _blocks_of(node, source)
+
+
+def _blocks_of(node: nodes.Node, source: list[str]) -> Iterator[Block]:
+    if isinstance(node, nodes.title | nodes.subtitle):
+        if not isinstance(node.parent, nodes.table):
+            yield Heading(_line_of_title(node, source), node.astext())
+    elif isinstance(node, nodes.table):
+        yield _block_of_table(node)
+    elif isinstance(node, nodes.image):
+        yield Image(line=_line(node), source=str(node.get("uri", "")), alt=str(node.get("alt", "")))
+    elif isinstance(node, nodes.literal_block):
+        rows = node.astext().split("\n")
+        yield Code(_find(source, rows[0], _line(node), whole=True), [f"{row}\n" for row in rows])
+    elif isinstance(node, nodes.paragraph) and not _inside(node, nodes.entry, nodes.system_message):
+        rows = node.astext().split("\n")
+        yield Text(_find(source, rows[0], _line(node)), [f"{row}\n" for row in rows], rows)
 
 
 def _inside(node: nodes.Node, *kinds: type[nodes.Node]) -> bool:
@@ -126,6 +172,16 @@ def _line(node: nodes.Node) -> int:
             return line
         ancestor = ancestor.parent
     return 1
+
+
+def _line_of_title(node: nodes.title | nodes.subtitle, source: list[str]) -> int:
+    """Return the line below a title; docutils forgets that of a subtitle, which follows the title of the document."""
+    line = _line(node)
+    if not isinstance(node, nodes.subtitle) or node.line:
+        return line
+    first = next((_line(child) for child in node.parent.children if isinstance(child, nodes.title)), line)
+    rows = (number for number in range(first, len(source)) if source[number].strip() == node.astext())
+    return next(rows, line - 2) + 2
 
 
 def _find(source: list[str], row: str, near: int, *, whole: bool = False) -> int:
