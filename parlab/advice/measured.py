@@ -13,7 +13,7 @@ from parlab.planner.timing import Timing
 
 from .inside import Inside, inside_backward
 from .timers import Groups, Timer, grouped, text, total
-from .traced import Passes, Row, TracedStep, traced_rows
+from .traced import Passes, Row, TracedStep, rows_without_timers, traced_rows
 from .waterfall import Kind, Waterfall, assembled
 
 _ZERO_BUBBLE = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}
@@ -93,7 +93,9 @@ def waterfall_of(step: Step) -> Waterfall:
     groups = grouped(step.timers, step.micro_batches)
     absent = dict.fromkeys(("loading", "logging"), NOT_MEASURED)
     has_passes = bool(groups.forward or groups.backward or groups.both)
-    rows = _of_timers(step, groups) if has_passes else _of_formulas(step)
+    rows = (
+        _of_timers(step, groups) if has_passes else _of_trace(step, step.traced) if step.traced else _of_formulas(step)
+    )
     keys = {key for key, *_ in rows}
     if step.occasional:
         listed = ", ".join(f"{name} every {every:g} steps" for name, every in step.occasional.items())
@@ -103,7 +105,8 @@ def waterfall_of(step: Step) -> Waterfall:
         absent["ideal"] = "the FLOPs of the model are unknown" if step.peak else "the peak of the device is unknown"
     if step.is_emulated:
         absent["ideal"] = "compute is emulated: stages wait for a configured time"
-    notes = [] if has_passes else ["The run has no timers of its passes: all terms are computed."]
+    source = "its terms are shares of the traced steps" if step.traced else "all terms are computed"
+    notes = [] if has_passes else [f"The run has no timers of its passes: {source}."]
     if groups.unused:
         notes.append(f"Not used, since they overlap with others or measure other work: {', '.join(groups.unused)}.")
     return assembled(step.title, step.step_time_s, rows, absent, notes)
@@ -246,6 +249,18 @@ def _repeated_s(step: Step, groups: Groups) -> float:
         return total(groups.forward).mean * min(1.0, repeated / (step.model_flops / 3))
     rate = step.ceiling or step.peak
     return repeated / (step.devices * rate.flops_per_s) if rate else 0.0
+
+
+def _of_trace(step: Step, traced: TracedStep) -> list[Row]:
+    """Return the terms of a step without timers that was traced: the shares of the traced steps."""
+    matrix = [] if step.is_emulated else _matrix(step)[:1]
+    executed = max(step.executed_flops or 0.0, step.model_flops or 0.0)
+    useful = step.model_flops / executed if step.model_flops else 1.0
+    planned = [(key, getattr(step.predicted, f"{key}_s")) for key in (*_INNER, "pipeline", "data") if step.predicted]
+    inner = [row for row in planned if row[1] > 0] or [("data" if step.stages == 1 else "pipeline", 1.0)]
+    ideal_s = min(step.step_time_s, sum(row[1] for row in matrix))
+    passes = Passes(step.step_time_s, step.step_time_s, 0.0, ideal_s, useful, inner)
+    return [*matrix, *rows_without_timers(traced, passes, has_ideal=bool(matrix))]
 
 
 def _of_formulas(step: Step) -> list[Row]:

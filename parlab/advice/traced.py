@@ -22,6 +22,8 @@ class TracedStep(NamedTuple):
     """Communication that no compute covers."""
     host: float
     """Nothing runs, and the next kernel has not been launched; on a processor, Python."""
+    step_s: float = 0.0
+    """Time of a traced step (s)."""
 
 
 class Passes(NamedTuple):
@@ -36,6 +38,16 @@ class Passes(NamedTuple):
     """Model FLOPs / executed FLOPs: below 1 with recomputation."""
     inner: Sequence[tuple[str, float]]
     """Communication inside the passes by term, as the planner predicts it."""
+
+
+def rows_without_timers(traced: TracedStep, passes: Passes, *, has_ideal: bool) -> list[Row]:
+    """Split a step by a trace alone: what its kernels, its exposed communication and its host take of the step."""
+    if has_ideal:
+        return traced_rows(traced, passes)
+    source, step_s = f"trace of {traced.ranks} rank{'' if traced.ranks == 1 else 's'}", passes.step_s
+    compute_s = min(step_s, (traced.products + traced.others) * step_s)
+    rest = traced_rows(traced._replace(products=0.0, others=0.0), passes._replace(compute_s=step_s - compute_s))
+    return [("compute", compute_s, "measured", f"{source}: kernels"), *rest]
 
 
 def traced_rows(traced: TracedStep, passes: Passes) -> list[Row]:

@@ -233,3 +233,33 @@ def test_what_is_unexplained_is_shown_with_its_reason_also_when_nothing_is_left(
     (unexplained,) = (part for part in fall.parts if part.key == "unexplained")
     assert unexplained.basis == basis
     assert unexplained.seconds == total_s - 0.5
+
+
+@pytest.mark.parametrize("peak", [None, Rate(100e12, "data sheet")])
+def test_a_trace_alone_splits_a_step_that_has_no_timers(peak: Rate | None) -> None:
+    traced = TracedStep(2, products=0.5, others=0.2, exposed=0.12, host=0.06, step_s=1.0)
+    fall = waterfall_of(Step("Run 1", 2.0, 8, model_flops=8 * 40e12, peak=peak, traced=traced))
+    assert sum(part.ns for part in fall.parts) == fall.total_ns == 2 * NS
+    shares = {part.key: fall.share(part.key) for part in fall.parts}
+    kinds = {part.key: part.kind for part in fall.parts}
+    assert shares["data"] == pytest.approx(0.12)
+    assert shares["host"] == pytest.approx(0.06)
+    assert shares["unexplained"] == pytest.approx(0.12)
+    if peak is None:
+        assert shares["compute"] == pytest.approx(0.7)
+    else:
+        assert (shares["ideal"], shares["matrix_rate"]) == pytest.approx((0.2, 0.3))
+        assert shares["kernels"] == pytest.approx(0.2)
+        assert kinds["kernels"] == "measured"
+    assert kinds["data"] == "measured"
+    assert fall.notes == ("The run has no timers of its passes: its terms are shares of the traced steps.",)
+
+
+@given(st.tuples(*[st.floats(0, 1)] * 4), st.floats(1e-6, 1e4), st.floats(0, 1e3))
+def test_terms_of_a_trace_never_exceed_the_step(shares: tuple[float, ...], step_s: float, flops: float) -> None:
+    traced = TracedStep(1, *shares)
+    for peak in (None, Rate(1.0, "data sheet")):
+        fall = waterfall_of(Step("Run 1", step_s, 1, model_flops=flops or None, peak=peak, traced=traced))
+        assert sum(part.ns for part in fall.parts) == fall.total_ns
+        assert fall.ns("unexplained") >= -len(fall.parts) or fall.ns("ideal") > 0
+        assert all(part.ns >= 0 for part in fall.parts if part.key != "unexplained")

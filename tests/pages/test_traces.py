@@ -133,3 +133,17 @@ def test_removed_traces_leave_no_lanes(page: Client, four_runs: list[Run]) -> No
     upload(page, other, trace(LATE, 0))
     assert not path.exists()
     assert lanes_path(RankTrace.objects.get(run=other).sha256).is_dir()
+
+
+def test_a_run_with_nothing_but_traces_has_a_waterfall(page: Client, four_runs: list[Run]) -> None:
+    run = four_runs[0]
+    Run.objects.filter(pk=run.pk).update(step_time_s=None, summary={})
+    assert "No waterfall" in text(page.get(f"{run.get_absolute_url()}time/"))
+    upload(page, run, trace(ON_TIME, 0), trace(LATE, 1))
+    shown = page.get(f"{run.get_absolute_url()}time/")
+    kinds = {row.title: row.kind for row in shown.context["table"].rows}
+    assert kinds["Pipeline communication"] == "measured"
+    assert kinds["Unexplained"] == "unexplained"
+    assert "which a profiler makes longer" in text(shown)
+    # It is also on the page of the run.
+    assert "Waterfall of a step" in page.get(run.get_absolute_url()).content.decode()

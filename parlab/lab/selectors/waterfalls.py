@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
@@ -26,6 +27,7 @@ MAX_SIBLINGS = 60
 MAX_TRACED = 64
 """Ranks whose traces are read for a waterfall."""
 _FEWEST = 2
+_TRACED_TIME = "The step time is that of the traced steps, which a profiler makes longer."
 
 
 class RunWaterfalls(NamedTuple):
@@ -40,10 +42,11 @@ class RunWaterfalls(NamedTuple):
 
 
 def has_waterfall(run: Run) -> bool:
-    """Return whether a run has a step time, and timers or a peak to split it."""
-    if step_time(run.summary) is None or not devices_of(run):
+    """Return whether a run has a step time with timers or a peak to split it, or a trace."""
+    if not devices_of(run):
         return False
-    return bool(run.summary.get("timers_s") or run.summary.get("peak"))
+    has_parts = run.summary.get("timers_s") or run.summary.get("peak")
+    return bool(step_time(run.summary) and has_parts) or RankTrace.objects.filter(run=run).exists()
 
 
 def devices_of(run: Run) -> int | None:
@@ -53,15 +56,18 @@ def devices_of(run: Run) -> int | None:
 
 def run_waterfalls(run: Run, *, with_prediction: bool = True) -> RunWaterfalls:
     """Return the measured and the predicted waterfall of a run; the prediction is calibrated on its siblings."""
-    middle, devices = step_time(run.summary), devices_of(run)
-    if middle is None or not devices:
-        return RunWaterfalls(None, "the run has no step time" if middle is None else "its number of GPUs is unknown")
+    middle, devices, traced = step_time(run.summary), devices_of(run), traced_step(run)
+    seconds = middle.median if middle is not None else traced.step_s if traced is not None else 0.0
+    if not seconds or not devices:
+        return RunWaterfalls(None, "its number of GPUs is unknown" if seconds else "the run has no step time")
     candidate = next(iter(calibration_candidates([run])), None)
     prediction, calibration, reason = _prediction(run, candidate, with_siblings=with_prediction)
     try:
-        measured = waterfall_of(step_of(run, middle.median, devices, prediction))
+        measured = waterfall_of(step_of(run, seconds, devices, prediction, traced))
     except ValueError as error:
         return RunWaterfalls(None, str(error))
+    if middle is None:
+        measured = replace(measured, notes=(*measured.notes, _TRACED_TIME))
     if prediction is None or not with_prediction:
         return RunWaterfalls(measured, "", None, reason)
     return RunWaterfalls(measured, "", predicted_waterfall(prediction, calibration))
@@ -102,7 +108,9 @@ def sibling_calibration(run: Run, candidate: Candidate) -> Calibration | None:
     return calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST else None
 
 
-def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | None) -> Step:
+def step_of(
+    run: Run, seconds: float, devices: int, prediction: Prediction | None, traced: TracedStep | None = None
+) -> Step:
     """Collect what is known of the steps of a run."""
     summary, parallel, train = run.summary, _section(run, "parallel"), _section(run, "train")
     work = work_of(run.resolved)
@@ -127,7 +135,7 @@ def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | Non
         schedule=schedule,
         predicted=prediction.parts if prediction else None,
         is_emulated=train.get("compute") == "emulated",
-        traced=traced_step(run),
+        traced=traced,
         reduces_in_backward=run.origin == Run.Origin.REPORTED and stages_of(run) == 1,
         occasional={
             name: float(timer["every_steps"])
@@ -139,14 +147,15 @@ def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | Non
 
 def traced_step(run: Run) -> TracedStep | None:
     """Return the mean of the traced steps over the ranks; None without a trace that has steps."""
-    shares = []
+    shares: list[tuple[float, ...]] = []
     for trace in RankTrace.objects.filter(run=run)[:MAX_TRACED]:
         analysis = Analysis.model_validate(trace.analysis)
         step = analysis.per_step()
         if analysis.steps and step.total_s > 0:
             products, others = analysis.compute_shares()
             compute, idle = step.compute_s / step.total_s, step.idle_host_s / step.total_s
-            shares.append((products * compute, others * compute, step.exposed_s / step.total_s, idle))
+            exposed = step.exposed_s / step.total_s
+            shares.append((products * compute, others * compute, exposed, idle, step.total_s))
     if not shares:
         return None
     return TracedStep(len(shares), *(sum(values) / len(shares) for values in zip(*shares, strict=True)))
