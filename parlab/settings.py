@@ -99,6 +99,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "parlab.pages.polls.Polls",
     "csp.middleware.CSPMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
     "parlab.pages.compression.TextCompression",
@@ -109,11 +110,17 @@ MIDDLEWARE = [
     "parlab.pages.token_access.FigureTokens",
     "parlab.pages.audit.Audit",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
-    "parlab.pages.polls.Polls",
+    "parlab.pages.polls.Looks",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
+_LOCAL = "django.core.cache.backends.locmem.LocMemCache"
+CACHES = {
+    "default": {"BACKEND": _LOCAL, "LOCATION": "default"},
+    # Many small entries, which must not displace the others.
+    "polls": {"BACKEND": _LOCAL, "LOCATION": "polls", "OPTIONS": {"MAX_ENTRIES": 20_000}},
+}
 ROOT_URLCONF = "parlab.urls"
 ASGI_APPLICATION = "parlab.asgi.application"
 LOGIN_URL = "login"
