@@ -13,9 +13,10 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
-from django.db.backends.postgresql.client import DatabaseClient
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import Conninfo
 
 KEYS = ("secret_key", "node_key")
 DATABASES = {"sqlite": "database.sqlite3", "postgresql": "database.dump"}
@@ -93,15 +94,17 @@ def _load(source: Path) -> None:
     if connection.vendor == "sqlite":
         copy_sqlite(source, _sqlite_path())
     else:
-        _postgres("pg_restore", "--no-owner", "--no-privileges", "--single-transaction", str(source), takes="--dbname")
+        _postgres("pg_restore", "--no-owner", "--no-privileges", "--single-transaction", str(source))
 
 
-def _postgres(program: str, *arguments: str, takes: str = "") -> None:
-    """Run a program of PostgreSQL on the database; `takes` is the option for its name, if it needs one."""
-    (_, *address, name), more = DatabaseClient.settings_to_cmd_args_env(connection.settings_dict, [])
-    command = [program, *address, *([takes] if takes else []), name, *arguments]
+def _postgres(program: str, *arguments: str) -> None:
+    """Run a program of PostgreSQL on the database; the password stays out of the list of processes."""
+    names = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    parameters = {name: value for name, value in connection.get_connection_params().items() if name in names}
+    environment = {**os.environ, "PGPASSWORD": str(parameters.pop("password", "") or "")}
+    command = [program, f"--dbname={make_conninfo(**parameters)}", *arguments]
     try:
-        done = subprocess.run(command, env={**os.environ, **(more or {})}, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise CommandError(f"{program} is not on PATH; install the client programs of PostgreSQL") from error
     if done.returncode:
