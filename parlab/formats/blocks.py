@@ -69,10 +69,9 @@ def records(blocks: Iterable[Block]) -> Iterator[Record]:
         if isinstance(block, Heading):
             section = block.title
             yield Record("heading", block.line, data=block.title)
-        elif isinstance(block, Table):
-            yield Record("table", block.line, data=block.model_copy(update={"section": section}))
-        elif isinstance(block, Image):
-            yield Record("image", block.line, data=block.model_copy(update={"section": section}))
+        elif isinstance(block, Table | Image):
+            block.section = section
+            yield Record("table" if isinstance(block, Table) else "image", block.line, data=block)
         else:
             yield from _block_records(block, section)
 

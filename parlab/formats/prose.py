@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from parlab.formats.literals import Sought
 from parlab.formats.prose_gpus import gpu_figures
 from parlab.formats.quantities import NUMBER, slug, to_float, unit_of
 from parlab.formats.records import Record, figure
@@ -13,14 +14,12 @@ MAX_LINE = 2_000
 
 _N = NUMBER.pattern
 _SIZE = rf"({_N})\s*([KMGT]i?B)"
-_UTIL = re.compile(rf"(?i)\bGPU[ _-]*util(?:i[sz]ation)?\w*\s*[:=]?\s*~?\s*({_N})\s*~?\s*%")
-_MEMORY = re.compile(
-    rf"(?i)\bGPU[ _-]*mem\w*\s*[:=]?\s*~?\s*{_SIZE}(?:\s*(?:-|\u2013|to)\s*{_SIZE})?(?:\s*/\s*{_SIZE})?"
-)
-_PER = re.compile(rf"({_N})\s*(ms|s|us|µs)(?:ecs?|econds?)? (?:per|/) ?(sample|iteration|iter|step|token|batch)\b")
-_OVER = re.compile(rf"over ({_N}) (?:iterations|iters|steps) = ({_N}) samples")
-_DURATION = re.compile(r"Tuning completed in (?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,9})?)")
-_EXPERIMENTS = re.compile(rf"Total number of experiments: ({_N})")
+_UTIL = Sought(rf"(?i)\bGPU[ _-]*util(?:i[sz]ation)?\w*\s*[:=]?\s*~?\s*({_N})\s*~?\s*%")
+_MEMORY = Sought(rf"(?i)\bGPU[ _-]*mem\w*\s*[:=]?\s*~?\s*{_SIZE}(?:\s*(?:-|\u2013|to)\s*{_SIZE})?(?:\s*/\s*{_SIZE})?")
+_PER = Sought(rf"({_N})\s*(ms|s|us|µs)(?:ecs?|econds?)? (?:per|/) ?(sample|iteration|iter|step|token|batch)\b")
+_OVER = Sought(rf"over ({_N}) (?:iterations|iters|steps) = ({_N}) samples")
+_DURATION = Sought(r"Tuning completed in (?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,9})?)")
+_EXPERIMENTS = Sought(rf"Total number of experiments: ({_N})")
 _PAIR = re.compile(
     r"^[\s>*+•-]*([A-Za-z_][\w /+-]{0,60}?)\s*(?:\([^()]{0,80}\)\s*)?[:=]\s{0,4}"
     rf"[~≈]?\s{{0,4}}({_N})\s?([A-Za-zµμ%][\w/%]{{0,15}})?\s*(?:$|[;(]|[,.](?:\s|$))"
@@ -32,11 +31,11 @@ _COUNT = re.compile(
     rf"^[\s>*+•-]*({_N})([KMBT]?)[ -](layers?|hidden dimensions?|attention heads?|heads?"
     r"|parameters?|params|GPUs|nodes)\b"
 )
-_WAY = re.compile(r"\b(\d{1,6})-way (stages?|shards?|pipeline|tensor|data|model)\b")
-_RATE = re.compile(
+_WAY = Sought(r"\b(\d{1,6})-way (stages?|shards?|pipeline|tensor|data|model)\b")
+_RATE = Sought(
     rf"(?<![\d.])({_N})\s?([KMGTP]?(?:bps|bit/s|B/s)|[GTP]F[Ll][Oo][Pp][Ss]?(?:/s)?(?:/(?:gpu|GPU|device))?)(?![\w/])"
 )
-_FAILED = re.compile(
+_FAILED = Sought(
     r"(?i)\b(?:fails?|failed|failure)\b.{0,80}\b(?:out of|memory|DRAM|OOM)\b|\bout of (?:d?ram|memory)\b|\bOOM\b"
 )
 

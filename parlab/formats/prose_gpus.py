@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from parlab.formats.literals import Sought
 from parlab.formats.records import Record, figure
 
 _COUNTS = {"one": 1, "two": 2, "four": 4, "eight": 8, "single": 1, "a": 1}
@@ -17,7 +18,7 @@ _GPU = (
 )
 _TIMES = r"\s?(?:x|\u00d7|\*)?\s?"
 # A node that is mentioned without a number is one of several: only their size is known.
-_NODES = re.compile(
+_NODES = Sought(
     rf"(?i)(?<![\w.,-])({_NUMBER}) (?:\w+ )?(?:nodes?|servers?|machines?|hosts?)\b[^.;|]{{0,20}}?"
     rf"\b(?:with|of|x|having|each)\s+(?:with |of )?({_NUMBER}){_TIMES}(?:{_GPU})"
 )

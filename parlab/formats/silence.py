@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from parlab.formats.literals import Candidates
 from parlab.formats.peel import ANSI, strip_prefix
 from parlab.formats.records import Record, unread
 
@@ -65,6 +66,8 @@ NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)^\s*(?:slurm|srun|sbatch|squeue|torchrun|mpirun|pdsh|scontrol)\b"), "message of a launcher"),
 )  # fmt: skip
 
+_NOISE = Candidates([pattern for pattern, _ in NOISE])
+
 # Format -> lines that its reader keeps until a later record, or that state what the reader derives from others.
 PARTS: dict[str, re.Pattern[str]] = {
     "mlperf": re.compile(r":::MLL"),
@@ -101,10 +104,11 @@ def is_measurement(text: str) -> bool:
         text = ANSI.sub("", text)
     if _WORD.search(text) is None:
         return False
-    text = strip_prefix(text)[2]
-    if _DIGIT.search(text) is None or _WORD.search(text) is None:
+    rest = strip_prefix(text)[2]
+    if _DIGIT.search(rest) is None or (rest != text and _WORD.search(rest) is None):
         return False
-    return not any(pattern.search(text) for pattern, _ in NOISE)
+    text = rest
+    return not any(NOISE[place][0].search(text) for place in _NOISE.of(text))
 
 
 class _Watch:

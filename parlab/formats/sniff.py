@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from parlab.formats.literals import literals_of
+from parlab.formats.literals import Candidates
 from parlab.formats.peel import peel
 
 UNKNOWN = "unknown"
@@ -35,25 +35,7 @@ class _Index:
         self.readers = list(formats.values())
         signs = [(name, pattern, weight) for name, reader in formats.items() for pattern, weight in reader.SIGNS]
         self.signs = [(name, pattern.search, weight) for name, pattern, weight in signs]
-        literals = [literals_of(pattern) for _, pattern, _ in signs]
-        self.always = [place for place, required in enumerate(literals) if not required.texts]
-        self.exact = [
-            (text, at) for at, required in enumerate(literals) if not required.ignores_case for text in required.texts
-        ]
-        self.lower = [
-            (text, at) for at, required in enumerate(literals) if required.ignores_case for text in required.texts
-        ]
-
-    def candidates(self, text: str) -> list[int]:
-        """Return the places of the signs that may match."""
-        places = {place for literal, place in self.exact if literal in text}
-        places.update(self.always)
-        if text.isascii():
-            lower = text.lower()
-            places.update([place for literal, place in self.lower if literal in lower])
-        else:
-            places.update([place for _, place in self.lower])
-        return sorted(places)
+        self.candidates = Candidates([pattern for _, pattern, _ in signs]).of
 
 
 _INDEXES: dict[tuple[int, ...], _Index] = {}
@@ -95,5 +77,5 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
 def sniff(head: Sequence[str], formats: Mapping[str, Signed]) -> str:
     """Return the format with the highest score, or `unknown` below THRESHOLD; ties go to the first registered."""
     totals = scores(head, formats)
-    best = max(totals, key=lambda name: totals[name], default=UNKNOWN)
+    best = max(totals, key=totals.__getitem__, default=UNKNOWN)
     return best if totals.get(best, 0) >= THRESHOLD else UNKNOWN

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats import FORMATS
-from parlab.formats.literals import literals_of
+from parlab.formats import FORMATS, prose, prose_gpus
+from parlab.formats.literals import Sought, literals_of
+from parlab.formats.silence import _NOISE, NOISE
 from parlab.formats.sniff import _Index
 
 HERE = Path(__file__).parent
@@ -35,6 +36,20 @@ def test_every_sign_that_matches_a_line_is_a_candidate() -> None:
         assert found <= set(index.candidates(line)), line
         matched += len(found)
     assert matched > 500
+
+
+def test_noise_and_figures_of_prose_are_found_as_by_searching() -> None:
+    sought = [value for module in (prose, prose_gpus) for value in vars(module).values() if isinstance(value, Sought)]
+    assert len(sought) > 8
+    matched = 0
+    for line in sample_lines():
+        noise = {place for place, (pattern, _) in enumerate(NOISE) if pattern.search(line)}
+        assert noise <= set(_NOISE.of(line)), line
+        for expression in sought:
+            match, plain = expression.search(line), expression.pattern.search(line)
+            assert (match and match.span()) == (plain and plain.span()), line
+            matched += plain is not None
+    assert matched > 20
 
 
 def test_few_signs_are_candidates_for_a_line_of_prose() -> None:
