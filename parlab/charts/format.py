@@ -184,7 +184,7 @@ def duration(seconds: float | None, *, coarse: bool = False) -> str:
         if whole >= size:
             big, rest = divmod(whole, size)
             tail = f" {rest // small}{SPACE}{small_name}" if rest // small and not coarse else ""
-            return f"{big}{SPACE}{name}{tail}"
+            return f"{big:,}{SPACE}{name}{tail}"
     return f"{whole}{SPACE}s"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -33,7 +35,22 @@ def take_picture(page: Page, path: Path) -> None:
     page.screenshot(path=path)
     # A page has few colours: with a palette the picture is a third as large; rare ones, those of states, stay.
     with Image.open(path) as image:
-        image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+        with_palette(image.convert("RGB")).save(path, optimize=True)
+
+
+def with_palette(image: Image.Image) -> Image.Image:
+    """Return an image of 256 colours, each one that the image has: the background of a page is not tinted."""
+    result = image.quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    pairs = zip(result.tobytes(), batched_colours(image.tobytes()), strict=True)
+    # The most frequent colour of an entry comes last, and stays.
+    entries = dict(pair for pair, _ in sorted(Counter(pairs).items(), key=lambda item: item[1]))
+    result.putpalette(b"".join(entries.get(entry, b"\0\0\0") for entry in range(256)))
+    return result
+
+
+def batched_colours(pixels: bytes) -> Iterator[bytes]:
+    """Return the three bytes of each pixel."""
+    return (pixels[at : at + 3] for at in range(0, len(pixels), 3))
 
 
 def finished_sweep(page: Page, demo: Demo, directory: Path) -> str:

@@ -83,6 +83,7 @@ def test_all_digits_are_kept_for_the_hover() -> None:
         (200, "3 min 20 s"),
         (7500, "2 h 5 min"),
         (90_000, "1 d 1 h"),
+        (180_000_000, "2,083 d 8 h"),
         (-5, "0 s"),
     ],
 )

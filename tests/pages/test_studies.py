@@ -58,6 +58,18 @@ def test_a_study_is_started_watched_and_reported(pages: Client, searched: Config
     assert "| global |" in report.content.decode()
 
 
+def test_a_study_without_trials_shows_its_predictions_and_no_empty_table(pages: Client, searched: Config) -> None:
+    start(pages, searched)
+    study = Study.objects.get()
+    services.study_pause(study=study)
+    shown = pages.get(f"/tune/{study.pk}/").content.decode()
+    assert "No runs were launched yet. Resume launches the first." in shown
+    assert "<table" not in shown
+    assert "Tuning time" not in shown
+    space = pages.get(f"/tune/{study.pk}/figures/space.json").json()
+    assert any("\u2248" in text for text in space["figure"]["data"][-1]["text"])
+
+
 def test_a_poll_answers_only_when_something_changed(pages: Client, searched: Config) -> None:
     start(pages, searched)
     study = services.study_advance(study=Study.objects.get())

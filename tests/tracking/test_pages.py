@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from parlab.ingest.services import attempt_reingest
 from parlab.lab.models import Experiment, Run, TrackedRun
+from parlab.lab.selectors.plannable import calibration_candidates
 from parlab.series import store
 from parlab.tracking import runs
 from parlab.tracking.runs import Point
@@ -28,6 +29,15 @@ def tracked(experiment: Experiment, user: User) -> TrackedRun:
     ]
     runs.points_append(tracked=tracked, points=points)
     return tracked
+
+
+def test_a_reported_run_without_the_size_of_its_model_is_not_predicted(tracked: TrackedRun) -> None:
+    runs.tracked_run_update(tracked=tracked, status="FINISHED")
+    run = Run.objects.get(pk=tracked.run.pk)
+    assert run.step_time_s
+    (candidate,) = calibration_candidates([run])
+    assert candidate.observation is None
+    assert candidate.reason == "its training did not report model.hidden_size"
 
 
 @pytest.mark.parametrize("is_over", [False, True])
