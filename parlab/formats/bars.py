@@ -32,6 +32,8 @@ _RICH = re.compile(
 )
 # OpenRLHF's bar of a rollout and its training; the bar of the training alone stands within it.
 _ROLLOUTS = re.compile(r"Episode \[\d")
+# Ultralytics' row in front of a bar: epoch, memory, losses, and the size of the images.
+_ROW = re.compile(r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{1,6})?)G(?:\s{1,20}[\d.]{1,12}){2,12}")
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
 _TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
@@ -143,6 +145,9 @@ class Bars:
         name = printed[0].strip(" :\t")
         if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
             return self._counted(line, rank, time, printed, counted)
+        if row := _ROW.fullmatch(name):
+            name = f"Epoch {row['epoch']}"
+            printed = (*printed[:9], f", GPU memory: {row['memory']}GB{printed[9]}")
         is_training, epoch, is_rollout = _work(name)
         self.has_rollouts = self.has_rollouts or is_rollout
         if not is_training or self.has_rollouts > is_rollout:

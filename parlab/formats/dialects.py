@@ -57,11 +57,13 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "verl": Dialect(
         (
-            (re.compile(r"\bstep:\d+ - [\w/@.]+:[\d.e+-]+ - "), 10),
+            (re.compile(r"\bstep:\d+ - [\w/@.]+:(?:np\.\w+\()?[\d.e+-]+\)? - "), 10),
             (re.compile(r"\b(?:perf|step|rollout) \d+: \{'[\w]+/"), 10),
             (re.compile(r"'(?:perf|rollout)/\w+': "), 4),
         ),
         seconds=re.compile(r"^perf/\w{1,60}_time$"),
+        # NumPy 2 prints its type around a number.
+        rewritten=((re.compile(r"\bnp\.(?:float|int)\d{1,2}\(([^()]{1,40})\)"), r"\1"),),
     ),
     "fairseq": Dialect(
         (

@@ -123,6 +123,17 @@ FRAMEWORKS: dict[str, Dialect] = {
         fields={"mem": Field("max_allocated_bytes", "", "GiB", _GIB)},
         rewritten=((re.compile(r"\btps ([\d.,]{1,20})\(([\d.,]{1,20})/gpu\)"), r"tok/s: \1 | tok/s/gpu: \2"),),
     ),
+    "espnet": Dialect(
+        (
+            (re.compile(r"\b\d+epoch:train:\d+-\d+batch: iter_time="), 12),
+        ),
+        # `iter_time` is the time of the iterator, which loads the data.
+        fields={"iter_time": _DATA, "train_time": _STEP},
+        seconds=re.compile(r"^(?:forward|backward|optim_step)_time$"),
+        rewritten=(
+            (re.compile(r"\b(\d{1,9})epoch:train:\d{1,15}-(\d{1,15})batch:"), r"epoch: \1 step: \2 "),
+        ),
+    ),
     "lingua": Dialect(
         (
             (re.compile(r"\bstep: \d+ +acc: \d+ +loss: .{0,80}\bflops: \S+ +wps: "), 12),

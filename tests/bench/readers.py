@@ -59,6 +59,8 @@ LINES: dict[str, str] = {
     "Throughput: {r} samples/sec, TFLOPS per GPU by Megatron: {s}, TFLOPS per GPU: {s}\n",
     "prime-rl": "10:00:00 SUCCESS Step {n} | Time: {s}s | Loss: {l} | Entropy: 0.3123 | Mismatch KL: 0.0012 |"
     " Grad. Norm: 0.1231 | LR: 1.00e-06 | Throughput: {r} tokens/s | MFU: 31.2% | Peak Mem.: 61.2 GiB\n",
+    "espnet": "[node1] 2026-01-02 10:00:00,111 (trainer:756) INFO: 1epoch:train:{n}-{n}batch: iter_time=0.002,"
+    " forward_time={s}, loss_ctc=80.1, loss={l}, backward_time={s}, grad_norm=45.1, train_time={s}\n",
     "automodel": "2026-01-02 10:00:00 | INFO | nemo_automodel.recipes.llm.train_ft | step {n} | epoch 0 | loss {l} |"
     " grad_norm 0.4123 | lr 1.00e-05 | mem 34.21 GiB | tps {r}({r}/gpu) | num_label_tokens 8123\n",
     "csv": "{n},{n}.25,{l},{s},{r},,{s}\n",

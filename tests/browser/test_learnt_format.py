@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
@@ -11,8 +12,8 @@ from .conftest import screenshots
 LINE = "[fit] tick={n} objective={loss:.2f} wall: {ms} ms eaten: {eaten}\n"
 
 
-def log(path: Path, start: float) -> Path:
-    path.write_text("".join(LINE.format(n=n, loss=start - n / 10, ms=100 + n, eaten=512 * n) for n in range(1, 9)))
+def log(path: Path, start: float, line: str = LINE) -> Path:
+    path.write_text("".join(line.format(n=n, loss=start - n / 10, ms=100 + n, eaten=512 * n) for n in range(1, 9)))
     return path
 
 
@@ -23,9 +24,26 @@ def preview(page: Page, path: Path) -> None:
     expect(page.get_by_role("heading", name="Import preview")).to_be_visible()
 
 
+def assert_guess_beside_samples(page: Page) -> None:
+    """Check that the guess is a table of columns under three sample lines of the file."""
+    samples = page.get_by_role("region", name="Sample lines").inner_text().splitlines()
+    assert len(samples) == 3
+    assert all("objective=" in sample for sample in samples)
+    columns = page.get_by_role("region", name="Slots of a line").get_by_role("rowheader")
+    assert {"tick", "objective", "wall", "eaten"} <= set(columns.all_inner_texts())
+
+
+def test_a_guess_is_accepted_with_one_click(page: Page, tmp_path: Path) -> None:
+    preview(page, log(tmp_path / "plain.log", 3, "[plain] pass={n} badness={loss:.2f} took: {ms} ms used: {eaten}\n"))
+    name = page.get_by_label("Name of the format").input_value()
+    page.get_by_role("button", name="Accept and read the file").click()
+    expect(page.get_by_text(f"Read with the log format {name}, version 1")).to_be_visible()
+
+
 def test_a_guess_is_changed_accepted_and_offered_again(page: Page, tmp_path: Path) -> None:
     preview(page, log(tmp_path / "fit.log", 5))
     expect(page.get_by_role("heading", name="Guessed log format")).to_be_visible()
+    assert_guess_beside_samples(page)
     screenshots(page, "import-guess")
     page.get_by_label("Meaning of objective").select_option(label="Loss")
     wall = page.get_by_label("Meaning of wall")
@@ -49,6 +67,10 @@ def test_a_guess_is_changed_accepted_and_offered_again(page: Page, tmp_path: Pat
     screenshots(page, "log-formats")
     page.get_by_role("link", name="tiny-trainer").click()
     screenshots(page, "log-format")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export").first.click()
+    columns = json.loads(download.value.path().read_text())["columns"]
+    assert {column["key"]: column["name"] for column in columns}["objective"] == "loss"
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete").click()
     expect(page.get_by_text("Deleted the log format tiny-trainer")).to_be_visible()
