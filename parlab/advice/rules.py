@@ -157,7 +157,7 @@ def _part(waterfall: Waterfall, kind: str, before: Timing, after: Timing) -> str
 def _evidence(waterfall: Waterfall, before: Prediction, after: Prediction, part: str) -> str:
     share = 100 * waterfall.share(part)
     ratio = after.iteration_s / before.iteration_s
-    measured = f"{TERMS[part].title} takes {share:.3g} % of the measured step" if share > 0 else "No timer splits this"
+    measured = f"{TERMS[part].title}: {share:.3g} % of the measured step" if share > 0 else "No timer splits this"
     return (
         f"{measured}; the planner predicts {ratio:.3g} times the step"
         f" time and {after.memory_bytes / 2**30:.3g} GiB instead of {before.memory_bytes / 2**30:.3g} GiB"

@@ -154,6 +154,9 @@ def test_a_run_without_steps_has_advice_and_its_gain_is_that_of_its_own_unit(
     # Latency takes a tenth at 9 MB; 16 MiB is the next size of the series.
     assert answer["advice"][0]["settings"] == {"collectives.max_bytes": 2**24}
     assert answer["advice"][0]["predicted_step_time_s"] == pytest.approx((1e-3 + 2**24 / 1e9) / 2**24 * 2**30)
+    swept = page.get(f"{run.experiment.get_absolute_url()}advice/")
+    assert swept.context["run"] == run
+    assert [each.title for each in swept.context["advice"]] == [row.title]
     page.post(f"{run.get_absolute_url()}advice/try/", {"title": row.title})
     changed = AdviceTrial.objects.get().changed_run
     assert changed.resolved["collectives"]["max_bytes"] > 4096

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from parlab.advice.advice import Advice
 from parlab.charts.format import field_title
 from parlab.lab.models import Experiment, Run
-from runners.config import check, with_values
+from runners.config import check, engine_of, with_values
 from runners.protocol import RunState
+
+MAX_RUNS = 500
+"""Runs of an experiment that are compared."""
 
 
 class Edge(NamedTuple):
@@ -22,8 +26,16 @@ class Edge(NamedTuple):
 
 
 def fastest_run(experiment: Experiment) -> Run | None:
-    """Return the finished run with the least time per sample, else the shortest step; None without one."""
-    finished = experiment.runs.filter(state=RunState.FINISHED).exclude(step_time_s=None)
+    """Return the finished run with the least time per sample, else the shortest step or other unit; None without one.
+
+    A capacity search is not better for being short: those have none.
+    """
+    ended = experiment.runs.filter(state=RunState.FINISHED)
+    finished = ended.exclude(step_time_s=None)
+    if not finished.exists():
+        others = ended.filter(summary__has_key="unit").select_related("experiment", "config").order_by("number")
+        judged = [run for run in others[:MAX_RUNS] if not engine_of(run.resolved).searches_capacity]
+        return min(judged, key=lambda run: run.unit_time_s or math.inf, default=None)
     order = "ms_per_sample" if finished.exclude(ms_per_sample=None).exists() else "step_time_s"
     return finished.exclude(**{order: None}).select_related("experiment", "config").order_by(order, "number").first()
 
@@ -50,9 +62,6 @@ def without_measured(run: Run, advice: Sequence[Advice]) -> list[Advice]:
         if changed is None or changed not in measured:
             rows.append(row)
     return rows
-
-
-MAX_RUNS = 500
 
 
 def _resolved_runs(run: Run) -> list[dict[str, object]]:
