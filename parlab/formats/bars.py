@@ -34,6 +34,9 @@ _RICH = re.compile(
 _ROLLOUTS = re.compile(r"Episode \[\d")
 # Ultralytics' row in front of a bar: epoch, memory, losses, and the size of the images.
 _ROW = re.compile(r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{1,6})?)G(?:\s{1,20}[\d.]{1,12}){2,12}")
+# OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
+_BATCHES = re.compile(r"Train epoch \[\d")
+MAX_HELD = 256
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
 _TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
@@ -132,6 +135,10 @@ class Bars:
         self.first_epoch: int | None = None
         self.total = 0
         self.has_rollouts = False
+        self.is_of_batches: bool | None = None
+        """Whether a bar counts the batches of a step: unknown until a line states a step, or many were drawn."""
+        self.draws_batches = False
+        self.batches: list[Record] = []
         self.cells = Repeats(_cells)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
@@ -150,7 +157,9 @@ class Bars:
             printed = (*printed[:9], f", GPU memory: {row['memory']}GB{printed[9]}")
         is_training, epoch, is_rollout = _work(name)
         self.has_rollouts = self.has_rollouts or is_rollout
-        if not is_training or self.has_rollouts > is_rollout:
+        has_batches = _BATCHES.match(name) is not None
+        self.draws_batches = self.draws_batches or has_batches
+        if not is_training or self.has_rollouts > is_rollout or (has_batches and self.is_of_batches):
             return self._other(line, rank, name, match)
         total = _total(printed[4], printed[5])
         rate = to_float(printed[7])
@@ -160,11 +169,29 @@ class Bars:
         record = self._step(line, rank, time, printed, (rate, total, epoch))
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
-        return [] if previous is None or _is_redraw(previous, record) else [previous]
+        left = [] if previous is None or _is_redraw(previous, record) else [previous]
+        return self._hold(left) if has_batches and self.is_of_batches is None else left
+
+    def _hold(self, records: list[Record]) -> list[Record]:
+        """Hold back what may be batches of a step; return all of it once no line states a step for long."""
+        self.batches += records
+        if len(self.batches) <= MAX_HELD:
+            return []
+        self.is_of_batches = False
+        records, self.batches = self.batches, []
+        return records
+
+    def step_stated(self) -> None:
+        """Drop what was held back, as a line other than a bar states a step and its time."""
+        if self.is_of_batches is None and self.draws_batches:
+            self.is_of_batches = True
+            self.batches.clear()
+            self.held.clear()
 
     def finish(self) -> list[Record]:
         """Return the last positions."""
-        held, self.held = list(self.held.values()), {}
+        held, self.held = self.batches + list(self.held.values()), {}
+        self.batches = []
         return held
 
     def _step(

@@ -191,6 +191,8 @@ class Parser:
     def _ahead(self, records: list[Record]) -> list[Record]:
         """Put the last position of a bar in front of steps that begin again before it."""
         if self.bars.held and records and records[0].kind == "step":
+            if "step_time_s" in records[0].values:
+                self.bars.step_stated()
             return self.bars.before(records[0].iteration) + records
         return records
 
