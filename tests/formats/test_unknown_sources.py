@@ -123,3 +123,31 @@ def test_a_bar_of_other_work_counts_no_steps_of_the_trainer() -> None:
 def test_the_value_before_a_key_is_no_part_of_it() -> None:
     document = read("".join(f"step={n} loss=2.5 unit=tok/s gpu_mem_peak_mb=41234\n" for n in range(1, 4)))
     assert set(document.segments[0].metrics) == {"loss", "max_allocated_bytes"}
+
+
+def test_a_framed_block_of_results_is_no_restructured_text() -> None:
+    frame = "=" * 40 + "\n"
+    lines = "Throughput: 1234.5 samples/s\nStep time: 103.7 ms\nPeak memory: 31.25 GiB\n"
+    document = read(f"{frame}Benchmark results\n{frame}{lines}{frame}")
+    (segment,) = document.segments
+    assert (document.format, segment.samples_per_s, segment.gpu_mem_max_bytes) == ("pairs", 1234.5, 31.25 * 2**30)
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.1037
+
+
+def test_a_time_that_grows_is_the_clock_of_the_run_and_any_other_one_the_step() -> None:
+    def median(*seconds: float) -> float | None:
+        lines = [f"step {n} | Time: {time}s | loss: 3.{n}\n" for n, time in enumerate(seconds, 1)]
+        (segment,) = read("".join(lines)).segments
+        return segment.step_time_s.median if segment.step_time_s else None
+
+    assert median(9.5, 4.5, 4.25) == 4.5
+    assert median(4.5, 9.0, 13.5) is None
+
+
+def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:
+    document = read(
+        "".join(f"step:{n} - perf/mfu/actor:np.float64(0.31) - timing_s/step:np.float64({n}.5)\n" for n in (1, 2))
+    )
+    assert document.format == "verl"
+    assert document.segments[0].metrics["mfu"].mean == 0.31
