@@ -151,7 +151,7 @@ def test_two_axes_become_a_table_with_the_best_of_a_row_in_bold(page: Client, fo
 @pytest.mark.parametrize(
     ("metric", "row", "best"),
     [
-        ("samples", ["gpipe", "8.00", "10.0"], ["10.0", "20.0"]),
+        ("samples", ["gpipe", "8.00", "10.00"], ["10.00", "20.00"]),
         ("tokens", ["gpipe", "128", "160"], ["160", "320"]),
         ("memory", ["gpipe", "256", "256"], ["256", "256"]),
         ("nonsense", ["gpipe", "500", "400"], ["400", "200"]),

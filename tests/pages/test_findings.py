@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.findings import RULES
+from parlab.findings.neighbours import Off, Point, off
 from parlab.lab.models import Experiment, Finding, Run, Source
 from runners.config import digest
 
@@ -138,6 +139,14 @@ def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
     whole = page.get(f"{EXPERIMENT}findings/?id={doubted.pk}")
     assert "<html" in whole.content.decode()
     assert "Show all 1" in text(whole)
+
+
+def test_the_numbers_of_an_outlier_have_the_unit_of_its_source(page: Client, make_finding: MakeFinding) -> None:
+    outlier = off(Off(Point(1, 16, 22.272), 216.23, Point(0, 8, 120.5), Point(2, 32, 377.0)), "GPUs")
+    finding = make_finding(rule="off-neighbours", message=outlier.message)
+    Finding.objects.filter(pk=finding.pk).update(numbers=outlier.numbers)
+    panel = text(page.get(f"{EXPERIMENT}findings/?id={finding.pk}", headers={"HX-Request": "true"}))
+    assert "Throughput 22.272 samples/s Expected throughput 216.23 samples/s Factor 9.71" in panel
 
 
 @pytest.mark.parametrize("ids", ["999999", "x", "1,,2", "\u0662", "9" * 40])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from parlab.charts.format import exact, quantity, significant
+from parlab.charts.format import exact, printed_digits, quantity, significant
 from parlab.findings import RULES
 from parlab.lab.models import Comment, Finding
 from parlab.lab.selectors.figures import figure_title, figure_value
@@ -40,7 +41,10 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
         FindingRow(
             finding,
             RULES[finding.rule].title if finding.rule in RULES else "",
-            [(figure_title(name), _number_text(name, value), exact(value)) for name, value in finding.numbers.items()],
+            [
+                (figure_title(name), _number_text(name, value, finding.message), exact(value))
+                for name, value in finding.numbers.items()
+            ],
             _place_text(finding),
             _lines_text(finding.lines) if finding.source_id else "",
             comments.get(finding.pk, ()),
@@ -52,8 +56,15 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
 _SHARES = ("efficiency", "mfu", "hfu", "utilisation", "share")
 
 
-def _number_text(name: str, value: float) -> str:
-    """Write a compared number with readable digits and the unit that its name states."""
+_RATES = ("throughput", "expected_throughput", "aggregate", "per_gpu", "expected_aggregate")
+"""Numbers in the unit of the source, which the message states."""
+_RATE = re.compile(r"\d (\w+/s)(?!\w)")
+
+
+def _number_text(name: str, value: float, message: str) -> str:
+    """Write a compared number with readable digits and the unit that its name or the message states."""
+    if name in _RATES and (rate := _RATE.search(message)):
+        return f"{significant(value, printed_digits(value))} {rate[1]}"
     if name.endswith("_ms"):
         return f"{significant(value)} ms"
     if "tflops" in name:

@@ -123,12 +123,10 @@ class _Scale(NamedTuple):
 
 
 def _unit(entries: Sequence[SweepEntry], metric: Metric) -> Unit:
-    """Return the unit of the runs' values; values that were printed keep their digits."""
+    """Return the unit and the decimal places of the runs' values; those that were printed keep their digits."""
     shown = [entry.run for entry in entries if entry.run]
     unit = unit_for(map(metric.value, shown), metric.unit)
-    if any(run.has_printed_numbers for run in shown):
-        unit = for_column(unit, ((metric.value(run), run.has_printed_numbers) for run in shown))
-    return unit
+    return for_column(unit, ((metric.value(run), run.has_printed_numbers) for run in shown))
 
 
 def _noise(entries: Sequence[SweepEntry], metric: Metric) -> Noise | None:
