@@ -104,7 +104,7 @@ class Columns:
     def records(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
         """Return the step, timers and evaluation of a row; empty cells were not measured in this step."""
         try:
-            filled = tuple([text != "" for text in self.filled(cells)])
+            filled = tuple(map(bool, self.filled(cells)))
         except IndexError:
             return self._each(line, cells, iteration)
         measurements = self.measurements.get(filled)

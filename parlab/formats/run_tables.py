@@ -161,7 +161,7 @@ class Runs:
     def read(self, line: int, row: Sequence[str]) -> list[Record]:
         """Return heading, launch, figures and end of one run."""
         cells = [*map(str.strip, row[: len(self.columns)])]
-        blank = tuple([text in _BLANK for text in cells])
+        blank = tuple(map(_BLANK.__contains__, cells))
         filled = self.patterns.get(blank)
         if filled is None:
             filled = Filled(self.columns, blank)

@@ -158,6 +158,20 @@ def wide_markdown(size: int) -> Iterator[str]:
     yield from ("# Table\n", "\n", "|" + "a|" * size + "\n", "|" + "-|" * size + "\n", "|" + "1|" * size + "\n")
 
 
+def open_fences(size: int) -> Iterator[str]:
+    return (f"```step {n}\n\n" for n in range(size))
+
+
+def mixed_page(size: int) -> Iterator[str]:
+    page = "# Step\n\nText of **5 ms**.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- item\n  - more\n\n```\n5 ms\n```\n\n"
+    return (page for _ in range(size))
+
+
+def mixed_rst(size: int) -> Iterator[str]:
+    page = "Step\n----\n\nText of **5 ms**.\n\n=== ===\na   b\n=== ===\n1   2\n=== ===\n\n- item\n\n"
+    return (page for _ in range(size))
+
+
 def empty_lines(size: int) -> Iterator[str]:
     return ("\n" for _ in range(size))
 
@@ -171,6 +185,9 @@ def empty_lines(size: int) -> Iterator[str]:
         (empty_lines, 20_000, None),
         (empty_lines, 20_000, "megatron"),
         (empty_lines, 20_000, "markdown"),
+        (open_fences, 500, "markdown"),
+        (mixed_page, 100, "markdown"),
+        (mixed_rst, 50, "rst"),
     ],
 )
 def test_large_inputs_take_work_in_proportion(
