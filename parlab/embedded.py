@@ -19,6 +19,8 @@ def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
         "dir": str(directory),
         "appendonly": "yes",
         "appendfsync": "everysec",
+        # What nodes and workers have taken is gone, but stays in the file until it is rewritten: by default at 64 MB.
+        "auto-aof-rewrite-min-size": "8mb",
         "save": '""',
         "daemonize": "no",
         "loglevel": "warning",
