@@ -53,6 +53,16 @@ class Record(NamedTuple):
         return 100 * self.right / self.clear if self.clear else None
 
 
+PUBLISHED = (
+    Record("micro_batch", 1558, 1376, 1257, 0.150),
+    Record("layout", 1242, 1096, 1005, 0.148),
+    Record("schedule", 84, 54, 51, 0.040),
+    Record("more_nodes", 471, 471, 471, 0.043),
+    Record("fewer_nodes", 199, 171, 145, 0.122),
+)
+"""Replays over published measurements: `advice_sign_right_pct` and `advice_nodes_right_pct` of `make bench`."""
+
+
 def records(outcomes: Iterable[Outcome]) -> list[Record]:
     """Return the record of each kind, the most tried first, and last that of all."""
     by_kind: dict[str, list[Outcome]] = {}

@@ -12,6 +12,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from parlab.advice.score import PUBLISHED
 from parlab.fleet.trials import advice_launch
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.advice import advice_records, all_trials, run_advice, tried_advice
@@ -77,6 +78,7 @@ def score(request: HttpRequest) -> HttpResponse:
     context = {
         "section": "experiments",
         "records": record_rows(advice_records(trials)),
+        "published": record_rows(PUBLISHED),
         "trials": trial_rows(trials[:500]),
         "count": len(trials),
     }
