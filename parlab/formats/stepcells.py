@@ -113,11 +113,11 @@ def _is_unitless_memory(field: Field, cell: Pair) -> bool:
     )
 
 
-def depends_on_digits(fields: tuple[Field, ...]) -> bool:
-    """Return whether the name of a field follows from the digits of its number: memory without unit, whole rates."""
-    return any(
-        field.name == "steps_per_s" or (field.name.endswith("_bytes") and field.scale == 1.0) for field in fields
-    )
+def digits_of(text: str) -> str:
+    """Return what the name of a field may follow from: whether a number is whole, and short or long."""
+    if not text.isdigit():
+        return ""
+    return "short" if len(text) < 3 else "long" if len(text) >= 7 else "whole"
 
 
 @lru_cache(maxsize=8192)

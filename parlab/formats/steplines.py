@@ -26,7 +26,7 @@ from parlab.formats.repeats import Repeats
 from parlab.formats.rows import Columns
 from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
-from parlab.formats.stepcells import StepCells, depends_on_digits
+from parlab.formats.stepcells import StepCells, digits_of
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
@@ -117,8 +117,8 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
-        self.blocks: dict[tuple[str, ...], Columns] = {}
-        """Keys of a block -> the columns of its step."""
+        self.blocks: dict[tuple[tuple[str, str], ...], Columns] = {}
+        """Keys of a block, with the digits of each number -> the columns of its step."""
         self.records_of = StepCells(dialect.field, dialect.settings)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
@@ -248,7 +248,7 @@ class Parser:
 
     def _block_step(self, line: int, cells: list[Pair], iteration: int, total: int | None) -> list[Record]:
         """Return the step of a block: at once if an earlier block had the same keys and one record."""
-        keys = tuple([cell.key for cell in cells])
+        keys = tuple([(cell.key, digits_of(cell.text)) for cell in cells])
         columns = self.blocks.get(keys)
         numbers = [cell.value for cell in cells if cell.value is not None]
         if columns is not None and len(numbers) == len(cells):
@@ -257,7 +257,7 @@ class Parser:
                 values["total_iterations"] = float(total)
             return [Record("step", line, values, iteration, None, None, columns.fields, raw)]
         records = self.records_of.records(line, None, None, cells, iteration, total)
-        if len(records) == 1 and len(self.blocks) < _MAX_BLOCKS and not depends_on_digits(records[0].fields):
+        if len(records) == 1 and len(self.blocks) < _MAX_BLOCKS:
             places = range(len(cells))
             if len({field.name for field in records[0].fields}) == len(places) == len(records[0].fields):
                 self.blocks[keys] = Columns(places, records[0].fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parlab.formats import read_document
+from parlab.formats import read_document, records
 from parlab.formats.rates import rate_of
 from parlab.formats.schema import Segment
 
@@ -151,3 +151,20 @@ def test_a_number_within_which_another_record_begins_is_no_value() -> None:
     assert (segment.records, unread) == (4, 1)
     assert segment.metrics["learning_rate"].max == 2.1e-06
     assert segment.metrics["loss"].count == 4
+
+
+def test_fields_of_a_block_do_not_follow_the_digits_of_an_earlier_block() -> None:
+    numbers = [("12.5", "41250000000"), ("12", "40"), ("7", "5.25"), ("1200", "41260000000"), ("11.5", "41270000000")]
+    blocks = [
+        [
+            f"[batch={n}/100]:\n",
+            f"\t Train throughput/batches_per_sec: {rate}\n",
+            f"\t Train memory/peak_allocated_mem: {memory}\n",
+            "\t Train loss/train/total: 2.5\n",
+        ]
+        for n, (rate, memory) in enumerate(numbers, 1)
+    ]
+    alone = [[(r.kind, r.values, r.fields) for r in records(block, "composer")] for block in blocks]
+    together = [(r.kind, r.values, r.fields) for r in records([line for block in blocks for line in block], "composer")]
+    assert together == [record for block in alone for record in block]
+    assert len({tuple(sorted(values)) for _, values, _ in together}) > 1
