@@ -321,12 +321,6 @@ def test_browsers_compile_plotly_while_it_loads() -> None:
     assert 'typeof self !== "undefined" ? self : this, (() => {' in Path(ours).read_text()[:800]
 
 
-def test_plotly_is_requested_with_the_header_of_an_experiment(page: Client, four_runs: list[Run]) -> None:
-    response = page.get(EXPERIMENT)
-    (script,) = re.findall(r'<script src="([^"]+)"[^>]* data-plotly>', response.content.decode())
-    assert response["Link"] == f"<{script}>; rel=preload; as=script; fetchpriority=high"
-
-
 def test_an_experiment_contains_its_first_figure_and_requests_the_next(page: Client, four_runs: list[Run]) -> None:
     content = page.get(f"{EXPERIMENT}?x=gpus").content.decode()
     contained = re.findall(

@@ -33,7 +33,6 @@ from parlab.pages.choices import (
 from parlab.pages.experiment_figures import ExperimentFigures, experiment_figures
 from parlab.pages.models import Dashboard
 from parlab.pages.notes import notes_html
-from parlab.pages.preloads import with_figures
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.reports import experiment_report
@@ -56,7 +55,6 @@ CELLS_ON_PAGE = 3_000
 
 
 @require_GET
-@with_figures
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     owned = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
     if default := default_address(request):
