@@ -46,7 +46,9 @@ def has_waterfall(run: Run) -> bool:
     if not devices_of(run):
         return False
     has_parts = run.summary.get("timers_s") or run.summary.get("peak")
-    return bool(step_time(run.summary) and has_parts) or RankTrace.objects.filter(run=run).exists()
+    if step_time(run.summary) and has_parts:
+        return True
+    return run.is_final and RankTrace.objects.filter(run=run).exists()
 
 
 def devices_of(run: Run) -> int | None:
