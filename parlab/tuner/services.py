@@ -119,9 +119,10 @@ def _check_steps(study_space: StudySpace) -> None:
 
 def _check_timed_steps(config: RunConfig) -> None:
     train = config.train
-    if train.iterations - train.warmup_steps < LEAST_STEPS:
+    left = train.iterations - train.warmup_steps
+    if left < LEAST_STEPS:
         raise ValueError(
-            f"train.iterations {train.iterations} leaves {train.iterations - train.warmup_steps} timed steps after"
+            f"train.iterations {train.iterations} leaves {left} timed step{'' if left == 1 else 's'} after"
             f" {train.warmup_steps} warm-up steps; use {train.warmup_steps + LEAST_STEPS} or more"
         )
 
