@@ -8,7 +8,7 @@ from typing import NamedTuple
 from parlab.advice.advice import Advice
 from parlab.advice.neighbours import KINDS
 from parlab.advice.score import Record
-from parlab.charts.format import DASH, quantity, significant
+from parlab.charts.format import DASH, exact, quantity, significant
 from parlab.lab.models import AdviceTrial, Run
 from runners.protocol import RunState
 
@@ -112,7 +112,7 @@ def record_rows(records: Iterable[Record]) -> list[RecordRow]:
             titles.get(record.kind, record.kind),
             record.tried,
             record.clear,
-            DASH if record.right_pct is None else f"{record.right} ({significant(record.right_pct)} %)",
+            DASH if record.right_pct is None else f"{exact(record.right)} ({significant(record.right_pct)} %)",
             f"{significant(100 * record.mean_error)} %",
         )
         for record in records
