@@ -43,7 +43,7 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
             RULES[finding.rule].title if finding.rule in RULES else "",
             [
                 (figure_title(name), _number_text(name, value, finding.message), exact(value))
-                for name, value in finding.numbers.items()
+                for name, value in sorted(finding.numbers.items(), key=_stated_first)
             ],
             _place_text(finding),
             _lines_text(finding.lines) if finding.source_id else "",
@@ -51,6 +51,12 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
         )
         for finding in findings
     ]
+
+
+def _stated_first(number: tuple[str, float]) -> tuple[str, bool]:
+    """Order numbers with what is stated before what is expected; PostgreSQL does not keep the order of a rule."""
+    name = number[0]
+    return name.removeprefix("expected_"), name.startswith("expected_")
 
 
 _SHARES = ("efficiency", "mfu", "hfu", "utilisation", "share")
