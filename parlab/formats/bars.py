@@ -51,11 +51,12 @@ _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
 
 @lru_cache(maxsize=1024)
-def _work(name: str) -> tuple[bool, int | None, bool]:
-    """Return whether a bar with this name is of the training, its epoch, and whether it is one of rollouts."""
+def _work(name: str) -> tuple[bool, int | None, bool, bool]:
+    """Return whether a bar with this name is of the training, its epoch, and whether it is of rollouts or batches."""
     epoch = _EPOCH.search(name)
     is_training = _TRAINING.search(name) is not None and _OTHER.search(name) is None
-    return is_training, int(epoch[1]) if epoch else None, _ROLLOUTS.match(name) is not None
+    is_rollout, has_batches = (pattern.match(name) is not None for pattern in (_ROLLOUTS, _BATCHES))
+    return is_training, int(epoch[1]) if epoch else None, is_rollout, has_batches
 
 
 def is_other_work(name: str) -> bool:
@@ -152,12 +153,11 @@ class Bars:
         name = printed[0].strip(" :\t")
         if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
             return self._counted(line, rank, time, printed, counted)
-        if row := _ROW.fullmatch(name):
+        if name[:1].isdigit() and (row := _ROW.fullmatch(name)):
             name = f"Epoch {row['epoch']}"
             printed = (*printed[:9], f", GPU memory: {row['memory']}GB{printed[9]}")
-        is_training, epoch, is_rollout = _work(name)
+        is_training, epoch, is_rollout, has_batches = _work(name)
         self.has_rollouts = self.has_rollouts or is_rollout
-        has_batches = _BATCHES.match(name) is not None
         self.draws_batches = self.draws_batches or has_batches
         if not is_training or self.has_rollouts > is_rollout or (has_batches and self.is_of_batches):
             return self._other(line, rank, name, match)

@@ -31,6 +31,7 @@ MAX_LINE = 4_000
 _TOKEN = re.compile(
     r"(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
     r"|(?<![\w.,+-])[+-]?\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
+    r"|(?<=\d-)\d{1,18}(?=[a-z])"  # the end of a range: 1-50batch
 )
 _STAMP = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 # Signs belong to the layout, as a reader may refuse a negative rate where it takes a positive one.
