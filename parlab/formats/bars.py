@@ -50,6 +50,9 @@ _ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss")
 _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
 
+_row = lru_cache(maxsize=1024)(_ROW.fullmatch)
+
+
 @lru_cache(maxsize=1024)
 def _work(name: str) -> tuple[bool, int | None, bool, bool]:
     """Return whether a bar with this name is of the training, its epoch, and whether it is of rollouts or batches."""
@@ -153,7 +156,7 @@ class Bars:
         name = printed[0].strip(" :\t")
         if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
             return self._counted(line, rank, time, printed, counted)
-        if name[:1].isdigit() and (row := _ROW.fullmatch(name)):
+        if row := _row(name):
             name = f"Epoch {row['epoch']}"
             printed = (*printed[:9], f", GPU memory: {row['memory']}GB{printed[9]}")
         is_training, epoch, is_rollout, has_batches = _work(name)
