@@ -1,7 +1,7 @@
 """Division of a Markdown document: plain blocks, whose extent is certain from their lines, and all other parts.
 
 Plain are headings, fences, paragraphs and tables at the margin; they are most of a document, and markdown-it-py takes
-most of its time to find where they end. Lists, quotations, HTML and whatever is doubtful belong to the other parts.
+most of its time to find where they end. Lists, quotations, HTML and everything ambiguous are other parts.
 """
 
 from __future__ import annotations

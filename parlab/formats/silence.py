@@ -107,8 +107,7 @@ def is_measurement(text: str) -> bool:
     rest = strip_prefix(text)[2]
     if _DIGIT.search(rest) is None or (rest != text and _WORD.search(rest) is None):
         return False
-    text = rest
-    return not any(NOISE[place][0].search(text) for place in _NOISE.of(text))
+    return not any(NOISE[place][0].search(rest) for place in _NOISE.of(rest))
 
 
 class _Watch:

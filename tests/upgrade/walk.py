@@ -127,16 +127,12 @@ def _patient(condition: Callable[[], Any]) -> Callable[[], Any]:
 def _all(api: Connection, imported: str) -> dict[str, Any]:
     """Return all that the API tells of the imported experiment, and the configuration of the run."""
     base = f"/api/experiments/{imported}/"
-    answers = {base: api.json("GET", base), f"{EXPERIMENT}configurations/": None}
-    answers[f"{EXPERIMENT}configurations/"] = api.json("GET", f"{EXPERIMENT}configurations/")
+    paths = [base, f"{EXPERIMENT}configurations/"]
     for run in api.rows(f"{base}runs/"):
         path = f"{base}runs/{run['number']}/"
-        answers[path] = api.json("GET", path)
-        answers[f"{path}metrics/"] = metrics = api.json("GET", f"{path}metrics/")
-        for metric in {row["metric"] for row in metrics["series"]}:
-            series = f"{path}series/?metric={metric}"
-            answers[series] = api.json("GET", series)
-    return answers
+        metrics = {row["metric"] for row in api.json("GET", f"{path}metrics/")["series"]}
+        paths += [path, f"{path}metrics/", *(f"{path}series/?metric={metric}" for metric in metrics)]
+    return {path: api.json("GET", path) for path in paths}
 
 
 def _compare(old: Any, new: Any, place: str = "") -> None:

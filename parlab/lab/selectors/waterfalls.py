@@ -110,9 +110,7 @@ def sibling_calibration(run: Run, candidate: Candidate) -> Calibration | None:
     return calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST else None
 
 
-def step_of(
-    run: Run, seconds: float, devices: int, prediction: Prediction | None, traced: TracedStep | None = None
-) -> Step:
+def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | None, traced: TracedStep | None) -> Step:
     """Collect what is known of the steps of a run."""
     summary, parallel, train = run.summary, _section(run, "parallel"), _section(run, "train")
     work = work_of(run.resolved)
