@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from parlab.lab.models import Attempt
 from runners.protocol import RunState
 from tests.faults.injected import KINDS
 from tests.faults.kinds import Fault, Scene, problem_of_cause
-from tests.faults.rows import Row
+from tests.faults.rows import RECOVERY_S, Row
 from tests.faults.stack import Stack
 from tests.faults.workload import RANKS, Key, Workload, Wrong
 from tests.patience import PATIENCE_S
@@ -47,7 +48,7 @@ class Campaign:
     def run(self, kills: int) -> None:
         """Inject faults; what goes wrong is in the rows."""
         self.workload.launch()
-        self._settle({}, time.monotonic())
+        self._settle({}, time.monotonic(), {})
         while len(self.rows) < kills and not self.is_told_to_stop:
             time.sleep(self.rng.uniform(0, MAX_PAUSE_S))
             count = min(self.rng.randint(1, self.at_once), kills - len(self.rows))
@@ -94,18 +95,20 @@ class Campaign:
     ) -> None:
         """Repair, wait until everything has recovered, and check all attempts."""
         ends = {key for fault in faults for key in fault.ends}
+        waits: dict[str, float] = {}
         try:
             self._repair([fault for fault in faults if not fault.comes_back_late])
             ended_s = self._wait_for_ends(ends, began) if ends else None
             self._repair([fault for fault in faults if fault.comes_back_late])
-            recovered_s = self._settle({key: step for key, step in least.items() if key not in ends}, began)
+            recovered_s = self._settle({key: step for key, step in least.items() if key not in ends}, began, waits)
         except Wrong as error:
             rows[0].wrong.append(str(error))
+            rows[0].waits = waits
             return
         # A victim that comes back late was away until its attempts had ended.
         lasted_s = [(ended_s or 0.0) if fault.comes_back_late else fault.hold_s for fault in faults]
         for row, fault, held_s in zip(rows, faults, lasted_s, strict=True):
-            row.held_s = held_s
+            row.held_s, row.waits = held_s, waits
             row.recovered_s = max(0.0, recovered_s - max(lasted_s))
             row.ended_s = ended_s if fault.ends else None
             row.wrong += fault.wrong
@@ -140,13 +143,18 @@ class Campaign:
                 raise Wrong(f"not ended within {PATIENCE_S:.0f} s: {states}, {len(alive)} processes")
             time.sleep(0.05)
 
-    def _settle(self, least: dict[Key, int], began: float) -> float:
-        """Wait until all runs make steps; return the seconds since the fault."""
+    def _settle(self, least: dict[Key, int], began: float, waits: dict[str, float]) -> float:
+        """Wait until all runs make steps; return the seconds since the fault, and in `waits` those of each reason."""
         deadline = time.monotonic() + PATIENCE_S
+        since = time.monotonic()
         while reason := self._why_unsettled(least):
             if time.monotonic() > deadline:
                 raise Wrong(f"not recovered within {PATIENCE_S:.0f} s: {reason}")
             time.sleep(0.1)
+            before, since = since, time.monotonic()
+            # Steps and processes that are only counted differently are one reason.
+            without_counts = re.sub(r"(?<= has )(made )?\d+|\b\d+(?= steps are)", "some", reason)[:200]
+            waits[without_counts] = waits.get(without_counts, 0.0) + since - before
         return time.monotonic() - began
 
     def _why_unsettled(self, least: dict[Key, int]) -> str:
@@ -234,7 +242,9 @@ class Campaign:
     def _print(self, row: Row) -> None:
         ended = f"{row.ended_s:5.1f}" if row.ended_s is not None else "    -"
         text = f"{row.number:4d} {row.kind:<10} {row.victim:<34} ended {ended} s  recovered {row.recovered_s:5.1f} s"
-        sys.stdout.write("\n   WRONG: ".join([text, *row.wrong]) + "\n")
+        waits = row.waits.items() if row.recovered_s > RECOVERY_S else ()
+        late = [f"\n   {seconds:5.1f} s: {reason}" for reason, seconds in waits]
+        sys.stdout.write("\n   WRONG: ".join([text, *row.wrong]) + "".join(late) + "\n")
         sys.stdout.flush()
 
     def summary(self) -> dict[str, Any]:

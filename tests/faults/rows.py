@@ -27,6 +27,8 @@ class Row:
     held_s: float = 0.0
     """How long it lasted; `recovered_s` does not include it."""
     wrong: list[str] = field(default_factory=list)
+    waits: dict[str, float] = field(default_factory=dict)
+    """What was waited for after the repair, with its seconds: faults of one moment share it."""
     seed: int = 0
     database: str = ""
 

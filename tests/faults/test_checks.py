@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,6 +154,17 @@ def test_faults_of_one_moment_last_at_the_same_time(workload: Workload) -> None:
     stack: Any = workload.stack
     campaign.Campaign(stack, workload, random.Random(1), ("daemon",))._repair(faults)
     assert repaired == ["short", "long"]
+
+
+def test_a_recovery_names_what_it_waited_for(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(["run 1 attempt 2 rank 0 has made 0 steps", "run 1 attempt 2 rank 0 has made 7 steps", "web", ""])
+    monkeypatch.setattr(workload, "relaunch_ended", lambda: None)
+    monkeypatch.setattr(workload, "why_unsettled", lambda least: next(reasons))
+    stack: Any = workload.stack
+    waits: dict[str, float] = {}
+    lasted_s = campaign.Campaign(stack, workload, random.Random(1), ("web",))._settle({}, time.monotonic(), waits)
+    assert list(waits) == ["run 1 attempt 2 rank 0 has some steps", "web"]
+    assert 0 < sum(waits.values()) <= lasted_s
 
 
 def test_a_proxy_that_is_cut_refuses_until_it_is_restored() -> None:
