@@ -115,7 +115,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
-_LOCAL = "django.core.cache.backends.locmem.LocMemCache"
+_LOCAL = "parlab.steady.SteadyCache"
 CACHES = {
     "default": {"BACKEND": _LOCAL, "LOCATION": "default"},
     # Many small entries, which must not displace the others.
@@ -285,6 +285,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "interval_start": 0,
     "interval_step": 0.1,
 }
+CELERY_BEAT_SCHEDULER = "parlab.steady:SteadyScheduler"
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
     # Without expiry: see parlab.periodic.

@@ -1,0 +1,37 @@
+"""Periodic tasks and caches that go on when the clock of the machine is set back, as by NTP or after a suspension."""
+
+import time
+from typing import Any
+
+from celery.beat import PersistentScheduler
+from django.core.cache.backends.base import DEFAULT_TIMEOUT
+from django.core.cache.backends.locmem import LocMemCache
+
+
+class SteadyScheduler(PersistentScheduler):
+    """Beat whose tasks are due by the time since their last run, also if this lies in the future by now.
+
+    Celery's own scheduler would send nothing until the clock shows that time again.
+    """
+
+    def tick(self, *args: Any, **named: Any) -> float:
+        entries: list[Any] = list(self.schedule.values())
+        if any(entry.last_run_at > entry.default_now() for entry in entries):
+            for entry in entries:
+                entry.last_run_at = min(entry.last_run_at, entry.default_now())
+            self._heap = None  # computed again by the new clock
+        return float(super().tick(*args, **named))
+
+
+class SteadyCache(LocMemCache):
+    """The memory of a process, whose entries expire by a clock that nobody sets."""
+
+    _expire_info: dict[str, float | None]
+
+    def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> float | None:
+        seconds = self.default_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        return None if seconds is None else time.monotonic() + seconds
+
+    def _has_expired(self, key: str) -> bool:
+        expires_at = self._expire_info.get(key, -1.0)
+        return expires_at is not None and expires_at <= time.monotonic()
