@@ -18,10 +18,12 @@ from parlab.formats.records import Field, Record
 from parlab.formats.repeats import Repeats
 
 _BAR = re.compile(
-    r"(?P<name>[^|\r\n%]{0,120}?)\s{0,4}(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
+    r"(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
     r"/(?P<total>[\d.]{1,15})(?P<total_si>[kMG]?)\s\[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}(?: days?, [\d:]{4,12})?"
     r",\s{1,4}(?P<rate>[\d.]{1,12}|\?)\s?(?P<unit>s/\w{1,12}|\w{1,12}/s)(?P<cells>[^\]]{0,4000})"
 )
+_MAX_NAME = 120
+_EARLIER = re.compile(r"[|\r\n%]")
 # `1|250|Loss: 1.08:  5%|` of torchtune: epoch, step of all epochs and loss.
 _COUNTED = re.compile(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?P<cells>Loss: [^|%]{1,60}?):?\s{0,4}$")
 # `Epoch 0/9 ━━━╸━━━ 12/500 0:00:05 • 0:03:54 2.05it/s train_loss: 1.99` of Rich.
@@ -153,19 +155,20 @@ class Bars:
         if match is None:
             return None
         printed = match.groups()
-        name = printed[0].strip(" :\t")
-        if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, match.end(1))):
+        begin = match.start()
+        name = _EARLIER.split(text[max(0, begin - _MAX_NAME) : begin])[-1].strip(" :\t")
+        if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, begin)):
             return self._counted(line, rank, time, printed, counted)
         if row := _row(name):
             name = f"Epoch {row['epoch']}"
-            printed = (*printed[:9], f", GPU memory: {row['memory']}GB{printed[9]}")
+            printed = (*printed[:8], f", GPU memory: {row['memory']}GB{printed[8]}")
         is_training, epoch, is_rollout, has_batches = _work(name)
         self.has_rollouts = self.has_rollouts or is_rollout
         self.draws_batches = self.draws_batches or has_batches
         if not is_training or self.has_rollouts > is_rollout or (has_batches and self.is_of_batches):
             return self._other(line, rank, name, match)
-        total = _total(printed[4], printed[5])
-        rate = to_float(printed[7])
+        total = _total(printed[3], printed[4])
+        rate = to_float(printed[6])
         if not rate or total < self.total:
             return []
         self.total = total
@@ -202,7 +205,7 @@ class Bars:
         progress: tuple[float, int, int | None],
     ) -> Record:  # fmt: skip
         rate, total, epoch = progress
-        _, _, at, si, _, _, time_so_far, rate_text, unit, cells = printed
+        _, at, si, _, _, time_so_far, rate_text, unit, cells = printed
         values = {"step_time_s": rate if unit[0] == "s" and unit[1] == "/" else 1.0 / rate}
         elapsed = _elapsed(time_so_far)
         fields: tuple[Field, ...] = _head(unit)
@@ -229,10 +232,10 @@ class Bars:
     ) -> list[Record]:
         """Read a bar with the step of all epochs and cells in front of it."""
         epoch, step, cells = counted.groups()
-        rate = to_float(printed[7])
+        rate = to_float(printed[6])
         if not rate:
             return []
-        behind = (*printed[:9], ", ".join(part for part in (cells, printed[9].strip(" ,")) if part))
+        behind = (*printed[:8], ", ".join(part for part in (cells, printed[8].strip(" ,")) if part))
         record = self._step(line, rank, time, behind, (rate, 0, None))
         record.iteration = int(step)
         record.values["epoch"] = float(epoch)

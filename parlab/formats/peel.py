@@ -41,6 +41,13 @@ _MAX_PREFIXES = 6
 _NEXT_RANK = re.compile(r"(?=\[(?:default|rank)\d{1,6}\]:|\[\d{1,6},\d{1,6}\]\s?<std(?:out|err)>:)")
 
 
+def _has_prefix(text: str) -> bool:
+    """Return whether a line begins with a tag or a time stamp; rows of numbers are answered without the pattern."""
+    if ":" in text or "[" in text or "(" in text or "std" in text:
+        return PREFIX.match(text) is not None
+    return False
+
+
 def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
     """Strip leading tags from a line; return rank, time stamp and the rest."""
     rank: int | None = None
@@ -66,10 +73,9 @@ def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator
     Colours, rank prefixes, tags of srun, mpirun, Kubernetes and Ray, and leading time stamps are stripped. A line is
     split before each further match of `start`, the beginning of a record.
     """
-    has_prefix = PREFIX.match
     for number, line in enumerate(lines, 1):
         if start is None:
-            if "\r" in line or "\x1b" in line or has_prefix(line) or line.startswith('{"'):
+            if "\r" in line or "\x1b" in line or _has_prefix(line) or line.startswith('{"'):
                 yield from peel_line(number, line)
             else:
                 yield number, None, None, line
@@ -92,7 +98,7 @@ def peel_line(number: int, line: str) -> Iterable[Line]:
     if "\r" in text:
         parts = text.rstrip("\r\n").split("\r")
         return [(number, *strip_prefix(part)) for part in parts if part and not part.isspace()]
-    if PREFIX.match(text) is None:
+    if not _has_prefix(text):
         return ((number, None, None, text),)
     if text.find("]:", 20) > 0 or text.find(">:", 20) > 0:
         return [(number, *strip_prefix(part)) for part in _NEXT_RANK.split(text) if part]

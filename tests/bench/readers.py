@@ -1,6 +1,7 @@
 """Reading 10 MB of each format of logs to records, against parsing JSON lines on the same machine."""
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -152,8 +153,8 @@ def json_rate() -> float:
     return sum(map(len, lines)) / 1e6 / (time.process_time() - began)
 
 
-def rate(format: str, characters: int) -> float:
-    """Return MB/s at which a format is read to records, one thread."""
+def rate(format: str, characters: int, repeats: int = 1) -> float:
+    """Return MB/s at which a format is read to records, one thread: the median of the repeats."""
     read = reader(format)
     lines: list[str] = []
     size, first = 0, 1
@@ -162,31 +163,38 @@ def rate(format: str, characters: int) -> float:
         lines += block
         size += sum(map(len, block))
         first += 2_000
-    began = time.process_time()
-    count = sum(1 for record in read(lines) if record.kind != "unread")
-    seconds = time.process_time() - began
-    if not count:
-        raise RuntimeError(f"the reader of {format} returned no record of its sample")
-    return size / 1e6 / seconds
+    rates: list[float] = []
+    for _ in range(repeats):
+        began = time.process_time()
+        count = sum(1 for record in read(lines) if record.kind != "unread")
+        rates.append(size / 1e6 / (time.process_time() - began))
+        if not count:
+            raise RuntimeError(f"the reader of {format} returned no record of its sample")
+    return statistics.median(rates)
 
 
 def slowest_reader_mb_per_s(scale: Scale) -> Result:
     """Measure every reader of logs; print each, return the slowest, against parsing JSON before it.
 
+    A second of one reader is too short on a machine whose speed changes: each rate is the median of three.
+
     Documents are printed too, at their largest size: they are parsed by libraries, up to a limit.
     """
+    repeats = scale.repeats(3)
     rates: dict[str, float] = {}
     baselines: dict[str, float] = {}
     for name in ("megatron", *LINES, "learnt"):
         baselines[name] = json_rate()
-        rates[name] = rate(name, scale.of(MEGABYTES * 1_000_000))
-    documents = {name: rate(name, scale.of(limit)) for name, limit in (("markdown", MAX_DOCUMENT), ("rst", MAX_RST))}
+        rates[name] = rate(name, scale.of(MEGABYTES * 1_000_000), repeats)
+    documents = {
+        name: rate(name, scale.of(limit), repeats) for name, limit in (("markdown", MAX_DOCUMENT), ("rst", MAX_RST))
+    }
     for name, value in sorted((rates | documents).items(), key=lambda item: item[1]):
         beside = f"JSON {baselines[name]:.0f} MB/s" if name in baselines else "document"
         sys.stdout.write(f"  {name:<22} {value:>8.1f} MB/s   {beside}\n")
     slowest = min(rates, key=lambda name: rates[name])
     against = f"{baselines[slowest]:,.0f} MB/s of json.loads before it; {slowest} is the slowest of {len(rates)}"
-    return Result(rates[slowest], "MB/s", against, rates[slowest] / baselines[slowest], 1)
+    return Result(rates[slowest], "MB/s", against, rates[slowest] / baselines[slowest], repeats)
 
 
 assert set(LINES) | {"megatron"} == {*LOGS, "pairs"}
