@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from parlab.charts.fields import value_label
@@ -28,6 +28,7 @@ TITLES = {
 """Section -> heading, in the order of the form; the engine comes first because the other fields depend on it."""
 
 
+@lru_cache(4096)
 def shown_label(label: str) -> str:
     """Return the label of a run for people: `micro_batch_size 2, delay_ms 5` as `micro batch size 2, delay 5 ms`.
 

@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.lab import services as lab
-from parlab.lab.models import Attempt, Experiment, Run, Tag
-from parlab.pages.columns import RUN_COLUMNS
-from parlab.pages.templatetags.lists import CELLS
+from parlab.lab.models import Attempt, Experiment, Run, RunNote, Tag
+from parlab.pages.columns import EXPERIMENT_COLUMNS, LISTS, RUN_COLUMNS
+from parlab.pages.templatetags.lists import CELLS, EXPERIMENT_CELLS
 
 from .conftest import finish
 from .test_experiments import text
@@ -125,6 +125,7 @@ def test_the_lists_take_at_most_fourteen_queries(
         )
         lab.config_launch(config=config, user=user)
         lab.experiments_tag(experiments=[other], name="v100")
+    viewer.post(f"/columns/{show}/", {"column": [column.name for column in LISTS[show]]})
     # Of a user whose rights are looked up, which costs two.
     with django_assert_max_num_queries(14):
         viewer.get(LIST, {"show": show, "q": "engine:pipeline gpus>=1 -tag:old", "sort": "best"})
@@ -137,8 +138,25 @@ def test_the_policy_of_pages_allows_nothing_inline(page: Client, four_runs: list
     assert "frame-ancestors 'none'" in policy
 
 
-def test_every_column_of_the_list_of_runs_has_a_cell() -> None:
+def test_every_column_of_the_lists_has_a_cell() -> None:
     assert set(CELLS) == {column.name for column in RUN_COLUMNS}
+    assert {"question", *EXPERIMENT_CELLS} == {column.name for column in EXPERIMENT_COLUMNS}
+
+
+@pytest.mark.parametrize("show", ["experiments", "runs"])
+def test_names_notes_and_reasons_in_the_lists_are_text(page: Client, four_runs: list[Run], show: str) -> None:
+    Experiment.objects.update(name=EVIL, question=EVIL)
+    Run.objects.update(label=EVIL, reason=EVIL)
+    RunNote.objects.create(run=four_runs[0], text=EVIL)
+    page.post(f"/columns/{show}/", {"column": [column.name for column in LISTS[show]]})
+    html = page.get(LIST, {"show": show}).content.decode()
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 3
+    assert EVIL not in html
+
+
+def test_the_list_of_experiments_keeps_the_digits_of_a_publication(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.update(origin=Run.Origin.PUBLISHED, samples_per_s=112.345)
+    assert "112.345 samples/s" in text(page.get(LIST))
 
 
 @pytest.mark.parametrize(

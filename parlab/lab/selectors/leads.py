@@ -165,9 +165,12 @@ def experiment_leads(experiment_ids: Iterable[int], runs: Q | None = None) -> di
     return leads
 
 
+_OF_LEADS = ("experiment", "number", "label", "origin", "gpus", "samples_per_s", "tokens_per_s", "step_time_s")
+
+
 def _leads(first: QuerySet[Run]) -> dict[int, Lead]:
     """Read the first runs of experiments with the numbers of their lead, without their complete summaries."""
-    runs = Run.objects.defer("resolved", "summary", "launch", "point").annotate(
+    runs = Run.objects.only(*_OF_LEADS).annotate(
         p10=_stated("step_time_s__p10"),
         median=_stated("step_time_s__median"),
         p90=_stated("step_time_s__p90"),

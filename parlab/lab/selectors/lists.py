@@ -12,6 +12,7 @@ from django.db.models.expressions import OrderBy
 from django.db.models.functions import Cast, Coalesce, Greatest
 
 from parlab.lab.models import Experiment, Finding, Run, RunNote, Star, Tag, TagOfRun
+from parlab.lab.models.run import FACTS
 from runners.protocol import RunState
 
 from . import filters
@@ -21,6 +22,9 @@ from .leads import Lead, experiment_leads
 
 EXPERIMENTS_PER_PAGE = 50
 RUNS_PER_PAGE = 100
+# What the lists show. Further fields, above all those with JSON, would take most of the time of a page.
+_OF_EXPERIMENTS = ("name", "slug", "question", "archived_at", "created_at", "owner__username")
+_OF_RUNS = ("number", "label", "reason", "hidden_at", *FACTS, "experiment__name", "experiment__slug")
 
 
 class ExperimentRow(NamedTuple):
@@ -33,7 +37,7 @@ class ExperimentRow(NamedTuple):
     last_activity_at: datetime
     findings: int
     """Number of open findings."""
-    tags: Sequence[Tag]
+    tags: Sequence[str]
 
 
 class RunMarks(NamedTuple):
@@ -125,7 +129,7 @@ def experiment_list(*, query: str, page: str | None, sort: str = "") -> Experime
     if not query_filter.wants_archived:
         matches = matches.filter(archived_at=None)
     value = F("active_at") if name == "activity" else _EXPERIMENT_ORDERS[name]
-    ordered = matches.select_related("owner").defer("notes", "source").order_by(_ordered(value, descending), "-pk")
+    ordered = matches.select_related("owner").only(*_OF_EXPERIMENTS).order_by(_ordered(value, descending), "-pk")
     page_objects = Paginator(ordered, EXPERIMENTS_PER_PAGE).get_page(page)
     # mypy does not see annotated columns on a page's objects.
     experiments: list[Any] = list(page_objects.object_list)
@@ -146,11 +150,12 @@ def experiment_list(*, query: str, page: str | None, sort: str = "") -> Experime
     return ExperimentList(rows, page_objects, query_filter, sort)
 
 
-def experiment_tags(experiment_ids: Sequence[int]) -> dict[int, list[Tag]]:
+def experiment_tags(experiment_ids: Sequence[int]) -> dict[int, list[str]]:
     """Return the tags of experiments in alphabetical order: experiment id -> tags."""
-    tags: dict[int, list[Tag]] = {}
-    for tag in Tag.objects.filter(experiment__in=experiment_ids).order_by("name"):
-        tags.setdefault(tag.experiment_id, []).append(tag)
+    tags: dict[int, list[str]] = {}
+    rows = Tag.objects.filter(experiment__in=experiment_ids).order_by("name")
+    for experiment_id, name in rows.values_list("experiment_id", "name"):
+        tags.setdefault(experiment_id, []).append(name)
     return tags
 
 
@@ -196,10 +201,7 @@ def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
     ids = matches.order_by(_ordered(_RUN_ORDERS[name], descending), "-pk").values_list("pk", flat=True)
     page_objects = Paginator(ids, RUNS_PER_PAGE).get_page(page)
     run_ids = list(page_objects.object_list)
-    rows = listed.select_related("experiment").defer(
-        "resolved", "summary", "launch", "experiment__notes", "experiment__source"
-    )
-    runs = rows.in_bulk(run_ids)
+    runs = listed.select_related("experiment").only(*_OF_RUNS).in_bulk(run_ids)
     counted = Finding.objects.open().filter(run__in=run_ids).order_by().values_list("run_id")
     doubted = dict(counted.annotate(number=Count("pk")))
     marks = run_marks(run_ids)

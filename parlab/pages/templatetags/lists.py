@@ -1,97 +1,91 @@
-"""Cells of tables of runs, rendered without a template: a page has hundreds of rows of up to twenty columns."""
+"""Rows of tables of runs, rendered without a template: a page has hundreds of rows of up to twenty columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
 from django import template
-from django.urls import reverse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from parlab.charts.format import DASH
 from parlab.lab.models import Run
-from parlab.lab.selectors import RunLine, RunMarks
+from parlab.lab.selectors import ExperimentRow, RunLine, RunMarks
 from parlab.lab.selectors.findings import RUN
+from parlab.pages.addresses import address
 from parlab.pages.columns import Column
-from parlab.pages.rows.runs import TableRow
+from parlab.pages.rows.runs import TableRow, headline
 from parlab.pages.templatetags import numbers
 from runners.protocol import RunState
 
 register = template.Library()
 
-_OPEN_NUMBER, _CLOSE = SafeString('<td class="number">'), SafeString("</td>")
+
+def _text(value: str) -> str:
+    return f"<td>{escape(value) if value else DASH}</td>"
 
 
-def _text(value: object) -> SafeString:
-    return format_html("<td>{}</td>", value or DASH)
+def _number(value: str) -> str:
+    return f'<td class="number">{value}</td>'
 
 
-def _number(value: SafeString) -> SafeString:
-    return _OPEN_NUMBER + value + _CLOSE
-
-
-def _experiment(row: RunLine) -> SafeString:
+def _experiment(row: RunLine) -> str:
     experiment = row.run.experiment
-    return format_html('<td class="wide"><a href="{}">{}</a></td>', experiment.get_absolute_url(), experiment.name)
+    url = address("experiment", experiment.slug)
+    return f'<td class="wide"><a href="{url}">{escape(experiment.name)}</a></td>'
 
 
-def _state(row: RunLine) -> SafeString:
+def _state(row: RunLine) -> str:
     run = row.run
     label = numbers.state(run.state)
     if not run.reason:
-        return format_html("<td>{}</td>", label)
-    reason = SafeString("")
+        return f"<td>{label}</td>"
+    reason = ""
     if run.state != RunState.FINISHED:
-        reason = format_html('<span class="asks">{}</span>', Truncator(run.reason).chars(160))
-    return format_html('<td class="wide" title="{}">{}{}</td>', run.reason, label, reason)
+        reason = f'<span class="asks">{escape(Truncator(run.reason).chars(160))}</span>'
+    return f'<td class="wide" title="{escape(run.reason)}">{label}{reason}</td>'
 
 
-def _gpus(row: RunLine) -> SafeString:
+def _gpus(row: RunLine) -> str:
     if row.run.gpus:
         return _number(numbers.counted(row.run.gpus))
-    return SafeString(
-        '<td class="number"><span class="none" title="The source of the run does not state its number of GPUs">'
-        "unknown</span></td>"
-    )
+    return _number('<span class="none" title="The source of the run does not state its number of GPUs">unknown</span>')
 
 
-def _step_time(row: RunLine) -> SafeString:
+def _step_time(row: RunLine) -> str:
     run = row.run
-    return _number(SafeString("OOM") if run.state == RunState.OOM else numbers.measured(run, run.step_time_s, "s"))
+    return _number("OOM" if run.state == RunState.OOM else numbers.measured(run, run.step_time_s, "s"))
 
 
-def _findings(row: RunLine) -> SafeString:
+def _findings(row: RunLine) -> str:
     if not row.findings:
-        return SafeString('<td class="number"><span class="none" title="none open">0</span></td>')
-    url = reverse("run", args=[row.run.experiment.slug, row.run.number])
-    return format_html('<td class="number"><a href="{}#findings">{}</a></td>', url, row.findings)
+        return _number('<span class="none" title="none open">0</span>')
+    url = address("run", row.run.experiment.slug, row.run.number)
+    return _number(f'<a href="{url}#findings">{row.findings}</a>')
 
 
-def _tags(row: RunLine) -> SafeString:
+def _tags(row: RunLine) -> str:
     links = format_html_join(
         "", '<a class="tag" href="?show=runs&amp;q=tag:{}">{}</a> ', ((tag, tag) for tag in row.marks.tags)
     )
-    return format_html('<td class="tags">{}</td>', links)
+    return f'<td class="tags">{links}</td>'
 
 
-def _note(row: RunLine) -> SafeString:
+def _note(row: RunLine) -> str:
     note = row.marks.note
-    return format_html('<td class="wide" title="{}">{}</td>', note, Truncator(note).chars(90))
+    return f'<td class="wide" title="{escape(note)}">{escape(Truncator(note).chars(90))}</td>'
 
 
-def _ended(row: RunLine) -> SafeString:
+def _ended(row: RunLine) -> str:
     if row.run.ended_at is None:
-        return SafeString(f'<td><span class="none" title="not ended">{DASH}</span></td>')
-    return format_html("<td>{}</td>", numbers.ago(row.run.ended_at))
+        return f'<td><span class="none" title="not ended">{DASH}</span></td>'
+    return f"<td>{numbers.ago(row.run.ended_at)}</td>"
 
 
-CELLS: dict[str, Callable[[RunLine], SafeString]] = {
+CELLS: dict[str, Callable[[RunLine], str]] = {
     "experiment": _experiment,
-    "label": lambda row: format_html(
-        '<td class="wide point"><span class="clamped">{}</span></td>', row.run.shown_label
-    ),
+    "label": lambda row: f'<td class="wide point"><span class="clamped">{escape(row.run.shown_label)}</span></td>',
     "state": _state,
     "engine": lambda row: _text(row.run.engine),
     "schedule": lambda row: _text(row.run.schedule),
@@ -117,12 +111,112 @@ CELLS: dict[str, Callable[[RunLine], SafeString]] = {
 
 
 @register.simple_tag
-def run_cells(row: RunLine, columns: Sequence[Column], shown: Collection[str]) -> SafeString:
-    """Render the shown cells of a run: {% run_cells row columns shown %}."""
-    return SafeString("".join(CELLS[column.name](row) for column in columns if column.name in shown))
+def run_rows(rows: Sequence[RunLine], columns: Sequence[Column], shown: Collection[str]) -> SafeString:
+    """Render the rows of the list of runs with the shown columns: {% run_rows list.rows columns shown %}."""
+    cells = [CELLS[column.name] for column in columns if column.name in shown]
+    return SafeString("".join(_row_head(row) + "".join(cell(row) for cell in cells) + "</tr>" for row in rows))
 
 
-_NOT_MEASURED = SafeString('<span class="none" title="not measured">' + DASH + "</span>")
+def _row_head(row: RunLine) -> str:
+    run = row.run
+    experiment = run.experiment
+    name = f'<a href="{address("run", experiment.slug, run.number)}">#{run.number}</a>'
+    if run.hidden_at:
+        name = f'#{run.number} <span class="tag" title="Restore the run to see its page">archived</span>'
+    return (
+        f'<tr data-run="{run.pk}" data-state="{run.state}"><td class="choice"><input type="checkbox" name="run" '
+        f'value="{run.pk}" form="bulk" aria-label="Select run {run.number} of {escape(experiment.name)}"></td>'
+        f'<th scope="row">{name} <span class="narrow-number">{escape(headline(run))}</span>{_starred(row.marks)}</th>'
+    )
+
+
+def _best(row: ExperimentRow) -> str:
+    return _number(_speed(row))
+
+
+def _speed(row: ExperimentRow) -> str:
+    return numbers.measured(row.lead.best, row.lead.value, row.lead.unit) if row.lead else numbers.NOT_MEASURED
+
+
+def _lead(row: ExperimentRow) -> str:
+    return _number(f"{numbers.ahead(row.lead)} {numbers.how_sure(row.lead)}")
+
+
+def _best_run(row: ExperimentRow) -> str:
+    if row.lead is None:
+        return f'<td class="wide">{numbers.NOT_MEASURED}</td>'
+    run = row.lead.best
+    url = address("run", row.experiment.slug, run.number)
+    label = f'<span class="muted clamped">{escape(run.shown_label)}</span>'
+    return f'<td class="wide"><a href="{url}">#{run.number}</a> {label}</td>'
+
+
+def _states(row: ExperimentRow) -> str:
+    states = "".join(numbers.state(state.state, state.number) for state in row.states)
+    return f'<td class="states">{states or _NO_RUNS}</td>'
+
+
+_NO_RUNS = '<span class="muted">none yet</span>'
+
+
+def _open_findings(row: ExperimentRow) -> str:
+    if not row.findings:
+        return _number('<span class="none" title="no open findings">0</span>')
+    return _number(f'<a href="{address("findings", row.experiment.slug)}" title="Open findings">{row.findings}</a>')
+
+
+def _experiment_tags(row: ExperimentRow) -> str:
+    links = format_html_join("", '<a class="tag" href="?q=tag:{}">{}</a> ', ((tag, tag) for tag in row.tags))
+    return f'<td class="tags">{links}</td>'
+
+
+EXPERIMENT_CELLS: dict[str, Callable[[ExperimentRow], str]] = {
+    "best": _best,
+    "ahead": _lead,
+    "reached": _best_run,
+    "runs": _states,
+    "findings": _open_findings,
+    "tags": _experiment_tags,
+    "activity": lambda row: f"<td>{numbers.ago(row.last_activity_at)}</td>",
+    "owner": lambda row: _text(row.experiment.owner.get_username()),
+    "made": lambda row: f"<td>{numbers.ago(row.experiment.created_at)}</td>",
+}
+"""Column of the list of experiments -> its cell; a question stands below its name."""
+
+
+@register.simple_tag
+def experiment_rows(
+    rows: Sequence[ExperimentRow], columns: Sequence[Column], shown: Collection[str], *, can_change: bool
+) -> SafeString:
+    """Render the list of experiments: {% experiment_rows list.rows columns shown can_change=perms.… %}."""
+    cells = [
+        EXPERIMENT_CELLS[column.name] for column in columns if column.name in shown and column.name in EXPERIMENT_CELLS
+    ]
+    return SafeString(
+        "".join(
+            _experiment_head(row, "question" in shown, can_change) + "".join(cell(row) for cell in cells) + "</tr>"
+            for row in rows
+        )
+    )
+
+
+def _experiment_head(row: ExperimentRow, has_question: bool, can_change: bool) -> str:
+    experiment = row.experiment
+    name, choice = escape(experiment.name), ""
+    if can_change:
+        choice = (
+            f'<td class="choice"><input type="checkbox" name="experiment" value="{experiment.pk}" form="bulk" '
+            f'aria-label="Select {name}"></td>'
+        )
+    best = f' <span class="narrow-number">{_speed(row)}</span>' if row.lead else ""
+    archived = ' <span class="tag">archived</span>' if experiment.archived_at else ""
+    question = ""
+    if has_question and experiment.question:
+        question = f'<span class="asks">{escape(Truncator(experiment.question).chars(140))}</span>'
+    return (
+        f'<tr data-experiment="{experiment.slug}">{choice}<th scope="row" class="name">'
+        f'<a href="{address("experiment", experiment.slug)}">{name}</a>{best}{archived}{question}</th>'
+    )
 
 
 def _starred(marks: RunMarks) -> SafeString:
@@ -145,7 +239,7 @@ def _origin(text: str, title: str) -> SafeString:
 def run_heading(line: TableRow, slug: str) -> SafeString:
     """Render the number of a run with its marks and where it comes from: {% run_heading line experiment.slug %}."""
     run, marks = line.row.run, line.marks
-    url = reverse("run", args=[slug, run.number])
+    url = address("run", slug, run.number)
     parts = [
         format_html('<th scope="row" class="nowrap"><a id="run-{}" href="{}">#{}</a>', run.number, url, run.number)
     ]
@@ -159,7 +253,7 @@ def run_heading(line: TableRow, slug: str) -> SafeString:
         label = Truncator(run.shown_label).chars(40)
         parts.append(format_html(' <span class="muted" title="{}">{}</span>', run.shown_label, label))
     parts.append(_starred(marks))
-    tag_url = reverse("experiments")
+    tag_url = address("experiments")
     parts += [format_html(' <a class="tag" href="{}?show=runs&amp;q=tag:{}">{}</a>', tag_url, t, t) for t in marks.tags]
     if marks.note:
         parts.append(_origin("note", marks.note))
@@ -203,7 +297,7 @@ def measured_cells(line: TableRow, slug: str) -> SafeString:
     """Render the numbers of a run, with marks of findings: {% measured_cells line experiment.slug %}."""
     cells = []
     for column, cell in line.cells:
-        text: SafeString = _NOT_MEASURED
+        text = numbers.NOT_MEASURED
         if cell.text and cell.note:
             text = format_html('<span title="{}">{}</span>', cell.note, cell.text)
         elif cell.text:

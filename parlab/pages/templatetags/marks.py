@@ -5,9 +5,8 @@ from typing import Any
 from django import template
 from django.utils.safestring import SafeString
 
-from parlab.lab.models import Comment, Run
+from parlab.lab.models import Comment
 from parlab.pages.notes import notes_html
-from parlab.pages.rows.runs import headline
 
 register = template.Library()
 
@@ -16,12 +15,6 @@ register = template.Library()
 def marked(text: str) -> SafeString:
     """Render Markdown that a person wrote as safe HTML."""
     return notes_html(text)
-
-
-@register.filter
-def headline_of(run: Run) -> str:
-    """Return the main number of a run: {{ run|headline_of }}."""
-    return headline(run)
 
 
 @register.simple_tag(takes_context=True)

@@ -9,7 +9,7 @@ from typing import Any
 from django import template
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
@@ -95,8 +95,8 @@ def counted(value: object) -> SafeString:
     """Format a count in full: {{ run.gpus|counted }}."""
     number = _number(value)
     if number is None:
-        return format_html('<span class="none" title="unknown">{}</span>', numbers.DASH)
-    return format_html("{}", numbers.exact(number))
+        return SafeString(f'<span class="none" title="unknown">{numbers.DASH}</span>')
+    return SafeString(numbers.exact(number))
 
 
 @register.filter
@@ -145,10 +145,14 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+NOT_MEASURED = SafeString(f'<span class="none" title="not measured">{numbers.DASH}</span>')
+
+
 def _with_all_digits(text: str, value: float | None, unit: str) -> SafeString:
     if value is None or text == numbers.DASH:
-        return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
-    return format_html('<span title="{}">{}</span>', numbers.exact_quantity(value, unit), text)
+        return NOT_MEASURED
+    # Numbers have no special characters; the unit may come from a file.
+    return SafeString(f'<span title="{escape(numbers.exact_quantity(value, unit))}">{escape(text)}</span>')
 
 
 @register.filter
@@ -169,14 +173,14 @@ def between(start: datetime | None, end: datetime | None) -> str:
 def ago(moment: datetime | None) -> SafeString:
     """Format the time since a moment; the moment on hover."""
     if moment is None:
-        return format_html('<span class="none">{}</span>', "never")
+        return SafeString('<span class="none">never</span>')
     seconds, local = (timezone.now() - moment).total_seconds(), timezone.localtime(moment)
     text = "just now" if seconds < 2 else f"{numbers.duration(seconds, coarse=True)} ago"
     if seconds > 2 * 86400:
         text = f"{local.day} {local:%b %Y}"
     # Lists have a hundred of these; Django's filter `date` takes ten times as long.
     exact = f"{local:%Y-%m-%d %H:%M:%S %Z}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, text)
+    return SafeString(f'<time datetime="{moment.isoformat()}" title="{exact}">{text}</time>')
 
 
 @register.filter
@@ -233,6 +237,5 @@ def size(count: int) -> str:
 def state(name: str, count: int | None = None) -> SafeString:
     """Render a state as a coloured label: {% state run.state %}; with a count: {% state "running" 3 %}."""
     label = STATE_LABELS.get(name, name)
-    if count is None:
-        return format_html('<span class="state state-{}">{}</span>', name, label)
-    return format_html('<span class="state state-{}">{} {}</span>', name, count, label)
+    text = label if count is None else f"{count} {label}"
+    return SafeString(f'<span class="state state-{escape(name)}">{escape(text)}</span>')
