@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 _TERA = 1e12
@@ -194,6 +195,7 @@ def find_processor(name: str) -> Gpu | None:
     return next((processor for key, processor in _PROCESSORS.items() if set(key.split()) <= name_words), None)
 
 
+@lru_cache(1024)
 def find(device_name: str) -> Gpu | None:
     """Return a device by its name as a driver or a person writes it ("NVIDIA A100-SXM4-40GB", "H100 PCIe").
 

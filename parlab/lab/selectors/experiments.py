@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
 from parlab.lab.services.runs import launchable
@@ -90,10 +90,16 @@ def versions_with_results(experiment: Experiment, version: str) -> Versions:
 
 def experiment_runs(experiment: Experiment, versions: Versions) -> list[Run]:
     """Return the runs of the selected versions, with last step and node of their current attempts."""
-    runs = experiment.runs.select_related("config", "experiment").order_by("number")
+    runs = experiment.runs.order_by("number")
     if versions.selected is not None:
         runs = runs.filter(config=versions.selected)
-    return list(with_current_attempt(runs).annotate(config_version=F("config__version")))
+    listed = list(with_current_attempt(runs))
+    # Joined, the configuration would be parsed once for each run.
+    configs = {config.pk: config for config in versions.configs}
+    for run in listed:
+        if config := configs.get(run.config_id):
+            run.config = config
+    return listed
 
 
 def with_current_attempt(runs: QuerySet[Run]) -> QuerySet[Any]:

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
-from parlab.lab.models import Experiment, Finding, Run
+from parlab.lab.models import Experiment, Finding, Run, Source
 
 RUN = "run"
 """Column of findings about a run as a whole."""
@@ -34,10 +34,7 @@ Doubts = Mapping[str, Sequence[Finding]]
 
 def experiment_findings(experiment: Experiment) -> list[Finding]:
     """Return all findings of an experiment with their run and source; open findings and errors first."""
-    findings = experiment.findings.select_related("run", "source", "acknowledged_by").defer(
-        "run__resolved", "run__summary", "run__launch", "source__document"
-    )
-    return sorted(findings, key=_rank)
+    return sorted(_with_what_is_shown(experiment.findings.all()), key=_rank)
 
 
 def run_findings(run: Run) -> list[Finding]:
@@ -45,10 +42,17 @@ def run_findings(run: Run) -> list[Finding]:
     candidates = Q(run=run) | Q(run=None, source=None)
     if run.source_id is not None:
         candidates |= Q(run=None, source=run.source_id)
-    findings = run.experiment.findings.filter(candidates).select_related("run", "source", "acknowledged_by")
-    findings = findings.defer("run__resolved", "run__summary", "run__launch", "source__document")
+    findings = _with_what_is_shown(run.experiment.findings.filter(candidates))
     places = _places([run])
     return sorted((finding for finding in findings if run.pk in _runs_of(finding, places)), key=_rank)
+
+
+def _with_what_is_shown(findings: QuerySet[Finding]) -> QuerySet[Finding]:
+    """Read findings with the number of their run, their source without its document, and who acknowledged them."""
+    own = [field.name for field in Finding._meta.concrete_fields]
+    of_source = [f"source__{field.name}" for field in Source._meta.concrete_fields if field.name != "document"]
+    related = findings.select_related("run", "source", "acknowledged_by")
+    return related.only(*own, *of_source, "run__number", "acknowledged_by__username")
 
 
 def _rank(finding: Finding) -> tuple[bool, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from parlab.lab.models import Run
@@ -142,5 +143,12 @@ def _figure_value(figure: Any, text: str | None) -> Any:
 
 def varied_fields(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the fields in which records differ, axes of the sweep first: the choices for rows and columns of a pivot."""
-    names = dict.fromkeys(name for record in records for name in record if name not in _NOT_VARIED)
-    return [name for name in names if len({repr(record.get(name)) for record in records}) > 1]
+    names = dict.fromkeys(chain.from_iterable(records))
+    return [name for name in names if name not in _NOT_VARIED and _differ([record.get(name) for record in records])]
+
+
+def _differ(values: Sequence[object]) -> bool:
+    """Whether any value is written differently from the first: 1, 1.0 and True are."""
+    first = values[0]
+    others = (value for value in values if value is not first)
+    return any((type(value) is not type(first) or value != first) and repr(value) != repr(first) for value in others)

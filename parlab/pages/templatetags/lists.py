@@ -15,7 +15,7 @@ from parlab.lab.selectors import ExperimentRow, RunLine, RunMarks
 from parlab.lab.selectors.findings import RUN
 from parlab.pages.addresses import address
 from parlab.pages.columns import Column
-from parlab.pages.rows.runs import TableRow, headline
+from parlab.pages.rows.runs import RunTable, TableRow, headline
 from parlab.pages.templatetags import numbers
 from runners.protocol import RunState
 
@@ -186,9 +186,9 @@ EXPERIMENT_CELLS: dict[str, Callable[[ExperimentRow], str]] = {
 
 @register.simple_tag
 def experiment_rows(
-    rows: Sequence[ExperimentRow], columns: Sequence[Column], shown: Collection[str], *, can_change: bool
+    rows: Sequence[ExperimentRow], columns: Sequence[Column], shown: Collection[str], can_change: bool
 ) -> SafeString:
-    """Render the list of experiments: {% experiment_rows list.rows columns shown can_change=perms.… %}."""
+    """Render the rows of the list of experiments: {% experiment_rows list.rows columns shown may_change %}."""
     cells = [
         EXPERIMENT_CELLS[column.name] for column in columns if column.name in shown and column.name in EXPERIMENT_CELLS
     ]
@@ -219,39 +219,51 @@ def _experiment_head(row: ExperimentRow, has_question: bool, can_change: bool) -
     )
 
 
-def _starred(marks: RunMarks) -> SafeString:
+def _starred(marks: RunMarks) -> str:
     if not marks.stars:
-        return SafeString("")
-    names = ", ".join(marks.stars)
-    return format_html(
-        ' <span class="starred" title="Starred by {}"><span aria-hidden="true">★</span>'
-        '<span class="unseen">starred by {}</span></span>',
-        names,
-        names,
+        return ""
+    names = escape(", ".join(marks.stars))
+    return (
+        f' <span class="starred" title="Starred by {names}"><span aria-hidden="true">★</span>'
+        f'<span class="unseen">starred by {names}</span></span>'
     )
 
 
-def _origin(text: str, title: str) -> SafeString:
-    return format_html(' <span class="origin" title="{}">{}</span>', title, text)
-
-
 @register.simple_tag
-def run_heading(line: TableRow, slug: str) -> SafeString:
-    """Render the number of a run with its marks and where it comes from: {% run_heading line experiment.slug %}."""
+def table_rows(table: RunTable, slug: str) -> SafeString:
+    """Render the rows of the runs of an experiment: {% table_rows table experiment.slug %}."""
+    return SafeString("".join(_table_row(line, slug, table.has_reasons) for line in table.rows))
+
+
+def _table_row(line: TableRow, slug: str, has_reasons: bool) -> str:
+    run = line.row.run
+    axes = "".join(f'<td class="axis-value" title="{escape(text)}">{escape(text or DASH)}</td>' for text in line.values)
+    reason = ""
+    if has_reasons:
+        text = escape(line.row.reason)
+        shown = escape(Truncator(line.row.reason).chars(2000))
+        reason = f'<td class="wide reason" title="{text}"><span class="two-lines">{shown}</span></td>'
+    return (
+        f'<tr data-run="{run.number}" data-state="{run.state}"><td class="choice"><input type="checkbox" name="run" '
+        f'value="{run.pk}" form="bulk" aria-label="Select run {run.number}"></td>'
+        f"{_run_heading(line, slug)}{axes}{_state_cell(line)}{_measured_cells(line, slug)}{reason}</tr>"
+    )
+
+
+def _run_heading(line: TableRow, slug: str) -> str:
+    """Return the number of a run with its marks and where it comes from."""
     run, marks = line.row.run, line.marks
     url = address("run", slug, run.number)
-    parts = [
-        format_html('<th scope="row" class="nowrap"><a id="run-{}" href="{}">#{}</a>', run.number, url, run.number)
-    ]
+    parts = [f'<th scope="row" class="nowrap"><a id="run-{run.number}" href="{url}">#{run.number}</a>']
     if line.headline:
-        parts.append(format_html(' <span class="narrow-number">{}</span>', line.headline))
+        parts.append(f' <span class="narrow-number">{escape(line.headline)}</span>')
     if doubts := line.row.doubts.get(RUN):
         parts.append(numbers.doubt(doubts, slug))
     if run.origin != Run.Origin.MEASURED:
         parts.append(_origin(run.origin, run.get_origin_display()))
     if run.origin == Run.Origin.REPORTED and run.label:
-        label = Truncator(run.shown_label).chars(40)
-        parts.append(format_html(' <span class="muted" title="{}">{}</span>', run.shown_label, label))
+        label = escape(run.shown_label)
+        parts.append(f' <span class="muted" title="{label}">{escape(Truncator(run.shown_label).chars(40))}</span>')
     parts.append(_starred(marks))
     tag_url = address("experiments")
     parts += [format_html(' <a class="tag" href="{}?show=runs&amp;q=tag:{}">{}</a>', tag_url, t, t) for t in marks.tags]
@@ -261,47 +273,37 @@ def run_heading(line: TableRow, slug: str) -> SafeString:
         parts.append(_origin("emulated", "Stages waited for configured times instead of computing"))
     if learnt := run.summary.get("learnt"):
         parts.append(_origin("learnt", f"Read with the log format {learnt}, learnt from a file"))
-    return SafeString("".join([*parts, "</th>"]))
+    return "".join([*parts, "</th>"])
 
 
-@register.simple_tag
-def state_cell(line: TableRow) -> SafeString:
-    """Render the state of a run, and its step while it is running: {% state_cell line %}."""
+def _origin(text: str, title: str) -> str:
+    return f' <span class="origin" title="{escape(title)}">{escape(text)}</span>'
+
+
+def _state_cell(line: TableRow) -> str:
+    """Return the state of a run, and its step while it is running."""
     run, step = line.row.run, line.row.step
-    parts = [numbers.state(run.state)]
+    parts: list[str] = [numbers.state(run.state)]
     if run.state == RunState.RUNNING and step and run.iterations:
         parts.append(
-            format_html(
-                ' <progress max="{}" value="{}" aria-label="Step {} of {}"></progress>'
-                ' <span class="muted">{}/{}</span>',
-                *(run.iterations, step, step, run.iterations, step, run.iterations),
-            )
+            f' <progress max="{run.iterations}" value="{step}" aria-label="Step {step} of {run.iterations}"></progress>'
+            f' <span class="muted">{step}/{run.iterations}</span>'
         )
     elif run.state == RunState.RUNNING and step:
-        parts.append(format_html(' <span class="muted">step {}</span>', step))
+        parts.append(f' <span class="muted">step {step}</span>')
     if run.attempt_number > 1:
-        parts.append(format_html(' <span class="muted">attempt {}</span>', run.attempt_number))
-    return format_html('<td class="nowrap">{}</td>', SafeString("".join(parts)))
+        parts.append(f' <span class="muted">attempt {run.attempt_number}</span>')
+    return f'<td class="nowrap">{"".join(parts)}</td>'
 
 
-@register.simple_tag
-def axis_cells(line: TableRow) -> SafeString:
-    """Render the position of a run in its sweep: {% axis_cells line %}."""
-    return format_html_join(
-        "", '<td class="axis-value" title="{}">{}</td>', ((text, text or DASH) for text in line.values)
-    )
-
-
-@register.simple_tag
-def measured_cells(line: TableRow, slug: str) -> SafeString:
-    """Render the numbers of a run, with marks of findings: {% measured_cells line experiment.slug %}."""
+def _measured_cells(line: TableRow, slug: str) -> str:
+    """Return the numbers of a run, with marks of findings."""
     cells = []
     for column, cell in line.cells:
-        text = numbers.NOT_MEASURED
-        if cell.text and cell.note:
-            text = format_html('<span title="{}">{}</span>', cell.note, cell.text)
-        elif cell.text:
-            text = format_html("<span>{}</span>", cell.text)
+        text: str = numbers.NOT_MEASURED
+        if cell.text:
+            note = f' title="{escape(cell.note)}"' if cell.note else ""
+            text = f"<span{note}>{escape(cell.text)}</span>"
         mark = numbers.doubt(cell.doubts, slug) if cell.doubts else ""
-        cells.append(format_html('<td class="{}">{}{}</td>', column.css, text, mark))
-    return SafeString("".join(cells))
+        cells.append(f'<td class="{column.css}">{text}{mark}</td>')
+    return "".join(cells)
