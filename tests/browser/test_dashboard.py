@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from .conftest import Demo, screenshots
 
@@ -46,6 +46,24 @@ def test_a_dashboard_is_arranged_saved_and_the_default_of_its_experiment(page: P
 
     page.goto("/experiments/gpt-3-small-on-three-nodes/dashboard/")
     expect(page.get_by_text("Memory decides everything.")).to_be_visible()
+
+
+def test_save_pressed_before_a_new_panel_has_arrived_saves_that_panel(page: Page, demo: Demo) -> None:
+    page.goto("/dashboards/")
+    page.get_by_label("Name").fill("Saved at once")
+    page.get_by_role("button", name="New dashboard").click()
+    page.wait_for_url("**/edit/")
+    held: list[Route] = []
+    page.route("**/edit/", held.append, times=1)
+    page.get_by_label("New panel").select_option("text")
+    page.get_by_role("button", name="Add panel").click()
+    expect(page.locator("#dashboard-form")).to_have_attribute("aria-busy", "")
+    page.get_by_role("button", name="Add panel").click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    assert len(held) == 1
+    held[0].continue_()
+    page.wait_for_url(lambda url: url.rstrip("/").rpartition("/")[2].isdecimal())
+    expect(page.get_by_role("heading", name="Text")).to_have_count(1)
 
 
 def test_a_list_is_saved_as_a_view_that_opens_again(page: Page, demo: Demo) -> None:

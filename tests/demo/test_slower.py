@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from parlab.demo import content, slower
 from parlab.lab.models import Attempt, Run
 from parlab.watch import services
 from parlab.watch.bisecting import bisect_start
+from parlab.watch.commits import commit_of
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from runners.engines.command import check_allowed
 from runners.protocol import RunState
@@ -27,16 +30,27 @@ def watch(user: User, tmp_path: Path, settings: Any) -> Watch:
     return slower.watch_start(user)
 
 
+def passes_of(commit: str) -> int:
+    git = ["git", "-C", str(slower.directory()), "show", f"{commit}:train.py"]
+    script = subprocess.run(git, capture_output=True, text=True, check=True).stdout
+    (passes,) = re.findall(r"^REPEATS = (\d+)", script, re.MULTILINE)
+    return int(passes)
+
+
 def run_all() -> int:
-    """Run the command of each active run and store the median of its steps, as a node and the ingest would."""
+    """Run the command of each active run and store a step time, as a node and the ingest would.
+
+    The time follows the passes over a batch that the commit's script makes, with 1 % of noise: the clock of a machine
+    that runs other tests would decide which commit is called slow.
+    """
     runs = list(Run.objects.active().select_related("config"))
     for run in runs:
         argv = run.config.data["command"]["argv"]
         done = subprocess.run(argv, capture_output=True, text=True, check=True)
         steps = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"parlab":')]
-        times = sorted(step["step_time_s"] for step in steps if not step["warmup"])
-        # The fastest steps: tests share the processor with others.
-        summary = {"step_time_s": {"median": times[1]}}
+        assert all(step["step_time_s"] > 0 for step in steps if not step["warmup"])
+        noise = random.Random(f"{run.number} {run.attempt_number}").gauss(1e-3, 1e-5)
+        summary = {"step_time_s": {"median": passes_of(commit_of(run.config.data)) * noise}}
         fields = {"state": RunState.FINISHED, "summary": summary}
         Attempt.objects.filter(run=run, number=run.attempt_number).update(**fields, ended_at=timezone.now())
         Run.objects.filter(pk=run.pk).update(**fields)
