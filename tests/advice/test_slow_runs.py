@@ -8,13 +8,14 @@ and changed runs alternate until their medians agree.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
 
+from parlab.advice.advice import Advice
 from parlab.lab.models import Run
 from parlab.lab.selectors.advice import run_advice
 from runners.config import with_values
@@ -39,6 +40,8 @@ class Slow(NamedTuple):
     data: dict[str, Any]
     remedy: dict[str, Any] = {}
     """What removes the cause, where the advice is no setting."""
+    setting: str = ""
+    """Setting that the advice changes, where advice of this kind may change another one."""
     slow_rank: int | None = None
     """Rank that is stopped again and again; the changed run has none."""
 
@@ -154,6 +157,7 @@ CASES: Mapping[str, Slow] = {
             "autotuning": {"stages": [0], "max_micro_batch_size": 2},
             "cluster": {"device": "cpu"},
         },
+        setting="autotuning.max_micro_batch_size",
     ),
     "command: a slow data loader": Slow(
         "loading",
@@ -176,14 +180,14 @@ def test_the_cause_of_a_slow_run_is_advised_and_without_it_the_run_is_faster(
     name: str, run_of: Callable[..., Run]
 ) -> None:
     case = CASES[name]
-    slow_s, advised = [], []
-    for _ in range(REPEATS):
+    slow_s: list[float] = []
+    advised: list[Sequence[Advice]] = []
+    change: Advice | None = None
+    while change is None and len(slow_s) < REPEATS:
         slow = run_of(case.data, case.slow_rank)
         slow_s.append(seconds(slow))
         advised.append(run_advice(slow).advice[:2])
-        if case.cause in {row.kind for row in advised[-1]}:
-            break
-    change = next((row for row in advised[-1] if row.kind == case.cause), None)
+        change = next((row for row in advised[-1] if names_cause(row, case)), None)
     assert change, advised
     assert change.gain > 0
     changed = without_cause(case, change.settings)
@@ -192,6 +196,10 @@ def test_the_cause_of_a_slow_run_is_advised_and_without_it_the_run_is_faster(
         slow_s.append(seconds(run_of(case.data, case.slow_rank)))
         changed_s.append(seconds(run_of(changed)))
     assert median(changed_s) < median(slow_s), (slow_s, changed_s)
+
+
+def names_cause(row: Advice, case: Slow) -> bool:
+    return row.kind == case.cause and (not case.setting or case.setting in row.settings)
 
 
 def without_cause(case: Slow, settings: Mapping[str, Any]) -> dict[str, Any]:
