@@ -22,7 +22,7 @@ from runners.config import with_values
 
 from .slow_runs import MakeAttempt, MakeConfig, printed_by, stored_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.timeout(3000)]  # up to 14 real runs in each test
 
 REPEATS = 7
 LOADER = Path(__file__).with_name("loading_script.py")
