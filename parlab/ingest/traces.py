@@ -28,7 +28,9 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
     """
     name = display_name(name)
     sha256, size = _digest(file)
-    trace = read_any(file)
+    folder = settings.ARTIFACTS_DIR / "traces"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    trace = read_any(file, folder)
     analysis = analysis_of(trace)
     rank = rank_of(analysis, name)
     if rank is None:

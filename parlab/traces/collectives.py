@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .events import Message
 from .intervals import Times
-from .reading import Message
 from .stragglers import PeriodLateness, by_time
 
 Table = NDArray[np.float64]

@@ -15,8 +15,10 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from .chunks import BadTrace
+from .events import LAUNCH, Message, Messages, Timeline
 from .kinds import COMMUNICATION
-from .reading import Events, Message, RankTrace
+from .reading import RankTrace
+from .spool import Spool
 
 MAX_BYTES = 256 << 20
 _NANO = 1e-9
@@ -52,43 +54,37 @@ def read_dump(file: IO[bytes]) -> RankTrace:
     if not isinstance(entries, list):
         raise BadTrace("the file has no entries of NCCL's flight recorder; dump it with TORCH_NCCL_DUMP_ON_TIMEOUT=1")
     rows, problems = _rows(entries)
-    version = content.get("version")
     rows.sort(key=lambda row: row[1])
     origin_ns = rows[0][1] if rows else 0
     names: dict[str, int] = {}
     groups: dict[str, int] = {}
-    # Seconds since 1970 as a float have a resolution of only 0.2 us: the differences are taken before.
-    messages = [
-        message._replace(begin_s=(begin - origin_ns) * _NANO, end_s=(end - origin_ns) * _NANO)
-        for message, begin, end in rows
-    ]
+    timeline, messages = Timeline(), Messages()
+    for message, begin_ns, end_ns in rows:
+        # Seconds since 1970 as a float have a resolution of only 0.2 us: the differences are taken before.
+        times = (begin_ns - origin_ns) * _NANO, (end_ns - origin_ns) * _NANO
+        name, lane = names.setdefault(message.name, len(names)), groups.setdefault(message.group, len(groups))
+        timeline.add(*times, name, lane, COMMUNICATION)
+        messages.add(message.group, message.name, message.sequence, *times, message.bytes, 0)
     return RankTrace(
         rank=None,
         world_size=_world_size(content.get("pg_config")),
         host="",
         device="",
         origin_s=origin_ns * _NANO,
-        names=[*dict.fromkeys(message.name for message in messages)],
-        starts=np.array([message.begin_s for message in messages]),
-        ends=np.array([message.end_s for message in messages]),
-        kinds=np.full(len(messages), COMMUNICATION, np.int8),
-        streams=np.array([groups.setdefault(message.group, len(groups)) for message in messages], np.int32),
-        name_ids=np.array([names.setdefault(message.name, len(names)) for message in messages], np.int32),
-        launches=np.full(len(messages), np.nan),
+        names=list(names),
+        timeline=timeline,
+        launches=Spool(LAUNCH, "number"),
         steps=[],
-        messages=messages,
+        messages=messages.numbered(0.0),
+        message_count=messages.count,
         memory=[],
         is_gpu=True,
         events=len(entries),
         bytes_read=len(data),
-        operations=_NONE,
-        spans=_NONE,
-        properties={"version": version if isinstance(version, str) else ""},
+        operations=Timeline(),
+        spans=Timeline(),
         problems=problems,
     )
-
-
-_NONE = Events(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32))
 
 
 def _content(data: bytes) -> Any:

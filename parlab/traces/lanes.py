@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .events import Timeline
 from .intervals import Times
 from .kinds import class_of
-from .reading import Events, RankTrace
+from .reading import RankTrace
+from .spool import Rows
 
 FACTOR = 4
 COARSEST = 128
@@ -30,20 +33,21 @@ META = "lanes.json"
 MAX_MATCHES = 30
 EXPORT_ROWS = 50_000
 """Events that an export holds in memory."""
-_COLUMNS = ("starts", "ends", "names", "busy")
+PIECE_ROWS = 1 << 14
+_COLUMNS: dict[str, np.dtype[Any]] = {
+    "starts": np.dtype("<f8"), "ends": np.dtype("<f8"), "names": np.dtype("<i4"), "busy": np.dtype("<f4"),
+}  # fmt: skip
 
 Numbers = NDArray[np.int64]
 
 
-class Level(NamedTuple):
-    """Groups of all lanes, lane after lane."""
+class Groups(NamedTuple):
+    """Groups of a level, or events, in order."""
 
     starts: Times
     ends: Times
     names: NDArray[np.int32]
-    busy: NDArray[np.float32]
-    firsts: Numbers
-    """Where each lane begins, and the number of groups at the end."""
+    busy: NDArray[np.floating[Any]]
 
 
 class Lane(NamedTuple):
@@ -80,83 +84,141 @@ class Match(NamedTuple):
 
 def store(trace: RankTrace, directory: Path) -> None:
     """Write the lanes of a rank; the directory appears when it is complete."""
-    lanes, level = _lanes(trace)
+    groups = [("phases", trace.spans), ("stream" if trace.is_gpu else "operations", trace.timeline)]
+    groups += [("operations", trace.operations)] if trace.is_gpu else []
     draft = directory.with_name(f".{directory.name}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True, mode=0o700)
-    firsts = []
-    number = 0
-    while True:
-        columns: tuple[Any, ...] = (level.starts, level.ends, level.names, level.busy)
-        for name, column in zip(_COLUMNS, columns, strict=True):
-            np.save(draft / f"{name}{number}.npy", column)
-        firsts.append(level.firsts.tolist())
-        if not len(lanes) or np.diff(level.firsts).max() <= COARSEST:
-            break
-        level, number = _coarser(level), number + 1
+    lanes, level = _first_level(groups, draft)
+    firsts, number = [level.firsts], 0
+    while lanes and np.diff(level.firsts).max() > COARSEST:
+        number += 1
+        coarser = _coarser(level, draft, number)
+        firsts.append(coarser.firsts)
+        level.close()
+        level = coarser
+    level.close()
+    timelines = [events for _, events in groups if len(events)]
     meta = {
         "names": [name[:MAX_NAME] for name in trace.names],
         "lanes": lanes,
-        "firsts": firsts,
-        "begin_s": min((float(column.min()) for column in (level.starts,) if len(column)), default=0.0),
-        "end_s": max((float(column.max()) for column in (level.ends,) if len(column)), default=0.0),
+        "firsts": [places.tolist() for places in firsts],
+        "begin_s": min((events.begin_s for events in timelines), default=0.0),
+        "end_s": max((events.end_s for events in timelines), default=0.0),
     }
     (draft / META).write_text(json.dumps(meta))
     shutil.rmtree(directory, ignore_errors=True)
     draft.rename(directory)
 
 
-def _lanes(trace: RankTrace) -> tuple[list[Lane], Level]:
-    """Return the lanes of a rank, phases first, and their events."""
-    lanes: list[Lane] = []
-    parts: list[tuple[Times, Times, NDArray[np.int32]]] = []
-    main = Events(trace.starts, trace.ends, trace.streams, trace.name_ids)
-    groups = [("phases", trace.spans), ("stream" if trace.is_gpu else "operations", main)]
-    groups += [("operations", trace.operations)] if trace.is_gpu else []
-    for kind, events in groups:
-        for number in np.unique(events.lanes).tolist():
-            of_lane = events.lanes == number
-            for depth, chosen in _by_depth(events.starts[of_lane], events.ends[of_lane]):
-                rows = np.flatnonzero(of_lane)[chosen]
-                parts.append((events.starts[rows], events.ends[rows], events.names[rows]))
-                title = f"stream {number}" if kind == "stream" else f"thread {number}" if kind == "operations" else kind
-                lanes.append(Lane(title, kind, depth))
-    counts = [len(part[0]) for part in parts]
-    firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    if not parts:
-        return lanes, Level(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.float32), firsts)
-    starts, ends, names = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return lanes, Level(starts, ends, names, (ends - starts).astype(np.float32), firsts)
+class _Column:
+    """A column of a level in a file, as numpy.save writes it, in any order."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], count: int) -> None:
+        self._file, self._type = path.open("w+b"), dtype
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        self._offset = self._file.tell()
+        self.close = self._file.close
+
+    def write(self, at: int, values: NDArray[Any]) -> None:
+        self._file.seek(self._offset + at * self._type.itemsize)
+        self._file.write(values.astype(self._type).tobytes())
+
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        self._file.seek(self._offset + first * self._type.itemsize)
+        return np.frombuffer(self._file.read((last - first) * self._type.itemsize), self._type)
 
 
-def _by_depth(starts: Times, ends: Times) -> Iterator[tuple[int, Numbers]]:
-    """Yield the nesting depths of a thread with the places of their events, in order."""
-    order = np.lexsort((-ends, starts))
-    # Events that began before, without those that ended before, contain this one; times are rounded to nanoseconds.
-    depths = np.arange(len(order)) - np.searchsorted(np.sort(ends), starts[order] + RESOLUTION_S, side="right")
-    depths = np.clip(depths, 0, MAX_DEPTH)
-    for depth in np.unique(depths).tolist():
-        yield depth, order[depths == depth]
+class _Level:
+    """Groups of all lanes, lane after lane."""
+
+    def __init__(self, folder: Path, number: int, counts: Sequence[int]) -> None:
+        self.firsts: Numbers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        """Where each lane begins, and the number of groups at the end."""
+        total = int(self.firsts[-1])
+        self._columns = [_Column(folder / f"{name}{number}.npy", dtype, total) for name, dtype in _COLUMNS.items()]
+
+    def close(self) -> None:
+        for column in self._columns:
+            column.close()
+
+    def write(self, at: int, groups: Groups) -> None:
+        """Write groups from a place on."""
+        for name, column in zip(_COLUMNS, self._columns, strict=True):
+            column.write(at, getattr(groups, name))
+
+    def read(self, first: int, last: int) -> Groups:
+        """Return the groups in a range."""
+        return Groups(*(column.read(first, last) for column in self._columns))
 
 
-def _coarser(level: Level) -> Level:
-    """Return the next level: FACTOR groups in a row become one."""
-    pieces, counts = [], []
-    for first, last in zip(level.firsts[:-1].tolist(), level.firsts[1:].tolist(), strict=True):
-        pieces.append(np.arange(first, last, FACTOR))
-        counts.append(len(pieces[-1]))
-    places = np.concatenate(pieces)
-    lengths = level.ends - level.starts
+def _first_level(groups: Sequence[tuple[str, Timeline]], folder: Path) -> tuple[list[Lane], _Level]:
+    """Write the events of all lanes, phases first. The first reading counts those of each lane."""
+    counts: dict[tuple[int, int, int], int] = {}
+    for place, (_, events) in enumerate(groups):
+        for number, depth, rows in _by_depth(events):
+            counts[place, number, depth] = counts.get((place, number, depth), 0) + len(rows)
+    ordered = sorted(counts)
+    level = _Level(folder, 0, [counts[key] for key in ordered])
+    next_of = dict(zip(ordered, level.firsts.tolist(), strict=False))
+    for place, (_, events) in enumerate(groups):
+        for number, depth, rows in _by_depth(events):
+            starts, ends = rows["start"], rows["end"]
+            level.write(next_of[place, number, depth], Groups(starts, ends, rows["name"], ends - starts))
+            next_of[place, number, depth] += len(rows)
+    titles = {"stream": "stream {}", "operations": "thread {}", "phases": "phases"}
+    lanes = []
+    for place, number, depth in ordered:
+        kind = groups[place][0]
+        lanes.append(Lane(titles[kind].format(number), kind, depth))
+    return lanes, level
+
+
+def _by_depth(events: Timeline) -> Iterator[tuple[int, int, Rows]]:
+    """Yield (stream or thread, nesting depth, its next events in order)."""
+    open_ends: dict[int, Times] = {}
+    for rows in events.blocks():
+        for number in np.unique(rows["lane"]).tolist():
+            own = rows[rows["lane"] == number]
+            own = own[np.lexsort((-own["end"], own["start"]))]
+            before = open_ends.get(number, np.empty(0))
+            # Events that began before, without those that ended before, contain this one; times are rounded to
+            # nanoseconds.
+            ends = np.sort(np.concatenate([before, own["end"]]))
+            ended = np.searchsorted(ends, own["start"] + RESOLUTION_S, side="right")
+            depths = np.clip(len(before) + np.arange(len(own)) - ended, 0, MAX_DEPTH)
+            open_ends[number] = ends[ended[-1] :]
+            for depth in np.unique(depths).tolist():
+                yield number, depth, own[depths == depth]
+
+
+def _coarser(level: _Level, folder: Path, number: int) -> _Level:
+    """Write the next level: FACTOR groups in a row become one."""
+    counts = np.diff(level.firsts)
+    coarser = _Level(folder, number, (-(-counts // FACTOR)).tolist())
+    at = 0
+    for begin, end in pairwise(level.firsts.tolist()):
+        for first in range(begin, end, FACTOR * PIECE_ROWS):
+            groups = _joined(level.read(first, min(first + FACTOR * PIECE_ROWS, end)))
+            coarser.write(at, groups)
+            at += len(groups.starts)
+    return coarser
+
+
+def _joined(groups: Groups) -> Groups:
+    """Join FACTOR groups in a row; the longest one gives its name."""
+    places = np.arange(0, len(groups.starts), FACTOR)
+    lengths = groups.ends - groups.starts
     longest = np.maximum.reduceat(lengths, places)
-    group = np.repeat(np.arange(len(places)), np.diff(np.append(places, len(lengths))))
+    group = np.arange(len(lengths)) // FACTOR
     candidates = np.flatnonzero(lengths == longest[group])
     first_of = np.searchsorted(group[candidates], np.arange(len(places)))
-    return Level(
-        level.starts[places],
-        np.maximum.reduceat(level.ends, places),
-        level.names[candidates[first_of]],
-        np.add.reduceat(level.busy, places),
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+    return Groups(
+        groups.starts[places],
+        np.maximum.reduceat(groups.ends, places),
+        groups.names[candidates[first_of]],
+        np.add.reduceat(groups.busy, places),
     )
 
 

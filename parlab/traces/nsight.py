@@ -10,14 +10,15 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from .chunks import BadTrace
+from .events import LAUNCH, Messages, Timeline
 from .kinds import COMMUNICATION, kind_of
-from .reading import Events, Message, RankTrace, StepRange
+from .reading import RankTrace, StepRange
+from .spool import Spool
 
 SIGN = b"SQLite format 3\0"
 _NANO = 1e-9
@@ -29,15 +30,15 @@ _KERNELS = (
 )
 
 
-def read_nsight(file: IO[bytes]) -> RankTrace:
+def read_nsight(file: IO[bytes], folder: Path | None = None) -> RankTrace:
     """Read an export with one process. Raises BadTrace if it is no SQLite database, or has no table of Nsight."""
-    with tempfile.NamedTemporaryFile(suffix=".sqlite") as copy:
+    with tempfile.NamedTemporaryFile(suffix=".sqlite", dir=folder) as copy:
         shutil.copyfileobj(file, copy)
         copy.flush()
         connection = sqlite3.connect(f"file:{copy.name}?mode=ro&immutable=1", uri=True)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
-            return _Export(connection, copy.tell()).trace()
+            return _Export(connection, copy.tell(), folder).trace()
         except sqlite3.Error as error:
             message = f"the database cannot be read ({error}); export the report again with nsys export"
             raise BadTrace(message) from error
@@ -46,9 +47,9 @@ def read_nsight(file: IO[bytes]) -> RankTrace:
 
 
 class _Export:
-    def __init__(self, connection: sqlite3.Connection, size: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, size: int, folder: Path | None) -> None:
         self._connection = connection
-        self._size = size
+        self._size, self._folder = size, folder
         rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._tables = {str(name) for (name,) in rows}
         self._names: dict[str, int] = {}
@@ -61,15 +62,11 @@ class _Export:
             raise BadTrace(message)
         if "StringIds" in self._tables:
             self._strings = dict(self._connection.execute("SELECT id, value FROM StringIds"))
-        kernels = sorted(self._kernels())
-        launches = self._launches()
-        columns = list(zip(*kernels, strict=True)) if kernels else [()] * 6
-        starts, ends = (np.array(column, np.float64) * _NANO for column in columns[:2])
-        origin_s = float(starts.min()) if len(starts) else 0.0
-        names = list(self._names)
-        kinds = np.array([kind_of(names[name], "kernel") for name in columns[3]], np.int8)
+        timeline, messages = self._timeline()
+        origin_s = timeline.begin_s
+        timeline.shift_s = origin_s
         spans, steps = self._ranges(origin_s)
-        if not kernels:
+        if not len(timeline):
             self.problems.append("the report has no kernels; trace CUDA with nsys profile --trace=cuda,nvtx")
         return RankTrace(
             rank=None,
@@ -78,25 +75,33 @@ class _Export:
             device=self._text("TARGET_INFO_GPU", "name", "1"),
             origin_s=origin_s + self._started_s(),
             names=list(self._names),
-            starts=starts - origin_s,
-            ends=np.maximum(ends, starts) - origin_s,
-            kinds=kinds,
-            streams=np.array(columns[2], np.int32),
-            name_ids=np.array(columns[3], np.int32),
-            launches=np.array([launches.get(number, np.nan) for number in columns[4]]) * _NANO - origin_s,
+            timeline=timeline,
+            launches=self._launches(),
             steps=steps,
-            messages=self._messages(kernels, origin_s),
+            messages=messages.numbered(origin_s),
+            message_count=messages.count,
             memory=[],
-            is_gpu=bool(kernels),
-            events=len(kernels) + len(spans.starts),
+            is_gpu=len(timeline) > 0,
+            events=len(timeline) + len(spans),
             bytes_read=self._size,
-            operations=Events(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32)),
+            operations=Timeline(),
             spans=spans,
             problems=self.problems,
         )
 
-    def _kernels(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Yield (start, end, stream, name, correlation, bytes) of kernels, copies and fills."""
+    def _timeline(self) -> tuple[Timeline, Messages]:
+        """Return kernels, copies and fills; communication kernels have neither group nor size in a report."""
+        timeline, messages = Timeline(self._folder), Messages()
+        for start, end, stream, title, number in self._kernels():
+            kind = kind_of(title, "kernel")
+            name = self._names.setdefault(title, len(self._names))
+            timeline.add(start * _NANO, end * _NANO, name, stream, kind, number)
+            if kind == COMMUNICATION:
+                messages.add("", title, None, start * _NANO, end * _NANO, 0.0, 0)
+        return timeline, messages
+
+    def _kernels(self) -> Iterator[tuple[int, int, int, str, int]]:
+        """Yield (start, end, stream, name, number of the launch) of kernels, copies and fills."""
         for table, name_column, prefix in _KERNELS:
             if table not in self._tables:
                 continue
@@ -108,30 +113,30 @@ class _Export:
                 "start", '"end"', "streamId",
                 next((column for column in (name_column, "shortName", "copyKind") if column in has), "NULL"),
                 "correlationId" if "correlationId" in has else "-1",
-                "bytes" if "bytes" in has else "0",
             ]  # fmt: skip
             damaged = 0
-            for start, end, stream, name, correlation, size in self._rows(table, chosen):
+            for start, end, stream, name, number in self._rows(table, chosen):
                 if not isinstance(start, int) or not isinstance(end, int) or end < start:
                     damaged += 1
                     continue
                 title = prefix + str(name) if prefix else self._string(name)
-                number = self._names.setdefault(title, len(self._names))
-                yield start, end, _whole(stream), number, _whole(correlation), _whole(size)
+                yield start, end, _whole(stream), title, _whole(number)
             if damaged:
                 self.problems.append(f"{damaged} rows of {table} have no valid time and are left out")
 
-    def _launches(self) -> dict[int, int]:
-        table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    def _launches(self) -> Spool:
+        table, launches = "CUPTI_ACTIVITY_KIND_RUNTIME", Spool(LAUNCH, "number", self._folder)
         if table not in self._tables or not {"start", "correlationId"} <= self._columns(table):
             self.problems.append("the report has no CUDA API calls: idle time cannot be split by cause")
-            return {}
-        return {_whole(number): start for start, number in self._rows(table, ["start", "correlationId"])}
+            return launches
+        for start, correlation in self._rows(table, ["start", "correlationId"]):
+            if isinstance(start, int) and (number := _whole(correlation)) >= 0:
+                launches.add(number, start * _NANO)
+        return launches
 
-    def _ranges(self, origin_s: float) -> tuple[Events, list[StepRange]]:
+    def _ranges(self, origin_s: float) -> tuple[Timeline, list[StepRange]]:
         """Return the NVTX ranges, and those that are steps."""
-        rows: list[tuple[float, float, int, int]] = []
-        steps: dict[int, StepRange] = {}
+        spans, steps = Timeline(self._folder, origin_s), {}
         threads: dict[Any, int] = {}
         has = self._columns("NVTX_EVENTS") if "NVTX_EVENTS" in self._tables else set()
         if {"start", "end"} <= has:
@@ -140,30 +145,12 @@ class _Export:
                 title = text if isinstance(text, str) else self._string(text_id)
                 if not isinstance(start, int) or not isinstance(end, int) or end < start or not title:
                     continue
-                begin_s, end_s = start * _NANO - origin_s, end * _NANO - origin_s
+                begin_s, end_s = start * _NANO, end * _NANO
                 name = self._names.setdefault(title, len(self._names))
-                rows.append((begin_s, end_s, threads.setdefault(thread, len(threads)), name))
+                spans.add(begin_s, end_s, name, threads.setdefault(thread, len(threads)))
                 if match := _STEP.fullmatch(title.strip()):
-                    steps[int(match[1])] = StepRange(int(match[1]), begin_s, end_s)
-        columns: Any = list(zip(*rows, strict=True)) if rows else [()] * 4
-        spans = Events(
-            np.array(columns[0], np.float64), np.array(columns[1], np.float64),
-            np.array(columns[2], np.int32), np.array(columns[3], np.int32),
-        )  # fmt: skip
-        return spans, [steps[number] for number in sorted(steps)]
-
-    def _messages(self, kernels: Iterable[tuple[int, int, int, int, int, int]], origin_s: float) -> list[Message]:
-        """Number the communication kernels of each name: the report has neither group nor size."""
-        names = list(self._names)
-        counted: dict[str, int] = {}
-        messages = []
-        for start, end, _, name, _, _ in kernels:
-            title = names[name]
-            if kind_of(title, "kernel") == COMMUNICATION:
-                counted[title] = counted.get(title, -1) + 1
-                begin_s, end_s = start * _NANO - origin_s, end * _NANO - origin_s
-                messages.append(Message("", title, counted[title], begin_s, end_s, 0.0, 0))
-        return messages
+                    steps[int(match[1])] = StepRange(int(match[1]), begin_s - origin_s, end_s - origin_s)
+        return spans, sorted(steps.values(), key=lambda step: step.begin_s)
 
     def _started_s(self) -> float:
         table = "TARGET_INFO_SESSION_START_TIME"

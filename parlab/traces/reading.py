@@ -1,21 +1,21 @@
-"""The events of a trace file -> columns of a rank: kernels, launches, steps, collectives, memory.
+"""The events of a trace file -> timelines, launches, steps, collectives and memory of a rank.
 
-Only what the breakdown needs is stored: 40 bytes per kernel. Names are stored once.
+Events may come in any order. Only what the breakdown and the view need is stored, 29 bytes per event, on the disk if
+there are many. Names are stored once.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .chunks import Event, TraceFile
-from .intervals import Times
+from .events import LAUNCH, Message, Messages, Timeline
 from .kinds import COMMUNICATION, kind_of
+from .spool import Spool
 
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")
@@ -26,34 +26,12 @@ MAX_MEMORY_POINTS = 4_000
 _MICRO = 1e-6
 
 
-class Message(NamedTuple):
-    """A collective of one rank."""
-
-    group: str
-    name: str
-    sequence: int
-    """Number within its group and name; from the trace where it has one, else counted."""
-    begin_s: float
-    end_s: float
-    bytes: float
-    group_size: int
-
-
 class StepRange(NamedTuple):
     """A step of the profiler."""
 
     number: int
     begin_s: float
     end_s: float
-
-
-class Events(NamedTuple):
-    """Events of threads: of the processor, or annotations."""
-
-    starts: Times
-    ends: Times
-    lanes: NDArray[np.int32]
-    names: NDArray[np.int32]
 
 
 @dataclass
@@ -67,67 +45,37 @@ class RankTrace:
     """Name of the GPU; empty for a trace of the processor only."""
     origin_s: float
     names: list[str]
-    starts: Times
-    ends: Times
-    kinds: NDArray[np.int8]
-    streams: NDArray[np.int32]
-    name_ids: NDArray[np.int32]
-    launches: Times
-    """When the launch of each kernel was called; NaN if unknown."""
+    timeline: Timeline
+    """Kernels and copies; in a trace of the processor alone, operations."""
+    launches: Spool
+    """Of kernels, by number; on the clock of the timeline before its shift."""
     steps: list[StepRange]
     messages: list[Message]
+    """The first MAX_MESSAGES collectives."""
+    message_count: int
     memory: list[tuple[float, float, float]]
     """(time, allocated, reserved bytes), at most some thousand points; the highest of each piece."""
     is_gpu: bool
     events: int
     bytes_read: int
-    operations: Events
+    operations: Timeline
     """Of the processor, in a trace of a GPU."""
-    spans: Events
+    spans: Timeline
     """Annotations such as steps and phases."""
-    properties: Mapping[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def begin_s(self) -> float:
-        """Start of the first kernel or operation."""
-        return float(self.starts.min()) if len(self.starts) else 0.0
-
-    @property
-    def end_s(self) -> float:
-        """End of the last one."""
-        return float(self.ends.max()) if len(self.ends) else 0.0
-
-
-class _Columns:
-    """Columns that grow with the events."""
-
-    def __init__(self) -> None:
-        self.starts, self.lengths = array("d"), array("d")
-        self.kinds, self.streams, self.names, self.correlations = array("b"), array("i"), array("i"), array("q")
-
-    def add(self, start: float, length: float, kind: int, stream: int, name: int, correlation: int) -> None:
-        self.starts.append(start)
-        self.lengths.append(length)
-        self.kinds.append(kind)
-        self.streams.append(stream)
-        self.names.append(name)
-        self.correlations.append(correlation)
 
 
 class _Reader:
     """Collects the events of one file."""
 
-    def __init__(self) -> None:
-        self.kernels, self.operations, self.spans = _Columns(), _Columns(), _Columns()
-        self.launch_ids, self.launch_times = array("q"), array("d")
+    def __init__(self, folder: Path | None) -> None:
+        self.kernels, self.operations, self.spans = Timeline(folder), Timeline(folder), Timeline(folder)
+        self.launches = Spool(LAUNCH, "number", folder)
         self.name_ids: dict[str, int] = {}
-        self.cpu_steps: dict[int, tuple[float, float]] = {}
-        self.gpu_steps: dict[int, tuple[float, float]] = {}
-        self.messages: list[tuple[str, str, int | None, float, float, float, int]] = []
+        self.steps = {category: _Steps() for category in _ANNOTATIONS}
+        self.messages = Messages()
         self.memory = _Memory()
         self.threads: dict[Any, int] = {}
-        self.texts: dict[str, str] = {}
         self.events = self.malformed = 0
 
     def take(self, events: Iterable[Event]) -> None:
@@ -140,7 +88,7 @@ class _Reader:
                     self._span(event)
                 elif phase in "iI" and event.get("name") == "[memory]":
                     self.memory.add(event)
-            except (KeyError, TypeError, ValueError, OverflowError):
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError, struct.error):
                 self.malformed += 1
 
     def _span(self, event: Event) -> None:
@@ -149,55 +97,82 @@ class _Reader:
             self._kernel(event, category)
         elif category in _LAUNCHES:
             arguments = event.get("args")
-            if arguments and (correlation := arguments.get("correlation")) is not None:
-                self.launch_ids.append(correlation)
-                self.launch_times.append(event["ts"])
+            if arguments and (number := _whole(arguments.get("correlation"))) >= 0:
+                self.launches.add(number, event["ts"] * _MICRO)
         elif category == "cpu_op":
             name = event["name"]
             if not name.startswith("c10d::"):  # a collective is queued here; it runs in gloo or NCCL
-                self._operation(event, name, 0)
+                self._event(self.operations, event, self._thread(event))
         elif category in _ANNOTATIONS:
             self._annotation(event, category)
 
     def _kernel(self, event: Event, category: str) -> None:
         name, arguments = event["name"], event.get("args") or {}
         kind = kind_of(name, category)
-        start, length = event["ts"], event["dur"]
-        stream = arguments.get("stream", event.get("tid", 0))
-        self.kernels.add(start, length, kind, _whole(stream), self._name(name), _whole(arguments.get("correlation")))
+        stream = _whole(arguments.get("stream", event.get("tid", 0)))
+        times = self._event(self.kernels, event, stream, kind, _whole(arguments.get("correlation")))
         if kind == COMMUNICATION:
-            self._message(arguments.get("Collective name") or name, arguments, start, length)
+            self._message(arguments.get("Collective name") or name, arguments, *times)
 
-    def _operation(self, event: Event, name: str, kind: int) -> None:
-        thread = self.threads.setdefault(event.get("tid"), len(self.threads))
-        self.operations.add(event["ts"], event["dur"], kind, thread, self._name(name), -1)
+    def _event(
+        self, timeline: Timeline, event: Event, lane: int, kind: int = 0, launch: int = -1
+    ) -> tuple[float, float]:
+        """Add an event; return its start and end (s)."""
+        start_s, end_s = _times(event)
+        names = self.name_ids
+        timeline.add(start_s, end_s, names.setdefault(event["name"], len(names)), lane, kind, launch)
+        return start_s, end_s
 
     def _annotation(self, event: Event, category: str) -> None:
         name = event["name"]
         if category == "user_annotation" and not name.startswith(_GLOO):
-            thread = self.threads.setdefault(event.get("tid"), len(self.threads))
-            self.spans.add(event["ts"], event["dur"], 0, thread, self._name(name), -1)
+            self._event(self.spans, event, self._thread(event))
         if name.startswith(_STEP):
-            steps = self.gpu_steps if category == "gpu_user_annotation" else self.cpu_steps
-            steps[int(name[len(_STEP) :])] = (event["ts"], event["ts"] + event["dur"])
-        elif name.startswith(_GLOO) and category == "user_annotation" and name.startswith("gloo:"):
-            self._operation(event, name, COMMUNICATION)
-            self._message(name.removeprefix("gloo:"), event.get("args") or {}, event["ts"], event["dur"])
+            self.steps[category].add(int(name[len(_STEP) :]), event)
+        elif category == "user_annotation" and name.startswith("gloo:"):
+            times = self._event(self.operations, event, self._thread(event), COMMUNICATION)
+            self._message(name.removeprefix("gloo:"), event.get("args") or {}, *times)
 
-    def _message(self, name: str, arguments: Event, start: float, length: float) -> None:
+    def _message(self, name: str, arguments: Event, begin_s: float, end_s: float) -> None:
         group = str(arguments.get("Process Group Name", ""))
         elements = arguments.get("Out msg nelems") or arguments.get("In msg nelems") or 0
         elements = max(elements, arguments.get("In msg nelems") or 0)
         size = float(elements) * _SIZES.get(str(arguments.get("dtype", "")), 0)
         sequence = arguments.get("Seq")
         number = sequence if isinstance(sequence, int) else None
-        ranks = arguments.get("Group size") or 0
-        # Each event has its own copy of these texts.
-        group, name = self.texts.setdefault(group, group), self.texts.setdefault(name, name)
-        self.messages.append((group, name, number, start, start + length, size, int(ranks)))
+        self.messages.add(group, name, number, begin_s, end_s, size, int(arguments.get("Group size") or 0))
 
-    def _name(self, name: str) -> int:
-        return self.name_ids.setdefault(name, len(self.name_ids))
+    def _thread(self, event: Event) -> int:
+        return self.threads.setdefault(event.get("tid"), len(self.threads))
+
+
+def _times(event: Event) -> tuple[float, float]:
+    """Return start and end (s)."""
+    start_s = event["ts"] * _MICRO
+    return start_s, start_s + max(event["dur"], 0.0) * _MICRO
+
+
+class _Steps:
+    """The steps of the profiler. On a GPU each stream has an annotation of a step; the step contains them all."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, tuple[float, float]] = {}
+        self._places: set[tuple[int, str]] = set()
+        self.repeated: set[int] = set()
+
+    def add(self, number: int, event: Event) -> None:
+        begin_s, end_s = _times(event)
+        place = (number, f"{event.get('pid')} {event.get('tid')}")
+        if place in self._places:
+            self.repeated.add(number)
+        self._places.add(place)
+        begin, end = self._ranges.get(number, (begin_s, end_s))
+        self._ranges[number] = (min(begin, begin_s), max(end, end_s))
+
+    def in_order(self, shift_s: float) -> list[StepRange]:
+        """Return the steps in the order of their beginning."""
+        rows = [StepRange(number, begin - shift_s, end - shift_s) for number, (begin, end) in self._ranges.items()]
+        return sorted(rows, key=lambda step: step.begin_s)
 
 
 _SIZES = {
@@ -235,39 +210,28 @@ class _Memory:
         return sorted(self._by_device[device])
 
 
-def read_trace(file: IO[bytes]) -> RankTrace:
-    """Read the trace of a rank. Raises chunks.BadTrace if the file has no events; other problems are noted."""
-    source, reader = TraceFile(file), _Reader()
+def read_trace(file: IO[bytes], folder: Path | None = None) -> RankTrace:
+    """Read the trace of a rank; `folder` is where events are written that do not fit into memory.
+
+    Raises chunks.BadTrace if the file has no events; other problems are noted.
+    """
+    source, reader = TraceFile(file), _Reader(folder)
     for events in source.chunks():
         reader.take(events)
     return _rank_trace(source, reader)
 
 
 def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
-    problems = list(source.problems)
-    if reader.malformed:
-        problems.append(f"{reader.malformed} of {reader.events} events have no valid name, time or duration")
-    is_gpu = len(reader.kernels.starts) > 0
-    columns = reader.kernels if is_gpu else reader.operations
-    starts, ends, valid = _spans(columns)
-    if not valid.all():
-        problems.append(f"{int((~valid).sum())} events with times that are not finite are left out")
-    # A selection copies the columns, a slice does not.
-    chosen = slice(None) if valid.all() else valid
-    starts, ends = starts[chosen], ends[chosen]
-    origin = float(starts.min()) if len(starts) else 0.0
-    starts -= origin
-    ends -= origin
+    is_gpu = len(reader.kernels) > 0
+    timeline = reader.kernels if is_gpu else reader.operations
+    origin = timeline.begin_s
+    for each in (reader.kernels, reader.operations, reader.spans):
+        each.shift_s = origin
+    cpu, gpu = (reader.steps[category] for category in _ANNOTATIONS)
+    steps = gpu if is_gpu and gpu.in_order(0.0) else cpu
     shared = source.properties.get("distributedInfo")
     shared = shared if isinstance(shared, dict) else {}
     base = source.properties.get("baseTimeNanoseconds")
-    step_ranges = reader.gpu_steps if is_gpu and reader.gpu_steps else reader.cpu_steps
-    steps = [
-        StepRange(number, begin * _MICRO - origin, end * _MICRO - origin)
-        for number, (begin, end) in sorted(step_ranges.items())
-    ]
-    if not len(valid):
-        problems.append("the trace has no kernels and no operations")
     devices = source.properties.get("deviceProperties")
     return RankTrace(
         rank=shared.get("rank") if isinstance(shared.get("rank"), int) else None,
@@ -276,61 +240,26 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
         device=str(devices[0].get("name", "")) if isinstance(devices, list) and devices and is_gpu else "",
         origin_s=origin + (base / 1e9 if isinstance(base, int | float) else 0.0),
         names=list(reader.name_ids),
-        starts=starts,
-        ends=ends,
-        kinds=np.asarray(columns.kinds, np.int8)[chosen],
-        streams=np.asarray(columns.streams, np.int32)[chosen],
-        name_ids=np.asarray(columns.names, np.int32)[chosen],
-        launches=_launches(reader, np.asarray(columns.correlations, np.int64)[chosen], origin),
-        steps=steps,
-        messages=_messages(reader, origin),
+        timeline=timeline,
+        launches=reader.launches,
+        steps=steps.in_order(origin),
+        messages=reader.messages.numbered(origin),
+        message_count=reader.messages.count,
         memory=[(at * _MICRO - origin, used, reserved) for at, used, reserved in reader.memory.points()],
         is_gpu=is_gpu,
         events=reader.events,
         bytes_read=source.bytes_read,
-        operations=_events(reader.operations, origin),
-        spans=_events(reader.spans, origin),
-        properties=source.properties,
-        problems=problems,
+        operations=reader.operations if is_gpu else Timeline(),
+        spans=reader.spans,
+        problems=[*source.problems, *_problems(reader, steps)],
     )
 
 
-def _spans(columns: _Columns) -> tuple[Times, Times, NDArray[np.bool_]]:
-    """Return starts and ends of events in seconds, and whether both are finite."""
-    starts: Times = np.asarray(columns.starts) * _MICRO
-    ends = np.maximum(np.asarray(columns.lengths), 0.0)
-    ends *= _MICRO
-    ends += starts
-    return starts, ends, np.isfinite(starts) & np.isfinite(ends)
-
-
-def _events(columns: _Columns, origin: float) -> Events:
-    starts, ends, valid = _spans(columns)
-    lanes, names = np.asarray(columns.streams, np.int32), np.asarray(columns.names, np.int32)
-    return Events(starts[valid] - origin, ends[valid] - origin, lanes[valid], names[valid])
-
-
-def _launches(reader: _Reader, correlations: NDArray[np.int64], origin: float) -> Times:
-    """Return the time of the launch of each kernel (s after `origin`); NaN without one."""
-    ids, times = np.asarray(reader.launch_ids, np.int64), np.asarray(reader.launch_times)
-    if not len(ids):
-        return np.full(len(correlations), np.nan)
-    order = np.argsort(ids, kind="stable")
-    ids, times = ids[order], times[order]
-    place = np.minimum(np.searchsorted(ids, correlations), len(ids) - 1)
-    launched: Times = np.where((ids[place] == correlations) & (correlations >= 0), times[place], np.nan)
-    launched *= _MICRO
-    launched -= origin
-    return launched
-
-
-def _messages(reader: _Reader, origin: float) -> list[Message]:
-    """Number the collectives of each group and name in the order of their start, unless the trace numbers them."""
-    counted: dict[tuple[str, str], int] = {}
-    messages = []
-    for group, name, sequence, begin, end, size, ranks in sorted(reader.messages, key=lambda item: item[3]):
-        key = (group, name)
-        counted[key] = counted.get(key, -1) + 1
-        number = counted[key] if sequence is None else sequence
-        messages.append(Message(group, name, number, begin * _MICRO - origin, end * _MICRO - origin, size, ranks))
-    return messages
+def _problems(reader: _Reader, steps: _Steps) -> Iterator[str]:
+    if reader.malformed:
+        yield f"{reader.malformed} of {reader.events} events have no valid name, time or duration"
+    if steps.repeated:
+        listed = ", ".join(map(str, sorted(steps.repeated)[:5]))
+        yield f"steps are recorded more than once ({listed}): the file may contain several traces"
+    if not len(reader.kernels) and not len(reader.operations):
+        yield "the trace has no kernels and no operations"

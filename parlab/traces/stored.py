@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from .breakdown import KernelRow, Window, breakdown
 from .collectives import Meeting, RankMessages, meeting
+from .events import Message
 from .kinds import NO_COMPUTE, PRODUCTS
-from .reading import Message, RankTrace, read_trace
+from .reading import RankTrace, read_trace
 from .stragglers import NodeLateness, by_node
 
-MAX_MESSAGES = 20_000
 _CLOCK_S = 3_600.0
 """Clocks of nodes may differ by this before a trace counts as one of another run."""
 _EPOCH_S = 1e9
@@ -76,9 +76,9 @@ def analysis_of(trace: RankTrace) -> Analysis:
     """Break down the trace of a rank."""
     result = breakdown(trace)
     problems = [*trace.problems, *result.problems]
-    if len(trace.messages) > MAX_MESSAGES:
+    if trace.message_count > len(trace.messages):
         problems.append(
-            f"only the first {MAX_MESSAGES} of {len(trace.messages)} collectives are compared with other ranks"
+            f"only the first {len(trace.messages)} of {trace.message_count} collectives are compared with other ranks"
         )
     return Analysis(
         rank=trace.rank,
@@ -93,7 +93,7 @@ def analysis_of(trace: RankTrace) -> Analysis:
         steps=list(result.steps),
         kernels=[row._replace(name=row.name[:300]) for row in result.kernels],
         classes=list(result.classes),
-        messages=trace.messages[:MAX_MESSAGES],
+        messages=trace.messages,
         memory=trace.memory,
         problems=problems,
     )

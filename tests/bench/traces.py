@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import orjson
 
+from parlab.traces.events import LAUNCH, Timeline
 from parlab.traces.lanes import StoredLanes, store
-from parlab.traces.reading import Events, RankTrace
+from parlab.traces.reading import RankTrace
+from parlab.traces.spool import Spool
 from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
 from tests.traces.generator import Plan, document, events
@@ -104,15 +106,15 @@ def _large(scale: Scale, pieces: int) -> dict[str, float]:
     path = _FOLDER / f"large-{pieces}.json"
     _FOLDER.mkdir(exist_ok=True)
     atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
-    plan = Plan(steps=scale.of(_STEPS))
+    steps = scale.of(_STEPS)
+    plan = Plan(steps=steps)
     try:
         with path.open("wb") as file:
             file.write(b'{"traceEvents": [')
             for piece in range(pieces):
-                rows = orjson.dumps(
-                    events(plan, 0, clock_us=piece * plan.steps * plan.step_us), option=orjson.OPT_INDENT_2
-                )
-                file.write((b"," if piece else b"") + rows.strip()[1:-1])
+                rows = events(plan, 0, clock_us=piece * steps * plan.step_us, first_step=piece * steps, every=100)
+                text = orjson.dumps(rows, option=orjson.OPT_INDENT_2)
+                file.write((b"," if piece else b"") + text.strip()[1:-1])
             file.write(b"]}")
         return _own(path)
     finally:
@@ -180,14 +182,14 @@ def trace_window_ms(scale: Scale) -> Result:
     generator = np.random.default_rng(1)
     lengths = generator.exponential(20e-6, count)
     starts = np.cumsum(lengths + generator.exponential(5e-6, count))
-    nothing = Events(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32))
-    streams = generator.integers(0, 8, count).astype(np.int32)
-    names = generator.integers(0, 500, count).astype(np.int32)
+    streams, names = generator.integers(0, 8, count), generator.integers(0, 500, count)
+    timeline = Timeline()
+    for row in zip(starts.tolist(), (starts + lengths).tolist(), names.tolist(), streams.tolist(), strict=True):
+        timeline.add(*row)
     trace = RankTrace(
         rank=0, world_size=1, host="", device="", origin_s=0.0, names=[f"kernel {number}" for number in range(500)],
-        starts=starts, ends=starts + lengths, kinds=np.zeros(count, np.int8), streams=streams, name_ids=names,
-        launches=np.full(count, np.nan), steps=[], messages=[], is_gpu=True, memory=[], events=count, bytes_read=0,
-        operations=nothing, spans=nothing,
+        timeline=timeline, launches=Spool(LAUNCH, "number"), steps=[], messages=[], message_count=0, is_gpu=True,
+        memory=[], events=count, bytes_read=0, operations=Timeline(), spans=Timeline(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="parlab-lanes-") as folder:
         began = time.perf_counter()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parlab.traces import events, lanes, spool, stored
 from parlab.traces.breakdown import breakdown
 from parlab.traces.chunks import BadTrace
 from parlab.traces.reading import read_trace
@@ -82,17 +87,96 @@ def pieces(count: int) -> Iterator[bytes]:
     yield b"]}"
 
 
-def test_a_trace_is_read_as_a_stream(tmp_path: Path) -> None:
-    """The events become columns of some bytes each: the text of the file is never in memory as a whole."""
-    path = tmp_path / "trace.json"
+def keep_few(patch: pytest.MonkeyPatch) -> None:
+    """Keep few events in memory, so that a small trace is read as a large one."""
+    patch.setattr(spool, "RUN_ROWS", 700)
+    patch.setattr(spool, "BLOCK_ROWS", 400)
+
+
+def peak_bytes(path: Path, count: int) -> int:
+    """Return the memory that the analysis and the lanes of a trace of so many pieces need."""
     with path.open("wb") as file:
-        file.writelines(pieces(300))
+        file.writelines(pieces(count))
     tracemalloc.start()
     try:
         with path.open("rb") as file:
-            trace = read_trace(file)
+            trace = read_trace(file, path.parent)
+        analysis = stored.analysis_of(trace)
+        lanes.store(trace, path.with_suffix(".lanes"))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(trace.starts) == 300 * 4 * 12
-    assert peak < path.stat().st_size / 2
+    assert sum(row.calls for row in analysis.kernels) == count * 4 * 12
+    return peak
+
+
+def test_memory_does_not_grow_with_the_events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keep_few(monkeypatch)
+    monkeypatch.setattr(events, "MAX_MESSAGES", 150)
+    path = tmp_path / "trace.json"
+    assert peak_bytes(path, 300) < 1.2 * peak_bytes(path, 100)
+    assert {each.name for each in tmp_path.iterdir()} == {"trace.json", "trace.lanes"}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_order_of_the_events_does_not_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int) -> None:
+    written = document(Plan(steps=300, kernels=9))
+    for event in written["traceEvents"]:
+        event["args"].pop("Seq", None)  # collectives are counted in the order of their start
+    expected = stored.analyse(file_of(written)).model_dump()
+    in_order, mixed = tmp_path / "in-order", tmp_path / "mixed"
+    lanes.store(read_trace(file_of(written)), in_order)
+    keep_few(monkeypatch)
+    random.Random(seed).shuffle(written["traceEvents"])
+    trace = read_trace(file_of(written))
+    assert_same(stored.analysis_of(trace).model_dump(), expected)
+    lanes.store(trace, mixed)
+    for path in in_order.glob("[!n]*.npy"):  # numbers of names are those of their first event
+        np.testing.assert_allclose(np.load(path), np.load(mixed / path.name), atol=1e-12)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Compare nested values; times may differ by their rounding."""
+    if isinstance(one, float):
+        assert one == pytest.approx(other, abs=1e-9)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for each, its in zip(one, other, strict=True):
+            assert_same(each, its)
+    else:
+        assert one == other
+
+
+def test_a_wrong_value_leaves_out_its_event_alone() -> None:
+    written = document(Plan())
+    whole = stored.analyse(file_of(written))
+    kernel = next(event for event in written["traceEvents"] if event["cat"] == "kernel")
+    operation = {"ph": "X", "cat": "cpu_op", "name": 3, "ts": 0, "dur": 1}
+    wrong = [
+        {**kernel, "dur": "soon"},
+        {**kernel, "ts": None},
+        {**kernel, "args": [1]},
+        {**kernel, "name": []},
+        operation,
+    ]
+    written["traceEvents"] = [*wrong, *written["traceEvents"], {**kernel, "ts": 1e300, "dur": 1e308, "name": "x"}]
+    analysis = stored.analyse(file_of(written))
+    assert "5 of 106 events have no valid name, time or duration" in analysis.problems
+    assert [row.calls for row in analysis.kernels if row.name != "x"] == [row.calls for row in whole.kernels]
+
+
+def test_a_step_contains_its_annotations_on_all_streams() -> None:
+    written = document(Plan())
+    steps = [event for event in written["traceEvents"] if event["name"].startswith("ProfilerStep#")]
+    # The stream of collectives begins later and ends earlier.
+    written["traceEvents"] += [{**step, "tid": 24, "ts": step["ts"] + 500, "dur": 100} for step in steps]
+    analysis = stored.analyse(file_of(written))
+    assert_same(analysis.model_dump()["steps"], stored.analyse(file_of(document(Plan()))).model_dump()["steps"])
+    assert not analysis.problems
+    written["traceEvents"] += [{**step, "ts": step["ts"] + 10**6} for step in steps]
+    (problem,) = stored.analyse(file_of(written)).problems
+    assert problem == "steps are recorded more than once (0, 1, 2, 3): the file may contain several traces"

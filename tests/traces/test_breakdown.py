@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlab.traces import chunks
-from parlab.traces.breakdown import breakdown, own_times
+from parlab.traces.breakdown import OwnTimes, breakdown
 from parlab.traces.chunks import BadTrace
 from parlab.traces.collectives import Meeting, RankMessages, bus_factor
 from parlab.traces.collectives import meeting as meeting_of
+from parlab.traces.events import EVENT
 from parlab.traces.intervals import gaps, union
 from parlab.traces.kinds import class_of
 from parlab.traces.reading import RankTrace, read_trace
@@ -118,16 +119,16 @@ def test_a_truncated_trace_keeps_its_whole_events(share: float, indent: int | No
     whole = file_of(document(Plan(steps=20)), indent).getvalue()
     trace = read_trace(io.BytesIO(whole[: int(share * len(whole))]))
     assert any("ends" in problem for problem in trace.problems)
-    assert 0.8 * share * 260 < len(trace.starts) < 260
+    assert 0.8 * share * 260 < len(trace.timeline) < 260
     assert breakdown(trace).whole.compute_s > 0
 
 
 def test_a_gzipped_trace_and_a_damaged_one() -> None:
     packed = gzip.compress(file_of(document(Plan(steps=200))).getvalue())
-    assert len(read_trace(io.BytesIO(packed)).starts) == 200 * 12
+    assert len(read_trace(io.BytesIO(packed)).timeline) == 200 * 12
     trace = read_trace(io.BytesIO(packed[: len(packed) * 2 // 3]))
     assert "is truncated" in trace.problems[0]
-    assert len(trace.starts) > 200
+    assert len(trace.timeline) > 200
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"hello", b'{"traceEvents": 3}', gzip.compress(b"x", mtime=0)])
@@ -193,9 +194,20 @@ def test_covered_time_in_a_window_is_that_of_a_count(pairs: list[tuple[int, int]
 
 
 def test_own_times_leave_out_what_is_nested() -> None:
-    starts, ends = np.array([0.0, 1.0, 2.0, 6.0, 0.0]), np.array([10.0, 5.0, 3.0, 7.0, 4.0])
-    lanes = np.array([1, 1, 1, 1, 2], np.int32)
-    assert own_times(starts, ends, lanes).tolist() == [5.0, 3.0, 1.0, 1.0, 4.0]
+    # (start, end, lane)
+    events = [(0.0, 10.0, 1), (1.0, 5.0, 1), (2.0, 3.0, 1), (6.0, 7.0, 1), (0.0, 4.0, 2)]
+    rows = np.zeros(len(events), EVENT)
+    rows["start"], rows["end"], rows["lane"] = zip(*events, strict=True)
+    rows["name"] = range(len(events))
+    expected = {0: 5.0, 1: 3.0, 2: 1.0, 3: 1.0, 4: 4.0}
+    for block in (1, 2, 5):
+        own = OwnTimes()
+        times: dict[int, float] = {}
+        ordered = rows[np.argsort(rows["start"], kind="stable")]
+        pieces = [own.add(ordered[first : first + block]) for first in range(0, len(rows), block)]
+        for names, seconds in [*pieces, own.close()]:
+            times |= dict(zip(names.tolist(), seconds.tolist(), strict=True))
+        assert times == expected
 
 
 def test_names_of_kernels_have_classes() -> None:

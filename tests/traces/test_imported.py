@@ -84,7 +84,7 @@ def test_a_damaged_or_foreign_database_is_said(tmp_path: Path) -> None:
     trace = read_any(nsight_export(tmp_path / "odd.sqlite", has_runtime=False, extra=odd))
     assert "2 rows of CUPTI_ACTIVITY_KIND_KERNEL have no valid time" in trace.problems[0]
     assert "cannot be split by cause" in trace.problems[1]
-    assert len(trace.starts) == 9
+    assert len(trace.timeline) == 9
 
 
 def dump(late_ns: int = 0, *, missing: int = 0, **fields: Any) -> dict[str, Any]:
