@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,12 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
         os.environ |= {name: stack.environment[name] for name in ("REDIS_URL", "DATABASE_URL")}
         os.environ |= {"PARLAB_NODE_KEY": KEY, "LOG_LEVEL": "WARNING"}
         django.setup()
-        return _campaign(stack, arguments)
+        try:
+            return _campaign(stack, arguments)
+        except Exception:
+            # Printed here, because what then fails while the stack is closed would hide it.
+            traceback.print_exc()
+            raise
 
 
 def _campaign(stack: Stack, arguments: argparse.Namespace) -> int:

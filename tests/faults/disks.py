@@ -43,6 +43,9 @@ class Disk:
             os.close(descriptor)
 
     def free(self) -> None:
+        """Make it usable again, whatever was done to it."""
+        if self.is_mounted:
+            self.make_writable()
         self._filler.unlink(missing_ok=True)
 
     def make_read_only(self) -> None:

@@ -9,6 +9,7 @@ from django.db import connection
 
 from tests.faults.kinds import Fault, Scene, kill_node
 from tests.faults.stack import NODES, WEB, WORKERS, Stack
+from tests.patience import PATIENCE_S
 
 HOLD_S = (1.0, 12.0)
 DATABASE, REDIS = "database", "redis"
@@ -35,8 +36,9 @@ def _node(scene: Scene, name: str) -> Fault | None:
     fault = kill_node(scene, [name])
     if fault is None:
         return None
-    _restart_read_only(scene.stack, name)
     fault.victim = f"disk of {name}"
+    scene.victims.add(fault.victim)
+    _restart_read_only(scene.stack, name)
     fault.repair = lambda: _repair(scene.stack, name)
     return fault
 
@@ -54,7 +56,7 @@ def _restart_read_only(stack: Stack, name: str) -> None:
         connection.close()
         if stack.database is not None:
             stack.database.stop_at_once()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             stack.disks[name].make_read_only()

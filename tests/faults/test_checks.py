@@ -17,11 +17,12 @@ import pytest
 from parlab.embedded import free_port
 from parlab.ingest.output import output_append
 from parlab.lab.models import Attempt, Experiment
-from tests.faults import campaign, injected, rows
+from tests.faults import campaign, injected, read_only, rows
 from tests.faults.disks import Disk
-from tests.faults.kinds import Fault
+from tests.faults.kinds import Fault, Scene
 from tests.faults.proxy import Proxy
 from tests.faults.reporter import EXPERIMENT
+from tests.faults.stack import NODES
 from tests.faults.ticker import loss_of
 from tests.faults.workload import RANKS, Workload, Wrong
 from tests.patience import PATIENCE_S
@@ -119,11 +120,20 @@ def test_nothing_can_be_written_to_a_disk_that_is_read_only_until_it_is_writable
         disk.make_read_only()
         with pytest.raises(OSError, match="Read-only"):
             (disk.path / "more").write_bytes(b"1")
-        disk.make_writable()
+        disk.free()
         with (disk.path / "more").open("wb"), pytest.raises(OSError, match="busy"):
             disk.make_read_only()
     finally:
         disk.unmount()
+
+
+def test_a_disk_that_is_read_only_is_not_filled_as_well(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
+    monkeypatch.setattr(read_only, "kill_node", lambda scene, names: Fault(f"node {names[0]}"))
+    monkeypatch.setattr(read_only, "_restart_read_only", lambda stack, name: None)
+    stack: Any = SimpleNamespace(disks=dict.fromkeys(["database", "redis", *NODES], SimpleNamespace(is_mounted=True)))
+    scene = Scene(stack, workload, random.Random(1), victims={"database", "redis", *NODES[1:], "worker"})
+    assert read_only.restart_on_read_only_disk(scene) is not None
+    assert scene.choose([f"disk of {NODES[0]}"]) is None
 
 
 def test_campaigns_add_up_and_a_repeated_fault_counts_once(tmp_path: Path) -> None:
