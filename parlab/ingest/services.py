@@ -1,33 +1,25 @@
 """Apply batches to lab and series, each exactly once, and rebuild attempts from their raw logs."""
 
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import groupby, zip_longest
-from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.core.cache import cache
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
-from parlab.ingest import orders, printed, utilisation
+from parlab.ingest import orders
+from parlab.ingest.attempt_summaries import attempt_summarise, is_printed, locked_attempts
 from parlab.ingest.clock import shared_now
-from parlab.ingest.imported_summary import with_utilisation
-from parlab.ingest.launches import Sections
-from parlab.ingest.output import Output, is_read, outputs_append, series_rebuild, world_size
-from parlab.ingest.reported import summarise_reported
+from parlab.ingest.output import Output, outputs_append, series_rebuild, world_size
 from parlab.ingest.run_files import pieces_store
-from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt, Member, Run
-from parlab.lab.services import attempt_report, launch_store, lock_members, run_findings_refresh, summary_store
+from parlab.lab.services import attempt_report, lock_members, run_findings_refresh
 from parlab.series import log, store
 from parlab.series.streams import Mark, extended, marks_of
-from runners.config import engine_of, filled_fields
 from runners.protocol import Batch, RunState
-
-logger = logging.getLogger(__name__)
 
 UNKNOWN = -1
 """Answer to a batch of an attempt that does not exist here or is assigned to another node."""
@@ -43,8 +35,8 @@ _LAST_POSITION = 2**63 - 1
 _LAST_NUMBER = 2**31 - 1
 _NAMED_RANKS = 500
 """Node ranks up to which a query names them; databases limit the number of parameters."""
-_SPOOL_BYTES = 32 << 20
-"""Size up to which the points of a command's output are held in memory instead of a file."""
+_ENDS_S = 3600.0
+"""How long a process remembers which logs it has read to their ends."""
 
 
 class Applied(NamedTuple):
@@ -54,6 +46,8 @@ class Applied(NamedTuple):
     """For each batch the position up to which the spool of its node is stored, or UNKNOWN."""
     grown: list[Attempt]
     """Attempts with new output that have not ended; their summaries are due at intervals."""
+    ended: list[Attempt]
+    """Attempts whose logs have to be read after a report of an end, before this batch is acknowledged."""
 
 
 def batch_apply(*, batch: Batch) -> int:
@@ -61,10 +55,12 @@ def batch_apply(*, batch: Batch) -> int:
 
     Duplicate or reordered batches leave series and log unchanged. Raises ValueError for invalid positions.
     """
-    positions, grown = batches_apply(batches=[batch])
-    for attempt in grown:
+    applied = batches_apply(batches=[batch])
+    for attempt in applied.grown:
         summarise_at_intervals(attempt)
-    return positions[0]
+    for attempt in applied.ended:
+        log_end(attempt)
+    return applied.positions[0]
 
 
 def batches_apply(*, batches: Sequence[Batch]) -> Applied:
@@ -93,7 +89,14 @@ def _applied(batches: Sequence[Batch], now: datetime) -> Applied:
     _store(advanced, pieces, now)
     grown = [attempt for attempt in attempts.values() if _follow_reports(attempt, advanced, pieces)]
     senders = [_sender(batch, attempts, members) for batch in batches]
-    return Applied([UNKNOWN if member is None else member.committed for member in senders], grown)
+    positions = [UNKNOWN if member is None else member.committed for member in senders]
+    # Also of batches that came before: the worker that stored them may have died before it read the log.
+    ends = {
+        member.attempt_id
+        for member, batch in zip(senders, batches, strict=True)
+        if member is not None and any(report.is_final for report in batch.reports)
+    }
+    return Applied(positions, grown, [each for each in attempts.values() if each.pk in ends and is_printed(each)])
 
 
 def check_positions(batch: Batch) -> None:
@@ -106,13 +109,8 @@ def _locked_attempts(batches: Sequence[Batch]) -> dict[tuple[int, int], Attempt]
     """Lock the attempts of batches, in the order of their rows, so that two workers never wait for each other."""
     keys = {(batch.run, batch.attempt) for batch in batches if batch.attempt <= _LAST_NUMBER}
     keys = {(run, number) for run, number in keys if 0 < run <= _LAST_POSITION and number > 0}
-    rows = (
-        Attempt.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("run")
-        .filter(run_id__in={run for run, _ in keys}, number__in={number for _, number in keys})
-        .order_by("pk")
-    )
-    return {(row.run_id, row.number): row for row in rows if (row.run_id, row.number) in keys}
+    rows = locked_attempts().filter(run_id__in={run for run, _ in keys}, number__in={number for _, number in keys})
+    return {(row.run_id, row.number): row for row in rows.order_by("pk") if (row.run_id, row.number) in keys}
 
 
 def _locked_members(
@@ -188,88 +186,30 @@ def _follow_reports(attempt: Attempt, advanced: Sequence[Member], pieces: Mappin
     if any(report.state != "running" for _, report in reports):
         transaction.on_commit(partial(orders.follow, attempt.pk), robust=True)
     if any(report.is_final for _, report in reports):
-        attempt_summarise(attempt=attempt)
-        # Findings must not reject the batch: they are computed after the commit, and errors are logged.
-        transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
+        if not is_printed(attempt):
+            attempt_end(attempt)
         return False
     return any(batch.output for _, batches in of_members for batch in batches)
 
 
-def attempt_summarise(*, attempt: Attempt) -> None:
-    """Compute the summary of an attempt from its series and store it."""
-    resolved = attempt.run.resolved
-    if attempt.run.origin == Run.Origin.REPORTED:
-        # A script reports steps, or `parlab run` and `parlab follow` report lines that readers recognise.
-        if not (attempt.last_step is None or is_read(attempt)) or not _printed_summarise(attempt):
-            summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
-        return
-    engine = engine_of(resolved)
-    if engine.is_external:
-        _command_summarise(attempt)
-        return
-    summary = summarise(attempt.pk, resolved)
-    if engine.trains:
-        summary |= utilisation.parts_of(summary, resolved, world_size(resolved), _reference(attempt, resolved))
-    summary_store(attempt=attempt, summary=summary)
+def attempt_end(attempt: Attempt) -> None:
+    """Compute summary and findings of an attempt that has ended: locked, or outside a transaction if `is_printed`."""
+    attempt_summarise(attempt=attempt)
+    # Findings must not reject a report: they are computed after the commit, and errors are logged.
+    transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
 
 
-def _command_summarise(attempt: Attempt) -> None:
-    """Summarise a run of engine `command` from its step events, otherwise from the lines that readers recognise."""
-    if (attempt.last_step is None or is_read(attempt)) and _printed_summarise(attempt):
-        return
-    # If its lines could be read before, but not now, the previous summary stays.
-    resolved = attempt.run.resolved
-    sections = filled_fields(resolved)
-    summary = attempt.summary if is_read(attempt) else summarise(attempt.pk, sections)
-    if (resolved.get("command") or {}).get("describes_training") and not is_read(attempt):
-        summary |= utilisation.parts_of(summary, sections, world_size(resolved), _reference(attempt, resolved))
-    summary_store(attempt=attempt, summary=summary)
-
-
-def _reference(attempt: Attempt, resolved: Mapping[str, Any]) -> utilisation.Reference | None:
-    """Return the peak of an attempt's devices, which its first report has stored by now."""
-    environment = Attempt.objects.values_list("environment", flat=True).get(pk=attempt.pk)
-    return utilisation.reference_of(resolved, environment, attempt.node.hardware if attempt.node else {})
-
-
-def _printed_summarise(attempt: Attempt) -> bool:
-    """Store what the readers recognise in a command's output so far; return whether there is anything."""
+def log_end(attempt: Attempt) -> None:
+    """Read the log of an attempt that has reported an end, once, however often its node sends the report again."""
     state = Attempt.objects.values_list("state", flat=True).get(pk=attempt.pk)
-    with SpooledTemporaryFile(max_size=_SPOOL_BYTES) as spool:
-        try:
-            reading = printed.read(lambda: log.read_log(attempt.pk), spool, is_whole=RunState(state).is_final)
-        except DatabaseError:
-            raise
-        except Exception:
-            # A batch that cannot be stored would be sent forever; its output stays in the log.
-            logger.exception("run %s attempt %s: a reader failed on its output", attempt.run_id, attempt.number)
-            return False
-        if reading is None:
-            return False
-        keys = [(info.metric, info.rank) for info in store.metrics(attempt.pk)]
-        store.delete(attempt.pk, [key for key in keys if not printed.is_sampled(key)])
-        for series in reading.series():
-            store.append(attempt.pk, series)
-        sections = printed.sections_of(reading.launch, attempt.run.resolved)
-        summary = summarise(attempt.pk, sections) | reading.summary(sections)
-    summary = with_utilisation(summary, sections, reading.launch, _printed_reference(attempt, sections))
-    Attempt.objects.filter(pk=attempt.pk).update(last_step=reading.last_step)
-    launch_store(attempt=attempt, launch=reading.launch.model_dump())
-    if attempt.run.origin == Run.Origin.REPORTED:
-        resolved = attempt.run.resolved
-        merged = {name: {**resolved.get(name, {}), **fields} for name, fields in sections.items()}
-        Run.everything.filter(pk=attempt.run_id).update(resolved=merged)
-    summary_store(attempt=attempt, summary=summary)
-    return True
-
-
-def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Reference | None:
-    """Return the peak of the node's devices in the precision that the log states."""
-    return _reference(attempt, {**attempt.run.resolved, "train": sections["train"]})
+    key, log_read = f"parlab.ingest.end.{attempt.pk}", (state, log.log_size(attempt.pk))
+    if cache.get(key) != log_read:
+        attempt_end(attempt)
+        cache.set(key, log_read, _ENDS_S)
 
 
 def summarise_at_intervals(attempt: Attempt) -> None:
-    """Compute the summary of a locked active attempt, every few seconds, or more rarely where many runs are active."""
+    """Compute the summary of an active attempt, every few seconds, or more rarely where many runs are active."""
     is_counted = not _is_text(attempt)
     now = time.monotonic()
     due_at = cache.get(_SUMMARIES_KEY, 0.0) if is_counted else 0.0
@@ -281,13 +221,16 @@ def summarise_at_intervals(attempt: Attempt) -> None:
         cache.set(_SUMMARIES_KEY, max(due_at, now - _BURST_S) + took_s / _SUMMARIES_SHARE)
 
 
-@transaction.atomic
 def attempt_summarise_due(*, attempt_id: int) -> None:
-    """Lock an attempt and compute its summary, for which `summary_claim` has returned True, unless it has ended."""
-    rows = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run")
-    attempt = rows.filter(pk=attempt_id).first()
-    if attempt is not None and not RunState(attempt.state).is_final:
-        _summarise_active(attempt)
+    """Compute the summary of an attempt, for which `summary_claim` has returned True, unless it has ended."""
+    with transaction.atomic():
+        attempt = locked_attempts().filter(pk=attempt_id).first()
+        if attempt is None or RunState(attempt.state).is_final:
+            return
+        if not is_printed(attempt):
+            _summarise_active(attempt)
+            return
+    _summarise_active(attempt)
 
 
 def summary_claim(attempt: Attempt) -> bool:
@@ -317,14 +260,17 @@ def _summary_every_s(attempt: Attempt) -> float:
 
 def _is_text(attempt: Attempt) -> bool:
     """Return whether readers make the series of a reported run from its output."""
-    return attempt.run.origin == Run.Origin.REPORTED and (attempt.last_step is None or is_read(attempt))
+    return attempt.run.origin == Run.Origin.REPORTED and is_printed(attempt)
 
 
-@transaction.atomic
 def attempt_reingest(*, attempt: Attempt) -> int:
     """Rebuild the series and summary of an attempt from its log; return the number of points."""
-    locked = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(pk=attempt.pk)
-    series_rebuild(locked)
-    locked.save(update_fields=["last_step"])
-    attempt_summarise(attempt=locked)
+    with transaction.atomic():
+        locked = locked_attempts().get(pk=attempt.pk)
+        series_rebuild(locked)
+        locked.save(update_fields=["last_step"])
+        if not is_printed(locked):
+            attempt_summarise(attempt=locked)
+    if is_printed(locked):
+        attempt_summarise(attempt=locked)
     return sum(info.points for info in store.metrics(locked.pk))

@@ -100,15 +100,30 @@ def _apply(received: Sequence[Received]) -> list[Attempt]:
         return [attempt for each in received for attempt in _apply([each])]
     for node, key_id in {(each.batch.node, each.key_id) for each in received}:
         lab.key_used(node_name=node, key_id=key_id)
-    _answer(received, applied.positions)
+    ends = {attempt.run_id for attempt in applied.ended}
+    _answer(received, applied.positions, lambda batch: batch.run not in ends)
+    for attempt in applied.ended:
+        _read_end(attempt)
+    _answer(received, applied.positions, lambda batch: batch.run in ends)
     return applied.grown
 
 
-def _answer(received: Sequence[Received], positions: Sequence[int]) -> None:
-    """Tell the senders of batches the position up to which their spools are stored."""
+def _read_end(attempt: Attempt) -> None:
+    """Read the log of an attempt that has ended; nodes report the end again until this was done."""
+    try:
+        services.log_end(attempt)
+    except _UNAVAILABLE:
+        raise
+    except Exception:
+        # What cannot be summarised now cannot be summarised by a repetition either; the output is stored.
+        logger.exception("the summary of attempt %d was not computed", attempt.pk)
+
+
+def _answer(received: Sequence[Received], positions: Sequence[int], is_due: Callable[[Batch], bool]) -> None:
+    """Tell the senders of batches that are due the position up to which their spools are stored."""
     signing_key: Callable[[str], Key | None] = cache(lab.signing_key)
     spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): at
-              for at, each in enumerate(received)}  # fmt: skip
+              for at, each in enumerate(received) if is_due(each.batch)}  # fmt: skip
     messages = []
     for at in spools.values():
         batch = received[at].batch

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import zstandard
-from django.db.models import OuterRef, Subquery
+from django.db.models import F, Max, OuterRef, Subquery
 
 from parlab.series import streams as logs
 from parlab.series.log_lines import HELD_BYTES, Line
@@ -202,9 +202,10 @@ def _chunks(attempt_id: int, node_rank: int) -> Iterator[_Chunk]:
     chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank).order_by("position")
     rows = list(chunks.values_list(*_COLUMNS)[:_READ_CHUNKS])
     while rows:
-        yield from map(_unpacked, rows)
-        if len(rows) < _READ_CHUNKS:
-            return
+        for row in rows:
+            yield (chunk := _unpacked(row))
+            if len(chunk.data) < CHUNK_BYTES:
+                return  # what was appended since then does not begin at its end
         rows = list(chunks.filter(position__gt=rows[-1][0]).values_list(*_COLUMNS)[:_READ_CHUNKS])
 
 
@@ -265,11 +266,8 @@ def read_from(attempt_id: int, position: int, limit: int, *, node_rank: int = 0)
 
 def log_size(attempt_id: int) -> int:
     """Return the size of the output of an attempt in bytes, of all nodes."""
-    last = LogChunk.objects.filter(attempt_id=attempt_id).order_by("node_rank", "-position")
-    ends: dict[int, int] = {}
-    for rank, position, size in last.values_list("node_rank", "position", "size"):
-        ends.setdefault(rank, position + size)
-    return sum(ends.values())
+    nodes = LogChunk.objects.filter(attempt_id=attempt_id).order_by().values("node_rank")
+    return sum(nodes.annotate(end=Max(F("position") + F("size"))).values_list("end", flat=True))
 
 
 def log_tail(attempt_id: int, lines: int = 200, *, node_rank: int | None = None, rank: int | None = None) -> list[str]:

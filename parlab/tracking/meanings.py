@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from django.db import transaction
 from django.db.models import Count
 
 from parlab.formats.names import MEANINGS, SETTINGS, quantity_of_metric, setting_of
-from parlab.ingest.services import attempt_summarise
+from parlab.ingest.attempt_summaries import attempt_summarise, is_printed
+from parlab.ingest.services import attempt_end
 from parlab.lab.models import Experiment, LatestMetric, NameMeaning, Run, RunParameter, TrackedRun
 from parlab.lab.services import findings_refresh
 from parlab.lab.services.configs import lock_experiment
@@ -91,7 +93,11 @@ def _runs_compute(experiment: Experiment) -> int:
     runs = TrackedRun.objects.select_related("run").filter(run__experiment=experiment, run__origin=Run.Origin.REPORTED)
     for tracked in runs.iterator():
         settings_read(tracked=tracked)
-        attempt_summarise(attempt=tracked.run.attempts.select_related("run").get(number=tracked.run.attempt_number))
+        attempt = tracked.run.attempts.select_related("run").get(number=tracked.run.attempt_number)
+        if is_printed(attempt):
+            transaction.on_commit(partial(attempt_end, attempt))
+        else:
+            attempt_summarise(attempt=attempt)
         count += 1
     findings_refresh(experiment=experiment)
     return count

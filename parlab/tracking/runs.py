@@ -24,9 +24,10 @@ from django.db.models import Max, QuerySet
 from django.utils import timezone
 
 from parlab.formats.names import launch_of
+from parlab.ingest.attempt_summaries import is_printed
 from parlab.ingest.launches import resolved_of
 from parlab.ingest.output import output_append
-from parlab.ingest.services import attempt_summarise, summarise_at_intervals
+from parlab.ingest.services import attempt_end, summarise_at_intervals
 from parlab.lab.models import (
     Attempt,
     Config,
@@ -39,7 +40,7 @@ from parlab.lab.models import (
     RunTag,
     TrackedRun,
 )
-from parlab.lab.services import findings_refresh, run_ended, run_findings_refresh, storable
+from parlab.lab.services import findings_refresh, run_ended, storable
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
 from parlab.series.statements import Upsert
@@ -176,8 +177,10 @@ def state_set(
         if is_news and attempt.state != state:
             run_ended(run=attempt.run, attempt_number=attempt.number, state=state, reason=reason)
         attempt.refresh_from_db()
-        attempt_summarise(attempt=attempt)
-        transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
+        if is_printed(attempt):
+            transaction.on_commit(partial(attempt_end, attempt))
+        else:
+            attempt_end(attempt)
 
 
 def tracked_run_delete(*, tracked: TrackedRun) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from parlab.ingest.services import attempt_summarise, batch_apply
+from parlab.ingest.attempt_summaries import attempt_summarise
+from parlab.ingest.services import batch_apply
 from parlab.lab.models import Attempt, Config, Node, Run
 from runners.abilities import ALLOWED_COMMANDS
 from runners.config.engines import ENGINES

@@ -12,7 +12,7 @@ from django.test import Client
 
 from parlab.advice.growth import growth, growth_at
 from parlab.advice.measured import Step, timers_of, waterfall_of
-from parlab.ingest.services import attempt_summarise
+from parlab.ingest.attempt_summaries import attempt_summarise
 from parlab.lab.models import Run, TrackedRun
 from parlab.lab.selectors.advice import run_advice
 from parlab.tracking.streams import Opening, StreamBatch, stream_open, streams_apply
