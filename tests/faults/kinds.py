@@ -50,6 +50,12 @@ class Scene:
     rng: random.Random
     victims: set[str] = field(default_factory=set)
     ending: set[Key] = field(default_factory=set)
+    attempts: list[tuple[Key, Attempt]] = field(init=False)
+    """The current attempts; asked for once, because the first of the faults may take the database away."""
+
+    def __post_init__(self) -> None:
+        current = sorted(self.workload.current().items())
+        self.attempts = [((run, attempt.number), attempt) for run, attempt in current]
 
     def choose(self, candidates: Iterable[str]) -> str | None:
         """Return a victim that is not struck yet; None if there is none."""
@@ -61,8 +67,7 @@ class Scene:
 
     def active(self) -> list[tuple[Key, Attempt]]:
         """Return the attempts that no fault ends yet."""
-        pairs = [((run, attempt.number), attempt) for run, attempt in sorted(self.workload.current().items())]
-        return [(key, attempt) for key, attempt in pairs if key not in self.ending]
+        return [(key, attempt) for key, attempt in self.attempts if key not in self.ending]
 
 
 Strike = Callable[[Scene], "Fault | None"]
@@ -187,7 +192,7 @@ def lost_with(node: str) -> Callable[[Attempt, Member], str]:
 def cancel(scene: Scene) -> Fault | None:
     """Cancel a run: no fault, but its end is measured like those of faults."""
     active = scene.active()
-    if not active:
+    if not active or scene.victims & {"database", "disk of database"}:
         return None
     key, _ = scene.rng.choice(active)
     services.cancel(run=Run.objects.get(pk=key[0]))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from parlab.embedded import free_port
 from parlab.ingest.output import output_append
 from parlab.lab.models import Attempt, Experiment
-from tests.faults import campaign, injected, read_only, rows
+from tests.faults import campaign, injected, kinds, read_only, rows
 from tests.faults.disks import Disk
 from tests.faults.kinds import Fault, Scene
 from tests.faults.proxy import Proxy
@@ -134,6 +138,25 @@ def test_a_disk_that_is_read_only_is_not_filled_as_well(monkeypatch: pytest.Monk
     scene = Scene(stack, workload, random.Random(1), victims={"database", "redis", *NODES[1:], "worker"})
     assert read_only.restart_on_read_only_disk(scene) is not None
     assert scene.choose([f"disk of {NODES[0]}"]) is None
+
+
+def test_a_rank_is_killed_and_no_run_cancelled_while_the_database_is_away(
+    workload: Workload, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="running")
+    Experiment.objects.filter(pk=workload.experiment.pk).delete()
+    workload.experiment = attempt.run.experiment
+    pid = workload.stack.witness / f"{attempt.run_id}-1-0.pid"
+    with subprocess.Popen(["sleep", "1000"]) as rank:
+        scene = Scene(workload.stack, workload, random.Random(1))
+        scene.victims.add("database")
+        for number in range(RANKS):
+            pid.with_name(f"{attempt.run_id}-1-{number}.pid").write_text(str(rank.pid))
+        with CaptureQueriesContext(connection) as queries:
+            assert kinds.cancel(scene) is None
+            assert kinds.kill_rank(scene) is not None
+        assert rank.wait(PATIENCE_S) == -signal.SIGKILL
+    assert not queries.captured_queries
 
 
 def test_campaigns_add_up_and_a_repeated_fault_counts_once(tmp_path: Path) -> None:
