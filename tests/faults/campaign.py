@@ -134,14 +134,21 @@ class Campaign:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             alive = [key for key, _ in self.stack.processes() if key in ends]
-            states = {
-                key: Attempt.objects.values_list("state", flat=True).get(run_id=key[0], number=key[1]) for key in ends
-            }
-            if not alive and all(RunState(state).is_final for state in states.values()):
+            states = self._states(ends)
+            if not alive and all(state is not None and RunState(state).is_final for state in states.values()):
                 return time.monotonic() - began
             if time.monotonic() > deadline:
                 raise Wrong(f"not ended within {PATIENCE_S:.0f} s: {states}, {len(alive)} processes")
             time.sleep(0.05)
+
+    def _states(self, attempts: set[Key]) -> dict[Key, str | None]:
+        """Return the states of attempts; None while the database is away, as another fault of the moment wants it."""
+        try:
+            rows = Attempt.objects.values_list("state", flat=True)
+            return {key: rows.get(run_id=key[0], number=key[1]) for key in attempts}
+        except (DatabaseError, InterfaceError):
+            connection.close()
+            return dict.fromkeys(attempts)
 
     def _settle(self, least: dict[Key, int], began: float, waits: dict[str, float]) -> float:
         """Wait until all runs make steps; return the seconds since the fault, and in `waits` those of each reason."""

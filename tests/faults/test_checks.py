@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from parlab.embedded import free_port
@@ -198,6 +198,28 @@ def test_a_recovery_names_what_it_waited_for(workload: Workload, monkeypatch: py
     lasted_s = campaign.Campaign(stack, workload, random.Random(1), ("web",))._settle({}, time.monotonic(), waits)
     assert list(waits) == ["run 1 attempt 2 rank 0 has some steps", "web"]
     assert 0 < sum(waits.values()) <= lasted_s
+
+
+def test_a_campaign_waits_for_ends_while_the_database_is_away(
+    workload: Workload, make_attempt: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = make_attempt(state="failed")
+    stack: Any = workload.stack
+    stack.processes = list
+    away = iter([OperationalError("the server closed the connection"), InterfaceError("the connection is closed")])
+    closed: list[bool] = []
+
+    def states(field: str, *, flat: bool) -> Any:
+        error = next(away, None)
+        if error is not None:
+            raise error
+        return Attempt.objects.all().values_list(field, flat=flat)
+
+    monkeypatch.setattr(Attempt.objects, "values_list", states, raising=False)
+    monkeypatch.setattr(campaign, "connection", SimpleNamespace(close=lambda: closed.append(True)))
+    waits = campaign.Campaign(stack, workload, random.Random(1), ("database",))
+    assert waits._wait_for_ends({(ended.run_id, ended.number)}, time.monotonic()) > 0
+    assert closed == [True, True]
 
 
 def test_a_proxy_that_is_cut_refuses_until_it_is_restored() -> None:
