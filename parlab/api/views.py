@@ -208,7 +208,7 @@ class Log(APIView):
     )
     def get(self, request: Request, slug: str, number: int) -> HttpResponse:
         run = get_object_or_404(Run.objects.filter(experiment__slug=slug), number=number)
-        position = _whole_number("from", request.GET.get("from", "0"), digits=15)
+        position = _whole_number("from", request.GET.get("from") or "0", digits=15)
         attempt = run.current_attempt()
         part, problem = logs.requested_part(request.GET, run, attempt)
         if problem is not None:

@@ -24,16 +24,16 @@ MAX_PANELS = 40
 MAX_TEXT = 20_000
 WIDTHS = (("third", "a third"), ("half", "a half"), ("full", "full width"))
 HEIGHTS = (("low", "low"), ("usual", "usual"), ("tall", "tall"))
+_COLUMNS = 'columns="Run=run, Point=label, step_time_s, Throughput=samples_per_s samples/s"'
+_EARLIER_COLUMNS = 'columns="Run=run, Point=label, Step=step_time_s ms .1, Throughput=samples_per_s"'
+"""Of the table of runs in dashboards that an earlier version made."""
 
 KINDS: dict[str, tuple[str, str]] = {
     **{
         f"figure-{name}": (f"Figure: {figure.title}", f"{{{{ figure {name} }}}}")
         for name, figure in EXPERIMENT_FIGURES.items()
     },
-    "runs": (
-        "Table: runs",
-        '{{ table runs columns="Run=run, Point=label, step_time_s, Throughput=samples_per_s samples/s" }}',
-    ),
+    "runs": ("Table: runs", f"{{{{ table runs {_COLUMNS} }}}}"),
     "fastest": ("Number: shortest step", "{{ value step_time_s aggregate=min }}"),
     "throughput": ("Number: highest throughput", "{{ value samples_per_s aggregate=max }}"),
     "memory": ("Number: largest memory", "{{ value memory_max_bytes aggregate=max }}"),
@@ -66,7 +66,8 @@ class Outdated(ValueError):
 
 
 def panels_of(dashboard: Dashboard) -> list[Panel]:
-    return [Panel(**panel) for panel in dashboard.panels]
+    panels = (Panel(**panel) for panel in dashboard.panels)
+    return [replace(panel, text=panel.text.replace(_EARLIER_COLUMNS, _COLUMNS)) for panel in panels]
 
 
 def new_panel(kind: str, experiment: Experiment | None = None) -> Panel:

@@ -31,20 +31,26 @@
 
   // Long names under an axis are broken into lines, where they would overlap or be turned.
   const NARROW = 560, CHARACTER = 6.4, LEAST = 8, LINES = 4;
+  function broken(text, room) {
+    const rows = [""];
+    for (const word of text.split(" ")) {
+      const row = rows[rows.length - 1];
+      if (row && row.length + word.length + 1 > room) rows.push(word);
+      else rows[rows.length - 1] = row ? `${row} ${word}` : word;
+    }
+    return rows.length > LINES ? [...rows.slice(0, LINES), "…"].join("<br>") : rows.join("<br>");
+  }
   function wrapped(axis, width) {
     const texts = axis.ticktext?.every((text) => typeof text === "string") ? axis.ticktext : axis.type === "category" && !axis.tickvals ? axis.categoryarray : null;
     const room = texts && Math.floor((width - 110) / texts.length / CHARACTER);
     if (!texts || room < LEAST || texts.every((text) => text.length <= room)) return axis;
-    const lines = (text) => {
-      const rows = [""];
-      for (const word of text.split(" ")) {
-        const row = rows[rows.length - 1];
-        if (row && row.length + word.length + 1 > room) rows.push(word);
-        else rows[rows.length - 1] = row ? `${row} ${word}` : word;
-      }
-      return rows.length > LINES ? [...rows.slice(0, LINES), "…"].join("<br>") : rows.join("<br>");
-    };
-    return { ...axis, tickmode: "array", tickvals: axis.tickvals || texts, ticktext: texts.map(lines), tickangle: 0, autotickangles: undefined };
+    return { ...axis, tickmode: "array", tickvals: axis.tickvals || texts, ticktext: texts.map((text) => broken(text, room)), tickangle: 0, autotickangles: undefined };
+  }
+
+  // So are names that would make the legend wider than the figure.
+  function named(data, width) {
+    const room = Math.floor((width - 90) / CHARACTER);
+    return data.map((trace) => ((trace.name || "").length > room ? { ...trace, name: broken(trace.name, room) } : trace));
   }
 
   // A value beside an axis ends before the next axis, on two lines at most; the pointer shows all of it.
@@ -70,7 +76,9 @@
     }
     // Labels on lines get the background of the page.
     const room = layout.meta?.axes && Math.floor((width - (layout.margin?.l ?? 80) - (layout.margin?.r ?? 24)) / (layout.meta.axes.length - 0.05) / CHARACTER) - 2;
-    rest.annotations = rest.annotations?.map((label) => label.name === "axis value" ? { ...label, text: fitted(label.text, room), bgcolor: token("--surface"), opacity: 0.85 } : label);
+    const behind = { bgcolor: token("--surface"), opacity: 0.85 };
+    rest.annotations = rest.annotations?.map((label) => label.name === "axis value" ? { ...label, ...behind, text: fitted(label.text, room) }
+      : label.name === "best" ? { ...label, ...behind } : label);
     // uirevision: the zoom stays when new points arrive.
     return coloured({ ...rest, autosize: true, uirevision: "kept" });
   }
@@ -183,11 +191,14 @@
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");
       const layout = inPage(figure.layout, element.clientWidth);
-      element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, { data: figure.data, layout }));
+      const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
+      const data = named(figure.data, visible);
+      if (visible < element.clientWidth) layout.legend = { ...layout.legend, entrywidth: element.clientWidth / 2 }; // one name a row
+      element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, { data, layout }));
       const panels = figure.layout.meta?.panels || 1;
       element.style.height = panels > 1 ? `${figure.layout.height}px` : "";
       element.classList.toggle("narrow", element.clientWidth < NARROW);
-      await Plotly.react(element, figure.data, layout, { ...CONFIG, modeBarButtons: buttons(element) });
+      await Plotly.react(element, data, layout, { ...CONFIG, modeBarButtons: buttons(element) });
       spreadLabels(element);
     }
     element.dataset.drawn = "1";
@@ -246,14 +257,14 @@
     const whole = drawings.get(element);
     if (!whole.thinned) return;
     const request = (element.refined = (element.refined || 0) + 1);
-    if (!element.seen) return Plotly.react(element, whole.figure.data, element.layout);
+    if (!element.seen) return Plotly.react(element, named(whole.figure.data, element.clientWidth), element.layout);
     const url = new URL(element.dataset.figureUrl, location.href);
     url.searchParams.set("from", element.seen[0]);
     url.searchParams.set("to", element.seen[1]);
     const response = await fetch(url, { headers: { Accept: "application/json" } });
     if (!response.ok || request !== element.refined) return;
     const { figure } = await response.json();
-    if (figure && request === element.refined) await Plotly.react(element, figure.data, element.layout);
+    if (figure && request === element.refined) await Plotly.react(element, named(figure.data, element.clientWidth), element.layout);
     element.dataset.refined = request;
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 
@@ -31,10 +32,10 @@ def posted(dashboard: Dashboard, panels: list[Panel], **more: str) -> dict[str, 
 def test_a_new_dashboard_shows_figures_tables_and_numbers(
     page: Client, viewer: Client, four_runs: list[Run], dashboard: Dashboard
 ) -> None:
-    html = viewer.get(dashboard.get_absolute_url()).content.decode()
-    assert "200 ms" in html.replace("\u202f", " ")
-    assert html.count("data-figure-url") == 1
-    url = html.split('data-figure-url="')[1].split('"')[0].replace("&amp;", "&")
+    markup = viewer.get(dashboard.get_absolute_url()).content.decode()
+    assert "200 ms" in markup.replace("\u202f", " ")
+    assert markup.count("data-figure-url") == 1
+    url = markup.split('data-figure-url="')[1].split('"')[0].replace("&amp;", "&")
     answer = json.loads(viewer.get(url).content)
     assert answer["figure"]["data"]
     assert viewer.get(f"{url}&format=csv").content.startswith(b"run")
@@ -50,22 +51,32 @@ def test_a_table_of_runs_keeps_the_unit_and_the_digits_of_published_numbers(
     assert re.findall(r" \d (\d+\.\d\d) 0\.\d{3}", shown) == ["6.64", "6.54", "11.35", "8.40"]
 
 
+def test_a_table_of_runs_of_an_earlier_version_has_the_columns_of_this_one(
+    page: Client, four_runs: list[Run], dashboard: Dashboard
+) -> None:
+    earlier = '{{ table runs columns="Run=run, Point=label, Step=step_time_s ms .1, Throughput=samples_per_s" }}'
+    dashboard.panels = [{"title": "Runs", "text": earlier, "width": "full", "height": "usual"}]
+    dashboard.save()
+    assert "Run Point Step time (ms) Throughput (samples/s)" in text(page.get(dashboard.get_absolute_url()))
+    assert KINDS["runs"][1] in html.unescape(page.get(f"{dashboard.get_absolute_url()}edit/").content.decode())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_panel_of_every_kind_can_be_shown(
     page: Client, four_runs: list[Run], dashboard: Dashboard, kind: str
 ) -> None:
     page.post(f"{dashboard.get_absolute_url()}edit/", posted(dashboard, [new_panel(kind)], act="save"))
-    html = page.get(dashboard.get_absolute_url()).content.decode()
-    assert new_panel(kind).title in html
-    assert "problem" not in html.split("panels")[-1]
+    markup = page.get(dashboard.get_absolute_url()).content.decode()
+    assert new_panel(kind).title in markup
+    assert "problem" not in markup.split("panels")[-1]
 
 
 def test_panels_are_added_moved_resized_and_saved(page: Client, experiment: Experiment, dashboard: Dashboard) -> None:
     edit = f"{dashboard.get_absolute_url()}edit/"
     first, second = Panel("One", "1"), Panel("Two", "2", "full", "tall")
-    html = page.post(edit, posted(dashboard, [first], act="add", kind="text", of="")).content.decode()
-    assert "Not saved yet" in html
-    assert html.count('name="title"') == 2
+    markup = page.post(edit, posted(dashboard, [first], act="add", kind="text", of="")).content.decode()
+    assert "Not saved yet" in markup
+    assert markup.count('name="title"') == 2
     assert Dashboard.objects.get().revision == 1
     page.post(edit, posted(dashboard, [second, first], act="save", default="on", name="Mine"))
     saved = Dashboard.objects.get()

@@ -45,6 +45,38 @@ def in_unit(value: object, unit: Unit) -> SafeString:
     return _with_all_digits(numbers.in_column(value, unit), value, unit.base)
 
 
+_COLUMN_UNITS = {"GiB": Unit(2.0**30, "GiB", "B"), "%": Unit(0.01, "%", "of 1"), "s": Unit(1.0, "s", "s")}
+"""Units that the heading of a column names; others get the prefix that suits their values."""
+
+
+@register.filter
+def column(rows: Sequence[object], of: str) -> Unit:
+    """Return the unit and decimals of a column: {% with days=sizes|column:"budget.days d" %}.
+
+    `of` is the place of the values in a row, and their unit.
+    """
+    path, _, unit = of.rpartition(" ")
+    places = template.Variable(f"row.{path}")
+    values = [_number(_resolved(places, row)) for row in rows]
+    return numbers.for_column(_COLUMN_UNITS.get(unit) or numbers.unit_for(values, unit), ((at, False) for at in values))
+
+
+def _resolved(place: template.Variable, row: object) -> object:
+    try:
+        return place.resolve(template.Context({"row": row}))
+    except template.VariableDoesNotExist:
+        return None
+
+
+@register.filter
+def parts_of(total: float, unit: str) -> Unit:
+    """Return the unit and decimals of a column of parts: {% with time=prediction.iteration_s|parts_of:"s" %}.
+
+    The total has four digits, and smaller parts have fewer.
+    """
+    return numbers.for_column(_COLUMN_UNITS[unit], [(total / 10, False)])
+
+
 @register.filter
 def printed(value: object, unit: str) -> SafeString:
     """Format a number of a file with the digits that it printed, unit and SI prefix; all digits on hover."""

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 from pydantic import ValidationError
 
 from parlab.charts import theme, timeline
-from parlab.charts.format import unit_for
+from parlab.charts.format import for_column, unit_for
 from parlab.charts.theme import Drawing
 from parlab.charts.timeline import Timeline
 from parlab.pages.simulated_timelines import simulated_timeline
@@ -95,6 +95,7 @@ def _context(request: HttpRequest, question: SimulationQuery, result: Answer | N
     query = request.GET.urlencode()
     outcomes = result.outcomes if result else []
     above, below = _chosen(question, outcomes)
+    times = [outcome.simulation.iteration_s for outcome in outcomes]
     return {
         "section": "simulate",
         "fields": question.fields,
@@ -104,8 +105,8 @@ def _context(request: HttpRequest, question: SimulationQuery, result: Answer | N
         "refusals": [*question.refusals, *(result.refused if result else [])],
         "outcomes": [(code_of(outcome.plan), outcome) for outcome in outcomes],
         "choice": result.choice if result else None,
-        "time": unit_for([outcome.simulation.iteration_s for outcome in outcomes], "s"),
-        "fastest": min((outcome.simulation.iteration_s for outcome in outcomes), default=None),
+        "time": for_column(unit_for(times, "s"), ((time, False) for time in times)),
+        "fastest": min(times, default=None),
         "above": code_of(above.plan) if above else "",
         "below": code_of(below.plan) if below else "",
         "address": query,
