@@ -147,8 +147,8 @@ def label_stack(drawing: go.Figure) -> None:
     drawing.update_layout(xaxis={"range": [-0.5, places - 0.5]})
 
 
-def mark_best(drawing: go.Figure, x: Any, y: float, text: str) -> None:
-    """Write the best value at its point, below it where names of points stand beside them."""
+def mark_best(drawing: go.Figure, x: Any, y: float, text: str, *, is_below: bool = False) -> None:
+    """Write the best value at its point; below it where asked, and where names of points stand beside them."""
     is_named = any(label.name == LINE_END and label.xanchor == "right" for label in drawing.layout.annotations)
     drawing.add_annotation(
         name=BEST,
@@ -159,7 +159,7 @@ def mark_best(drawing: go.Figure, x: Any, y: float, text: str) -> None:
         arrowhead=0,
         arrowwidth=1,
         ax=0,
-        ay=22 if is_named else -22,
+        ay=22 if is_named or is_below else -22,
         font={"size": 12},
         bgcolor="rgba(0,0,0,0)",
     )

@@ -46,6 +46,7 @@ def _counts(point: RunPoint, measure: Measure) -> bool:
 
 
 TITLE = "Throughput"
+IDEAL = "ideal"
 TITLE_PER_SAMPLE = "Time per sample"
 
 
@@ -123,7 +124,11 @@ def _mark_best(drawing: go.Figure, measured: Sequence[RunPoint], chosen: Plan, v
     """Name the best of several points."""
     best = min(measured, key=lambda point: _goodness(point, view.measure))
     if len(measured) > 1:
-        mark_best(drawing, shown_x(best, chosen), view.of(best), f"best {view.measure.text_of(best)}")
+        # Measured rates lie below the ideal ones, whose line has its name at its end.
+        has_ideal = any((trace.name or "").startswith(IDEAL) for trace in drawing.data)
+        text = f"best {view.measure.text_of(best)}"
+        is_below = has_ideal and not view.measure.least_is_best
+        mark_best(drawing, shown_x(best, chosen), view.of(best), text, is_below=is_below)
 
 
 def per_sample(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
@@ -247,7 +252,7 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> 
         go.Scatter(
             x=counts,
             y=[view.of(best) * (count / smallest) ** power for count in counts],
-            name=f"ideal from {smallest}{', same layout' if left_out else ''}",
+            name=f"{IDEAL} from {smallest}{', same layout' if left_out else ''}",
             mode="lines",
             line={"color": theme.GREY, "dash": "dash", "width": 1},
             hoverinfo="skip",

@@ -53,6 +53,26 @@ def test_each_number_of_nodes_has_its_time_and_cost(viewer: Client) -> None:
     assert all(size.budget is None or (size.budget.cost or 0) > 0 for size in sizes)
 
 
+_NUMBERS = re.compile(r'<td class="number[^"]*">(?:<b>)?<span title="[^"]*">[\d,]+\.?(\d*)</span>')
+
+
+@pytest.mark.parametrize("address", ["/plan/", "/plan/search/", "/simulate/"])
+def test_the_numbers_of_a_column_have_the_same_number_of_decimals(viewer: Client, address: str) -> None:
+    markup = viewer.get(address, {} if address == "/simulate/" else SMALL | {"price": "2.5"}).content.decode()
+    tables = [
+        re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+        for table in re.findall(r"<tbody>(.*?)</tbody>", markup, re.DOTALL)
+    ]
+    checked = 0
+    for rows in tables:
+        cells = [numbers for row in rows if (numbers := [len(decimals) for decimals in _NUMBERS.findall(row)])]
+        widest = max(map(len, cells), default=0)
+        for column in zip(*(row for row in cells if len(row) == widest), strict=True):
+            assert len(set(column)) == 1
+            checked += 1
+    assert checked >= 3
+
+
 def test_a_known_model_fills_the_form_and_is_predicted(viewer: Client) -> None:
     text = viewer.get("/plan/", {"model": "DeepSeek-V3", "precision": "bf16"}).content.decode()
     assert 'name="experts" value="256"' in text
