@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from parlab.formats.metric_fields import metric_field
 from parlab.formats.pairs import pairs
@@ -39,6 +40,7 @@ _ROW = re.compile(r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{
 # OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
 _BATCHES = re.compile(r"Train epoch \[\d")
 MAX_HELD = 256
+_OWN = frozenset({"step_time_s", "elapsed_s"})
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
 _TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
@@ -52,16 +54,30 @@ _ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss")
 _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
 
-_row = lru_cache(maxsize=1024)(_ROW.fullmatch)
+class _Name(NamedTuple):
+    """What stands in front of a bar."""
+
+    text: str
+    is_training: bool
+    epoch: int | None
+    is_rollout: bool
+    has_batches: bool
+    memory: str
+    """GPU memory in GB of the row in front of the bar; empty for none."""
 
 
 @lru_cache(maxsize=1024)
-def _work(name: str) -> tuple[bool, int | None, bool, bool]:
-    """Return whether a bar with this name is of the training, its epoch, and whether it is of rollouts or batches."""
-    epoch = _EPOCH.search(name)
-    is_training = _TRAINING.search(name) is not None and _OTHER.search(name) is None
-    is_rollout, has_batches = (pattern.match(name) is not None for pattern in (_ROLLOUTS, _BATCHES))
-    return is_training, int(epoch[1]) if epoch else None, is_rollout, has_batches
+def _name(front: str) -> _Name:
+    """Read what stands in front of a bar, behind an earlier bar of the line."""
+    text = _EARLIER.split(front)[-1].strip(" :\t")
+    row = _ROW.fullmatch(text)
+    if row is not None:
+        text = f"Epoch {row['epoch']}"
+    epoch = _EPOCH.search(text)
+    is_training = _TRAINING.search(text) is not None and _OTHER.search(text) is None
+    is_rollout, has_batches = (pattern.match(text) is not None for pattern in (_ROLLOUTS, _BATCHES))
+    number = int(epoch[1]) if epoch else None
+    return _Name(text, is_training, number, is_rollout, has_batches, row["memory"] if row is not None else "")
 
 
 def is_other_work(name: str) -> bool:
@@ -73,20 +89,6 @@ def is_other_work(name: str) -> bool:
 def _head(unit: str) -> tuple[Field, ...]:
     """Return the fields of rate and elapsed time."""
     return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit), _ELAPSED
-
-
-_OWN = frozenset({"step_time_s", "elapsed_s"})
-
-
-def _beside(
-    fields: tuple[Field, ...], raw: tuple[str, ...], cells: Record
-) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-    """Return the fields and texts of a bar and of the cells behind it, which do not repeat those of the bar."""
-    if _OWN.isdisjoint(cells.values):
-        return fields + cells.fields, raw + cells.raw
-    names = {field.name for field in fields}
-    others = [(field, text) for field, text in zip(cells.fields, cells.raw, strict=True) if field.name not in names]
-    return fields + tuple(field for field, _ in others), raw + tuple(text for _, text in others)
 
 
 def _as_bar(text: str) -> str:
@@ -156,27 +158,25 @@ class Bars:
             return None
         printed = match.groups()
         begin = match.start()
-        name = _EARLIER.split(text[max(0, begin - _MAX_NAME) : begin])[-1].strip(" :\t")
-        if name.startswith("Loss") and (counted := _COUNTED.search(text, 0, begin)):
+        name = _name(text[begin - _MAX_NAME if begin > _MAX_NAME else 0 : begin])
+        if name.text.startswith("Loss") and (counted := _COUNTED.search(text, 0, begin)):
             return self._counted(line, rank, time, printed, counted)
-        if row := _row(name):
-            name = f"Epoch {row['epoch']}"
-            printed = (*printed[:8], f", GPU memory: {row['memory']}GB{printed[8]}")
-        is_training, epoch, is_rollout, has_batches = _work(name)
-        self.has_rollouts = self.has_rollouts or is_rollout
-        self.draws_batches = self.draws_batches or has_batches
-        if not is_training or self.has_rollouts > is_rollout or (has_batches and self.is_of_batches):
-            return self._other(line, rank, name, match)
+        if name.memory:
+            printed = (*printed[:8], f", GPU memory: {name.memory}GB{printed[8]}")
+        self.has_rollouts = self.has_rollouts or name.is_rollout
+        self.draws_batches = self.draws_batches or name.has_batches
+        if not name.is_training or self.has_rollouts > name.is_rollout or (name.has_batches and self.is_of_batches):
+            return self._other(line, rank, name.text, match)
         total = _total(printed[3], printed[4])
         rate = to_float(printed[6])
         if not rate or total < self.total:
             return []
         self.total = total
-        record = self._step(line, rank, time, printed, (rate, total, epoch))
+        record = self._step(line, rank, time, printed, (rate, total, name.epoch))
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
         left = [] if previous is None or _is_redraw(previous, record) else [previous]
-        return self._hold(left) if has_batches and self.is_of_batches is None else left
+        return self._hold(left) if name.has_batches and self.is_of_batches is None else left
 
     def _hold(self, records: list[Record]) -> list[Record]:
         """Hold back what may be batches of a step; return all of it once no line states a step for long."""
@@ -215,7 +215,15 @@ class Bars:
         else:
             values["elapsed_s"] = elapsed
         for record in self.cells.read(line, rank, None, cells.lstrip(", ")):
-            fields, raw = _beside(fields, raw, record)
+            if _OWN.isdisjoint(record.values):
+                fields, raw = fields + record.fields, raw + record.raw
+                values |= record.values
+                continue
+            # These cells repeat the rate or the time of the bar.
+            beside = [
+                (field, cell) for field, cell in zip(record.fields, record.raw, strict=True) if field.name not in values
+            ]
+            fields, raw = fields + tuple(field for field, _ in beside), raw + tuple(cell for _, cell in beside)
             for key, value in record.values.items():
                 values.setdefault(key, value)
         iteration = _count(at, si)
