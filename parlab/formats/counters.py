@@ -25,13 +25,14 @@ _IN_EPOCH = (
 _COUNTERS = (
     re.compile(
         r"(?i)(?:^|[\s|,\[({'\"/-])(?:global[_ ]?step|current_steps?|num_updates"
-        r"|(?:training_)?iter(?:ation)?|step|perf|rollout)"
+        r"|(?:training_)?iter(?:ation)?|step(?:_i)?|perf|rollout)"
         rf"['\"]?{_NUMBER_OF}(?![\d.]|\s?(?:ms|s|sec|us|%|it)\b|\w)"
     ),
     re.compile(
         r"(?i)(?:^|[\s|,(])(?:iter(?:ation)?|step)(?:\(train\))?:?\s?\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})\]"
     ),
     re.compile(r"\.py:\d{1,6}\] \[(?P<at>\d{1,15})\](?P<total>(?!))? (?=[\w/]{1,80}=)"),  # clu
+    re.compile(r"(?:^|\] )(?P<at>\d{1,15})(?P<total>(?!))? : (?=iter_speed )"),  # imaginaire
     re.compile(rf"(?i)(?:^|[\s|,\[(])(?:batch|update|Up\.){_NUMBER_OF}(?![\d.\w])"),
     re.compile(
         r"(?i)(?:^|[\s|,\[(])it(?:[:=]\s?(?P<at>\d{1,15})(?P<total>(?!))?|\s(?P<place>\d{1,15})/\d{1,15})(?=[\s,;|\])])"

@@ -27,6 +27,8 @@ _COMPOSER = {
     "throughput/batches_per_sec": Field("steps_per_s", "", "batches/s"),
 }  # fmt: skip
 
+# SkyRL times the phases of a step.
+_PHASES = (re.compile(r"\bFinished: '(\w{1,80})', time cost: ([\d.]{1,12})s"), r"timing_s/\1: \2")
 # Name -> dialect; `pairs` is also the fallback for files in no other format.
 DIALECTS: dict[str, Dialect] = {
     "nanogpt": Dialect(
@@ -108,11 +110,27 @@ DIALECTS: dict[str, Dialect] = {
                 ),
                 2,
             ),
-        )
+        ),
+        rewritten=(_PHASES,),
     ),
     **FRAMEWORKS,
     **VISION,
-    "pairs": Dialect(()),
+    "pairs": Dialect(
+        (),
+        rewritten=(
+            _PHASES,
+            # A total, and what it is per GPU.
+            (
+                re.compile(r"[\d.]{1,12} TFLOP/?[sS] \(([\d.]{1,12}) TFLOP/?[sS] per (?:rank|GPU|device)\)"),
+                r"\1 TFLOP/s/GPU",
+            ),
+            # fairseq2 prints memory as a share of the GPU's and in bytes.
+            (re.compile(r"(?<=Memory: )\d{1,3}% \((\d[\d.]{0,12} ?[KMG]i?B)\)"), r"\1"),
+            # Lightning-Thunder's benchmark prints the total.
+            (re.compile(r"^TFLOP/s: (?=[\d.]{1,12}\s*$)"), "flops of all GPUs: "),
+        ),
+        has_blocks=True,
+    ),
 }  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 Sources: torchvision/references, DETR (MetricLogger); pytorch/examples/imagenet; timm/train.py; open_clip/training;
 detectron2 and LiBai (utils/events); MMCV and MMEngine (LoggerHook); OLMo, Lingua/train.py; litgpt/pretrain.py;
 neuronx-distributed (tp_zero1); PaddleNLP/trainer and GPT; MindFormers and MindSpore (callbacks); Keras (Progbar);
-TensorFlow's Estimator; tf_cnn_benchmarks; horovod/examples (synthetic benchmark); modded-nanogpt; OpenNMT; Marian.
+TensorFlow's Estimator; tf_cnn_benchmarks; horovod/examples (synthetic benchmark); modded-nanogpt; OpenNMT; Marian;
+XTuner V1; AReaL (StatsLogger); tinker_cookbook (ml_log).
 """
 
 from __future__ import annotations
@@ -101,6 +102,32 @@ VISION: dict[str, Dialect] = {
 }  # fmt: skip
 
 FRAMEWORKS: dict[str, Dialect] = {
+    "xtuner": Dialect(
+        (
+            (re.compile(r"\[XTuner\]\[RANK \d+\].{0,60}\bStep \d+/\d+ "), 12),
+        ),
+        fields={"time": _STEP, "max_memory": Field("max_allocated_bytes", "", "GB", _GIB),
+                "reserved_memory": Field("max_reserved_bytes", "", "GB", _GIB),
+                "reduced_llm_loss": Field("loss", "", "")},
+        rewritten=((re.compile(r"^\[XTuner\]\[RANK (\d{1,7})\](?:\[[^\]]{1,40}\]){1,3} "), r"[rank \1] "),),
+    ),
+    "areal": Dialect(
+        (
+            (re.compile(r"\bStatsLogger INFO: Epoch \d+/\d+ Step \d+/\d+ Train step \d+"), 12),
+        ),
+        fields={"timeperf/e2e": _STEP},
+        seconds=re.compile(r"^timeperf/\w"),
+        has_blocks=True,
+    ),
+    "tinker": Dialect(
+        (
+            (re.compile(r"\btinker_cookbook\.\w"), 12),
+            (re.compile(r"^[│|] (?:progress/(?:batch|done_frac)|time/total) +[│|]"), 12),
+        ),
+        fields={"time/total": _STEP},
+        seconds=re.compile(r"^time/\w"),
+        has_blocks=True,
+    ),
     "olmo": Dialect(
         (
             (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),

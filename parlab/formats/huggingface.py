@@ -77,6 +77,8 @@ class Parser:
         """Line and step of that bar; none once a step states its time, as later bars add nothing then."""
         self.is_timed = False
         self.epoch = 0.0
+        self.is_first_epoch = True
+        """Whether no entry of this launch has stated an earlier epoch."""
         self.bar_began_again = False
         """Whether the bar has begun again, which it may do before the first entry of another launch."""
         self.timed: tuple[int, float] | None = None
@@ -122,7 +124,7 @@ class Parser:
         if not self.bar_began_again:
             self.step, self.rate, self.total = None, None, 0
         self.bar_began_again = False
-        self.is_timed, self.epoch = False, 0.0
+        self.is_timed, self.epoch, self.is_first_epoch = False, 0.0, True
         self.summaries_seen.clear()
         return Record("launch", line, data={}, opens=True)
 
@@ -182,12 +184,17 @@ class Parser:
         return opened
 
     def _starts_again(self, line: int, entry: Record) -> list[Record]:
-        """Return the start of another launch if an entry is of an earlier epoch than the last one."""
+        """Return the start of another launch: an entry behind the end of one, or of an earlier epoch.
+
+        Without a bar, so is one of the same whole epoch if a launch has no other entry: they follow at equal distances.
+        """
         epoch = entry.values.get("epoch")
         if entry.kind != "step" or epoch is None:
             return []
         before, self.epoch = self.epoch, epoch
-        if epoch >= before:
+        is_same = self.step is None and self.is_first_epoch and epoch == before and epoch.is_integer() and epoch > 0
+        if epoch >= before and not is_same and "train" not in self.summaries_seen:
+            self.is_first_epoch = self.is_first_epoch and before in (0.0, epoch)
             return []
         opened = self._another(line)
         self.epoch = epoch

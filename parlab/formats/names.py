@@ -114,6 +114,7 @@ _METRICS: dict[str, Quantity] = {
     "examplespersec": Quantity("samples_per_s"), "examplespersecond": Quantity("samples_per_s"),
     "trainingsequencespersecond": Quantity("samples_per_s"), "imgpersec": Quantity("samples_per_s"),
     "stepspersec": Quantity("steps_per_s"), "trainstepspersecond": Quantity("steps_per_s"),
+    "totalsteptime": Quantity("step_time_s"), "currentsteptime": Quantity("step_time_s"),
     "msperstep": Quantity("step_time_s", 1e-3), "secperstep": Quantity("step_time_s"),
     "secondsperstep": Quantity("step_time_s"),
     "traintimeperstep": Quantity("step_time_s"),
@@ -128,6 +129,7 @@ _METRICS: dict[str, Quantity] = {
     "peakmemoryalloc": Quantity("memory_peak_bytes"), "peakmemoryreserved": Quantity("memory_reserved_bytes"),
     "memorydevicememreserved": Quantity("memory_reserved_bytes"),
     "maxmemoryreserved": Quantity("memory_reserved_bytes"),
+    "reservedmemory": Quantity("memory_reserved_bytes"), "allocatedmemory": Quantity("memory_bytes"),
     "maxcudamemoryusage": Quantity("memory_peak_bytes"),
     "losstrain": Quantity("loss"), "trainingloss": Quantity("loss"), "steploss": Quantity("loss"),
     "traincrossentropyloss": Quantity("loss"), "gnorm": Quantity("grad_norm"),
@@ -152,6 +154,7 @@ _WITH_UNIT: dict[str, Quantity] = {
     "maxcudamemoryreserved": Quantity("memory_reserved_bytes"),
     "peakactivecudamemory": Quantity("memory_active_bytes"), "mempeak": Quantity("memory_peak_bytes"),
     "vrampeak": Quantity("memory_peak_bytes"), "memmax": Quantity("memory_peak_bytes"),
+    "devicememory": Quantity("memory_bytes"), "peakdevicememory": Quantity("memory_peak_bytes"),
 }  # fmt: skip
 _UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
 _TRAINING = frozenset(

@@ -35,7 +35,7 @@ _PAIR = re.compile(
 _SPACED = re.compile(
     rf"^\s*(?P<key>[A-Za-z][\w/]{{0,40}}(?: [A-Za-z][\w/]{{0,30}}){{0,5}})\s{{1,20}}"
     rf"(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
-    rf"(?P<unit>{_UNIT})?\s*(?:\([^()]{{0,40}}\)?)?\s*$"
+    rf"(?P<unit>{_UNIT})?\s*(?:\([^()]{{0,40}})?\)?\s*$"
 )
 _BARE = re.compile(
     rf"^\s*\(?\s*(?P<value>{_NUMBER})\s?(?P<unit>(?i:{_WORDS})(?![\w/])|%)(?:\s+(?P<key>[\w ]{{1,40}}?))?\s*\)?\s*$"

@@ -60,6 +60,7 @@ NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"^allocating \d+ [KMG]iB for "), "size of one buffer, part of the memory in use"),
     (re.compile(r"(?i)\[Training Stage: "), "name of a phase"),
+    (re.compile(r"^\s*(?:Time elapsed|ETA): [\d:]{5,12}\s*$"), "clock of the whole run"),
     (re.compile(r"\bNCCL (?:INFO|WARN)\b"), "message of NCCL"),
     (re.compile(r"\d%\|[^|]{0,300}\|"), "bar of other work than training"),
     (re.compile(r"^\s*(?:\||\+)[-=+|\s]*|^\s*\|.*\|\s*$"), "row of a table that the program draws"),

@@ -42,7 +42,7 @@ class StepCells:
         raw: list[str] = []
         bad: list[Record] = []
         for cell in cells:
-            field = self._field(cell)
+            field = self.field(cell)
             if cell.value is None:
                 bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
                 continue
@@ -70,7 +70,8 @@ class StepCells:
         step = Record("step", line, values, iteration, rank, time, *shown)
         return [step, *([Record("timers", line, timers, iteration, rank)] if timers else []), *bad]
 
-    def _field(self, cell: Pair) -> Field:
+    def field(self, cell: Pair) -> Field:
+        """Return the field of a cell."""
         field = self._fields.get((cell.key, cell.unit))
         if field is None:
             field = self._field_of(cell)

@@ -26,6 +26,7 @@ from parlab.formats.repeats import Repeats
 from parlab.formats.rows import Columns
 from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
+from parlab.formats.stepblocks import StepBlocks
 from parlab.formats.stepcells import StepCells, digits_of
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
@@ -75,6 +76,8 @@ class Dialect:
     """Parts of a line without a key, and how they would be written with one."""
     uncounted: re.Pattern[str] | None = None
     """Steps that state no number of the step."""
+    has_blocks: bool = False
+    """Whether the cells of a step may stand on the lines below its number."""
 
     def read(self, lines: Iterable[str], /) -> Iterator[Record]:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
@@ -120,6 +123,7 @@ class Parser:
         self.blocks: dict[tuple[tuple[str, str], ...], Columns] = {}
         """Keys of a block, with the digits of each number -> the columns of its step."""
         self.records_of = StepCells(dialect.field, dialect.settings)
+        self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
         self.epoch: int | None = None
@@ -130,7 +134,7 @@ class Parser:
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
         """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
-        if self.block is not None:
+        if self.block is not None or self.below.head is not None:
             return None
         if self.prefix and text.startswith(self.prefix):
             text = text[len(self.prefix) :]
@@ -162,7 +166,11 @@ class Parser:
         if self.block is not None and self.block_cell(text):
             return []
         if self.block is None and self._is_plain(text):
-            return self._ahead(self._read(line, rank, time, text))
+            if not self.dialect.has_blocks:
+                return self._ahead(self._read(line, rank, time, text))
+            before = self.below.close() if self.below.ends(line, text) else []
+            own = self.below.feed(line, self._rewritten(text))
+            return before + self._ahead(self._read(line, rank, time, text) if own is None else own)
         records = self.close()
         block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
         if block:
@@ -186,7 +194,8 @@ class Parser:
     @staticmethod
     def _is_plain(text: str) -> bool:
         """Return whether a line is neither a bar nor the head of a block."""
-        return "%|" not in text and " • " not in text and "[batch=" not in text and "[step=" not in text
+        is_rich = " • " in text and "━" in text
+        return not is_rich and "%|" not in text and "[batch=" not in text and "[step=" not in text
 
     def _ahead(self, records: list[Record]) -> list[Record]:
         """Put the last position of a bar in front of steps that begin again before it."""
@@ -265,12 +274,10 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return what the end of the file completes."""
-        return self.close() + self.bars.finish()
+        return self.close() + self.below.close(is_last=True) + self.bars.finish()
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        text = text.rstrip("\r\n")
-        for pattern, form in self.dialect.rewritten:
-            text = pattern.sub(form, text)
+        text = self._rewritten(text.rstrip("\r\n"))
         if (speaker := _RANK.match(text)) is not None:
             rank, text = int(speaker[1]), text[speaker.end() :]
         if _HELD_OUT_LINE.search(text[:200]):
@@ -291,10 +298,16 @@ class Parser:
             records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
         return records
 
+    def _rewritten(self, text: str) -> str:
+        for pattern, form in self.dialect.rewritten:
+            text = pattern.sub(form, text)
+        return text
+
     def _cells_beside(self, text: str, counter: Counter) -> tuple[list[Pair], str, bool]:
         """Return the cells of a step, what no cell claims, and whether the counter stands in front of them."""
         # A counter in front of the cells is no cell; one among them is dropped by its key.
-        is_ahead = counter.match.start() < 60
+        begin = counter.match.start()
+        is_ahead = begin < 60 or text[:begin].endswith("]")
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
         cells = [cell for cell in cells if cell.key.lower() not in _COUNTER_KEYS or cell.key in self.dialect.fields]

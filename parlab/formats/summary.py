@@ -147,9 +147,16 @@ def _fill_step_time(segment: schema.Segment, builder: Builder) -> None:
             median=median, mean=times.mean, mean_without_first=times.mean_without_first, p10=p10, p90=p90
         )
         sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
+        smoothed = "; progress bars print smoothed times" if _is_of_bar(builder.last) else ""
         segment.basis["step_time_s"] = (
-            f"{times.count} records; mean_without_first excludes the first as warm-up{sampled}"
+            f"{times.count} records; mean_without_first excludes the first as warm-up{sampled}{smoothed}"
         )
+
+
+def _is_of_bar(record: Record | None) -> bool:
+    """Return whether the step time of a record is the rate of a progress bar, a moving average."""
+    fields = () if record is None else record.fields
+    return any(field.name == "step_time_s" and field.key in ("s/it", "it/s") for field in fields)
 
 
 def _fill_rates(segment: schema.Segment, builder: Builder) -> None:

@@ -41,4 +41,12 @@ MORE_LINES: dict[str, str] = {
     "marian": "[2026-01-02 10:00:00] Ep. 1 : Up. {n} : Sen. {n} : Cost {l} * 1,234,567 @ 12,345 after 12,345,678 :"
     " Time {s}s : {r} words/s : gNorm 1.2 : L.r. 1.0e-04\n",
     "link-tests": "{p:<12d}{s:>20}\n",
+    "xtuner": "[XTuner][RANK 0][2026-01-02 10:00:00][INFO] Epoch 1 Step {n}/1000000 lr: 0.000020  time: {s}"
+    " text_tokens: 32768.0 reduced_llm_loss: {l} max_memory: 41.20 GB"
+    " reserved_memory: 55.13 GB grad_norm: 0.312 tgs: {r} e2e_tgs: {r}\n",
+    "areal": "20260102-10:00:00.123 StatsLogger INFO: Epoch 1/10 Step 1/117 Train step {n}/1000000 done.\n"
+    "│ timeperf/e2e               │ {s} │ timeperf/rollout           │ {s} │\n"
+    "│ grpo_actor/task_reward/avg │ {l} │ timeperf/train_step        │ {s} │\n",
+    "tinker": "Step {n}\n│ optim/lr                  │ 0.000040     │\n│ time/total                │ {s}     │\n"
+    "│ time/train                │ {s}     │\n│ train_mean_nll            │ {l}     │\n",
 }
