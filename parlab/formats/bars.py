@@ -164,9 +164,7 @@ class Bars:
             return self._counted(line, rank, time, printed, counted)
         if name.memory:
             printed = (*printed[:8], f", GPU memory: {name.memory}GB{printed[8]}")
-        self.has_rollouts = self.has_rollouts or name.is_rollout
-        self.draws_batches = self.draws_batches or name.has_batches
-        if not name.is_training or self.has_rollouts > name.is_rollout or (name.has_batches and self.is_of_batches):
+        if self._is_beside(name):
             return self._other(line, rank, name.text, match)
         total = _total(printed[3], printed[4])
         rate = to_float(printed[6])
@@ -178,6 +176,14 @@ class Bars:
         self.held[rank, ""] = record
         left = [] if previous is None or _is_redraw(previous, record) else [previous]
         return self._hold(left) if name.has_batches and self.is_of_batches is None else left
+
+    def _is_beside(self, name: _Name) -> bool:
+        """Return whether a bar is of work within or beside the steps that other bars or lines count."""
+        self.has_rollouts = self.has_rollouts or name.is_rollout
+        self.draws_batches = self.draws_batches or name.has_batches
+        if not name.is_training or self.has_rollouts > name.is_rollout:
+            return True
+        return name.has_batches and self.is_of_batches is True
 
     def _hold(self, records: list[Record]) -> list[Record]:
         """Hold back what may be batches of a step; return all of it once no line states a step for long."""

@@ -28,6 +28,9 @@ _HEAD = re.compile(
 _FRAMES = str.maketrans("│┃║", "|||")
 _ROW = re.compile(r"\s*\|.{1,2000}\|\s*$")
 _ITEM = " \t•*▶▸-"
+_TOKEN = re.compile(r"(?<![\w.,+/:-])([+-]?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)(?![\d.,:/])")
+MAX_LAYOUTS = 1_000
+MAX_TOKENS = 8
 
 
 class StepBlocks:
@@ -41,6 +44,26 @@ class StepBlocks:
         self.held_out: list[Pair] = []
         self.keys: set[str] = set()
         """Keys of the blocks that another one has followed: a file may end with figures of the whole training."""
+        self.layouts: dict[tuple[str, ...], list[Pair]] = {}
+        """Text between the numbers of a line -> its cells, if each number is the value of one."""
+
+    def again(self, line: int, text: str) -> bool:
+        """Read a line whose layout an earlier line of a block has had; return False for any other line."""
+        parts = _TOKEN.split(text.strip(), MAX_TOKENS)
+        layout = self.layouts.get(tuple(parts[::2]))
+        if layout is None or line - self.line > MAX_LINES:
+            return False
+        cells = [
+            Pair(cell.key, printed, cell.unit, to_float(printed))
+            for cell, printed in zip(layout, parts[1::2], strict=True)
+        ]
+        self._add(line, cells)
+        return True
+
+    def _add(self, line: int, cells: list[Pair]) -> None:
+        self.until = line
+        for cell in cells:
+            (self.held_out if HELD_OUT.match(cell.key) else self.cells).append(cell)
 
     def feed(self, line: int, text: str) -> list[Record] | None:
         """Read a line of a block, or its head, which returns the step before it; None for any other line."""
@@ -54,9 +77,10 @@ class StepBlocks:
         cells = _cells(text)
         if not cells:
             return None
-        self.until = line
-        for cell in cells:
-            (self.held_out if HELD_OUT.match(cell.key) else self.cells).append(cell)
+        parts = _TOKEN.split(text, MAX_TOKENS)
+        if parts[1::2] == [cell.text for cell in cells] and len(self.layouts) < MAX_LAYOUTS:
+            self.layouts[tuple(parts[::2])] = cells
+        self._add(line, cells)
         return []
 
     def ends(self, line: int, text: str) -> bool:
@@ -65,7 +89,7 @@ class StepBlocks:
             return False
         if line - self.line > MAX_LINES or len(self.cells) > MAX_CELLS:
             return True
-        return counter_in(text[:400]) is not None and _HEAD.fullmatch(text[:240].strip()) is None
+        return _HEAD.fullmatch(text[:240].strip()) is None and counter_in(text[:400]) is not None
 
     def close(self, *, is_last: bool = False) -> list[Record]:
         """Return the step of a block, and the figures behind the last one as those of the launch."""

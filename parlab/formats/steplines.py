@@ -134,7 +134,9 @@ class Parser:
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
         """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
-        if self.block is not None or self.below.head is not None:
+        if self.below.head is not None:
+            return [] if self.below.again(line, text) else None
+        if self.block is not None:
             return None
         if self.prefix and text.startswith(self.prefix):
             text = text[len(self.prefix) :]
