@@ -10,6 +10,7 @@ import pytest
 from parlab.formats import learnt, records
 from parlab.formats.records import Record
 from parlab.formats.repeats import Repeats, same
+from parlab.formats.stepblocks import StepBlocks
 from parlab.formats.rows import Columns
 from tests.bench.readers import LINES, reader, sample
 from tests.formats.mutations import damaged
@@ -23,6 +24,7 @@ def read_lines(lines: list[str], format: str | None) -> list[Record]:
 def slowly(lines: list[str], format: str | None, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     with monkeypatch.context() as patch:
         patch.setattr(Repeats, "fast", lambda *_: None)
+        patch.setattr(StepBlocks, "again", lambda *_: False)
         patch.setattr(Columns, "read", lambda *_: None)
         return read_lines(lines, format)
 
