@@ -71,9 +71,9 @@ def test_differences_of_the_configurations_come_first(page: Client, four_runs: l
 def test_results_are_measured_against_the_first_run(page: Client, four_runs: list[Run]) -> None:
     response = page.get(address(*four_runs[:3]))
     cells = rows(response, 1)
-    assert cells["Throughput (samples/s)"] == ["8.00", "10.0 +25.0 %", "20.0 +150 %"]
+    assert cells["Throughput (samples/s)"] == ["8.00", "10.00 +25.0 %", "20.00 +150 %"]
     assert cells["Step time (ms)"] == ["500", "400 \N{MINUS SIGN}20.0 %", "200 \N{MINUS SIGN}60.0 %"]
-    assert re.findall(r"<b>(.*?)</b>", response.content.decode())[:3] == ["20.0", "320", "200"]
+    assert re.findall(r"<b>(.*?)</b>", response.content.decode())[:3] == ["20.00", "320", "200"]
 
 
 def test_runs_of_several_experiments_and_without_numbers_stand_beside_each_other(
@@ -153,6 +153,13 @@ def test_parallel_coordinates_draw_a_line_per_run_over_what_differs(page: Client
 
 def test_there_are_no_other_figures(page: Client, four_runs: list[Run]) -> None:
     assert page.get(address(*four_runs).replace("/compare/", "/compare/figures/florp.json")).status_code == 404
+
+
+def test_results_keep_the_digits_of_a_publication(page: Client, four_runs: list[Run]) -> None:
+    for run, samples_per_s in zip(four_runs[:2], (112.345, 98.1), strict=True):
+        Run.objects.filter(pk=run.pk).update(origin=Run.Origin.PUBLISHED, samples_per_s=samples_per_s)
+    first, second, *_ = rows(page.get(address(*four_runs[:2])), 1)["Throughput (samples/s)"]
+    assert (first, second.split()[0]) == ("112.345", "98.100")
 
 
 def test_twenty_runs_take_as_many_queries_as_two(

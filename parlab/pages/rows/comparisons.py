@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.fields import field_heading
-from parlab.charts.format import DASH, MINUS, Unit, field_value, significant, unit_for
+from parlab.charts.format import DASH, MINUS, Unit, field_value, for_column, in_column, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
 from parlab.charts.repeats import count_of, percent, pooled, values_of, with_deviation
@@ -162,13 +162,14 @@ def _result(
 ) -> Result:
     values = [None if point.state == RunState.OOM else measure.value(point) for point in points]
     unit = Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for(values, measure.unit)
+    unit = for_column(unit, zip(values, (point.is_printed for point in points), strict=True))
     finished = [v for point, v in zip(points, values, strict=True) if v is not None and point.state == "finished"]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
     # Of equal values, only the first is marked as the best.
     best_index = next((n for n, v in enumerate(values) if v == best and points[n].state == "finished"), None)
     cells = []
     for index, (run, point, value) in enumerate(zip(runs, points, values, strict=True)):
-        text = "OOM" if point.state == RunState.OOM else significant(None if value is None else value / unit.factor)
+        text = "OOM" if point.state == RunState.OOM else in_column(value, unit)
         repeats = values_of(point, measure.value) if point.repeats else []
         cells.append(
             ResultCell(
