@@ -127,9 +127,9 @@ def assembled(
     present.sort(key=lambda part: order[part.key])
     total_ns = nanoseconds(total_s)
     left_ns = total_ns - sum(part.ns for part in present)
-    basis = "no timer and no formula covers it" if left_ns else "the terms above add up to the step"
-    if left_ns < 0:
-        basis = "the terms above add up to more than the step"
+    basis = "no timer and no formula covers it" if left_ns > 0 else "the terms above add up to more than the step"
+    if abs(left_ns) <= len(present):  # each term is rounded to nanoseconds
+        basis = "the terms above add up to the step"
     return Waterfall(
         title,
         total_ns,

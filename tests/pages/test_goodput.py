@@ -20,15 +20,19 @@ pytestmark = pytest.mark.django_db
 START = timezone.now() - timedelta(hours=1)
 
 
-def made(attempt: Attempt, number: int, first: int, count: int, begin_s: float, end_s: float, state: str) -> None:
-    """Give an attempt steps of 1 s from 10 s after its beginning, with a checkpoint of 0.5 s in each, and 200 W."""
+def made(
+    attempt: Attempt, number: int, first: int, count: int, begin_s: float, end_s: float, state: str,
+    watts: float | None = 200.0,
+) -> None:  # fmt: skip
+    """Give an attempt steps of 1 s from 10 s after its beginning, with a checkpoint of 0.5 s in each, and a power."""
     at = START + timedelta(seconds=begin_s)
     Attempt.objects.filter(pk=attempt.pk).update(
         number=number, state=state, started_at=at, ended_at=START + timedelta(seconds=end_s)
     )
     steps = np.arange(first, first + count)
     times = at.timestamp() + 10 + np.arange(1.0, count + 1)
-    values = {"step_time_s": 1.0, "timer/save-checkpoint": 0.5, "power_watts": 200.0}
+    values = {"step_time_s": 1.0, "timer/save-checkpoint": 0.5}
+    values |= {} if watts is None else {"power_watts": watts}
     for rank in (0, 1):
         store.append(
             attempt.pk, {(name, rank): Columns(steps, times, np.full(count, value)) for name, value in values.items()}
@@ -80,3 +84,12 @@ def test_the_energy_of_processors_counts_and_costs(page: Client, make_attempt: C
     assert "Node 0: processors and memory 100.0 W" in body
     assert "0.500 kWh cost 0.150" in body  # two GPUs of 200 W and 100 W for an hour
     assert "includes all other programs of the node" in body
+
+
+def test_the_absence_of_power_counters_is_stated(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt()
+    made(attempt, 1, 1, 20, 0.0, 40.0, "finished", watts=None)
+    url = f"{attempt.run.get_absolute_url()}goodput/"
+    assert "Energy is not measured: no node of this run reports power counters" in text(page.get(url))
+    made(attempt, 1, 21, 20, 0.0, 40.0, "finished")
+    assert "Energy is not measured" not in text(page.get(url))
