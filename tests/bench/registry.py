@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tests.bench import (
     advice,
+    advised_nodes,
     client,
     deepspeed_pipelines,
     dispatching,
@@ -74,6 +75,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "advice_sign_right_pct": advice.advice_sign_right_pct,
     "advice_top3_wrong": advice.advice_top3_wrong,
     "advice_nodes_right_pct": advice.advice_nodes_right_pct,
+    "advice_links_right": advised_nodes.advice_links_right,
     "trace_mb_per_s": traces.trace_mb_per_s,
     "profile_outside_pct": profiles.profile_outside_pct,
     "trace_peak_mib": traces.trace_peak_mib,
@@ -103,5 +105,5 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     **many_nodes.BENCHMARKS,
     **tuner.BENCHMARKS,
 }
-LONG = frozenset({*nodes.BENCHMARKS, *many_nodes.BENCHMARKS, "profile_outside_pct"})
+LONG = frozenset({*nodes.BENCHMARKS, *many_nodes.BENCHMARKS, "profile_outside_pct", "advice_links_right"})
 """Benchmarks that `--quick` runs only by name: they start dozens of processes at any size."""
