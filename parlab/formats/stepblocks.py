@@ -28,7 +28,10 @@ _HEAD = re.compile(
 _FRAMES = str.maketrans("│┃║", "|||")
 _ROW = re.compile(r"\s*\|.{1,2000}\|\s*$")
 _ITEM = " \t•*▶▸-"
-_TOKEN = re.compile(r"(?<![\w.,+/:-])([+-]?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)(?![\d.,:/])")
+# What may not stand in front of a number is looked at behind its first character: a search for those is fast.
+_TOKEN = re.compile(
+    r"([+\-\d](?<![\w.,+/:-].)(?:(?<=\d)|(?=\d))\d{0,17}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)(?![\d.,:/])"
+)
 MAX_LAYOUTS = 1_000
 MAX_TOKENS = 8
 
@@ -44,8 +47,8 @@ class StepBlocks:
         self.held_out: list[Pair] = []
         self.keys: set[str] = set()
         """Keys of the blocks that another one has followed: a file may end with figures of the whole training."""
-        self.layouts: dict[tuple[str, ...], list[Pair]] = {}
-        """Text between the numbers of a line -> its cells, if each number is the value of one."""
+        self.layouts: dict[tuple[str, ...], list[tuple[Pair, bool]]] = {}
+        """Text between the numbers of a line -> its cells and whether each is held out, if all numbers are values."""
 
     def again(self, line: int, text: str) -> bool:
         """Read a line whose layout an earlier line of a block has had; return False for any other line."""
@@ -53,17 +56,11 @@ class StepBlocks:
         layout = self.layouts.get(tuple(parts[::2]))
         if layout is None or line - self.line > MAX_LINES:
             return False
-        cells = [
-            Pair(cell.key, printed, cell.unit, to_float(printed))
-            for cell, printed in zip(layout, parts[1::2], strict=True)
-        ]
-        self._add(line, cells)
-        return True
-
-    def _add(self, line: int, cells: list[Pair]) -> None:
+        for (cell, is_held_out), printed in zip(layout, parts[1::2], strict=True):
+            value = Pair(cell.key, printed, cell.unit, to_float(printed))
+            (self.held_out if is_held_out else self.cells).append(value)
         self.until = line
-        for cell in cells:
-            (self.held_out if HELD_OUT.match(cell.key) else self.cells).append(cell)
+        return True
 
     def feed(self, line: int, text: str) -> list[Record] | None:
         """Read a line of a block, or its head, which returns the step before it; None for any other line."""
@@ -77,10 +74,13 @@ class StepBlocks:
         cells = _cells(text)
         if not cells:
             return None
+        marked = [(cell, HELD_OUT.match(cell.key) is not None) for cell in cells]
         parts = _TOKEN.split(text, MAX_TOKENS)
         if parts[1::2] == [cell.text for cell in cells] and len(self.layouts) < MAX_LAYOUTS:
-            self.layouts[tuple(parts[::2])] = cells
-        self._add(line, cells)
+            self.layouts[tuple(parts[::2])] = marked
+        self.until = line
+        for cell, is_held_out in marked:
+            (self.held_out if is_held_out else self.cells).append(cell)
         return []
 
     def ends(self, line: int, text: str) -> bool:

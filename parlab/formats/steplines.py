@@ -85,6 +85,8 @@ class Dialect:
         for number, line in enumerate(lines, 1):
             if parser.block is not None and parser.block_cell(line):
                 continue
+            if parser.below.head is not None and not parser.dictionary and parser.below.again(number, line):
+                continue
             if parser.dictionary or line.startswith("{'"):
                 yield from parser.pretty(number, line)
                 continue
@@ -134,9 +136,7 @@ class Parser:
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
         """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
-        if self.below.head is not None:
-            return [] if self.below.again(line, text) else None
-        if self.block is not None:
+        if self.below.head is not None or self.block is not None:
             return None
         if self.prefix and text.startswith(self.prefix):
             text = text[len(self.prefix) :]
