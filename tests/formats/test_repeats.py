@@ -10,8 +10,8 @@ import pytest
 from parlab.formats import learnt, records
 from parlab.formats.records import Record
 from parlab.formats.repeats import Repeats, same
-from parlab.formats.stepblocks import StepBlocks
 from parlab.formats.rows import Columns
+from parlab.formats.stepblocks import StepBlocks
 from tests.bench.readers import LINES, reader, sample
 from tests.formats.mutations import damaged
 from tests.formats.test_fuzz import SAMPLES
