@@ -24,7 +24,7 @@ class SteadyScheduler(PersistentScheduler):
 
 
 class SteadyCache(LocMemCache):
-    """The memory of a process, whose entries expire by a clock that nobody sets."""
+    """A cache in the memory of a process. Its entries expire by the monotonic clock, which cannot be set."""
 
     _expire_info: dict[str, float | None]
 

@@ -46,7 +46,6 @@ def _counts(point: RunPoint, measure: Measure) -> bool:
 
 
 TITLE = "Throughput"
-IDEAL = "ideal"
 TITLE_PER_SAMPLE = "Time per sample"
 
 
@@ -105,14 +104,13 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     for names, members in lines.items():
         members.sort(key=lambda point: x_values.index(x_of(point, chosen.x)))
         drawing.add_trace(_line(members, names, chosen, styles[names], view))
-    if chosen.x == GPUS:
-        _add_ideal(drawing, measured, view)
+    has_ideal = chosen.x == GPUS and _add_ideal(drawing, measured, view)
     _add_out_of_memory(drawing, points, measured, chosen, view)
     drawing.update_layout(showlegend=len(drawing.data) > 1)
     if drawing.layout.yaxis.type == "log":  # the ideal may reach much further than what was measured
         drawing.update_layout(yaxis=log_ticks(y for trace in drawing.data for y in trace.y))
     label_ends(drawing)
-    _mark_best(drawing, measured, chosen, view)
+    _mark_best(drawing, measured, chosen, view, has_ideal=has_ideal)
     return Drawing(
         drawing,
         _caption(points, measured, chosen, others, measure) + left_out + without_gpus,
@@ -120,14 +118,13 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     )
 
 
-def _mark_best(drawing: go.Figure, measured: Sequence[RunPoint], chosen: Plan, view: View) -> None:
+def _mark_best(drawing: go.Figure, measured: Sequence[RunPoint], chosen: Plan, view: View, *, has_ideal: bool) -> None:
     """Name the best of several points."""
     best = min(measured, key=lambda point: _goodness(point, view.measure))
     if len(measured) > 1:
         # Measured rates lie below the ideal ones, whose line has its name at its end.
-        has_ideal = any((trace.name or "").startswith(IDEAL) for trace in drawing.data)
-        text = f"best {view.measure.text_of(best)}"
         is_below = has_ideal and not view.measure.least_is_best
+        text = f"best {view.measure.text_of(best)}"
         mark_best(drawing, shown_x(best, chosen), view.of(best), text, is_below=is_below)
 
 
@@ -236,14 +233,14 @@ def _error_bar(point: RunPoint, view: View) -> tuple[float, float]:
     return max(0.0, value * (spread.median / spread.p10 - 1)), max(0.0, value * (1 - spread.median / spread.p90))
 
 
-def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> None:
-    """Draw ideal scaling from the best of the smallest runs."""
+def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> bool:
+    """Draw ideal scaling from the best of the smallest runs; return whether there is any."""
     if view.measure.kind == "other":
-        return
+        return False
     measured, left_out = like_with_like(measured)
     counts = sorted({point.gpus for point in measured if point.gpus})
     if len(counts) < 2:
-        return
+        return False
     smallest = counts[0]
     best = min((p for p in measured if p.gpus == smallest), key=lambda point: _goodness(point, view.measure))
     is_weak = view.measure.unit == "s" and len({point.global_batch_size for point in measured}) > 1
@@ -252,12 +249,13 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> 
         go.Scatter(
             x=counts,
             y=[view.of(best) * (count / smallest) ** power for count in counts],
-            name=f"{IDEAL} from {smallest}{', same layout' if left_out else ''}",
+            name=f"ideal from {smallest}{', same layout' if left_out else ''}",
             mode="lines",
             line={"color": theme.GREY, "dash": "dash", "width": 1},
             hoverinfo="skip",
         )
     )
+    return True
 
 
 def _add_out_of_memory(

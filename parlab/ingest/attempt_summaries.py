@@ -59,7 +59,7 @@ def _log_summarise(before: Attempt) -> bool:
         reading = _reading(before, spool)
         with transaction.atomic():
             attempt = locked_attempts().get(pk=before.pk)
-            # Of a log that has grown, a part was summarised, as long as nobody else has summarised more of it.
+            # The summary of a log that has grown since is stored too, unless another one was stored meanwhile.
             is_newest = attempt.numbers_at == before.numbers_at or log.log_size(attempt.pk) == size
             if attempt.state != before.state or not is_printed(attempt) or not is_newest:
                 return False

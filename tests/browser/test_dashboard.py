@@ -54,7 +54,7 @@ def test_save_pressed_before_a_new_panel_has_arrived_saves_that_panel(page: Page
     page.get_by_role("button", name="New dashboard").click()
     page.wait_for_url("**/edit/")
     held: list[Route] = []
-    page.route("**/edit/", lambda route: held.append(route), times=1)  # noqa: PLW0108
+    page.route("**/edit/", lambda route: held.append(route), times=1)  # noqa: PLW0108  Playwright takes no built-in method
     page.get_by_label("New panel").select_option("text")
     page.get_by_role("button", name="Add panel").click()
     expect(page.locator("#dashboard-form")).to_have_attribute("aria-busy", "")

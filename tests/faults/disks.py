@@ -43,7 +43,7 @@ class Disk:
             os.close(descriptor)
 
     def free(self) -> None:
-        """Make it usable again, whatever was done to it."""
+        """Undo all faults of this disk: make it writable and delete what fills it."""
         if self.is_mounted:
             self.make_writable()
         self._filler.unlink(missing_ok=True)
