@@ -128,12 +128,16 @@ def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Rec
     return [Record("metrics", line, values, None, rank, time, tuple(fields), tuple(raw))] if fields else []
 
 
-def _is_redraw(previous: Record, record: Record) -> bool:
-    """Return whether a bar shows the position before it again, and not that of another launch at an earlier time."""
-    if previous.iteration != record.iteration:
-        return False
+def _begins_again(previous: Record, record: Record) -> bool:
+    """Return whether a bar stands before a position or a time that it has passed, as that of another launch does."""
     before, elapsed = previous.values.get("elapsed_s"), record.values.get("elapsed_s")
-    return before is None or elapsed is None or elapsed >= before
+    is_earlier = before is not None and elapsed is not None and elapsed < before
+    return is_earlier or (record.iteration or 0) < (previous.iteration or 0)
+
+
+def _is_redraw(previous: Record, record: Record) -> bool:
+    """Return whether a bar shows the position before it again, and not that of another launch."""
+    return previous.iteration == record.iteration and not _begins_again(previous, record)
 
 
 class Bars:
@@ -148,6 +152,9 @@ class Bars:
         """Whether a bar counts the batches of a step: unknown until a line states a step, or many were drawn."""
         self.draws_batches = False
         self.batches: list[Record] = []
+        self.stated: int | None = None
+        """The last position that other lines state."""
+        self.drawn: Record | None = None
         self.cells = Repeats(_cells)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
@@ -172,6 +179,8 @@ class Bars:
             return []
         self.total = total
         record = self._step(line, rank, time, printed, (rate, total, name.epoch))
+        if self._is_stated(record):
+            return []
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
         left = [] if previous is None or _is_redraw(previous, record) else [previous]
@@ -179,7 +188,9 @@ class Bars:
 
     def _is_beside(self, name: _Name) -> bool:
         """Return whether a bar is of work within or beside the steps that other bars or lines count."""
-        self.has_rollouts = self.has_rollouts or name.is_rollout
+        if name.is_rollout:
+            self.has_rollouts = True
+            self.step_stated()
         self.draws_batches = self.draws_batches or name.has_batches
         if not name.is_training or self.has_rollouts > name.is_rollout:
             return True
@@ -195,7 +206,7 @@ class Bars:
         return records
 
     def step_stated(self) -> None:
-        """Drop what was held back, as a line other than a bar states a step and its time."""
+        """Drop what was held back, as another line or the bar of the rollouts states a step and its time."""
         if self.is_of_batches is None and self.draws_batches:
             self.is_of_batches = True
             self.batches.clear()
@@ -259,11 +270,28 @@ class Bars:
         self.held[rank, ""] = record
         return [] if previous is None or _is_redraw(previous, record) else [previous]
 
-    def before(self, iteration: int | None) -> list[Record]:
-        """Return the last positions if the steps of other lines begin again before them."""
-        if iteration is None or all((record.iteration or 0) < iteration for record in self.held.values()):
+    def before(self, record: Record) -> list[Record]:
+        """Return the last positions that belong in front of a step of another line: those before it, or, if its count
+        begins again, all. A position whose time that line states is dropped, as a bar only smooths it."""
+        iteration = record.iteration
+        is_timed = "step_time_s" in record.values
+        if is_timed:
+            self.step_stated()
+        if iteration is None or (self.draws_batches and self.is_of_batches is None):
             return []
+        self.stated = iteration if is_timed else iteration - 1
+        if not self.held:
+            return []
+        if is_timed:
+            self.held = {key: bar for key, bar in self.held.items() if bar.iteration != iteration}
         return self.finish()
+
+    def _is_stated(self, record: Record) -> bool:
+        """Return whether another line has stated a position, or a later one, since the bar began."""
+        previous, self.drawn = self.drawn, record
+        if previous is not None and _begins_again(previous, record):
+            self.stated = None
+        return self.stated is not None and (record.iteration or 0) <= self.stated
 
     @staticmethod
     def _other(line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:

@@ -131,8 +131,13 @@ class _Watch:
         for number in list(self.passed)[:count]:
             text = self.passed.pop(number)
             # The cheaper question first: most of these lines are parts of tables or blocks.
-            if not (self.parts is not None and self.parts.search(text[:1_000])) and is_measurement(text):
+            if not (self.parts is not None and self._is_part(self.parts, text[:1_000])) and is_measurement(text):
                 yield unread(number, SILENT, text)
+
+    @staticmethod
+    def _is_part(parts: re.Pattern[str], text: str) -> bool:
+        """Return whether a line, or what stands behind its tags, is of a kind that the reader uses otherwise."""
+        return parts.search(text) is not None or parts.search(strip_prefix(ANSI.sub("", text))[2]) is not None
 
 
 SILENT = "looks like a measurement, but this format does not define it"

@@ -200,11 +200,9 @@ class Parser:
         return not is_rich and "%|" not in text and "[batch=" not in text and "[step=" not in text
 
     def _ahead(self, records: list[Record]) -> list[Record]:
-        """Put the last position of a bar in front of steps that begin again before it."""
-        if self.bars.held and records and records[0].kind == "step":
-            if "step_time_s" in records[0].values:
-                self.bars.step_stated()
-            return self.bars.before(records[0].iteration) + records
+        """Put the positions of a bar that belong there in front of the step of a line."""
+        if records and records[0].kind == "step" and (before := self.bars.before(records[0])):
+            return before + records
         return records
 
     def _read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
