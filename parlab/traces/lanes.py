@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +23,6 @@ from .events import Timeline
 from .intervals import Times
 from .kinds import class_of
 from .reading import RankTrace
-from .spool import Rows
 
 FACTOR = 4
 COARSEST = 128
@@ -34,6 +35,9 @@ MAX_MATCHES = 30
 EXPORT_ROWS = 50_000
 """Events that an export holds in memory."""
 PIECE_ROWS = 1 << 14
+_PART = struct.Struct("<4i")
+"""Group, number, depth and length of a part of a lane."""
+_NONE = np.empty(0)
 _COLUMNS: dict[str, np.dtype[Any]] = {
     "starts": np.dtype("<f8"), "ends": np.dtype("<f8"), "names": np.dtype("<i4"), "busy": np.dtype("<f4"),
 }  # fmt: skip
@@ -154,19 +158,26 @@ class _Level:
 
 
 def _first_level(groups: Sequence[tuple[str, Timeline]], folder: Path) -> tuple[list[Lane], _Level]:
-    """Write the events of all lanes, phases first. The first reading counts those of each lane."""
+    """Write the events of all lanes, phases first; all are counted before the place of the first one is clear."""
     counts: dict[tuple[int, int, int], int] = {}
-    for place, (_, events) in enumerate(groups):
-        for number, depth, rows in _by_depth(events):
-            counts[place, number, depth] = counts.get((place, number, depth), 0) + len(rows)
-    ordered = sorted(counts)
-    level = _Level(folder, 0, [counts[key] for key in ordered])
-    next_of = dict(zip(ordered, level.firsts.tolist(), strict=False))
-    for place, (_, events) in enumerate(groups):
-        for number, depth, rows in _by_depth(events):
-            starts, ends = rows["start"], rows["end"]
-            level.write(next_of[place, number, depth], Groups(starts, ends, rows["name"], ends - starts))
-            next_of[place, number, depth] += len(rows)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for place, (_, events) in enumerate(groups):
+            for part in _by_depth(events):
+                key = (place, part.number, part.depth)
+                counts[key] = counts.get(key, 0) + len(part.starts)
+                file.write(_PART.pack(*key, len(part.starts)))
+                for values in part[2:]:
+                    file.write(values.tobytes())
+        ordered = sorted(counts)
+        level = _Level(folder, 0, [counts[key] for key in ordered])
+        next_of = dict(zip(ordered, level.firsts.tolist(), strict=False))
+        file.seek(0)
+        while head := file.read(_PART.size):
+            place, number, depth, count = _PART.unpack(head)
+            starts, ends = (np.frombuffer(file.read(8 * count), np.float64) for _ in range(2))
+            names = np.frombuffer(file.read(4 * count), np.int32)
+            level.write(next_of[place, number, depth], Groups(starts, ends, names, ends - starts))
+            next_of[place, number, depth] += count
     titles = {"stream": "stream {}", "operations": "thread {}", "phases": "phases"}
     lanes = []
     for place, number, depth in ordered:
@@ -175,22 +186,41 @@ def _first_level(groups: Sequence[tuple[str, Timeline]], folder: Path) -> tuple[
     return lanes, level
 
 
-def _by_depth(events: Timeline) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (stream or thread, nesting depth, its next events in order)."""
+class _Part(NamedTuple):
+    """The next events of a stream or thread with one nesting depth, in order."""
+
+    number: int
+    depth: int
+    starts: Times
+    ends: Times
+    names: NDArray[np.int32]
+
+
+def _by_depth(events: Timeline) -> Iterator[_Part]:
+    """Yield the events of each stream or thread by nesting depth."""
     open_ends: dict[int, Times] = {}
     for rows in events.blocks():
-        for number in np.unique(rows["lane"]).tolist():
-            own = rows[rows["lane"] == number]
-            own = own[np.lexsort((-own["end"], own["start"]))]
-            before = open_ends.get(number, np.empty(0))
+        columns = [np.ascontiguousarray(rows[name]) for name in ("start", "end", "name")]
+        lanes = np.ascontiguousarray(rows["lane"])
+        for number in np.unique(lanes).tolist():
+            chosen = np.flatnonzero(lanes == number)
+            starts, ends, names = (column[chosen] for column in columns)
+            before = open_ends.get(number, _NONE)
+            open_ends[number] = ends[-1:]
+            if (np.append(before.max(initial=-np.inf), ends[:-1]) <= starts + RESOLUTION_S).all():
+                yield _Part(number, 0, starts, ends, names)
+                continue
+            order = np.lexsort((-ends, starts))
+            starts, ends, names = starts[order], ends[order], names[order]
             # Events that began before, without those that ended before, contain this one; times are rounded to
             # nanoseconds.
-            ends = np.sort(np.concatenate([before, own["end"]]))
-            ended = np.searchsorted(ends, own["start"] + RESOLUTION_S, side="right")
-            depths = np.clip(len(before) + np.arange(len(own)) - ended, 0, MAX_DEPTH)
-            open_ends[number] = ends[ended[-1] :]
+            all_ends = np.sort(np.concatenate([before, ends]))
+            ended = np.searchsorted(all_ends, starts + RESOLUTION_S, side="right")
+            depths = np.clip(len(before) + np.arange(len(starts)) - ended, 0, MAX_DEPTH)
+            open_ends[number] = all_ends[ended[-1] :]
             for depth in np.unique(depths).tolist():
-                yield number, depth, own[depths == depth]
+                at = np.flatnonzero(depths == depth)
+                yield _Part(number, depth, starts[at], ends[at], names[at])
 
 
 def _coarser(level: _Level, folder: Path, number: int) -> _Level:
@@ -233,6 +263,8 @@ class StoredLanes:
         self.lanes = [Lane(*row) for row in self._meta["lanes"]]
         self.begin_s, self.end_s = float(self._meta["begin_s"]), float(self._meta["end_s"])
         self._firsts = [np.array(row, np.int64) for row in self._meta["firsts"]]
+        self._columns: dict[str, Any] = {}
+        """Mapped already."""
 
     @property
     def events(self) -> int:
@@ -312,7 +344,10 @@ class StoredLanes:
                     )  # fmt: skip
 
     def _column(self, name: str, level: int) -> Any:
-        return np.load(self._directory / f"{name}{level}.npy", mmap_mode="r")
+        key = f"{name}{level}.npy"
+        if key not in self._columns:
+            self._columns[key] = np.load(self._directory / key, mmap_mode="r")
+        return self._columns[key]
 
 
 def _threads(lanes: Sequence[Lane]) -> list[int]:

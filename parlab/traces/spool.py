@@ -77,7 +77,10 @@ class Spool:
         self._buffer = bytearray()
 
     def _sorted(self, rows: Rows) -> Rows:
-        chosen: Rows = rows[np.argsort(rows[self._key], kind="stable")]
+        keys = np.ascontiguousarray(rows[self._key])
+        if (keys[1:] >= keys[:-1]).all():
+            return rows
+        chosen: Rows = rows[np.argsort(keys, kind="stable")]
         return chosen
 
     def _merged(self) -> Iterator[Rows]:
