@@ -24,6 +24,8 @@ from .reading import RankTrace
 from .spool import Rows, Spool
 
 MAX_KERNELS = 50
+_LONGEST_GAP_S = 3_600.0
+"""Within a trace; profilers record seconds to minutes."""
 
 
 class Window(NamedTuple):
@@ -113,6 +115,9 @@ def breakdown(trace: RankTrace) -> Breakdown:
     problems = []
     if not trace.steps:
         problems.append("the trace has no steps (ProfilerStep); call the profiler's step() once per iteration")
+    if idle.longest_s > _LONGEST_GAP_S:
+        hours = f"{idle.longest_s / 3600:.3g} h"
+        problems.append(f"nothing runs for {hours} between two events: some have wrong times or are of another trace")
     if trace.is_gpu and overlaps.count:
         problems.append(f"{overlaps.count} kernels overlap others on their stream; overlapping time counts once")
     return Breakdown(rows_[0], tuple(rows_[1:]), *kernels.tables(trace.names), tuple(problems))
@@ -202,12 +207,15 @@ class _Idle:
         self._trace = trace
         self._gaps = Spool(_GAP, "number", trace.timeline.folder)
         self._end = edges[-1:]
+        self.longest_s = 0.0
+        """Longest time in which nothing runs."""
         # Time before the first event is idle.
         self._busy.add(edges[:1], edges[:1])
 
     def add(self, rows: Rows) -> None:
         merged = self._busy.add(rows["start"], rows["end"])
         idle = Intervals(merged.ends[:-1], merged.starts[1:])
+        self.longest_s = max(self.longest_s, float((idle.ends - idle.starts).max(initial=0.0)))
         if not self._trace.is_gpu:
             self._host.add(idle)  # a processor without an operation runs Python
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import orjson
@@ -17,6 +17,10 @@ CHUNK_BYTES = 64 << 10
 """Parsed events take about twenty times their text; small pieces also stay in the cache of the processor."""
 MAX_HEADER_BYTES = 32 << 20
 """Longest text before the events; device properties and process groups of large jobs are below 10 MiB."""
+DAMAGED_BYTES = 4 << 20
+"""Text without a whole event that counts as damaged; events with long stacks are below 1 MiB."""
+_MARK = b"\xef\xbb\xbf"
+"""Of UTF-8, which some editors write at the start of a file."""
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KINETO = b"\n  },\n  {"
 _NEXT = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -40,6 +44,7 @@ class TraceFile:
         self.properties: Event = {}
         self.problems: list[str] = []
         self.bytes_read = 0
+        self._damaged = 0
 
     def chunks(self) -> Iterator[list[Event]]:
         """Yield lists of events. Raises BadTrace if the file has none."""
@@ -51,6 +56,8 @@ class TraceFile:
                 break
             pending += block
             cut, events = _parsed(pending)
+            if not cut and len(pending) > DAMAGED_BYTES:
+                cut, events = self._salvaged(pending)
             if cut:
                 pending = pending[cut:]
                 yield events
@@ -72,7 +79,7 @@ class TraceFile:
         head = b""
         while True:
             block = self._read(max(CHUNK_BYTES, len(head)))
-            head += block
+            head = (head + block).removeprefix(_MARK)
             if head.lstrip()[:1] == b"[":
                 return head.lstrip()[1:]
             match = _ARRAY.search(head)
@@ -88,19 +95,37 @@ class TraceFile:
 
     def _rest(self, pending: bytes) -> list[Event]:
         """Return the last events, and read the properties after them."""
+        events: list[Event] = []
         end = _last_event_end(pending)
-        text = pending[:end]
-        events = _loads(text)
-        if events is None:
-            self.problems.append("the file ends within an event; the events before it are used")
-            cut = _last_whole(text)
-            events = _loads(text[:cut]) or []
+        last = _loads(pending[:end])
+        if last is None or _ARRAY.search(pending, end):  # another trace may follow in the file
+            cut, events = self._salvaged(pending)
+            pending = pending[cut:]
+            end = _last_event_end(pending)
+            last = _loads(pending[:end])
         tail = pending[end:].lstrip()
-        if tail.startswith(b"]"):
+        if self._damaged:
+            self.problems.append(f"{self._damaged} events are not valid JSON and are left out: the file is damaged")
+        if last is None:
+            self.problems.append("the file ends within an event; the events before it are used")
+        elif tail.startswith(b"]"):
             self.properties |= _properties(b"{" + tail[1:].lstrip().lstrip(b","))
         elif not self.problems:
             self.problems.append("the file ends before the end of its list of events; it is truncated")
-        return events
+        return events + (last or [])
+
+    def _salvaged(self, text: bytes) -> tuple[int, list[Event]]:
+        """Return the length of a damaged text up to the beginning of its last event, and the valid events in it."""
+        events: list[Event] = []
+        boundaries = list(_NEXT.finditer(text))
+        start = place = 0
+        while place < len(boundaries):
+            valid, count = _next_valid(text, start, boundaries[place : place + _TRIES])
+            events += valid
+            self._damaged += not valid
+            place += count
+            start = boundaries[place - 1].end()
+        return start, events
 
 
 class _Bytes:
@@ -159,6 +184,18 @@ def _parsed(text: bytes) -> tuple[int, list[Event]]:
     return 0, []
 
 
+def _next_valid(text: bytes, start: int, boundaries: Sequence[re.Match[bytes]]) -> tuple[list[Event], int]:
+    """Return the events in front of a boundary, and which one it is; none and 1 if they are damaged.
+
+    A boundary may also be one of objects within an event.
+    """
+    for count, boundary in enumerate(boundaries, 1):
+        events = _loads(text[start : boundary.start() + 1])
+        if events:
+            return events, count
+    return [], 1
+
+
 def _loads(text: bytes) -> list[Event] | None:
     text = text.strip().strip(b",")
     try:
@@ -175,17 +212,6 @@ def _last_event_end(text: bytes) -> int:
         if _loads(text[:end]) is not None:
             return end
     return len(text)
-
-
-def _last_whole(text: bytes) -> int:
-    end = len(text)
-    for _ in range(64):
-        end = text.rfind(b"}", 0, end)
-        if end < 0:
-            return 0
-        if _loads(text[: end + 1]) is not None:
-            return end + 1
-    return 0
 
 
 def _properties(text: bytes) -> Event:

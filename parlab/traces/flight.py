@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 from collections.abc import Mapping
 from typing import IO, Any, NoReturn
-
-import numpy as np
 
 from .chunks import BadTrace
 from .events import LAUNCH, Message, Messages, Timeline
@@ -21,6 +20,8 @@ from .reading import RankTrace
 from .spool import Spool
 
 MAX_BYTES = 256 << 20
+_LARGEST = 1 << 62
+"""Counts, sizes and times (ns) of torch are smaller."""
 _NANO = 1e-9
 _KEYS = (b'"entries"', b'"pg_config"')
 _KINETO = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
@@ -100,29 +101,15 @@ def _rows(entries: list[Any]) -> tuple[list[tuple[Message, int, int]], list[str]
     rows: list[tuple[Message, int, int]] = []
     open_ones, damaged = [], 0
     for entry in entries:
-        if not isinstance(entry, Mapping):
+        row = _row(entry) if isinstance(entry, Mapping) else None
+        if row is None:
             damaged += 1
             continue
-        name = str(entry.get("profiling_name") or "collective").removeprefix("nccl:")[:200]
-        process_group = entry.get("process_group")
-        group = str(process_group[0]) if isinstance(process_group, list | tuple) and process_group else ""
-        number = entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id")
-        begin, end = (
-            _first(entry, names)
-            for names in (
-                ("time_discovered_started_ns", "time_created_ns"),
-                ("time_discovered_completed_ns",),
-            )
-        )
-        if begin is None or not isinstance(number, int):
-            damaged += 1
-            continue
-        if entry.get("state") != "completed":
-            open_ones.append(f"{name} {number} of group {group or '0'} ({str(entry.get('state'))[:20]})")
-        length_ms = entry.get("duration_ms")
-        if isinstance(length_ms, int | float) and length_ms >= 0:
-            end = begin + int(1e6 * length_ms)
-        rows.append((Message(group, name, number, 0.0, 0.0, _size(entry), 0), begin, max(begin, end or begin)))
+        rows.append(row)
+        state = _text(entry.get("state"))
+        if state != "completed":
+            message = row[0]
+            open_ones.append(f"{message.name} {message.sequence} of group {message.group or '0'} ({state[:20]})")
     problems = []
     if open_ones:
         more = f" and {len(open_ones) - _LISTED} more" if len(open_ones) > _LISTED else ""
@@ -132,8 +119,34 @@ def _rows(entries: list[Any]) -> tuple[list[tuple[Message, int, int]], list[str]
     return rows, problems
 
 
-def _first(entry: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((entry[name] for name in names if isinstance(entry.get(name), int)), None)
+def _row(entry: Mapping[str, Any]) -> tuple[Message, int, int] | None:
+    """Return (message, begin, end in ns) of an entry; None without a time or a number."""
+    name = (_text(entry.get("profiling_name")) or "collective").removeprefix("nccl:")[:200]
+    process_group = entry.get("process_group")
+    group = _text(process_group[0])[:200] if isinstance(process_group, list | tuple) and process_group else ""
+    number = _whole(entry, "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")
+    begin = _whole(entry, "time_discovered_started_ns", "time_created_ns")
+    end = _whole(entry, "time_discovered_completed_ns")
+    if begin is None or number is None:
+        return None
+    length_ms = entry.get("duration_ms")
+    if isinstance(length_ms, int | float) and 0 <= length_ms < _LARGEST / 1e6:
+        end = begin + int(1e6 * length_ms)
+    return Message(group, name, number, 0.0, 0.0, _size(entry), 0), begin, max(begin, end or begin)
+
+
+def _text(value: object) -> str:
+    """Return a text or a number as text: that of nested lists from a pickle may be of any length."""
+    return str(value) if isinstance(value, str | int) and not _is_huge(value) else ""
+
+
+def _is_huge(value: object) -> bool:
+    return isinstance(value, int) and not -_LARGEST < value < _LARGEST
+
+
+def _whole(entry: Mapping[str, Any], *names: str) -> int | None:
+    values = (entry.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int) and not _is_huge(value)), None)
 
 
 def _size(entry: Mapping[str, Any]) -> float:
@@ -144,9 +157,9 @@ def _size(entry: Mapping[str, Any]) -> float:
         total = 0.0
         if isinstance(sizes, list) and isinstance(types, list):
             for shape, dtype in zip(sizes, types, strict=False):
-                if isinstance(shape, list | tuple) and all(isinstance(length, int) for length in shape):
-                    total += float(np.prod([float(length) for length in shape])) * _BYTES.get(str(dtype), 0)
-        totals.append(total)
+                if isinstance(shape, list | tuple) and all(isinstance(n, int) and not _is_huge(n) for n in shape):
+                    total += math.prod(map(float, shape)) * _BYTES.get(_text(dtype), 0)
+        totals.append(total if total < _LARGEST else 0.0)
     return max(totals)
 
 

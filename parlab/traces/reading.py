@@ -24,6 +24,10 @@ _STEP = "ProfilerStep#"
 _GLOO = ("gloo:", "c10d::", "nccl:")
 MAX_MEMORY_POINTS = 4_000
 _MICRO = 1e-6
+_LATEST = 1e17
+"""The year 5138 (us)."""
+_MOST = 1e15
+"""Elements of a message."""
 
 
 class StepRange(NamedTuple):
@@ -128,7 +132,7 @@ class _Reader:
         if category == "user_annotation" and not name.startswith(_GLOO):
             self._event(self.spans, event, self._thread(event))
         if name.startswith(_STEP):
-            self.steps[category].add(int(name[len(_STEP) :]), event)
+            self.steps[category].add(_step_number(name), event)
         elif category == "user_annotation" and name.startswith("gloo:"):
             times = self._event(self.operations, event, self._thread(event), COMMUNICATION)
             self._message(name.removeprefix("gloo:"), event.get("args") or {}, *times)
@@ -137,7 +141,7 @@ class _Reader:
         group = str(arguments.get("Process Group Name", ""))
         elements = arguments.get("Out msg nelems") or arguments.get("In msg nelems") or 0
         elements = max(elements, arguments.get("In msg nelems") or 0)
-        size = float(elements) * _SIZES.get(str(arguments.get("dtype", "")), 0)
+        size = min(float(elements), _MOST) * _SIZES.get(str(arguments.get("dtype", "")), 0)
         sequence = arguments.get("Seq")
         number = sequence if isinstance(sequence, int) else None
         self.messages.add(group, name, number, begin_s, end_s, size, int(arguments.get("Group size") or 0))
@@ -147,9 +151,12 @@ class _Reader:
 
 
 def _times(event: Event) -> tuple[float, float]:
-    """Return start and end (s)."""
-    start_s = event["ts"] * _MICRO
-    return start_s, start_s + max(event["dur"], 0.0) * _MICRO
+    """Return start and end (s). Raises ValueError for times that no clock has."""
+    at, length = event["ts"], event["dur"]
+    if not (-_LATEST < at < _LATEST and 0 <= length < _LATEST):
+        raise ValueError(f"an event at {at} for {length} us")
+    start_s = at * _MICRO
+    return start_s, start_s + length * _MICRO
 
 
 class _Steps:
@@ -183,6 +190,13 @@ _SIZES = {
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) and -(2**31) <= value < 2**31 else -1
+
+
+def _step_number(name: str) -> int:
+    number = _whole(int(name[len(_STEP) :]))
+    if number < 0:
+        raise ValueError(f"{name[:40]} has no number of a step")
+    return number
 
 
 class _Memory:
@@ -234,8 +248,8 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
     base = source.properties.get("baseTimeNanoseconds")
     devices = source.properties.get("deviceProperties")
     return RankTrace(
-        rank=shared.get("rank") if isinstance(shared.get("rank"), int) else None,
-        world_size=shared.get("world_size") if isinstance(shared.get("world_size"), int) else None,
+        rank=rank if (rank := _whole(shared.get("rank"))) >= 0 else None,
+        world_size=size if (size := _whole(shared.get("world_size"))) > 0 else None,
         host=str(source.properties.get("host_name") or ""),
         device=str(devices[0].get("name", "")) if isinstance(devices, list) and devices and is_gpu else "",
         origin_s=origin + (base / 1e9 if isinstance(base, int | float) else 0.0),

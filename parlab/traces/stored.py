@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import IO
 
 from pydantic import BaseModel
@@ -19,6 +20,7 @@ _CLOCK_S = 3_600.0
 """Clocks of nodes may differ by this before a trace counts as one of another run."""
 _EPOCH_S = 1e9
 """Smaller times are not those of a calendar."""
+_LISTED = 8
 _RANK = re.compile(r"rank[-_ ]?(\d{1,6})", re.I)
 _NUMBER = re.compile(r"(\d{1,6})(?=[^\d/]*$)")
 
@@ -121,10 +123,12 @@ def contradictions(
     elif sizes and ranks and sizes != [ranks]:
         yield f"the traces are of {sizes[0]} ranks, this run has {ranks}: they may be of another run"
     expected = sizes[0] if len(sizes) == 1 else ranks
-    missing = [rank for rank in range(expected or 0) if rank not in analyses]
+    missing = (expected or 0) - sum(rank < (expected or 0) for rank in analyses)
     if missing and analyses:
-        listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-        yield f"{len(missing)} of {expected} ranks have no trace: {listed}; import them to compare all ranks"
+        # A file may state any number of ranks.
+        absent = (rank for rank in range(len(analyses) + _LISTED) if rank not in analyses)
+        listed = ", ".join(map(str, islice(absent, min(missing, _LISTED)))) + (", ..." if missing > _LISTED else "")
+        yield f"{missing} of {expected} ranks have no trace: {listed}; import them to compare all ranks"
     yield from _times_apart(analyses, ran_s)
 
 
