@@ -62,10 +62,10 @@ def lanes_path(sha256: str) -> Path:
     return path
 
 
-def lanes_of(trace: RankTrace) -> StoredLanes | None:
-    """Return the lanes of a trace; None where they are missing on the disk."""
+def lanes_of(sha256: str) -> StoredLanes | None:
+    """Return the lanes of a trace by the digest of its file; None where they are missing on the disk."""
     try:
-        return StoredLanes(lanes_path(trace.sha256))
+        return StoredLanes(lanes_path(sha256))
     except FileNotFoundError:
         return None
 

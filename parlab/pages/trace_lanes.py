@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from parlab.ingest.traces import lanes_of
 from parlab.lab.models import RankTrace, Run
-from parlab.traces.collectives import Meeting
+from parlab.traces.breakdown import Window
+from parlab.traces.collectives import Table
 from parlab.traces.kinds import CLASSES, OTHER
 from parlab.traces.lanes import StoredLanes
 from parlab.traces.stored import Analysis, meeting_of
@@ -28,14 +33,34 @@ class TracedRank(NamedTuple):
     shift_s: float
 
 
+class Links(NamedTuple):
+    """The collectives of several ranks, the longest first."""
+
+    ranks: list[int]
+    names: list[str]
+    begins: Table
+    """Rank x collective, in seconds on the clock of the first rank; NaN where a rank does not take part."""
+    ends: Table
+
+
+class Shared(NamedTuple):
+    """What the analyses of the traced ranks add to their lanes, on the clock of the first rank."""
+
+    hosts: dict[int, str]
+    shifts: dict[int, float]
+    steps: list[tuple[int, Window]]
+    links: Links
+
+
 class Traced(NamedTuple):
     """The traced ranks of a run with stored lanes."""
 
     ranks: list[TracedRank]
     missing: list[int]
     """Ranks whose lanes are not stored."""
-    analyses: dict[int, Analysis]
-    shifts: dict[int, float]
+    shared: Shared
+    first_s: float
+    """When the first event of all begins."""
 
     @property
     def begin_s(self) -> float:
@@ -48,35 +73,56 @@ class Traced(NamedTuple):
 
 def traced_ranks(run: Run) -> Traced:
     """Return the traced ranks of a run; times begin with the first event of all, on the clock of the first rank."""
-    rows = list(RankTrace.objects.filter(run=run).order_by("rank")[:MAX_RANKS])
-    analyses = {row.rank: Analysis.model_validate(row.analysis) for row in rows}
-    met = meeting_of(analyses)
-    shifts = _shifts(analyses, met)
+    rows = RankTrace.objects.filter(run=run).order_by("rank")[:MAX_RANKS].values_list("pk", "rank", "sha256")
+    shared = _shared(tuple(rows))
     ranks, missing = [], []
-    for row in rows:
-        lanes = lanes_of(row)
+    for _, rank, sha256 in rows:
+        lanes = lanes_of(sha256)
         if lanes is None:
-            missing.append(row.rank)
+            missing.append(rank)
         else:
-            ranks.append(TracedRank(row.rank, analyses[row.rank].host, lanes, shifts[row.rank]))
+            ranks.append(TracedRank(rank, shared.hosts[rank], lanes, shared.shifts[rank]))
     first_s = min((row.lanes.begin_s + row.shift_s for row in ranks), default=0.0)
-    shifts = {rank: shift - first_s for rank, shift in shifts.items()}
-    return Traced([row._replace(shift_s=shifts[row.rank]) for row in ranks], missing, analyses, shifts)
+    return Traced([row._replace(shift_s=row.shift_s - first_s) for row in ranks], missing, shared, first_s)
 
 
-def _shifts(analyses: dict[int, Analysis], met: Meeting) -> dict[int, float]:
-    if not analyses:
-        return {}
-    origin_s = analyses[min(analyses)].origin_s
-    return {rank: analysis.origin_s - origin_s - met.offsets_s.get(rank, 0.0) for rank, analysis in analyses.items()}
+@lru_cache(maxsize=4)
+def _shared(rows: tuple[tuple[int, int, str], ...]) -> Shared:
+    """Read the analyses of (key, rank, digest of the file): a step of a zoom does not read them again."""
+    traces = RankTrace.objects.filter(pk__in=[key for key, *_ in rows])
+    analyses = {row.rank: Analysis.model_validate(row.analysis) for row in traces.order_by("rank")}
+    offsets_s = meeting_of(analyses).offsets_s
+    origin_s = analyses[min(analyses)].origin_s if analyses else 0.0
+    shifts = {rank: analysis.origin_s - origin_s - offsets_s.get(rank, 0.0) for rank, analysis in analyses.items()}
+    return Shared(
+        {rank: analysis.host for rank, analysis in analyses.items()},
+        shifts,
+        [(rank, step) for rank, analysis in analyses.items() for step in analysis.steps],
+        _links_of(analyses, shifts),
+    )
+
+
+def _links_of(analyses: Mapping[int, Analysis], shifts: Mapping[int, float]) -> Links:
+    keys = {rank: [(each.group, each.name, each.sequence) for each in row.messages] for rank, row in analyses.items()}
+    taking_part = Counter(key for own in keys.values() for key in dict.fromkeys(own))
+    places = {key: place for place, key in enumerate(key for key, ranks in taking_part.items() if ranks > 1)}
+    begins, ends = (np.full((len(analyses), len(places)), np.nan) for _ in range(2))
+    for row, (rank, analysis) in enumerate(analyses.items()):
+        for key, message in zip(keys[rank], analysis.messages, strict=True):
+            if (place := places.get(key)) is not None:
+                begins[row, place], ends[row, place] = message.begin_s + shifts[rank], message.end_s + shifts[rank]
+    lengths = np.nanmax(ends - begins, axis=0) if places else np.empty(0)
+    order = np.argsort(-lengths, kind="stable")
+    names = [f"{name} {sequence}" for _, name, sequence in places]
+    return Links(list(analyses), [names[place] for place in order], begins[:, order], ends[:, order])
 
 
 def outline(traced: Traced) -> dict[str, Any]:
     """Return ranks, lanes, names and steps: all that does not depend on the window."""
     steps = [
-        {"rank": row.rank, "step": step.step, "begin": step.begin_s + row.shift_s, "end": step.end_s + row.shift_s}
-        for row in traced.ranks
-        for step in traced.analyses[row.rank].steps
+        {"rank": rank, "step": step.step, "begin": step.begin_s + shift_s, "end": step.end_s + shift_s}
+        for rank, step in traced.shared.steps
+        for shift_s in [traced.shared.shifts[rank] - traced.first_s]
     ]
     return {
         "begin": traced.begin_s,
@@ -123,28 +169,21 @@ def window(traced: Traced, begin_s: float, end_s: float) -> dict[str, Any]:
 
 def _links(traced: Traced, begin_s: float, end_s: float) -> list[dict[str, Any]]:
     """Return the collectives of several ranks that at least one of them has in a window, the longest first."""
-    if len(traced.ranks) < 2:
-        return []
-    by_key: dict[tuple[str, str, int], dict[int, tuple[float, float]]] = {}
-    for row in traced.ranks:
-        for message in traced.analyses[row.rank].messages:
-            times = by_key.setdefault((message.group, message.name, message.sequence), {})
-            times[row.rank] = (message.begin_s + row.shift_s, message.end_s + row.shift_s)
-    shared = [
-        (key, times)
-        for key, times in by_key.items()
-        if len(times) > 1 and any(end >= begin_s and begin <= end_s for begin, end in times.values())
-    ]
-    shared.sort(key=lambda item: min(begin - end for begin, end in item[1].values()))
-    return [
-        {
-            "name": f"{name} {sequence}",
-            "late": max(times, key=lambda rank: times[rank][0]),
-            "skew": max(begin for begin, _ in times.values()) - min(begin for begin, _ in times.values()),
-            "times": [[rank, begin - begin_s, end - begin_s] for rank, (begin, end) in times.items()],
-        }
-        for (_, name, sequence), times in shared[:MAX_LINKS]
-    ]
+    links, from_s = traced.shared.links, begin_s + traced.first_s
+    inside = ((links.ends >= from_s) & (links.begins <= end_s + traced.first_s)).any(axis=0)
+    rows = []
+    for place in np.flatnonzero(inside)[:MAX_LINKS].tolist():
+        begins, ends = links.begins[:, place] - from_s, links.ends[:, place] - from_s
+        there = np.flatnonzero(~np.isnan(begins))
+        rows.append(
+            {
+                "name": links.names[place],
+                "late": links.ranks[int(np.nanargmax(begins))],
+                "skew": float(np.nanmax(begins) - np.nanmin(begins)),
+                "times": [[links.ranks[row], float(begins[row]), float(ends[row])] for row in there],
+            }
+        )
+    return rows
 
 
 def matches(traced: Traced, text: str, after_s: float) -> list[dict[str, Any]]:
