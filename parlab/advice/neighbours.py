@@ -35,6 +35,9 @@ KINDS: dict[str, Kind] = {
     "zero": Kind("ZeRO stage", "memory for states that are no longer partitioned", "out of memory"),
     "layout": Kind("Layout", "weights and activations are distributed otherwise", "out of memory, slower links"),
     "wire": Kind("16-bit wire", "messages between stages are rounded to 16 bits", "the loss may differ slightly"),
+    "overlap": Kind(
+        "Overlap of communication", "memory for messages on their way", "NCCL takes processors of the GPU from kernels"
+    ),
     "rank": Kind("Slow rank or node", "a look at the machine, or another node", "none"),
     "loading": Kind("Data loading", "processor cores for data workers", "none"),
     "stages": Kind("Uneven stages", "another distribution of the layers", "memory of the stage that gets more layers"),
@@ -58,6 +61,7 @@ def neighbours(job: Job) -> Iterator[Neighbour]:
     for candidate in (*_micro_batches(job), *_schedules(job), *_recomputes(job), *_zeros(job), *_layouts(job)):
         if _is_valid(candidate.job):
             yield candidate
+    yield from _overlaps(job)
     if job.pipeline_parallel > 1 and job.precision == "fp32" and not job.wire_bytes:
         yield Neighbour(
             "wire", "Send activations in bf16", replace(job, wire_bytes=2.0), {"parallel.wire_precision": "bf16"}
@@ -121,6 +125,23 @@ def _zeros(job: Job) -> Iterator[Neighbour]:
                 replace(job, zero_stage=stage),
                 {"parallel.zero_stage": stage},
             )
+
+
+_OVERLAPS = {
+    "gradients": "the reduction of gradients with the backward pass",
+    "tensor": "messages of tensor parallelism with matrix products",
+    "experts": "the all-to-all of experts with matrix products",
+    "pipeline": "messages between stages with computation",
+}
+
+
+def _overlaps(job: Job) -> Iterator[Neighbour]:
+    """Let one kind of communication overlap that does not; parlab's own engines decide this themselves."""
+    for name, what in _OVERLAPS.items():
+        if not getattr(job, f"overlaps_{name}"):
+            change: dict[str, Any] = {f"overlaps_{name}": True}
+            settings = {f"parallel.overlap_{name}": True}
+            yield Neighbour("overlap", f"Overlap {what}", replace(job, **change), settings)
 
 
 _SIZES = ("tensor_parallel", "pipeline_parallel", "data_parallel")

@@ -116,7 +116,8 @@ def test_neighbours_keep_the_work_and_the_number_of_ranks() -> None:
         assert (item.job.world_size, item.job.global_batch_size, item.job.model) == (8, 64, MODEL)
         assert item.job != job
         assert item.settings
-    assert {item.kind for item in neighbours(job)} == {"micro_batch", "schedule", "recompute", "zero", "layout", "wire"}
+    kinds = {"micro_batch", "schedule", "recompute", "zero", "layout", "wire", "overlap"}
+    assert {item.kind for item in neighbours(job)} == kinds
 
 
 def test_records_count_only_clear_results_for_the_sign() -> None:
@@ -197,6 +198,17 @@ def test_gathers_inside_the_passes_count_for_a_zero_stage() -> None:
     timers = {"forward-compute": by_rank(*[parts.total_s] * 8), "backward-compute": by_rank(*[2 * parts.total_s] * 8)}
     step = Step("Run 1", 3.1 * parts.total_s, 8, timers_of(timers), predicted=parts)
     assert "zero" in {row.kind for row in advise(Case(waterfall_of(step), job, A100))}
+
+
+def test_gradients_that_do_not_overlap_are_named_with_the_setting_that_lets_them() -> None:
+    job = Job(MODEL, 64, 1, 1, 1, 64, has_flash_attention=True)
+    where = cluster("A100", 64)
+    (row,) = [each for each in advise(Case(measured_on(job, where), job, where)) if each.kind == "overlap"]
+    assert (row.part, row.settings) == ("data", {"parallel.overlap_gradients": True})
+    before, after = (predict_job(each, where).iteration_s for each in (job, replace(job, overlaps_gradients=True)))
+    assert row.gain == pytest.approx(1 - after / before)
+    overlapping = replace(job, overlaps_gradients=True)
+    assert "overlap" not in {each.kind for each in advise(Case(measured_on(overlapping, where), overlapping, where))}
 
 
 def test_a_change_that_adds_nearly_as_much_as_it_saves_is_not_advised() -> None:
