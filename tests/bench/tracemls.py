@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -35,7 +36,7 @@ SCRIPT = Path(__file__).with_name("plain_script.py")
 ROOT = SCRIPT.parents[2]
 NODES, PORT = 2, 29_500
 LIMIT_S = 600.0
-TOOLS, TRIES = ("none", "parlab", "traceml"), 4
+TOOLS, TRIES, ROUNDS = ("none", "parlab", "traceml"), 4, 3
 _ENDED_S = 60.0
 """Time that the second node may end after the first."""
 
@@ -80,6 +81,8 @@ class Ran(NamedTuple):
     step_s: float
     processor_s: float
     """Of the first rank, per step."""
+    launch_s: float
+    """Time of the processor of all processes of both nodes, from the start of the launchers to their ends."""
     named: str
     """What the tool names first."""
     is_right: bool
@@ -95,31 +98,48 @@ def traceml_causes(scale: Scale) -> Result:
     if why_not := try_here().why_not:
         raise Unavailable(f"no network namespaces: {why_not}")
     chosen = [name for name in os.environ.get("PARLAB_CAUSES", "").split(",") if name] or list(CAUSES)
+    rounds = int(os.environ.get("PARLAB_ROUNDS", ROUNDS))
+    rows: dict[str, dict[str, list[Ran]]] = {name: {tool: [] for tool in TOOLS} for name in chosen}
     with tempfile.TemporaryDirectory(prefix="parlab-traceml-") as folder, server() as (url, token):
         peer = _peer(Path(folder))
-        rows = {}
-        for name in chosen:
-            rows[name] = {tool: _started(Bench(name, tool, Path(folder), url, token, peer)) for tool in TOOLS}
-            _print(name, rows[name])
-    right = {tool: sum(row[tool].is_right for row in rows.values()) for tool in ("parlab", "traceml")}
-    cost = {tool: median(_cost_ms(row, tool) for row in rows.values()) for tool in ("parlab", "traceml")}
-    against = f"{right['traceml']} by TraceML; processor per step {cost['parlab']:.2g} ms, theirs {cost['traceml']:.2g}"
-    return Result(right["parlab"], f"of {len(rows)}", against, right["parlab"] / max(1, right["traceml"]), 1)
+        for number in range(rounds):
+            for name, row in rows.items():
+                for tool in TOOLS:
+                    row[tool].append(_started(Bench(name, tool, number, Path(folder), url, token, peer)))
+                _print(name, {tool: ran[-1:] for tool, ran in row.items()})
+    for name, row in rows.items():
+        _print(f"{name}, median of {rounds}", row)
+    named = [sum(ran.is_right for row in rows.values() for ran in row[tool]) for tool in TOOLS[1:]]
+    step_s, launch_s = (
+        [median(costs) for costs in zip(*(_costs_s(row, name) for row in rows.values()), strict=True)]
+        for name in ("processor_s", "launch_s")
+    )
+    against = (
+        f"{named[1]} by TraceML; processor per step {1e3 * step_s[0]:.2g} ms, theirs {1e3 * step_s[1]:.2g};"
+        f" per launch {launch_s[0]:.2g} s, theirs {launch_s[1]:.2g}"
+    )
+    return Result(named[0], f"of {rounds * len(rows)}", against, named[0] / max(1, named[1]), rounds)
 
 
-def _print(name: str, row: Mapping[str, Ran]) -> None:
+def _print(title: str, row: Mapping[str, list[Ran]]) -> None:
     parlab, traceml = row["parlab"], row["traceml"]
+    step_ms = [1e3 * median(ran.step_s for ran in row[tool]) for tool in TOOLS]
+    step_cost_s, launch_s = (_costs_s(row, name) for name in ("processor_s", "launch_s"))
     print(
-        f"{name}: parlab {'named' if parlab.is_right else 'not'}: {parlab.named!r}, gain {parlab.gain}, {parlab.at};"
-        f" TraceML {'named' if traceml.is_right else 'not'}: {traceml.named}; step {1e3 * row['none'].step_s:.1f} ms,"
-        f" with parlab {1e3 * parlab.step_s:.1f}, with TraceML {1e3 * traceml.step_s:.1f}; processor per step"
-        f" {_cost_ms(row, 'parlab'):+.2f} and {_cost_ms(row, 'traceml'):+.2f} ms",
+        f"{title}: parlab {sum(ran.is_right for ran in parlab)} of {len(parlab)}: {parlab[-1].named!r},"
+        f" gain {', '.join(ran.gain for ran in parlab)}, {', '.join(ran.at for ran in parlab)};"
+        f" TraceML {sum(ran.is_right for ran in traceml)}: {traceml[-1].named};"
+        f" step {step_ms[0]:.1f} ms, with parlab {step_ms[1]:.1f}, with TraceML {step_ms[2]:.1f};"
+        f" processor per step {1e3 * step_cost_s[0]:+.2f} and {1e3 * step_cost_s[1]:+.2f} ms,"
+        f" per launch {launch_s[0]:+.2f} and {launch_s[1]:+.2f} s",
         flush=True,
     )
 
 
-def _cost_ms(row: Mapping[str, Ran], tool: str) -> float:
-    return 1e3 * (row[tool].processor_s - row["none"].processor_s)
+def _costs_s(row: Mapping[str, list[Ran]], name: str) -> list[float]:
+    """Return the median of a time with parlab and with TraceML, minus that without a tool."""
+    none, *tools = (median(getattr(ran, name) for ran in row[tool]) for tool in TOOLS)
+    return [each - none for each in tools]
 
 
 def _peer(folder: Path) -> Peer:
@@ -140,6 +160,7 @@ class Bench(NamedTuple):
 
     cause: str
     tool: str
+    number: int
     folder: Path
     url: str
     token: str
@@ -147,11 +168,11 @@ class Bench(NamedTuple):
 
     @property
     def place(self) -> Path:
-        return self.folder / f"{self.cause}-{self.tool}"
+        return self.folder / f"{self.cause}-{self.tool}-{self.number}"
 
     @property
     def run_id(self) -> str:
-        return f"plain-{self.cause}-{os.getpid()}"
+        return f"plain-{self.cause}-{self.number}-{os.getpid()}"
 
     def variables(self) -> dict[str, str]:
         own = {"PARLAB_URL": self.url, "PARLAB_TOKEN": self.token, "NO_PROXY": "*", "OMP_NUM_THREADS": "1"}
@@ -199,7 +220,7 @@ def _ran(bench: Bench) -> Ran:
         raise NotStarted(f"{bench.cause} with {bench.tool} has printed no steps: {_output(bench)[-2000:]}")
     numbers = json.loads(line)
     steps = numbers["steps_s"]
-    ran = Ran(median(steps), numbers["processor_s"] / len(steps), "", False)
+    ran = Ran(median(steps), numbers["processor_s"] / len(steps), _launch_s(bench), "", False)
     if bench.tool == "parlab":
         return ran._replace(named=advised.title, is_right=advised.is_right, gain=advised.gain, at=advised.at)
     if bench.tool == "traceml":
@@ -215,13 +236,15 @@ def _nodes(bench: Bench) -> Iterator[subprocess.Popen[bytes]]:
     gbps = CAUSES[bench.cause].gbps
     rate = ["--bandwidth-gbps", str(gbps)] if gbps else []
     home = f"PARLAB_HOME={bench.place}/home-{{node}}"
-    output, end = f"{bench.place}/output-{{node}}", f"{bench.place}/end-{{node}}"
+    output, times, end = (f"{bench.place}/{name}-{{node}}" for name in ("output", "times", "end"))
+    command = f"{home} {bench.command()} > {output} 2>&1"
     # A node whose command has ended waits for the other one.
-    inner = f"hostname node-{{node}}; {home} {bench.command()} > {output} 2>&1; echo $? > {end}; sleep {LIMIT_S:g}"
+    inner = f"hostname node-{{node}}; {command}; times > {times}; echo > {end}; sleep {LIMIT_S:g}"
     relay = str(urlsplit(bench.url).port)
     nodes = [sys.executable, "-m", "runners.links.nodes", "--count", str(NODES), "--relay", relay, *rate, "--"]
-    command = [*nodes, "unshare", "--uts", "sh", "-c", inner]
-    process = subprocess.Popen(command, env=bench.variables(), cwd=ROOT, start_new_session=True)
+    process = subprocess.Popen(
+        [*nodes, "unshare", "--uts", "sh", "-c", inner], env=bench.variables(), cwd=ROOT, start_new_session=True
+    )
     try:
         yield process
     finally:
@@ -235,6 +258,12 @@ def _nodes(bench: Bench) -> Iterator[subprocess.Popen[bytes]]:
 
 def _output(bench: Bench) -> str:
     return "".join(path.read_text(errors="replace") for path in sorted(bench.place.glob("output-*")))
+
+
+def _launch_s(bench: Bench) -> float:
+    """Add up what `times` of the shell prints: minutes and seconds, user and system, of the shell and its children."""
+    text = " ".join(path.read_text() for path in bench.place.glob("times-*"))
+    return sum(60 * int(minutes) + float(rest) for minutes, rest in re.findall(r"(\d+)m([\d.]+)s", text))
 
 
 class Advised:
