@@ -23,6 +23,10 @@ MAX_VALIDATIONS = 2_000
 OPEN = 1_024
 # A value that is printed twice with different numbers of digits or units is the same within this ratio.
 SAME = 0.01
+# All ranks of a step wait for the slowest one, so that times and rates they print differ by less than this ratio. A
+# single value may differ more, and in the first step, where ranks start and compile at different speeds, by any ratio.
+FAR, VERY_FAR = 1.1, 1.5
+_OF_ALL = frozenset({"step_time_s", "samples_per_s", "tokens_per_s", "flops_per_gpu", "tokens_per_s_per_gpu", "mfu"})
 # Values that describe the position of a step, not its measurements.
 _PROGRESS = frozenset({"epoch", "total_iterations", "micro_step"})
 # Endings of values that differ between the ranks of a step, unlike a loss or the norm of the gradients.
@@ -296,8 +300,16 @@ def _differ(record: Record, current: Record) -> bool:
     results = [name for name in shared if not name.endswith(_OF_A_RANK)]
     is_same = all(record.values[name] == values[name] for name in results)
     if is_same and any(name.endswith("loss") for name in results):
-        return False
+        ratios = [_ratio(record.values[name], values[name]) for name in shared if name in _OF_ALL]
+        return sum(ratio > FAR for ratio in ratios) > 1 or (
+            record.iteration != 1 and max(ratios, default=1.0) > VERY_FAR
+        )
     return any(abs(record.values[name] - values[name]) > SAME * abs(values[name]) for name in shared)
+
+
+def _ratio(value: float, other: float) -> float:
+    """Return the larger value divided by the smaller one, and 1 for placeholders."""
+    return max(value, other) / min(value, other) if min(value, other) > 0.0 else 1.0
 
 
 def _key_of(record: Record, name: str) -> str | None:

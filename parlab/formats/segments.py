@@ -21,6 +21,14 @@ def _has_settings(arguments: dict[str, Any]) -> bool:
     return any(value is not None for value in normalise(arguments)[0].values())
 
 
+def _is_other_setting(current: dict[str, Any], arguments: dict[str, Any]) -> bool:
+    """Return whether a command line contradicts the settings of the current launch."""
+    stated, _ = normalise(current)
+    return any(
+        value is not None and stated.get(name) not in (None, value) for name, value in normalise(arguments)[0].items()
+    )
+
+
 class Segments:
     """Collects records into segments."""
 
@@ -85,9 +93,9 @@ class Segments:
     @staticmethod
     def _another(builder: Builder, record: Record) -> bool:
         """Return whether arguments belong to a launch other than the current one."""
-        if not record.opens:
-            return False
         current = builder.arguments
+        if not record.opens:
+            return bool(builder.records or builder.open) and _is_other_setting(current, record.data)
         other = builder.dumped and any(current.get(name, value) != value for name, value in record.data.items())
         return not builder.empty or other or builder.end is not None
 

@@ -89,7 +89,7 @@ PARTS: dict[str, re.Pattern[str]] = {
     "torchtitan": re.compile(
         r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
     ),
-    "megatron": re.compile(r"^Step Time :|^\s*samples/sec: "),
+    "megatron": re.compile(r"\bStep Time ?:|^\s*samples/sec: "),
     "serving": re.compile(r"^\s*[┃│]"),
     "nanogpt": re.compile(r"^tokens per iteration will be"),
 }

@@ -47,6 +47,24 @@ def test_launches_that_print_the_same_iteration_are_separate() -> None:
     ]  # fmt: skip
 
 
+def test_launches_with_the_same_loss_are_separate_by_their_speed() -> None:
+    rates = (
+        (1002.5, "throughput per GPU (TFLOP/s/GPU): 201.4 | "),
+        (1200.1, "throughput per GPU (TFLOP/s/GPU): 168.2 | "),
+    )
+    launches = segments(*(step(5, ms, extra=f"{rate}lm loss: 7.1E+00 | ") for ms, rate in rates))
+    assert [(s.step_time_s.median, s.tflops_per_gpu) for s in launches if s.step_time_s] == [
+        (1.0025, 201.4), (1.2001, 168.2),
+    ]  # fmt: skip
+    assert len(segments(*(step(5, ms, extra="lm loss: 7.1E+00 | ") for ms in (1000.0, 2000.0)))) == 2
+
+
+def test_a_command_with_other_settings_after_a_step_opens_a_segment() -> None:
+    command = "$ torchrun --nproc_per_node 8 train.py --tensor-model-parallel-size {}\n".format
+    launches = segments(command(1), step(5), command(2), step(10), command(2), step(20))
+    assert [(s.launch.tensor_parallel_size, s.records) for s in launches] == [(1, 1), (2, 2)]
+
+
 def test_a_launch_that_resumes_at_the_last_printed_iteration_is_separate() -> None:
     assert [s.records for s in segments(step(40), step(50), step(50, 150.0), step(60, 150.0))] == [2, 2]
 
