@@ -60,6 +60,13 @@ NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"^allocating \d+ [KMG]iB for "), "size of one buffer, part of the memory in use"),
     (re.compile(r"(?i)\[Training Stage: "), "name of a phase"),
+    (
+        re.compile(
+            r"(?i)^\W*total (?:training )?steps: [\d,]+, num_warmup|^\W*total batch size [\d,]+ => "
+            r"|estimated FLOPs per token|calculated number of iterations"
+        ),
+        "plan of the training, not measured",
+    ),
     (re.compile(r"^\s*(?:Time elapsed|ETA): [\d:]{5,12}\s*$"), "clock of the whole run"),
     (re.compile(r"\bNCCL (?:INFO|WARN)\b"), "message of NCCL"),
     (re.compile(r"\d%\|[^|]{0,300}\|"), "bar of other work than training"),

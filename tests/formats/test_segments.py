@@ -208,3 +208,12 @@ def test_blocks_of_metrics_of_several_launches_are_not_averaged() -> None:
     block = "***** train metrics *****\n  epoch = 3.0\n  train_runtime = 0:36:58.55\n  train_samples_per_second = {} \n"
     found = read_document("".join(map(block.format, (1.5, 2.5, 3.5))).splitlines(keepends=True), file="x").segments
     assert [segment.samples_per_s for segment in found] == [1.5, 2.5, 3.5]
+
+
+def test_a_bar_beside_lines_with_the_time_of_each_step_is_no_launch_of_its_own() -> None:
+    lines = [
+        f"(TaskRunner pid=7) step:{n} - actor/pg_loss:0.00{n} - timing_s/gen:30.2 - timing_s/step:8{n}.44\n"
+        f"Training Progress:   0%|          | {n}/435 [0{n}:2{n}<9:58:01, 82.68s/it]\n"
+        for n in (1, 2, 3)
+    ]
+    assert launches(*lines) == [(3, 82.44)]
