@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -101,30 +102,58 @@ class Sought:
         return self.pattern.finditer(text, start) if self._may_match(text) else iter(())
 
 
+class _Texts:
+    """Texts with the places of their expressions, by a character of each that is rare in prose and in logs.
+
+    Of a text without this character, no text of its group is looked for.
+    """
+
+    def __init__(self, texts: Iterable[tuple[str, int]]) -> None:
+        pairs = list(texts)
+        uses = Counter(character for text, _ in pairs for character in set(text))
+        groups: dict[str, list[tuple[str, int]]] = {}
+        for text, place in pairs:
+            rarest = max(text, key=lambda character: (_rarity(character), uses[character], character))
+            groups.setdefault(rarest, []).append((text, place))
+        self._groups = list(groups.items())
+
+    def within(self, text: str) -> list[int]:
+        """Return the places of the texts that a text has."""
+        places: list[int] = []
+        for character, group in self._groups:
+            if character in text:
+                places += [place for literal, place in group if literal in text]
+        return places
+
+
+# From the most frequent one.
+_FREQUENT = " etaoinsrhldcumfpgwybvkTSI0125348679.:"
+
+
+def _rarity(character: str) -> int:
+    place = _FREQUENT.find(character)
+    return place if place >= 0 else len(_FREQUENT)
+
+
 class Candidates:
     """Several expressions, of which those that may match a text are found by the texts of every match."""
 
     def __init__(self, patterns: Iterable[re.Pattern[str]]) -> None:
         required = [literals_of(pattern) for pattern in patterns]
         self._always = [place for place, (texts, _) in enumerate(required) if not texts]
-        exact, lower = (
-            [
+        self._exact, self._lower = (
+            _Texts(
                 (text, place)
                 for place, literals in enumerate(required)
                 if literals.ignores_case == side
                 for text in literals.texts
-            ]
+            )
             for side in (False, True)
         )
-        self._exact, self._lower = exact, lower
+        self._ignoring = [place for place, literals in enumerate(required) if literals.texts and literals.ignores_case]
 
     def of(self, text: str) -> list[int]:
         """Return the places of the expressions that may match, in order."""
-        places = {place for literal, place in self._exact if literal in text}
-        places.update(self._always)
-        if text.isascii():
-            lower = text.lower()
-            places.update([place for literal, place in self._lower if literal in lower])
-        else:
-            places.update([place for _, place in self._lower])
-        return sorted(places)
+        places = self._exact.within(text)
+        places += self._lower.within(text.lower()) if text.isascii() else self._ignoring
+        return sorted({*places, *self._always})

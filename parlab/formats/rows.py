@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 from parlab.formats.quantities import LARGEST, factors, floats
 from parlab.formats.records import Field
 
+Part = TypeVar("Part")
 
-def picker(places: Sequence[int]) -> Callable[[Sequence[str]], tuple[str, ...]]:
-    """Return a function that picks the texts at these places from a row."""
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[Part]], tuple[Part, ...]]:
+    """Return a function that picks the parts at these places from a row."""
     if len(places) > 1:
         return itemgetter(*places)
     if places:
         place = places[0]
-        return lambda texts: (texts[place],)
+        return lambda row: (row[place],)
     return lambda _: ()
 
 

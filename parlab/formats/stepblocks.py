@@ -7,119 +7,238 @@ tinker_cookbook and AReaL draw, with names and numbers in turn: `│ time/total 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from parlab.formats.counters import counter_in
 from parlab.formats.metric_fields import HELD_OUT
 from parlab.formats.pairs import Pair, pairs
 from parlab.formats.peel import ANSI
-from parlab.formats.quantities import to_float, to_int
+from parlab.formats.quantities import LARGEST, floats, to_float, to_int
 from parlab.formats.records import Record, unread
-from parlab.formats.stepcells import StepCells, record_of
+from parlab.formats.stepcells import StepCells, StepPlan, digits_of, record_of
 
 MAX_LINES = 200
 MAX_CELLS = 400
+MAX_HEAD = 240
 _HEAD = re.compile(
     r"(?i)(?:\W{0,100}|.{0,80}INFO:? {1,8}Epoch \d{1,9}/\d{1,9} Step \d{1,9}/\d{1,9} )"
     r"(?:(?:global|train(?:ing)?|learning) )?"
     r"(?:step|iteration|iter|update|rollout)\s{0,3}[:=#]?\s{0,3}(?P<at>\d{1,15})(?:\s?(?:/|of)\s?(?P<total>\d{1,15}))?"
     r"(?: done)?\W{0,100}"
 )
+_BARS = "|│┃║"
 _FRAMES = str.maketrans("│┃║", "|||")
-_ROW = re.compile(r"\s*\|.{1,2000}\|\s*$")
+MAX_ROW = 2_002
 _ITEM = " \t•*▶▸-"
 # What may not stand in front of a number is looked at behind its first character: a search for those is fast.
-_TOKEN = re.compile(
-    r"([+\-\d](?<![\w.,+/:-].)(?:(?<=\d)|(?=\d))\d{0,17}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)(?![\d.,:/])"
-)
+_NUMBER = r"\d{0,17}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
+_TOKEN = re.compile(rf"([+\-\d](?<![\w.,+/:-].)(?:(?<=\d)|(?=\d)){_NUMBER})(?![\d.,:/])")
+_SAME = rf"([+-]?\d{_NUMBER})(?![\d.,:/])"
 MAX_LAYOUTS = 1_000
 MAX_TOKENS = 8
+MAX_PLANS = 256
+_MASK = str.maketrans("123456789", "000000000")
+
+
+class _Head(NamedTuple):
+    """The number of a step as printed, the text around it, and the places of both numbers in it."""
+
+    text: str
+    at: tuple[int, int]
+    total: tuple[int, int] | None
+
+
+class _Layout:
+    """A line of a block: its cells, and what matches lines that differ from it in their numbers only."""
+
+    __slots__ = ("cells", "following", "match")
+
+    def __init__(self, cells: Sequence[Pair], shape: str | None = None) -> None:
+        self.cells = cells
+        self.match = re.compile(shape).match if shape is not None else None
+        self.following: _Layout | None = None
+        """The layout of the next line, the last time."""
+
+
+class _Plan(NamedTuple):
+    """What the numbers of a whole block become."""
+
+    step: StepPlan
+    digits: Sequence[tuple[int, str]]
+    """Places of numbers on whose form the names of their fields depend, and these forms."""
 
 
 class StepBlocks:
-    """Collects the cells below the number of a step until the next one."""
+    """Collects the lines below the number of a step until the next one.
+
+    Blocks mostly repeat: a line is compared with the layout that followed the one before it in an earlier block, and
+    blocks of the same layouts are read with the plan of the first of them.
+    """
 
     def __init__(self, records_of: StepCells) -> None:
         self.records_of = records_of
         self.line = self.until = 0
-        self.head: re.Match[str] | None = None
-        self.cells: list[Pair] = []
-        self.held_out: list[Pair] = []
+        self.head: _Head | None = None
+        self.rows: list[_Layout] = []
+        self.texts: list[str] = []
+        """The numbers of the rows as printed."""
         self.keys: set[str] = set()
         """Keys of the blocks that another one has followed: a file may end with figures of the whole training."""
-        self.layouts: dict[tuple[str, ...], list[tuple[Pair, bool]]] = {}
-        """Text between the numbers of a line -> its cells and whether each is held out, if all numbers are values."""
+        self.heads: dict[str, _Head] = {}
+        """Head of a block, with 0 for each digit -> one of these."""
+        self.layouts: dict[tuple[str, ...], _Layout] = {}
+        """Text between the numbers of a line -> its layout, if all numbers are values."""
+        self.plans: dict[tuple[_Layout, ...], _Plan] = {}
+        self.top = self.last = _Layout(())
 
-    def again(self, line: int, text: str) -> bool:
-        """Read a line whose layout an earlier line of a block has had; return False for any other line."""
-        parts = _TOKEN.split(text.strip(), MAX_TOKENS)
-        layout = self.layouts.get(tuple(parts[::2]))
+    def again(self, line: int, text: str) -> list[Record] | None:
+        """Read a line whose layout an earlier line of a block has had, or a head; None for any other line."""
+        layout = self.last.following
+        match = layout.match(text) if layout is not None and layout.match is not None else None
+        if match is not None:
+            numbers: Sequence[str] = match.groups()
+        else:
+            text = text.strip()
+            head = self.heads.get(text.translate(_MASK)) if len(text) < MAX_HEAD else None
+            if head is not None:
+                return self._open(line, head._replace(text=text))
+            parts = _TOKEN.split(text, MAX_TOKENS)
+            layout, numbers = self.layouts.get(_between(parts, text)), parts[1::2]
         if layout is None or line - self.line > MAX_LINES:
-            return False
-        for (cell, is_held_out), printed in zip(layout, parts[1::2], strict=True):
-            value = Pair(cell.key, printed, cell.unit, to_float(printed))
-            (self.held_out if is_held_out else self.cells).append(value)
+            return None
+        self.last.following = self.last = layout
+        self.rows.append(layout)
+        self.texts += numbers
         self.until = line
-        return True
+        return []
 
     def feed(self, line: int, text: str) -> list[Record] | None:
         """Read a line of a block, or its head, which returns the step before it; None for any other line."""
         text = ANSI.sub("", text).strip() if "\x1b" in text else text.strip()
-        if len(text) < 240 and (head := _HEAD.fullmatch(text)) is not None:
-            records = self.close()
-            self.head, self.line, self.until = head, line, line
-            return records
+        if len(text) < MAX_HEAD and (match := _HEAD.fullmatch(text)) is not None:
+            head = _Head(text, match.span("at"), match.span("total") if match["total"] else None)
+            if len(self.heads) < MAX_LAYOUTS:
+                self.heads[text.translate(_MASK)] = head
+            return self._open(line, head)
         if self.head is None:
             return None
         cells = _cells(text)
         if not cells:
             return None
-        marked = [(cell, HELD_OUT.match(cell.key) is not None) for cell in cells]
         parts = _TOKEN.split(text, MAX_TOKENS)
+        layout = _Layout(cells)
         if parts[1::2] == [cell.text for cell in cells] and len(self.layouts) < MAX_LAYOUTS:
-            self.layouts[tuple(parts[::2])] = marked
+            between = _between(parts, text)
+            layout = self.layouts[between] = _Layout(cells, _shape(between, text))
+        self.last.following = self.last = layout
+        self.rows.append(layout)
+        self.texts += [cell.text for cell in cells]
         self.until = line
-        for cell, is_held_out in marked:
-            (self.held_out if is_held_out else self.cells).append(cell)
         return []
+
+    def _open(self, line: int, head: _Head) -> list[Record]:
+        """Begin a block, and return the step of the one before it."""
+        records = self.close()
+        self.head, self.line, self.until, self.last = head, line, line, self.top
+        return records
 
     def ends(self, line: int, text: str) -> bool:
         """Return whether a line is no part of the block above it: it states a step itself, or stands too far below."""
         if self.head is None:
             return False
-        if line - self.line > MAX_LINES or len(self.cells) > MAX_CELLS:
+        if line - self.line > MAX_LINES or len(self.texts) > MAX_CELLS:
             return True
-        return _HEAD.fullmatch(text[:240].strip()) is None and counter_in(text[:400]) is not None
+        return _HEAD.fullmatch(text[:MAX_HEAD].strip()) is None and counter_in(text[:400]) is not None
 
     def close(self, *, is_last: bool = False) -> list[Record]:
         """Return the step of a block, and the figures behind the last one as those of the launch."""
-        head, cells, held_out = self.head, self.cells, self.held_out
-        self.head, self.cells, self.held_out = None, [], []
-        if head is None or not (cells or held_out):
+        head, rows, texts = self.head, tuple(self.rows), tuple(self.texts)
+        self.head, self.rows, self.texts = None, [], []
+        if head is None or not rows:
             return []
-        iteration, total = to_int(head["at"]), to_int(head["total"] or "")
+        iteration = to_int(head.text[slice(*head.at)])
+        total = to_int(head.text[slice(*head.total)]) if head.total is not None else None
         if iteration is None:
-            return [unread(self.line, "the number of a step is damaged", head[0])]
+            return [unread(self.line, "the number of a step is damaged", head.text)]
+        records = None if is_last else self._planned(rows, texts, iteration, total)
+        if records is None:
+            records = self._each(rows, texts, iteration, total, is_last=is_last)
+        for record in records:
+            record.until = self.until
+        return records
+
+    def _planned(
+        self, rows: tuple[_Layout, ...], texts: tuple[str, ...], iteration: int, total: int | None
+    ) -> list[Record] | None:
+        """Return the records of a block whose layouts an earlier block has had; None for any other block."""
+        plan = self.plans.get(rows)
+        if plan is None or any(digits_of(texts[place]) != form for place, form in plan.digits):
+            return None
+        try:
+            numbers = floats(texts)
+        except ValueError:
+            return None
+        if not -LARGEST < sum(numbers) < LARGEST:
+            return None
+        return plan.step.records(self.line, None, None, numbers, texts, iteration, total)
+
+    def _each(
+        self, rows: tuple[_Layout, ...], texts: tuple[str, ...], iteration: int, total: int | None, *, is_last: bool
+    ) -> list[Record]:
+        """Return the records of a block cell by cell, and keep its plan."""
+        printed = zip((cell for row in rows for cell in row.cells), texts, strict=True)
+        every = [Pair(cell.key, text, cell.unit, to_float(text)) for cell, text in printed]
+        held_out = [cell for cell in every if HELD_OUT.match(cell.key)]
+        cells = [cell for cell in every if not HELD_OUT.match(cell.key)]
         behind: list[Pair] = []
         if is_last and self.keys:
             behind = [cell for cell in cells if cell.key not in self.keys]
             cells = [cell for cell in cells if cell.key in self.keys]
         self.keys.update(cell.key for cell in cells)
         records = self.records_of.records(self.line, None, None, cells, iteration, total) if cells else []
+        if records and not held_out and not is_last:
+            self._keep(rows, cells)
         if held_out:
             records += self.records_of.validation(self.line, None, held_out, iteration)
-        records += record_of("metrics", self.line, None, None, [(cell, self.records_of.field(cell)) for cell in behind])
-        for record in records:
-            record.until = self.until
-        return records
+        return records + record_of(
+            "metrics", self.line, None, None, [(cell, self.records_of.field(cell)) for cell in behind]
+        )
+
+    def _keep(self, rows: tuple[_Layout, ...], cells: list[Pair]) -> None:
+        """Keep the plan of a block of numbers on lines whose layouts are kept."""
+        if len(self.plans) >= MAX_PLANS or not all(row.match is not None for row in rows):
+            return
+        if all(cell.value is not None for cell in cells):
+            sensitive = [(at, cell) for at, cell in enumerate(cells) if self.records_of.follows_digits(cell)]
+            digits = [(at, digits_of(cell.text)) for at, cell in sensitive]
+            self.plans[rows] = _Plan(self.records_of.plan(cells), digits)
+
+
+def _is_row(text: str) -> bool:
+    """Return whether a line is a row of a box."""
+    return 2 < len(text) <= MAX_ROW and text[0] in _BARS and text[-1] in _BARS
+
+
+def _between(parts: Sequence[str], text: str) -> tuple[str, ...]:
+    """Return the text between the numbers of a line; spaces beside the numbers of a box mean nothing."""
+    if not _is_row(text):
+        return tuple(parts[::2])
+    return (parts[0].rstrip(" "), *[part.strip(" ") for part in parts[2:-1:2]], parts[-1].lstrip(" "))
+
+
+def _shape(between: Sequence[str], text: str) -> str:
+    """Return the expression of lines with other numbers."""
+    number = rf" *{_SAME} *" if _is_row(text) else _SAME
+    return rf"\s*{number.join(map(re.escape, between))}\s*\Z"
 
 
 def _cells(text: str) -> list[Pair]:
     """Return the cells of a line in a block; a row of a box has names and numbers in turn."""
-    row = text.translate(_FRAMES)
-    if _ROW.match(row) is None:
+    if not _is_row(text):
         return pairs(text.lstrip(_ITEM))
-    parts = [part.strip() for part in row.strip().strip("|").split("|")]
+    parts = [part.strip() for part in text.translate(_FRAMES).strip("|").split("|")]
     return [
         Pair(name, value, "", number)
         for name, value in pairwise(parts)

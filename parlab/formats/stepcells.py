@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from parlab.formats.metric_fields import CLOCKS
 from parlab.formats.pairs import Pair, pairs
-from parlab.formats.quantities import normal, slug
+from parlab.formats.quantities import factors, normal, slug
 from parlab.formats.records import Field, Kind, Record, unread
+from parlab.formats.rows import picker
 from parlab.formats.trainer_settings import trainer_setting
 
 MAX_FIELDS = 4_096
+MAX_PLANS = 1_024
 LARGEST_WHOLE = 2**53
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 
@@ -24,6 +26,37 @@ _CLOCK = re.compile(
 )
 
 
+class StepPlan:
+    """Which quantity each number of a step is: cells with the same names, units and forms of numbers have one plan."""
+
+    __slots__ = ("_names", "_pick", "_pick_timers", "_scaled", "_timers", "fields", "has_values", "is_step")
+
+    def __init__(self, fields: Sequence[Field], values: Mapping[str, int], timers: Mapping[str, int]) -> None:
+        """`values` and `timers` have the place of the number of each quantity."""
+        self.fields = tuple(fields)
+        self._names, self._pick = tuple(values), picker(tuple(values.values()))
+        self._timers, self._pick_timers = tuple(timers), picker(tuple(timers.values()))
+        self._scaled = [(at, *factors(field.scale)) for at, field in enumerate(fields) if field.scale != 1.0]
+        self.has_values = bool(values)
+        self.is_step = bool(timers) or any(name.endswith(_MEASURES) for name in values)
+
+    def records(
+        self, line: int, rank: int | None, time: str | None, numbers: list[float], raw: tuple[str, ...],
+        iteration: int | None, total: int | None,
+    ) -> list[Record]:  # fmt: skip
+        """Return the step and its timers; `numbers` change their unit."""
+        for at, multiplier, divisor in self._scaled:
+            numbers[at] = numbers[at] * multiplier / divisor
+        values = dict(zip(self._names, self._pick(numbers)))  # noqa: B905 - as many names as places; the hot loop
+        if total is not None and iteration is not None and total >= iteration:
+            values["total_iterations"] = float(total)
+        step = Record("step", line, values, iteration, rank, time, self.fields, raw)
+        if not self._timers:
+            return [step]
+        timers = dict(zip(self._timers, self._pick_timers(numbers), strict=True))
+        return [step, Record("timers", line, timers, iteration, rank)]
+
+
 class StepCells:
     """Turns the cells of one log into records; `field_of` gives the field of a cell, `settings` those of a launch."""
 
@@ -31,21 +64,37 @@ class StepCells:
         self._field_of = field_of
         self._settings = settings
         self._fields: dict[tuple[str, str], Field] = {}
+        self._plans: dict[tuple[tuple[str, str, str], ...], StepPlan] = {}
 
     def records(
         self, line: int, rank: int | None, time: str | None, cells: list[Pair], iteration: int | None, total: int | None
     ) -> list[Record]:
         """Return the step and its timers; [] if no cell is a measurement."""
-        values: dict[str, float] = {}
-        timers: dict[str, float] = {}
+        bad = _not_finite(line, cells)
+        if bad:
+            cells = [cell for cell in cells if cell.value is not None]
+        plan = self.plan(cells)
+        if not plan.is_step:
+            return bad if plan.has_values else []
+        numbers, raw = [cell.value or 0.0 for cell in cells], tuple([cell.text for cell in cells])
+        return plan.records(line, rank, time, numbers, raw, iteration, total) + bad
+
+    def plan(self, cells: Sequence[Pair]) -> StepPlan:
+        """Return the plan of cells that are all numbers."""
+        key = tuple([(cell.key, cell.unit, digits_of(cell.text)) for cell in cells])
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._new_plan(cells)
+            if len(self._plans) < MAX_PLANS:
+                self._plans[key] = plan
+        return plan
+
+    def _new_plan(self, cells: Sequence[Pair]) -> StepPlan:
+        values: dict[str, int] = {}
+        timers: dict[str, int] = {}
         fields: list[Field] = []
-        raw: list[str] = []
-        bad: list[Record] = []
-        for cell in cells:
+        for place, cell in enumerate(cells):
             field = self.field(cell)
-            if cell.value is None:
-                bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
-                continue
             if field.name in ("time_s", "total_s") and (cell.unit == "ms" or len(timers) > 1):
                 # The time of the whole step stands alone, or behind its phases.
                 field = field._replace(name="step_time_s")
@@ -55,20 +104,16 @@ class StepCells:
                 field = field._replace(name="whole_steps_per_s")  # too few digits for a step time
             if field.name in values:
                 field = field._replace(name=slug(f"{cell.key} {cell.unit}"))
-            value = normal(cell.value, field.scale)
             if is_timer(field.name):
-                timers[field.name.removesuffix("_s")] = value
+                timers[field.name.removesuffix("_s")] = place
             else:
-                values.setdefault(field.name, value)
+                values.setdefault(field.name, place)
             fields.append(field)
-            raw.append(cell.text)
-        if not timers and not any(name.endswith(_MEASURES) for name in values):
-            return bad if values else []
-        if total is not None and iteration is not None and total >= iteration:
-            values["total_iterations"] = float(total)
-        shown = tuple(fields), tuple(raw)
-        step = Record("step", line, values, iteration, rank, time, *shown)
-        return [step, *([Record("timers", line, timers, iteration, rank)] if timers else []), *bad]
+        return StepPlan(fields, values, timers)
+
+    def follows_digits(self, cell: Pair) -> bool:
+        """Return whether the name of a cell's field follows from the form of its number; see `digits_of`."""
+        return self.field(cell).name.endswith(("_bytes", "steps_per_s"))
 
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
@@ -134,9 +179,14 @@ def record_of(
 ) -> list[Record]:  # fmt: skip
     """Return one record of the cells that are numbers; the others are unread."""
     good = [(cell, field) for cell, field in cells if cell.value is not None]
-    bad = [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell, _ in cells if cell.value is None]
+    bad = _not_finite(line, [cell for cell, _ in cells])
     if not good:
         return bad
     values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
     fields, raw = tuple(field for _, field in good), tuple(cell.text for cell, _ in good)
     return [Record(kind, line, values, iteration, rank, time, fields, raw), *bad]
+
+
+def _not_finite(line: int, cells: list[Pair]) -> list[Record]:
+    """Return an unread record for each cell that is no number."""
+    return [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell in cells if cell.value is None]

@@ -23,16 +23,14 @@ from parlab.formats.quantities import to_float, to_int, unit_of
 from parlab.formats.ranklines import Clock
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.repeats import Repeats
-from parlab.formats.rows import Columns
 from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
 from parlab.formats.stepblocks import StepBlocks
-from parlab.formats.stepcells import StepCells, digits_of
+from parlab.formats.stepcells import StepCells
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
 _MAX_ENTRIES = 200
-_MAX_BLOCKS = 64
 _BLOCK = re.compile(
     r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
     r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
@@ -85,8 +83,12 @@ class Dialect:
         for number, line in enumerate(lines, 1):
             if parser.block is not None and parser.block_cell(line):
                 continue
-            if parser.below.head is not None and not parser.dictionary and parser.below.again(number, line):
-                continue
+            if parser.below.head is not None and parser.block is None and not parser.dictionary:
+                records = parser.below.again(number, line)
+                if records is not None:
+                    if records:
+                        yield from parser.ahead(records)
+                    continue
             if parser.dictionary or line.startswith("{'"):
                 yield from parser.pretty(number, line)
                 continue
@@ -122,8 +124,6 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
-        self.blocks: dict[tuple[tuple[str, str], ...], Columns] = {}
-        """Keys of a block, with the digits of each number -> the columns of its step."""
         self.records_of = StepCells(dialect.field, dialect.settings)
         self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
@@ -141,7 +141,7 @@ class Parser:
         if self.prefix and text.startswith(self.prefix):
             text = text[len(self.prefix) :]
         records = self.repeats.fast(line, None, None, text)
-        return records if records is None else self._ahead(self._counted(records))
+        return records if records is None else self.ahead(self._counted(records))
 
     def pretty(self, line: int, text: str) -> list[Record]:
         """Read a line of a dictionary, which pprint prints with an entry per line: the last one gives the record."""
@@ -169,10 +169,10 @@ class Parser:
             return []
         if self.block is None and self._is_plain(text):
             if not self.dialect.has_blocks:
-                return self._ahead(self._read(line, rank, time, text))
+                return self.ahead(self._read(line, rank, time, text))
             before = self.below.close() if self.below.ends(line, text) else []
             own = self.below.feed(line, self._rewritten(text))
-            return before + self._ahead(self._read(line, rank, time, text) if own is None else own)
+            return before + self.ahead(self._read(line, rank, time, text) if own is None else own)
         records = self.close()
         block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
         if block:
@@ -181,7 +181,7 @@ class Parser:
         bar = self.bars.feed(line, rank, time, text)
         if bar is not None:
             return records + bar
-        return records + self._ahead(self._read(line, rank, time, text))
+        return records + self.ahead(self._read(line, rank, time, text))
 
     def block_cell(self, text: str) -> bool:
         """Keep a cell of the current block; return False for any other line."""
@@ -199,7 +199,7 @@ class Parser:
         is_rich = " • " in text and "━" in text
         return not is_rich and "%|" not in text and "[batch=" not in text and "[step=" not in text
 
-    def _ahead(self, records: list[Record]) -> list[Record]:
+    def ahead(self, records: list[Record]) -> list[Record]:
         """Put the positions of a bar that belong there in front of the step of a line."""
         if records and records[0].kind == "step" and (before := self.bars.before(records[0])):
             return before + records
@@ -248,28 +248,11 @@ class Parser:
         total, iteration = to_int(head["total"] or ""), to_int(head["at"])
         if iteration is None:
             return [unread(line, "the number of a step is damaged", head[0])]
-        records = self._block_step(line, cells, iteration, total) if cells else []
+        records = self.records_of.records(line, None, None, cells, iteration, total) if cells else []
         if held_out:
             records += self.records_of.validation(line, None, held_out, iteration)
         for record in records:
             record.until = line + len(cells) + len(held_out)
-        return records
-
-    def _block_step(self, line: int, cells: list[Pair], iteration: int, total: int | None) -> list[Record]:
-        """Return the step of a block: at once if an earlier block had the same keys and one record."""
-        keys = tuple([(cell.key, digits_of(cell.text)) for cell in cells])
-        columns = self.blocks.get(keys)
-        numbers = [cell.value for cell in cells if cell.value is not None]
-        if columns is not None and len(numbers) == len(cells):
-            values, raw = columns.named(numbers), tuple([cell.text for cell in cells])
-            if total is not None and total >= iteration:
-                values["total_iterations"] = float(total)
-            return [Record("step", line, values, iteration, None, None, columns.fields, raw)]
-        records = self.records_of.records(line, None, None, cells, iteration, total)
-        if len(records) == 1 and len(self.blocks) < _MAX_BLOCKS:
-            places = range(len(cells))
-            if len({field.name for field in records[0].fields}) == len(places) == len(records[0].fields):
-                self.blocks[keys] = Columns(places, records[0].fields)
         return records
 
     def finish(self) -> list[Record]:

@@ -24,7 +24,7 @@ def read_lines(lines: list[str], format: str | None) -> list[Record]:
 def slowly(lines: list[str], format: str | None, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     with monkeypatch.context() as patch:
         patch.setattr(Repeats, "fast", lambda *_: None)
-        patch.setattr(StepBlocks, "again", lambda *_: False)
+        patch.setattr(StepBlocks, "again", lambda *_: None)
         patch.setattr(Columns, "read", lambda *_: None)
         return read_lines(lines, format)
 
