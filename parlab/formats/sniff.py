@@ -38,18 +38,19 @@ class _Index:
         self.candidates = Candidates([pattern for _, pattern, _ in signs]).of
 
 
-_INDEXES: dict[tuple[int, ...], _Index] = {}
+# By identity: the formats are a table of a module, which does not change.
+_INDEXES: dict[int, tuple[Mapping[str, Signed], _Index]] = {}
 MAX_INDEXES = 16
 
 
 def _index(formats: Mapping[str, Signed]) -> _Index:
-    # An index keeps its readers, so that no other reader gets their identity.
-    key = tuple(map(id, formats.values()))
-    if key not in _INDEXES:
+    # The formats are kept, so that no other table gets their identity.
+    kept = _INDEXES.get(id(formats))
+    if kept is None:
         if len(_INDEXES) >= MAX_INDEXES:
             _INDEXES.clear()
-        _INDEXES[key] = _Index(formats)
-    return _INDEXES[key]
+        kept = _INDEXES[id(formats)] = (formats, _Index(formats))
+    return kept[1]
 
 
 def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]:

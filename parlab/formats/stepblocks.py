@@ -188,23 +188,18 @@ class StepBlocks:
         self, rows: tuple[_Layout, ...], texts: tuple[str, ...], iteration: int, total: int | None, *, is_last: bool
     ) -> list[Record]:
         """Return the records of a block cell by cell, and keep its plan."""
-        printed = zip((cell for row in rows for cell in row.cells), texts, strict=True)
-        every = [Pair(cell.key, text, cell.unit, to_float(text)) for cell, text in printed]
-        held_out = [cell for cell in every if HELD_OUT.match(cell.key)]
-        cells = [cell for cell in every if not HELD_OUT.match(cell.key)]
-        behind: list[Pair] = []
-        if is_last and self.keys:
-            behind = [cell for cell in cells if cell.key not in self.keys]
-            cells = [cell for cell in cells if cell.key in self.keys]
+        own, held_out = _sides(rows, texts)
+        cells = [cell for cell in own if cell.key in self.keys] if is_last and self.keys else own
         self.keys.update(cell.key for cell in cells)
         records = self.records_of.records(self.line, None, None, cells, iteration, total) if cells else []
         if records and not held_out and not is_last:
             self._keep(rows, cells)
         if held_out:
             records += self.records_of.validation(self.line, None, held_out, iteration)
-        return records + record_of(
-            "metrics", self.line, None, None, [(cell, self.records_of.field(cell)) for cell in behind]
-        )
+        if len(cells) < len(own):
+            behind = [(cell, self.records_of.field(cell)) for cell in own if cell.key not in self.keys]
+            records += record_of("metrics", self.line, None, None, behind)
+        return records
 
     def _keep(self, rows: tuple[_Layout, ...], cells: list[Pair]) -> None:
         """Keep the plan of a block of numbers on lines whose layouts are kept."""
@@ -214,6 +209,14 @@ class StepBlocks:
             sensitive = [(at, cell) for at, cell in enumerate(cells) if self.records_of.follows_digits(cell)]
             digits = [(at, digits_of(cell.text)) for at, cell in sensitive]
             self.plans[rows] = _Plan(self.records_of.plan(cells), digits)
+
+
+def _sides(rows: Sequence[_Layout], texts: Sequence[str]) -> tuple[list[Pair], list[Pair]]:
+    """Return the cells of a block: those of the training, and those of held-out data."""
+    layouts = [cell for row in rows for cell in row.cells]
+    cells = [Pair(cell.key, text, cell.unit, to_float(text)) for cell, text in zip(layouts, texts, strict=True)]
+    held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
+    return [cell for cell in cells if not HELD_OUT.match(cell.key)] if held_out else cells, held_out
 
 
 def _is_row(text: str) -> bool:
