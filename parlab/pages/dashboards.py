@@ -139,7 +139,8 @@ def dashboard_create(*, name: str, experiment: Experiment | None, user: User) ->
     if not name:
         raise ValueError("the dashboard needs a name; enter one")
     kinds = FIRST_PANELS if experiment else ()
-    panels = [asdict(new_panel(kind)) for kind in kinds]
+    # Two numbers share the first row.
+    panels = [asdict(panel if panel.width == "full" else replace(panel, width="half")) for panel in map(new_panel, kinds)]
     return Dashboard.objects.create(name=name[:120], experiment=experiment, panels=panels, owner=user)
 
 

@@ -208,11 +208,16 @@ def why_slower(slower: Prediction, best: Prediction) -> str:
         reason += f" with recomputation {slower.job.recompute}"
     elif name == "compute_s" and slower.job.micro_batch_size < best.job.micro_batch_size:
         reason += f" with micro batches of {slower.job.micro_batch_size}"
-    return f"{100 * (slower.iteration_s / best.iteration_s - 1):.3g} % slower: {reason}"
+    return f"{_three(100 * (slower.iteration_s / best.iteration_s - 1))} % slower: {reason}"
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{_three(seconds)} s" if seconds >= 1 else f"{_three(seconds * 1e3)} ms"
+
+
+def _three(value: float) -> str:
+    """Write three digits, also zeros at the end."""
+    return f"{value:#.3g}".rstrip(".")
 
 
 def _seconds(prediction: Prediction) -> float:

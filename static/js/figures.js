@@ -44,7 +44,8 @@
     const texts = axis.ticktext?.every((text) => typeof text === "string") ? axis.ticktext : axis.type === "category" && !axis.tickvals ? axis.categoryarray : null;
     const room = texts && Math.floor((width - 110) / texts.length / CHARACTER);
     if (!texts || room < LEAST || texts.every((text) => text.length <= room)) return axis;
-    return { ...axis, tickmode: "array", tickvals: axis.tickvals || texts, ticktext: texts.map((text) => broken(text, room)), tickangle: 0, autotickangles: undefined };
+    return { ...axis, tickmode: "array", tickvals: axis.tickvals || texts, ticktext: texts.map((text) => broken(text, room)), tickangle: 0, autotickangles: undefined,
+      title: { ...axis.title, standoff: 10 } }; // measured from the lines of the names
   }
 
   // So are names that would make the legend wider than the figure.

@@ -170,6 +170,7 @@ def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS, *,
     directory.mkdir(parents=True, exist_ok=True)
     problems = []
     page.goto(address)
+    expect(page.locator("[hx-trigger=load]")).to_have_count(0)
     expect(page.locator("figure:not([hidden]) [data-figure-url]:not([data-drawn])")).to_have_count(0)
     settled_ms = SETTLED_MS if page.locator(".js-plotly-plot").count() else PLAIN_MS
     for width, height in WIDTHS.items():

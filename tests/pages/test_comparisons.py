@@ -68,6 +68,20 @@ def test_differences_of_the_configurations_come_first(page: Client, four_runs: l
     assert "identical fields" in text(response)
 
 
+def test_a_field_that_repeats_another_is_left_out(page: Client, four_runs: list[Run]) -> None:
+    for run, size in zip(four_runs[:2], ("1", "16"), strict=True):
+        run.launch = {**run.launch, "arguments": {"global_batch_size": 4, "micro_batch_size": size}}
+        run.point = {**run.point, "GPUs": int(run.gpus or 0)}
+        run.save(update_fields=["launch", "point"])
+    response = page.get(address(*four_runs[:2]))
+    # The second micro batch size contradicts its argument.
+    assert rows(response, 0)["Micro batch size argument"] == ["1", "16"]
+    shown = [name for name, _ in response.context["comparison"].same]
+    assert "argument.global_batch_size" not in shown
+    assert "GPUs" not in shown
+    assert {"gpus", "train.global_batch_size"} <= set(shown)
+
+
 def test_results_are_measured_against_the_first_run(page: Client, four_runs: list[Run]) -> None:
     response = page.get(address(*four_runs[:3]))
     cells = rows(response, 1)

@@ -81,7 +81,7 @@ class Totals(NamedTuple):
 
     predicted: int
     seconds: float
-    hours: float
+    gpu_seconds: float
     cost: float | None
     largest_bytes: float
 
@@ -203,7 +203,7 @@ def _totals(preview: Preview) -> Totals | None:
     return Totals(
         len(predicted),
         sum((e.step_time_s or 0) * (config.train.iterations if config else 0) * n for config, e, n in predicted),
-        sum((expected.gpu_hours or 0) * repeats for _, expected, repeats in predicted),
+        3600 * sum((expected.gpu_hours or 0) * repeats for _, expected, repeats in predicted),
         sum(cost for cost in costs if cost is not None) if any(cost is not None for cost in costs) else None,
         max(expected.memory_bytes or 0 for _, expected, _ in predicted),
     )

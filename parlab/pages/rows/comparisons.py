@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.fields import field_heading
+from parlab.charts.fields import field_heading, label_of
 from parlab.charts.format import DASH, MINUS, Unit, field_value, for_column, in_column, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
@@ -100,11 +100,15 @@ def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
     groups = repeat_groups(runs) if is_pooled else [[run] for run in runs]
     first = [group[0] for group in groups]
     settings = [_settings(run, is_pooled=is_pooled) for run in first]
-    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    names = sorted(dict.fromkeys(name for setting in settings for name in setting), key=_is_argument)
     differences: list[Difference] = []
     same: list[tuple[str, str]] = []
+    shown: dict[str, list[str]] = {}
     for name in names:
         values = [field_value(setting[name]) if name in setting else DASH for setting in settings]
+        first_of_name = shown.setdefault(label_of(name), values)
+        if (_is_argument(name) or "." not in name) and _repeats(values, first_of_name):
+            continue
         if len(set(values)) > 1:
             section, _, _last = name.rpartition(".")
             differences.append(Difference(name, field_heading(name), section, values))
@@ -118,6 +122,15 @@ def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
     return Comparison(first, groups, differences, same, _results(first, points, _noises(runs)), points)
 
 
+def _is_argument(name: str) -> bool:
+    return name.startswith("argument.")
+
+
+def _repeats(values: Sequence[str], first: Sequence[str]) -> bool:
+    """Whether an argument or a column of a table says nothing that another field of the same name does not."""
+    return values is not first and all(value in (DASH, other) for value, other in zip(values, first, strict=True))
+
+
 def _ended(group: Sequence[Run]) -> Sequence[Run]:
     """Return the repeats whose numbers count: those that finished, or the first if none has."""
     return [run for run in group if run.state == RunState.FINISHED] or group[:1]
@@ -128,7 +141,7 @@ def _settings(run: Run, *, is_pooled: bool) -> dict[str, Any]:
     fields = {"gpus": int(run.gpus) if run.gpus else "unknown", **run_settings(run)}
     if is_pooled and SEED not in run.point:
         fields.pop(SEED, None)
-    return {name: value for name, value in fields.items() if value is not None or name.startswith("argument.")}
+    return {name: value for name, value in fields.items() if value is not None or _is_argument(name)}
 
 
 def results(runs: Sequence[Run]) -> list[Result]:
