@@ -140,7 +140,9 @@ def dashboard_create(*, name: str, experiment: Experiment | None, user: User) ->
         raise ValueError("the dashboard needs a name; enter one")
     kinds = FIRST_PANELS if experiment else ()
     # Two numbers share the first row.
-    panels = [asdict(panel if panel.width == "full" else replace(panel, width="half")) for panel in map(new_panel, kinds)]
+    panels = [
+        asdict(panel if panel.width == "full" else replace(panel, width="half")) for panel in map(new_panel, kinds)
+    ]
     return Dashboard.objects.create(name=name[:120], experiment=experiment, panels=panels, owner=user)
 
 

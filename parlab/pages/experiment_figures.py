@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
+from django.core.cache import cache
 from django.http import QueryDict
 from django.urls import reverse
 from django.utils.safestring import mark_safe
@@ -106,13 +108,18 @@ def experiment_figures(
     if first is not None and len(points) <= POINTS_IN_PAGE:
         figure = EXPERIMENT_FIGURES[cards[first].name]
         if figure.source is Source.POINTS:
-            cards[first] = cards[first]._replace(answer=_answer(figure.drawing(points, available.options)))
+            cards[first] = cards[first]._replace(answer=_answer(figure, points, available.options))
     return ExperimentFigures(cards, figure_selects(query, points, fields))
 
 
-def _answer(drawing: Drawing) -> str:
-    """Write a drawing as JSON for a script element."""
-    return mark_safe(drawing.to_json().translate(_SCRIPT_ESCAPES))  # no character of HTML is left
+def _answer(figure: Figure, points: Sequence[RunPoint], options: Options) -> str:
+    """Draw a figure as JSON for a script element; the same points are drawn once, which takes a third of the page."""
+    key = "figure-" + sha256(repr((figure.title, options, points)).encode()).hexdigest()
+    answer: str | None = cache.get(key)
+    if answer is None:
+        answer = figure.drawing(points, options).to_json().translate(_SCRIPT_ESCAPES)
+        cache.set(key, answer)
+    return mark_safe(answer)  # no character of HTML is left
 
 
 _SCRIPT_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}

@@ -1,11 +1,11 @@
-"""Convert a command line of Megatron-LM or DeepSpeed to the configuration fields of the same training."""
+"""Convert a command line of Megatron-LM or DeepSpeed, or DeepSpeed's JSON, to configuration fields."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.formats.launch import command_arguments, normalise
+from parlab.formats.launch import command_arguments, flatten, normalise
 from parlab.formats.schema import Launch
 from parlab.ingest.launches import resolved_of
 from runners.config.engines import MEGATRON, ZERO
@@ -23,6 +23,14 @@ _READ = (
     "checkpoint_activations", "recompute_activations", "recompute_granularity", "zero_stage", "world_size",
     "nproc_per_node", "nnodes", "num_gpus", "num_nodes", "make_vocab_size_divisible_by", "weight_decay",
     "num_layers_per_virtual_pipeline_stage",
+)  # fmt: skip
+
+
+DEEPSPEED = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"})
+"""Settings by which DeepSpeed's JSON is recognised; it states one of the batch sizes at least."""
+_READ_SECTIONS = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization", "fp16",
+    "bf16", "optimizer",
 )  # fmt: skip
 
 
@@ -62,6 +70,31 @@ def config_of_command(text: str) -> Flags:
     # The command is for a full training; the user chooses how many iterations to measure.
     train.pop("iterations", None)
     return Flags(_without_empty(resolved), sorted(name for name in arguments if name not in _READ))
+
+
+def config_of_deepspeed(content: Mapping[str, Any]) -> Flags:
+    """Convert DeepSpeed's JSON, which states neither the model nor the number of processes."""
+    arguments = dict(flatten(content))
+    arguments["lr"] = arguments.get("optimizer.params.lr")
+    sizes, derived = normalise(arguments)
+    resolved = resolved_of(Launch(**sizes, derived=derived, arguments=arguments))
+    parallel = resolved["parallel"]
+    parallel |= {"engine": ZERO.name, "zero_stage": sizes["zero_stage"] or 0, "zero_offload": _offload(arguments)}
+    batch, micro, steps = (
+        sizes[name] for name in ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps")
+    )
+    if isinstance(batch, int) and isinstance(micro, int) and micro:
+        processes, rest = divmod(batch, micro * int(steps or 1))
+        if steps and processes and not rest:
+            parallel["data_parallel_size"] = processes
+    return Flags(_without_empty(resolved), sorted(name for name in content if name not in _READ_SECTIONS))
+
+
+def _offload(arguments: Mapping[str, Any]) -> str:
+    for part, name in (("param", "all"), ("optimizer", "optimizer")):
+        if arguments.get(f"zero_optimization.offload_{part}.device") in ("cpu", "nvme"):
+            return name
+    return "none"
 
 
 def _as_megatron(

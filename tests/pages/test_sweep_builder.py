@@ -211,6 +211,32 @@ def test_text_is_pasted_at_any_time(page: Client, text: str, shown: str) -> None
     assert shown in page.post(NEW, form(act="paste", pasted=text)).content.decode()
 
 
+def test_deepspeeds_json_is_pasted_over_the_model_that_stands_there(page: Client) -> None:
+    settings = {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "overlap_comm": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
+        "wall_clock_breakdown": False,
+    }
+    draft = form(act="paste", pasted=json.dumps(settings)) | {"model.hidden_size": "96"}
+    response = page.post(NEW, draft)
+    marks = json.loads(response.context["marks"]["json"])
+    assert marks["parallel"] == {
+        "engine": "zero",
+        "data_parallel_size": 4,
+        "zero_stage": 3,
+        "zero_offload": "optimizer",
+    }
+    assert marks["train"]["precision"] == "bf16"
+    assert (marks["train"]["global_batch_size"], marks["train"]["micro_batch_size"]) == (32, 4)
+    assert (marks["train"]["optimizer"], marks["train"]["learning_rate"]) == ("adamw", 3e-4)
+    assert marks["model"]["hidden_size"] == 96
+    assert "Ignored: wall_clock_breakdown." in response.content.decode()
+
+
 def test_the_json_of_a_sweep_can_be_pasted_back(page: Client) -> None:
     axes = {"train.micro_batch_size": "1, 2", "train.global_batch_size": "4, 8", "parallel.schedule": "gpipe, 1f1b"}
     typed = form(axes, {"train.global_batch_size": "train.micro_batch_size"}, act="points")

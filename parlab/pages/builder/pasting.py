@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from parlab.lab.form_fields import unique_names
-from parlab.pages.flags import config_of_command
+from parlab.pages.flags import DEEPSPEED, Flags, config_of_command, config_of_deepspeed
 from runners.config import ENGINES, Problem, ShardingSection, field_names, sections
 from runners.config.nearest import did_you_mean
 from runners.config.sweep import axis_fields
@@ -37,9 +37,23 @@ def paste(draft: Draft) -> Pasting:
         flags = config_of_command(text)
     except ValueError as error:
         return Pasting(draft, "", [Problem(PLACE, text[:60], f"cannot read the command line: {error}")])
-    ignored = f" Ignored flags: {', '.join(flags.unread)}." if flags.unread else ""
-    summary = f"Filled {_count(flags.data)} fields from the command line; set the iterations yourself.{ignored}"
+    summary = f"Filled {_count(flags.data)} fields from the command line; set the iterations yourself.{_ignored(flags)}"
     return Pasting(draft.with_content(Draft.of_data(flags.data, {})), summary, [])
+
+
+def _ignored(flags: Flags) -> str:
+    return f" Ignored: {', '.join(flags.unread)}." if flags.unread else ""
+
+
+def _of_deepspeed(draft: Draft, content: Mapping[str, Any]) -> Pasting:
+    flags = config_of_deepspeed(content)
+    own = Draft.of_data(flags.data, {}).values
+    stated = {f"{section}.{name}" for section, fields in flags.data.items() for name in fields}
+    model = {path: text for path, text in draft.values.items() if path.startswith("model.")}
+    start = draft.with_engine(flags.data["parallel"]["engine"])
+    values = {**start.values, **model, **{path: own[path] for path in stated}}
+    summary = f"Filled {len(stated)} fields from DeepSpeed's JSON; the model keeps its values.{_ignored(flags)}"
+    return Pasting(start.with_content(Draft(values)), summary, [])
 
 
 def _of_json(draft: Draft, text: str) -> Pasting:
@@ -48,6 +62,8 @@ def _of_json(draft: Draft, text: str) -> Pasting:
     except (ValueError, RecursionError) as error:
         remedy = "paste the whole object, from the first brace to the last"
         return Pasting(draft, "", [Problem(PLACE, text[:60], f"the text is not valid JSON: {error}; {remedy}")])
+    if set(content) & DEEPSPEED:
+        return _of_deepspeed(draft, content)
     if set(content) <= {"data", "sweep", "note"} and isinstance(content.get("data"), Mapping):
         content = {**content["data"], "sweep": content.get("sweep", {})}  # as the API returns it
     if content and set(content) <= set(ShardingSection.model_fields):

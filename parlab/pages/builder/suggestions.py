@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from parlab.charts.format import SPACE
 from parlab.lab.services.runs import launchable
 from parlab.pages.rows.predictions import Expected, Pools
 from parlab.pages.sweep_preview import PointRow
@@ -48,7 +49,7 @@ def suggestions(rows: Sequence[PointRow], pools: Pools) -> list[Suggestion]:
 
 
 def _sentence(path: str, text: str, gain: float | None) -> str:
-    advantage = "fits" if gain is None else f"fits and is {gain:.0%} faster"
+    advantage = "fits" if gain is None else f"fits and is {100 * gain:.0f}{SPACE}% faster"
     return f"{builder_fields()[path].label} {text} {advantage}"
 
 
