@@ -37,6 +37,8 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^iter \d+: loss [\d.]+, time [\d.]+ms"), 10),
             (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
         ),
+        # nanochat leaves out the sign of a percentage.
+        fields={"mfu": Field("mfu", "", "%", 0.01), "bf16_mfu": Field("mfu", "", "%", 0.01)},
         settings={"num_processes": "world_size"},
     ),
     "torchtune": Dialect(

@@ -186,6 +186,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\binterval_samples_per_second: "), 12),
             (re.compile(r"\bips_total: [\d.]+ tokens/s, ips: "), 12),
+            (re.compile(r"\bbatch_cost: [\d.]+, reader_cost: [\d.]+"), 12),
         ),
         # The trainer of PaddleNLP divides sizes by 2**30; `interval_runtime` is the time since the last line.
         fields={"current_memory_allocated": Field("allocated_bytes", "", "GiB", _GIB),
@@ -194,9 +195,18 @@ FRAMEWORKS: dict[str, Dialect] = {
                 "max_memory_reserved": Field("max_reserved_bytes", "", "GiB", _GIB),
                 "interval_runtime": Field("elapsed_since_last_s", "", "s"),
                 "interval_hardware_tflops_per_device": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-                "avg_batch_cost": _STEP, "avg_reader_cost": _DATA,
+                "avg_batch_cost": _STEP, "avg_reader_cost": _DATA, "batch_cost": _STEP, "reader_cost": _DATA,
                 "ips": Field("tokens_per_s_per_gpu", "", "tokens/s"),
                 "ips_total": Field("tokens_per_s", "", "tokens/s")},
+    ),
+    "recbole": Dialect(
+        (
+            (re.compile(r"\bepoch \d+ training \[time: [\d.]+s, train loss"), 12),
+        ),
+        rewritten=(
+            (re.compile(r"\bepoch (\d{1,9}) (training|evaluating) \[time: ([\d.]{1,12})s(?:, train)?"),
+             r"iteration \1 | epoch \2: \3 s"),
+        ),
     ),
     "mindformers": Dialect(
         (

@@ -19,7 +19,7 @@ from parlab.formats.bars import is_other_work
 from parlab.formats.deepspeed import Parser as DeepSpeed
 from parlab.formats.huggingface_entries import entries, placed, quantity_name, state
 from parlab.formats.peel import peel, spliced
-from parlab.formats.quantities import duration_seconds, to_float
+from parlab.formats.quantities import duration_seconds, slug, to_float
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
@@ -33,6 +33,7 @@ SIGNS: Signs = (
     (re.compile(r"\{'loss': [^{}]{1,400}'epoch': "), 20),
     (re.compile(r'^\s*"(?:log_history|is_local_process_zero|is_world_process_zero)": ?(?:\[|true|false)'), 30),
     (re.compile(r'^\s*\{.{0,2000}"log_history": ?\['), 60),
+    (re.compile(r"^==\(\(====\)\)==  Unsloth"), 30),
     (re.compile(r"^\*{5} Running (?:training|Evaluation) \*{5}"), 10),
     (re.compile(r"\[INFO\|trainer\.py:\d+\]"), 6),
     (re.compile(r"^\*{3,5} (?:train|eval|predict) metrics \*{3,5}"), 10),
@@ -49,6 +50,9 @@ _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(
 _JSON = re.compile(r'\{"current_steps"')
 # A file of one JSON object; neither a dictionary that Python printed nor a line of trainer_log.jsonl.
 _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
+# Of a notebook: the heading of its table, and what Unsloth's scripts print at the end.
+_HEADING = re.compile(r"Step\tTraining Loss(?:\t[^\t\r\n]{1,60}){0,12}\s*$")
+_USED = re.compile(r"([\d.]{1,20}) seconds used for training")
 _RECENT = 64
 # Between two entries, for an error of at most a tenth.
 _LEAST_ELAPSED_S = 10.0
@@ -83,6 +87,8 @@ class Parser:
         """Whether the bar has begun again, which it may do before the first entry of another launch."""
         self.timed: tuple[int, float] | None = None
         """Step and elapsed time, from which the next step time is counted."""
+        self.columns: tuple[str, ...] = ()
+        """Columns of the table of a notebook that is being read."""
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
@@ -105,6 +111,11 @@ class Parser:
         match = _METRIC.match(head[:300])
         if match:
             return self._metric(line, rank, match)
+        if "\t" in head:
+            return self._row(line, head.rstrip("\r\n")[:2_000])
+        if head[:1].isdigit() and (used := _USED.match(head)) and (seconds := to_float(used[1])) is not None:
+            field = Field("train_runtime_s", "used for training", "s")
+            return [Record("metrics", line, {field.name: seconds}, rank=rank, fields=(field,), raw=(used[1],))]
         return self._other(line, rank, time, text)
 
     def _other(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
@@ -226,6 +237,23 @@ class Parser:
     def _launch(self, line: int) -> list[Record]:
         settings, self.settings = self.settings, {}
         return [Record("launch", line, data=settings)] if settings else []
+
+    def _row(self, line: int, text: str) -> list[Record]:
+        """Read a row of the table of a notebook: the step, its loss, and results on held-out data."""
+        if _HEADING.match(text):
+            self.columns = tuple(text.split("\t")[1:])
+            return []
+        step, *cells = text.split("\t")
+        if not step.isdecimal() or len(cells) != len(self.columns) or len(step) > 15:
+            return []
+        records: list[Record] = []
+        for name, cell in zip(self.columns, cells, strict=True):
+            value = to_float(cell)
+            if value is not None:
+                field = Field("loss" if name == "Training Loss" else slug(name), name)
+                kind: Kind = "step" if name == "Training Loss" else "validation"
+                records.append(Record(kind, line, {field.name: value}, int(step), None, None, (field,), (cell,)))
+        return records
 
     def _metric(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
         """Read a line of the block `***** train metrics *****`, unless a dictionary contained it before."""

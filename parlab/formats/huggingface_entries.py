@@ -111,10 +111,15 @@ def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record
         for key, content in data.items()
     ):
         kind = "validation"
-    elif "loss" not in data:
+    elif "loss" not in data and not (type(data.get("step")) is int and any(map(_is_speed, values))):
         return unreadable
     record = Record(kind, line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))
     return [record, *unreadable] if values.keys() - {"epoch"} else unreadable
+
+
+def _is_speed(name: str) -> bool:
+    """Return whether an entry without a loss states how fast its step was."""
+    return name == "step_time_s" or name.endswith(("_per_s", "_per_s_per_gpu"))
 
 
 def state(line: int, text: str) -> list[Record] | None:
@@ -147,7 +152,8 @@ def state(line: int, text: str) -> list[Record] | None:
 
 def _logged(data: dict[Any, Any]) -> bool:
     """Return whether a dictionary is a log entry of the Trainer."""
-    return ("epoch" in data and "loss" in data) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
+    is_step = "loss" in data or type(data.get("step")) is int
+    return ("epoch" in data and is_step) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
 
 
 def entries(line: int, rank: int | None, _: str | None, text: str) -> list[Record]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from parlab.formats.processes import STATED
 from parlab.formats.quantities import to_float, to_int
 
 MAX_ARGUMENTS = 2_000
@@ -14,7 +15,7 @@ MAX_VALUE = 2_000
 
 # Normal name -> printed names, in order of preference.
 SIZES: dict[str, tuple[str, ...]] = {
-    "world_size": ("world_size", "num_gpus", "n_gpus", "ranks"),
+    "world_size": ("world_size", "num_gpus", "n_gpus", "ranks", STATED),
     "data_parallel_size": (
         "data_parallel_size", "dp", "dp_degree", "data_parallel_degree", "data_parallel_replicate_degree",
     ),
@@ -134,10 +135,23 @@ def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None]
         values["zero_stage"] = _first_int(arguments, ("zero_optimization.stage", "zero_config.stage"))
     values["precision"] = precision(arguments)
     derived: dict[str, str] = {}
+    _derive_replicas(values, derived, arguments)
     if values["micro_batch_size"] is None and "model_parallel_size" in arguments:
         values["micro_batch_size"] = _first_int(arguments, ("batch_size",))
     _derive(values, derived, _first_int(arguments, CONTEXT) or 1)
     return values, derived
+
+
+def _derive_replicas(
+    values: dict[str, int | str | None], derived: dict[str, str], arguments: Mapping[str, Any]
+) -> None:
+    """Derive the number of GPUs from the batch sizes of the Trainer of Hugging Face, which has one replica on each."""
+    names = ("total_train_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
+    total, each, steps = (_first_int(arguments, (name,)) for name in names)
+    is_split = any(values[f"{side}_parallel_size"] not in (None, 1) for side in ("tensor", "pipeline"))
+    if values["world_size"] is None and total and each and steps and total % (each * steps) == 0 and not is_split:
+        values["world_size"] = total // (each * steps)
+        derived["world_size"] = " / ".join((names[0], f"({names[1]} * {names[2]})"))
 
 
 def _derive(values: dict[str, int | str | None], derived: dict[str, str], context: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
 from parlab.formats.peel import STAMP, peel
-from parlab.formats.quantities import slug, to_float
+from parlab.formats.quantities import GIB, slug, to_float
 from parlab.formats.readings import reading
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats, by_part
@@ -26,6 +26,8 @@ _STEP = re.compile(r"completed step: (\d{1,18})\s?[,\s]")
 _START = re.compile(rf"{STAMP}completed step: \d{{1,18}}\s?[,\s]")
 _EVAL = re.compile(r"\b(?:eval metrics after step|average loss after step):? (\d{1,18})\s?[:,]")
 _CELL = re.compile(r"([A-Za-z][\w/ ().-]{0,60}?)\s?[:=]\s?([^\s,]{1,40})")
+# Of a device, in units of 2**30 bytes.
+_MEMORY = re.compile(r"\s{0,8}Using \(GB\) ([\d.]{1,20}) / [\d.]{1,20} \([^()]{1,20}\) on [A-Za-z]{2,8}_(\d{1,7})")
 _KNOWN = {
     "seconds": Field("step_time_s", "seconds", "s"),
     "TFLOP/s/device": Field("flops_per_gpu", "TFLOP/s/device", "TFLOP/s/device", 1e12),
@@ -53,6 +55,11 @@ def _records(line: int, rank: int | None, time: str | None, text: str) -> list[R
     """Return the step or evaluation of a line, or the end."""
     step = _STEP.search(text[:600])
     match = step or _EVAL.search(text[:600])
+    if match is None and (memory := _MEMORY.match(text[:200])) and (used := to_float(memory[1])) is not None:
+        field = Field("allocated_bytes", "Using (GB)", "GB", GIB)
+        return [
+            Record("memory", line, {field.name: used * GIB}, rank=int(memory[2]), fields=(field,), raw=(memory[1],))
+        ]
     if match is None:
         end = ending(text)
         return [Record("end", line, data=end, rank=rank, time=time)] if end else []

@@ -66,6 +66,8 @@ _BRIDGE = re.compile(
 # GPT-NeoX prints cells before the iteration.
 _BEFORE = re.compile(r"\s*samples/sec: (\S{1,30}) \|\s*\Z")
 _SAME_TIME = 0.02
+# Cells of forks that say when the whole run ends.
+_CLOCKS = frozenset({"ETA", "eta", "remaining time"})
 # No terminal wraps lines as short as this.
 _SHORT = 40
 
@@ -166,6 +168,7 @@ class Parser:
         if cut and cells:
             problems.append(unread(line, "the line ends inside this cell", f"{cells[-1].key}: {cells[-1].text}"))
             cells.pop()
+        cells = [cell for cell in cells if cell.value is not None or cell.key not in _CLOCKS]
         bad = [cell for cell in cells if cell.value is None]
         problems += [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell in bad]
         if not cells:

@@ -19,6 +19,7 @@ _KNOWN = {
     "tokens per GPU (tokens/s/GPU)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "tokens/s/GPU": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "tokens per gpu per second (tgs)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "tokens per sec per GPU": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "tokens-per-second-per-gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "number of skipped iterations": Field("skipped_iterations", ""),
     "number of nan iterations": Field("nan_iterations", ""),

@@ -201,7 +201,9 @@ def quantity_of_metric(name: str) -> Quantity | None:
         )
         if metric is not None and unit is not None and metric.name.endswith(f"_{unit[0]}"):
             return Quantity(metric.name, unit[1])
-    return None
+    # A downloaded scalar of TensorBoard has no slashes.
+    rest = name.lower().removeprefix("throughput_")
+    return quantity_of_metric(rest) if len(rest) < len(name) else None
 
 
 def setting_of(name: str) -> str:

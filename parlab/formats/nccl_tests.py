@@ -21,10 +21,10 @@ from parlab.formats.tables import cell
 
 _TYPES = r"(?:u?int(?:8|32|64)|float|double|half|b?float16|bf?16|fp?\d{1,2}(?:_?e\dm\d)?|f8e\dm\d|float8\w*)"
 SIGNS: Signs = (
-    (re.compile(r"^#\s+size\s+count\b.*\balgbw\s+busbw\b"), 60),
+    (re.compile(r"^#\s+(?:size\s+count|bytes\s+N)\b.*\balgbw\s+busbw\b"), 60),
     (re.compile(rf"^\s*\d+\s+\d+\s+{_TYPES}\s+\S+\s+(?:-?\d+\s+)?[\d.]+\s+[\d.]+\s+[\d.]+\s"), 4),
     (re.compile(r"^# (?:Avg bus bandwidth|Out of bounds values)\s*:"), 8),
-    (re.compile(r"^# nThread \d+ nGpus \d+ minBytes \d+"), 20),
+    (re.compile(r"^(?:# )?nThread \d+ nGpus \d+ minBytes \d+"), 20),
     (re.compile(r"^#\s+Rank\s+\d+ .{0,80}\bPid\s+\d+ on "), 20),
 )
 
@@ -49,14 +49,19 @@ _PLAIN = (
 # Rows of older versions have no root, and those before 2.0 of some tests no operation either.
 _LEFT_OUT = {len(_PLAIN): frozenset[str](), len(_PLAIN) - 2: frozenset({"root", "redop"})}
 _UNITS = ("B", "elements", "us", "GB/s", "GB/s", "us", "GB/s", "GB/s")
+# Names and units of versions before 2.0, which print times in ms.
+_FIRST_NAMES = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
+_FIRST_UNITS = ("B", "elements", "ms", "GB/s", "GB/s", "ms", "GB/s", "GB/s")
 _BANDWIDTHS = ("algbw", "busbw")
 _WITH_UNIT = frozenset({"size", "count", "time", "algbw", "busbw"})
-_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S{1,40})")
-_WRONG = re.compile(r"#\s*Out of bounds values\s*:\s*(\S{1,40})\s*(\S{0,20})")
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S{1,40})")
+_WRONG = re.compile(r"#?\s*Out of bounds values\s*:\s*(\S{1,40})\s*(\S{0,20})")
 _TEST = re.compile(r"#\s*Collective test (?:starting|concluded):\s*(\w{1,60})")
 _COMMAND = re.compile(r"(?:^|[\s/])([a-z]+(?:_[a-z]+)*_perf)(?=\s)")
-_SETTINGS = re.compile(r"#\s*nThread\s+\d")
+_SETTINGS = re.compile(r"#?\s*nThread\s+\d")
 _SETTING = re.compile(r"([A-Za-z][\w ]{0,30}?):?\s+(\d{1,20})(?:\([a-z]{1,12}\))?(?=\s|$)")
+# Versions before 2.0 print some of the comments without their sign.
+_COMMENTS = ("#", "nThread ", "Avg bus bandwidth", "Out of bounds values")
 _RANK = re.compile(r"#\s*Rank\s+(\d{1,7})\s+.{0,200}?\bdevice\s+\d+\s+\[[^\]]{0,40}\]\s*(.{0,80})")
 
 
@@ -177,8 +182,11 @@ def _ranks(widest: tuple[float, float] | None) -> int | None:
 
 def _comment(test: Test, line: int, text: str) -> list[Record]:
     tokens = text.lstrip("# \t").split()[:MAX_TOKENS]
-    if len(tokens) > 2 and tokens[0] == "size" and "busbw" in tokens:
-        return test.header(line, tokens)
+    if len(tokens) > 2 and tokens[0] in ("size", "bytes") and "busbw" in tokens:
+        records = test.header(line, [_FIRST_NAMES.get(name, name) for name in tokens])
+        if tokens[0] == "bytes":
+            test.units(list(_FIRST_UNITS))
+        return records
     if tokens and tokens[0] == "(B)":
         test.units(tokens)
         return []
@@ -212,7 +220,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     types: set[str] = set()
     for line, rank, time, tagged in peel(lines):
         text = tagged.lstrip(" ")
-        if text.startswith("#"):
+        if text.startswith(_COMMENTS):
             if "Collective test starting" in text:
                 yield from test.close()
             yield from _comment(test, line, text[:4000])

@@ -10,6 +10,7 @@ from typing import Any
 from parlab.formats import schema
 from parlab.formats.builder import MAX_NAMES, MAX_VALIDATIONS, Builder
 from parlab.formats.launch import normalise
+from parlab.formats.processes import STATED
 from parlab.formats.records import Ending, Record
 from parlab.formats.summary import fill_from_figures, segment_of
 
@@ -38,6 +39,8 @@ class Segments:
         self.section: str | None = None
         self.dropped = 0
         self.late = 0
+        self.processes = 0
+        """The largest number that lines have stated since a launch began to train: that of the next one, if any."""
 
     def add(self, record: Record) -> None:
         kind = record.kind
@@ -85,10 +88,20 @@ class Segments:
 
     def _launch(self, record: Record) -> None:
         builder = self.current
+        if STATED in record.data:
+            self._hear(record.data[STATED])
+            return
         if builder is None or self._another(builder, record):
             builder = self._open(record)
         builder.tell(record.data, dump=record.opens)
         builder.last_line = record.line or builder.last_line
+
+    def _hear(self, processes: int) -> None:
+        """Keep a stated number of processes; smaller ones are of groups within the world."""
+        if self.current is None or not self.current.empty:
+            self.processes = max(self.processes, processes)
+        else:
+            self.current.arguments[STATED] = max(self.current.arguments.get(STATED, 0), processes)
 
     @staticmethod
     def _another(builder: Builder, record: Record) -> bool:
@@ -101,14 +114,20 @@ class Segments:
 
     def _open(self, record: Record, keep: Builder | None = None) -> Builder:
         """Close the current segment and start a new one; with `keep`, a restart, copy its arguments."""
+        processes, self.processes = self.processes, 0
         self.close()
         self.current = Builder(record.line, self.section)
         if keep is not None:
             self.current.arguments = dict(keep.arguments)
+        if processes:
+            self.current.arguments[STATED] = processes
         return self.current
 
     def close(self) -> None:
         builder, self.current = self.current, None
+        processes, self.processes = self.processes, 0
+        if builder is not None and processes:
+            builder.arguments.setdefault(STATED, processes)
         self.late += builder.late if builder is not None else 0
         if builder is None or (builder.empty and not _has_settings(builder.arguments)):
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from parlab.formats.literals import Candidates
 from parlab.formats.peel import ANSI, strip_prefix
+from parlab.formats.processes import STATED, stated_processes
 from parlab.formats.records import Record, unread
 
 # A number beside one of these words may be a measurement.
@@ -91,18 +92,21 @@ PARTS: dict[str, re.Pattern[str]] = {
         r"|Num GPUs = \d+\. Max memory: "
         r"|^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = "
     ),
-    "nccl-tests": re.compile(r"^\s*(?:#|\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s)"),
+    "nccl-tests": re.compile(r"^\s*(?:#|nThread \d|\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s)"),
     "link-tests": re.compile(r"^\s*#|^\s*\d+\s|^ \w[\w ./]{1,30}\t? *: "),
     "torchtitan": re.compile(
         r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
     ),
     "megatron": re.compile(r"\bStep Time ?:|^\s*samples/sec: "),
+    "maxtext": re.compile(r"Memstats: After "),
     "serving": re.compile(r"^\s*[┃│]"),
     "nanogpt": re.compile(r"^tokens per iteration will be"),
 }
 PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")
 
 _AHEAD = 256
+# Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
+_HEAD = 2_000
 
 
 def is_measurement(text: str) -> bool:
@@ -126,12 +130,27 @@ class _Watch:
         self.parts = parts
         self.last_record = 0
         self.passed: dict[int, str] = {}
+        self.heard: list[Record] = []
+        """The numbers of processes that lines state."""
 
     def __iter__(self) -> Iterator[str]:
         for number, text in enumerate(self.lines, 1):
+            if number <= _HEAD:
+                self._hear(number, text)
             yield text
             if self.last_record != number:
                 self.passed[number] = text
+                if number > _HEAD:
+                    self._hear(number, text)
+
+    def _hear(self, number: int, text: str) -> None:
+        if (processes := stated_processes(text)) is not None:
+            self.heard.append(Record("launch", number, data={STATED: processes}))
+
+    def told(self) -> list[Record]:
+        """Return what lines have stated since the last call."""
+        heard, self.heard = self.heard, []
+        return heard
 
     def due(self, count: int) -> Iterator[Record]:
         """Yield the `count` oldest lines without a record that are measurements."""
@@ -155,6 +174,8 @@ def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[s
     watch = _Watch(lines, PARTS.get(format))
     passed = watch.passed
     for record in read(watch):
+        if watch.heard:
+            yield from watch.told()
         watch.last_record = record.until
         if passed:
             if record.line == record.until:
@@ -165,4 +186,5 @@ def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[s
             if len(passed) > 2 * _AHEAD:
                 yield from watch.due(_AHEAD)
         yield record
+    yield from watch.told()
     yield from watch.due(len(passed))

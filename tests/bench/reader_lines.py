@@ -31,6 +31,8 @@ MORE_LINES: dict[str, str] = {
     "paddle": "[2026-01-02 10:00:00,123] [    INFO] - loss: {l}, learning_rate: 1e-05, global_step: {n},"
     " max_memory_allocated: 41.12, interval_runtime: {s}, interval_samples_per_second: {s},"
     " interval_tokens_per_second_per_device: {r}, interval_steps_per_second: {s}\n",
+    "recbole": "Thu 01 Dec 2025 10:00:00 INFO  epoch {n} training [time: {s}s, train loss: {l}]\n"
+    "Thu 01 Dec 2025 10:00:00 INFO  epoch {n} evaluating [time: {s}s, valid_score: 0.212300]\n",
     "mindformers": "2026-01-02 10:00:00,123 - mindformers[mindformers/core/callback/callback.py:314] - INFO -"
     " {{ Epoch:[  1/  2], step:[{n:7d}/1000000], loss: {l}, per_step_time: 2345ms, lr: 1e-05, loss_scale: 65536.0,"
     " train_throughput_per_npu: {s}T\n",
