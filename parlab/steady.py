@@ -3,9 +3,21 @@
 import time
 from typing import Any
 
+from celery.apps.beat import Beat
 from celery.beat import PersistentScheduler
+from django.conf import settings
 from django.core.cache.backends.base import DEFAULT_TIMEOUT
 from django.core.cache.backends.locmem import LocMemCache
+from django.utils.log import configure_logging
+
+
+class SteadyBeat(Beat):
+    """Beat that sends tasks by their names; Celery's own imports them, and with them the whole server."""
+
+    def init_loader(self) -> None:
+        configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)
+        if self.app is not None:
+            self.app.finalize()
 
 
 class SteadyScheduler(PersistentScheduler):

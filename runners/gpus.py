@@ -14,11 +14,12 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pynvml
 
-from runners.config import RunConfig
+if TYPE_CHECKING:
+    from runners.config import RunConfig
 
 EVERY_S = 1.0
 ANSWER_S = 10.0

@@ -8,6 +8,7 @@ even when that is killed. Playwright's asynchronous API is used because its sync
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shutil
 import tempfile
@@ -15,9 +16,10 @@ import time
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import playwright.async_api as playwright
+if TYPE_CHECKING:
+    import playwright.async_api as playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
 SCALE = 2
@@ -69,6 +71,11 @@ def _passed_on() -> dict[str, str | float | bool]:
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
+def _library() -> Any:
+    """Return Playwright's module, imported with the first picture: every process of the server imports this one."""
+    return importlib.import_module("playwright.async_api")
+
+
 class Browser:
     """A running browser; use `started`. Every call raises NoPicture at `deadline` (of time.monotonic)."""
 
@@ -84,7 +91,7 @@ class Browser:
         deadline = self.deadline
         # Until the driver has started nothing can end its process, so this has a limit of its own.
         self.deadline = max(deadline, time.monotonic() + DRIVER_S)
-        self._driver = self.wait(playwright.async_playwright().start())
+        self._driver = self.wait(_library().async_playwright().start())
         self.deadline = deadline
         self._context = self.wait(self._launch(self._driver, program))
 
@@ -101,11 +108,11 @@ class Browser:
         )
 
     def close(self) -> None:
-        with suppress(playwright.Error, NoPicture):
+        with suppress(_library().Error, NoPicture):
             self.deadline = time.monotonic() + CLOSE_S
             if self._context is not None:
                 self.wait(self._context.close())
-        with suppress(playwright.Error, NoPicture):
+        with suppress(_library().Error, NoPicture):
             self.deadline = time.monotonic() + CLOSE_S
             if self._driver is not None:
                 self.wait(self._driver.stop())
@@ -125,7 +132,7 @@ class Browser:
             return self._runner.run(limited())
         except TimeoutError as error:
             raise NoPicture("the browser took too long. Draw again; a large report may need fewer figures.") from error
-        except playwright.Error as error:
+        except _library().Error as error:
             message = error.message.splitlines()[0][:300]
             if "Executable doesn't exist" in message:
                 raise NoPicture(MISSING) from error

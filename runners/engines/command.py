@@ -13,12 +13,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from runners import launch, ports
 from runners.abilities import ALLOWED_COMMANDS, is_command_list
 from runners.config import PLACEHOLDER, ConfigError, Problem, RunConfig
-from runners.engines.rank import Rank, start
+from runners.engines import starting
+from runners.events import Printer
 from runners.processes import MARKER
 from runners.share import Share
 
@@ -96,9 +97,8 @@ def _refused(reason: str, remedy: str) -> ConfigError:
     return ConfigError([Problem("command.argv", None, f"{reason}; {remedy}")])
 
 
-def run(rank: Rank) -> None:
+def run(config: RunConfig, printer: Printer) -> NoReturn:
     """Replace this process with the command, so that its output and exit code are those of the run."""
-    config = rank.config
     argv = command_argv(config)
     check_allowed(argv, read_allowed(os.environ))
     share = Share.from_environment(os.environ)
@@ -107,7 +107,7 @@ def run(rank: Rank) -> None:
     if config.starter.needs_port:
         os.environ |= ports.variables(port, share.master_address)
         os.environ |= launch.additions(config, os.environ, os.environ.get(MARKER, ""), share)
-    rank.printer.emit(
+    printer.emit(
         "start",
         engine="command",
         world_size=config.world_size,
@@ -122,5 +122,21 @@ def run(rank: Rank) -> None:
         raise ConfigError([Problem("command.argv", command[0], message)]) from error
 
 
+def main() -> int:
+    """Run from the command line; return the exit code if the command was not started."""
+    starting.handle_signals()
+    printer = Printer(0)
+    try:
+        config = starting.read_config("command")
+        starting.die_with_parent()
+        starting.keep_limits(config)
+        run(config, printer)
+    except ConfigError as error:
+        return starting.refuse(error, starting.rank_number())
+    except Exception as error:
+        starting.report(error, printer, traceback=starting.traceback_of(error))
+        return 1
+
+
 if __name__ == "__main__":
-    start("command", run, is_alone=True)
+    starting.end(main())

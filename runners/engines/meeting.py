@@ -14,9 +14,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from runners.config import ConfigError, Problem
+from runners.engines.starting import MASTER_PORT
 
-MASTER_PORT = "MASTER_PORT"
-"""Environment variable with the port; also the field of a Problem with a port that the launcher chose."""
 _IN_USE = re.compile(r"EADDRINUSE|address already in use", re.I)
 
 

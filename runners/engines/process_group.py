@@ -1,11 +1,9 @@
-"""Place of a rank among the others, its device, its process group, and its end with the parent process."""
+"""Place of a rank among the others, its device and its process group."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
-import signal
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -21,7 +19,6 @@ from runners.config.devices import CPU, DEVICES
 from runners.engines.meeting import check_that_devices_differ, identity, meet
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-PR_SET_PDEATHSIG = 1
 
 
 class Place(NamedTuple):
@@ -132,14 +129,3 @@ def leave() -> None:
     """Close all connections; call barrier() first, so that no rank closes a connection that another still uses."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent process ends for any reason (Linux only)."""
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        return  # refused by a sandbox; the launcher's own signals still reach the process group
-    if os.getppid() != parent:  # the parent ended before prctl took effect, so no signal will come
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -13,11 +13,13 @@ import re
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runners.config import NetworkSection, RunConfig
 from runners.links.ability import REMEDY, ability
 from runners.rundir import write_atomically
+
+if TYPE_CHECKING:
+    from runners.config import NetworkSection, RunConfig
 
 RECORD = "interface.json"
 """File in a run's directory with the name of the interface while it is shaped."""

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import django
 
-from tests.faults import rows
+from tests.faults import rows, stages
 
 if TYPE_CHECKING:
     from tests.faults.stack import Stack
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "faults.json"
 ROWS = OUTPUT.with_suffix(".jsonl")
+LOGS = OUTPUT.with_name("faults-logs")
 
 
 def main() -> int:
@@ -30,6 +31,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="number of faults")
     parser.add_argument("--first", type=int, default=1, help="number of the first fault; another campaign of a seed")
+    parser.add_argument("--resume", action="store_true", help="go on after the last fault of this seed in --rows")
+    parser.add_argument(
+        "--stage", type=int, default=100, help="faults after which everything is judged and starts anew"
+    )
     parser.add_argument("--seed", type=int, default=1, help="the same seed chooses the same kinds and pauses")
     parser.add_argument(
         "--kinds", default="", help="kinds of faults, separated by commas, or all; default: kill -9 on nodes"
@@ -44,10 +49,13 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="print the table of all faults in that file and end")
     arguments = parser.parse_args()
     if arguments.table:
-        sys.stdout.write(rows.table(rows.read(arguments.rows)) + "\n")
+        kept = rows.read(arguments.rows)
+        sys.stdout.write(f"{rows.total(kept)}\n\n{rows.table(kept)}\n")
         return 0
     # Also then everything that was started is ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if arguments.resume or arguments.kills > arguments.stage:
+        return stages.run(arguments)
     with tempfile.TemporaryDirectory(prefix="parlab-faults-", dir="/var/tmp") as directory:
         return _run(arguments, Path(directory))
 
@@ -72,6 +80,7 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
         except Exception:
             # Printed here, because what then fails while the stack is closed would hide it.
             traceback.print_exc()
+            stack.keep_logs(LOGS / f"{arguments.seed}-{arguments.first}")
             raise
 
 
@@ -97,8 +106,10 @@ def _campaign(stack: Stack, arguments: argparse.Namespace) -> int:
     kinds = tuple(kind for kind in kinds if kind not in without)
     chance = random.Random(f"{arguments.seed} {arguments.first}")
 
+    commit = stages.commit()
+
     def keep(row: rows.Row) -> None:
-        row.seed, row.database = arguments.seed, arguments.database
+        row.seed, row.database, row.commit = arguments.seed, arguments.database, commit
         rows.append(arguments.rows, row)
 
     campaign = Campaign(stack, Workload(stack), chance, kinds, arguments.at_once, arguments.first, keep)
@@ -108,6 +119,7 @@ def _campaign(stack: Stack, arguments: argparse.Namespace) -> int:
     summary = campaign.summary()
     if summary["wrong"]:
         sys.stdout.write(stack.log())
+        stack.keep_logs(LOGS / f"{arguments.seed}-{arguments.first}")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps({"seed": arguments.seed, **summary}, indent=1) + "\n")
     events = f"{summary['events_stored']} of {summary['events_printed']} events stored, each once"

@@ -19,11 +19,8 @@ from tests.faults import clock, read_only
 from tests.faults.kinds import KILLED, Fault, Scene, Strike, kill_rank, lost_with, supervisor_killed
 from tests.faults.stack import NODES, WEB, WORKERS, Service, Stack
 
-SHORT_S = (1.0, 12.0)
-"""Duration of a fault that a node must survive: below the lease, after which its runs are lost."""
-LONG_SHARE = 0.25
-"""Share of the pauses of daemons that last longer than the lease."""
 LONG_S = 60.0
+"""Duration of a pause that lasts longer than the lease of a run."""
 HOUR_S = 3600
 COLLECT_S = 3.0
 """How long readers are paused so that messages gather in a queue."""
@@ -32,15 +29,13 @@ MEMORY_BYTES = 32 << 20
 
 def pause_server(scene: Scene) -> Fault | None:
     """Stop a process of the server for up to a minute: all runs go on."""
-    hold_s = scene.rng.choice([*SHORT_S, LONG_S])
-    return _pause(scene, ["redis", "beat", WEB, *WORKERS], hold_s)
+    return _pause(scene, ["redis", "beat", WEB, *WORKERS], scene.hold_s(LONG_S))
 
 
 def pause_daemon(scene: Scene) -> Fault | None:
     """Stop a daemon: its runs go on, or are lost on all nodes if that outlasts the lease."""
-    is_long = scene.rng.random() < LONG_SHARE and not scene.victims and not scene.ending
-    if not is_long:
-        return _pause(scene, scene.stack.daemons, scene.rng.uniform(*SHORT_S))
+    if not scene.is_long or scene.victims or scene.ending:
+        return _pause(scene, scene.stack.daemons, scene.hold_s())
     fault = _pause(scene, NODES, LONG_S)
     if fault is None:
         return None
@@ -68,7 +63,7 @@ def pause_supervisor(scene: Scene) -> Fault | None:
         with contextlib.suppress(psutil.Error):
             process.resume()
 
-    hold_s = scene.rng.choice([scene.rng.uniform(*SHORT_S), LONG_S])
+    hold_s = scene.hold_s(LONG_S)
     return Fault(f"supervisor {process.pid} for {hold_s:.0f} s", resume, hold_s=hold_s)
 
 
@@ -113,7 +108,7 @@ def cut(scene: Scene) -> Fault | None:
         return None
     proxy = scene.stack.proxies[node]
     proxy.cut()
-    return Fault(f"connection of {node}", proxy.restore, hold_s=scene.rng.uniform(*SHORT_S))
+    return Fault(f"connection of {node}", proxy.restore, hold_s=scene.hold_s())
 
 
 def web_away(scene: Scene) -> Fault | None:
@@ -122,7 +117,7 @@ def web_away(scene: Scene) -> Fault | None:
         return None
     service = scene.stack.services[WEB]
     service.end()
-    return Fault(WEB, service.start, hold_s=scene.rng.choice([*SHORT_S, LONG_S]))
+    return Fault(WEB, service.start, hold_s=scene.hold_s(LONG_S))
 
 
 def web_cut(scene: Scene) -> Fault | None:
@@ -131,7 +126,7 @@ def web_cut(scene: Scene) -> Fault | None:
         return None
     proxy = scene.stack.proxies[WEB]
     proxy.cut()
-    return Fault(f"connection to {WEB}", proxy.restore, hold_s=scene.rng.uniform(*SHORT_S))
+    return Fault(f"connection to {WEB}", proxy.restore, hold_s=scene.hold_s())
 
 
 def slow(scene: Scene) -> Fault | None:
@@ -142,7 +137,7 @@ def slow(scene: Scene) -> Fault | None:
     proxy = scene.stack.proxies[node]
     proxy.delay_s = scene.rng.uniform(0.1, 1.0)
     victim = f"connection of {node}, {proxy.delay_s:.1f} s"
-    return Fault(victim, proxy.restore, hold_s=scene.rng.uniform(*SHORT_S))
+    return Fault(victim, proxy.restore, hold_s=scene.hold_s())
 
 
 def deliver_twice(scene: Scene) -> Fault | None:
@@ -157,7 +152,7 @@ def deliver_in_wrong_order(scene: Scene) -> Fault | None:
 
 def deliver_late(scene: Scene) -> Fault | None:
     """Hold back waiting messages and deliver them after later ones."""
-    return _with_messages(scene, lambda _: [], hold_s=scene.rng.uniform(*SHORT_S))
+    return _with_messages(scene, lambda _: [], hold_s=scene.hold_s())
 
 
 def _with_messages(scene: Scene, change: Callable[[list[bytes]], list[bytes]], hold_s: float = 0.0) -> Fault | None:
@@ -230,9 +225,12 @@ def _client(stack: Stack) -> Iterator[redis.Redis]:
 def fill_disk(scene: Scene) -> Fault | None:
     """Fill the disk of a node, of Redis or of the database for less than the grace time of a run."""
     mounted = {name for name, disk in scene.stack.disks.items() if disk.is_mounted}
+    # What uses these disks alone cannot be started on a full one, nor be emptied.
+    mounted -= {"database", "redis"} & scene.victims
     name = scene.choose(f"disk of {name}" for name in mounted)
     if name is None:
         return None
+    scene.victims |= {name.removeprefix("disk of ")} & {"database", "redis"}
     disk = scene.stack.disks[name.removeprefix("disk of ")]
     disk.fill()
 
@@ -244,7 +242,7 @@ def fill_disk(scene: Scene) -> Fault | None:
         if disk.path.name == "database" and scene.stack.database is not None:
             scene.stack.database.start_again()
 
-    return Fault(name, repair, hold_s=scene.rng.uniform(*SHORT_S))
+    return Fault(name, repair, hold_s=scene.hold_s())
 
 
 def jump_clock(scene: Scene) -> Fault | None:
@@ -258,7 +256,7 @@ def jump_clock(scene: Scene) -> Fault | None:
     offset_s = scene.rng.choice([-HOUR_S, HOUR_S])
     clock.set_offset(path, offset_s)
     victim = f"{name} by {offset_s:+d} s"
-    return Fault(victim, lambda: clock.set_offset(path, 0), hold_s=scene.rng.uniform(*SHORT_S))
+    return Fault(victim, lambda: clock.set_offset(path, 0), hold_s=scene.hold_s())
 
 
 def start_twin(scene: Scene) -> Fault | None:
@@ -272,7 +270,7 @@ def start_twin(scene: Scene) -> Fault | None:
     argv = [str(directory) if argument == str(stack.states[node]) else argument for argument in original.argv]
     twin = Service(f"{node}-twin", argv, original.environment, stack.root / f"{node}-twin.log")
     twin.start()
-    fault = Fault(f"another daemon named {node}", hold_s=scene.rng.uniform(*SHORT_S))
+    fault = Fault(f"another daemon named {node}", hold_s=scene.hold_s())
 
     def end() -> None:
         twin.end(signal.SIGTERM)

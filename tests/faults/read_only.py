@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from django.db import connection
@@ -11,13 +10,14 @@ from tests.faults.kinds import Fault, Scene, kill_node
 from tests.faults.stack import NODES, WEB, WORKERS, Stack
 from tests.patience import PATIENCE_S
 
-HOLD_S = (1.0, 12.0)
 DATABASE, REDIS = "database", "redis"
 
 
 def restart_on_read_only_disk(scene: Scene) -> Fault | None:
     """Kill what uses a disk, make the disk read-only, and start it again; it works once the disk is writable."""
-    disks = [name for name in (DATABASE, REDIS, *NODES) if scene.stack.disks[name].is_mounted]
+    # The runs of a node are lost, after their lease.
+    names = (DATABASE, REDIS, *(NODES if scene.is_long else ()))
+    disks = [name for name in names if scene.stack.disks[name].is_mounted]
     users = {DATABASE: {*WORKERS, "beat", WEB, DATABASE, f"disk of {DATABASE}"}, REDIS: {REDIS, f"disk of {REDIS}"}}
     free = [name for name in disks if not users.get(name, {name, f"disk of {name}"}) & scene.victims]
     if not free:
@@ -27,8 +27,7 @@ def restart_on_read_only_disk(scene: Scene) -> Fault | None:
         return _node(scene, name)
     scene.victims.update(users[name])
     _restart_read_only(scene.stack, name)
-    hold_s = scene.rng.uniform(*HOLD_S)
-    return Fault(f"disk of {name}", lambda: _repair(scene.stack, name), hold_s=hold_s)
+    return Fault(f"disk of {name}", lambda: _repair(scene.stack, name), hold_s=scene.hold_s())
 
 
 def _node(scene: Scene, name: str) -> Fault | None:
@@ -68,8 +67,7 @@ def _restart_read_only(stack: Stack, name: str) -> None:
     for user in users:
         stack.services[user].start()
     if name == DATABASE and stack.database is not None:
-        with contextlib.suppress(Exception):  # it cannot start on this disk
-            stack.database.start_again()
+        stack.database.try_to_start()  # it cannot on this disk
 
 
 def _repair(stack: Stack, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,9 @@ class Service:
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     def start(self) -> None:
+        """Start the process, unless it runs: two faults of one moment may have ended it."""
+        if self.is_running:
+            return
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.argv,
@@ -254,6 +258,15 @@ class Stack:
             f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.root.glob("*.log"))
         ]
         return "\n".join([*tails, self.cluster.log() if self.cluster else ""])
+
+    def keep_logs(self, directory: Path) -> None:
+        """Copy all logs, which are gone with the directory of the campaign."""
+        directory.mkdir(parents=True, exist_ok=True)
+        slurm = self.cluster.root.glob("*.log") if self.cluster else ()
+        supervisors = self.root.glob("n?/runs/*/supervisor.log")
+        for path in [*self.root.glob("*.log"), *self.root.glob("database/postgres/log"), *slurm, *supervisors]:
+            with contextlib.suppress(OSError):
+                shutil.copyfile(path, directory / f"{path.parent.name}-{path.name}")
 
     def _service(self, name: str, argv: list[str], more: dict[str, str] | None = None) -> None:
         environment = {**self.environment, **(more or {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import random
@@ -21,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from parlab.embedded import free_port
 from parlab.ingest.output import output_append
 from parlab.lab.models import Attempt, Experiment
-from tests.faults import campaign, injected, kinds, read_only, rows
+from tests.faults import campaign, injected, kinds, read_only, rows, stages
 from tests.faults.disks import Disk
 from tests.faults.kinds import Fault, Scene
 from tests.faults.proxy import Proxy
@@ -167,6 +168,59 @@ def test_campaigns_add_up_and_a_repeated_fault_counts_once(tmp_path: Path) -> No
     assert rows.table(rows.read(path)).splitlines()[-1] == "| daemon | 4 | 1 | 1 | 6.5 / 31.0 | 7.0 / 7.0 |"
 
 
+def test_a_campaign_goes_on_after_a_stage_that_has_failed_and_after_its_own_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "faults.jsonl"
+    wanted: list[tuple[int, int]] = []
+
+    def stage(_: Any, first: int, count: int) -> int:
+        wanted.append((first, count))
+        is_whole = len(wanted) != 2  # the second one fails after a single fault
+        for number in range(first, first + (count if is_whole else 1)):
+            rows.append(path, rows.Row(number, "daemon", "n0", 2.0, None, seed=7))
+        if is_whole:
+            rows.append(
+                path, rows.Row(first + count, rows.END, "", 9.0, 1.0, seed=7, faults=count, printed=5, stored=5)
+            )
+        return int(not is_whole)
+
+    monkeypatch.setattr(stages, "_stage", stage)
+    arguments = {"rows": path, "seed": 7, "database": "", "stage": 3, "first": 1, "kills": 8, "resume": False}
+    assert stages.run(argparse.Namespace(**arguments)) == 0
+    assert wanted == [(1, 3), (4, 3), (5, 3), (8, 1)]
+    assert "8 faults, 0 wrong, 0 over 30 s; 15 of 15 events" in capsys.readouterr().out
+    assert stages.run(argparse.Namespace(**arguments | {"resume": True, "kills": 10})) == 0
+    assert wanted[4:] == [(9, 2)]
+    monkeypatch.setattr(stages, "_stage", lambda *_: 1)
+    assert stages.run(argparse.Namespace(**arguments | {"resume": True, "kills": 11})) == 1
+
+
+def test_a_moment_that_lasts_long_begins_with_a_fault_that_does(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, str]] = []
+
+    def strike(kind: str, is_possible: bool) -> kinds.Strike:
+        def struck(scene: Scene) -> Fault | None:
+            asked.append((scene.is_long, kind))
+            return Fault(kind) if is_possible else None
+
+        return struck
+
+    possible = {"node": True, "worker": True, "cut": False}
+    monkeypatch.setattr(campaign, "KINDS", {kind: strike(kind, each) for kind, each in possible.items()})
+    stack: Any = workload.stack
+    for share, first in ((1.0, "node"), (0.0, "worker")):
+        monkeypatch.setattr(campaign, "LONG_SHARE", share)
+        asked.clear()
+        struck = campaign.Campaign(stack, workload, random.Random(1), tuple(possible))._strike(8)
+        assert len(struck) == 8
+        assert asked.count((bool(share), "cut")) == 1
+        assert {kind for kind, _ in struck} == ({"node", "worker"} if share else {"worker"})
+        assert struck[0][0] == first
+
+
 @pytest.mark.parametrize("steps", [[1, 2, 4], [1, 2, 2, 3]])
 def test_a_step_reported_over_http_that_is_lost_or_doubled_is_wrong(
     workload: Workload, make_attempt: Callable[..., Attempt], steps: list[int]
@@ -185,7 +239,7 @@ def test_faults_of_one_moment_last_at_the_same_time(workload: Workload) -> None:
         Fault("short", lambda: repaired.append("short")),
     ]
     stack: Any = workload.stack
-    campaign.Campaign(stack, workload, random.Random(1), ("daemon",))._repair(faults)
+    campaign.Campaign(stack, workload, random.Random(1), ("daemon",))._repair(faults, set(), time.monotonic())
     assert repaired == ["short", "long"]
 
 
@@ -218,7 +272,7 @@ def test_a_campaign_waits_for_ends_while_the_database_is_away(
     monkeypatch.setattr(Attempt.objects, "values_list", states, raising=False)
     monkeypatch.setattr(campaign, "connection", SimpleNamespace(close=lambda: closed.append(True)))
     waits = campaign.Campaign(stack, workload, random.Random(1), ("database",))
-    assert waits._wait_for_ends({(ended.run_id, ended.number)}, time.monotonic()) > 0
+    assert waits._repair([], {(ended.run_id, ended.number)}, time.monotonic()) > 0
     assert closed == [True, True]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 
@@ -35,6 +39,10 @@ class Tally(NamedTuple):
 
     printed: int
     stored: int
+
+
+def _nodes(attempt: Attempt) -> int:
+    return int(attempt.run.resolved["cluster"]["nodes"])
 
 
 class Workload:
@@ -70,7 +78,8 @@ class Workload:
     def relaunch_ended(self) -> None:
         """Start the next attempt of each run that has ended for good."""
         for run in Run.objects.filter(experiment=self.experiment).final():
-            services.relaunch(run=run, user=self.user)
+            with contextlib.suppress(ValueError):  # the server has just done so itself
+                services.relaunch(run=run, user=self.user)
 
     def current(self) -> dict[int, Attempt]:
         """Return the current attempt of each run."""
@@ -81,36 +90,41 @@ class Workload:
 
         `least` are the steps that the ranks of an attempt must have passed; of other attempts, a few.
         """
-        processes = self.stack.processes()
-        for run, attempt in self.current().items():
+        attempts = self.current()
+        for run, attempt in attempts.items():
             key = run, attempt.number
             if attempt.state != RunState.RUNNING:
                 reason = attempt.reason or waiting_reason(attempt.run)
                 return f"run {run} attempt {attempt.number} is {attempt.state}: {reason}"
-            nodes = attempt.run.resolved["cluster"]["nodes"]
-            members = list(Member.objects.filter(attempt=attempt))
-            if [member.state for member in members] != ["running"] * nodes:
-                return f"the members of run {run} are {[member.state for member in members]}"
-            for rank in range(nodes * RANKS):
-                steps = store.read(attempt.pk, "loss", rank=rank).steps
-                if not len(steps) or steps[-1] <= least.get(key, 1):
-                    return f"run {run} attempt {attempt.number} rank {rank} has made {len(steps)} steps"
-            alive = sum(1 for each, process in processes if each == key and "ticker.py" in " ".join(process.cmdline()))
-            if alive != nodes * (RANKS + 1):
-                return f"run {run} attempt {attempt.number} has {alive} processes of training"
-        active = {(run, attempt.number) for run, attempt in self.current().items()}
-        if strays := [f"{process.pid} of {key}" for key, process in processes if key not in active]:
-            return f"processes are left: {strays}"
-        return self._why_reports_unsettled()
+            states = list(Member.objects.filter(attempt=attempt).values_list("state", flat=True))
+            if states != ["running"] * _nodes(attempt):
+                return f"the members of run {run} are {states}"
+            before = least.get(key, 1)
+            later = store.read(attempt.pk, "loss", first_step=before + 1)
+            if missing := set(range(_nodes(attempt) * RANKS)) - set(later):
+                return f"run {run} attempt {attempt.number} rank {min(missing)} has made {before} steps"
+        return self._why_reports_unsettled() or self._why_processes_unsettled(attempts)
+
+    def _why_processes_unsettled(self, attempts: dict[int, Attempt]) -> str:
+        """Return which processes of the current attempts are missing, and which of others are left."""
+        training, strays = Counter[Key](), list[str]()
+        active = {(run, attempt.number): _nodes(attempt) * (RANKS + 1) for run, attempt in attempts.items()}
+        for key, process in self.stack.processes():
+            with contextlib.suppress(psutil.Error):
+                if key not in active:
+                    strays.append(f"{process.pid} of {key}")
+                elif "ticker.py" in " ".join(process.cmdline()):
+                    training[key] += 1
+        for key, expected in active.items():
+            if training[key] != expected:
+                return f"run {key[0]} attempt {key[1]} has {training[key]} processes of training"
+        return f"processes are left: {strays}" if strays else ""
 
     def steps(self) -> dict[Key, int]:
         """Return the last step of each current attempt that its slowest rank has printed."""
         return {
             (run, attempt.number): min(
-                (
-                    self.witnessed((run, attempt.number), rank)
-                    for rank in range(attempt.run.resolved["cluster"]["nodes"] * RANKS)
-                ),
+                (self.witnessed((run, attempt.number), rank) for rank in range(_nodes(attempt) * RANKS)),
                 default=0,
             )
             for run, attempt in self.current().items()
@@ -125,7 +139,7 @@ class Workload:
 
     def check_series(self, attempt: Attempt) -> None:
         """Check that the points of each rank are 1, 2, 3, ... with the values that belong to them."""
-        for rank in range(attempt.run.resolved["cluster"]["nodes"] * RANKS):
+        for rank in range(_nodes(attempt) * RANKS):
             columns = store.read(attempt.pk, "loss", rank=rank)
             expected = np.arange(1, len(columns.steps) + 1)
             if not np.array_equal(columns.steps, expected):
@@ -143,7 +157,7 @@ class Workload:
         key = attempt.run_id, attempt.number
         printed = stored = 0
         text = b"".join(log.read_log(attempt.pk))
-        for rank in range(attempt.run.resolved["cluster"]["nodes"] * RANKS):
+        for rank in range(_nodes(attempt) * RANKS):
             in_series = len(store.read(attempt.pk, "loss", rank=rank).steps)
             in_log = text.count(b'"rank":%d,"event":"step"' % rank)
             witnessed = self.witnessed(key, rank)
@@ -161,7 +175,8 @@ class Workload:
     def cancel_all(self) -> None:
         """Cancel all runs."""
         for run in Run.objects.filter(experiment=self.experiment).active():
-            services.cancel(run=run)
+            with contextlib.suppress(ValueError):  # it has just ended
+                services.cancel(run=run)
 
     def mark_reports(self) -> None:
         """Let everything that was reported over HTTP until now, and a later step, be waited for."""
@@ -187,7 +202,10 @@ class Workload:
 
     def end_reports(self) -> None:
         """End the script that reports over HTTP: each of its steps is stored once, and its run has ended."""
-        code = self.stack.end_reporter()
+        try:
+            code = self.stack.end_reporter()
+        except subprocess.TimeoutExpired as error:
+            raise Wrong(f"the script has not sent what was left: {error}") from error
         stored, printed = len(self._reported_steps()), self.stack.reported()
         states = list(Run.objects.filter(experiment__name=EXPERIMENT).values_list("state", flat=True))
         if code or states != ["finished"] or not printed <= stored <= printed + 1:

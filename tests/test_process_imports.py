@@ -1,0 +1,37 @@
+"""Processes start quickly because they do not import what they do not need."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SERVER = {"torch", "polars", "playwright", "deepspeed", "transformers"}
+NODE = SERVER | {"django.conf", "numpy", "plotly"}
+START_WORKER = "from parlab.celery import app; app.loader.init_worker(); app.finalize()"
+START_BEAT = "from parlab.celery import app; app.Beat(quiet=True).init_loader()"
+
+
+@pytest.mark.parametrize(
+    ("start", "unneeded"),
+    [
+        ("import parlab.asgi", SERVER),
+        (START_WORKER, SERVER),
+        (START_BEAT, NODE - {"django.conf"} | {"parlab.lab", "parlab.fleet", "parlab.ingest", "parlab.pages"}),
+        ("import runners.daemon", NODE),
+        ("import runners.supervise", NODE | {"celery", "kombu", "redis", "runners.config"}),
+        ("import runners.slurm.member", NODE | {"celery", "kombu"}),
+        ("import runners.engines.command", NODE | {"celery", "kombu", "redis"}),
+    ],
+    ids=["web", "worker", "beat", "daemon", "supervisor", "supervisor in a job", "engine command"],
+)
+def test_a_process_does_not_import(start: str, unneeded: set[str], tmp_path: Path) -> None:
+    program = f"{start}\nimport sys\nprint(*sys.modules)"
+    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "parlab.celery" in imported or "parlab.asgi" in imported or start.removeprefix("import ") in imported
+    assert not imported & unneeded
