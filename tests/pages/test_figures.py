@@ -321,13 +321,26 @@ def test_browsers_compile_plotly_while_it_loads() -> None:
     assert 'typeof self !== "undefined" ? self : this, (() => {' in Path(ours).read_text()[:800]
 
 
+def _contained(content: str) -> tuple[str, str]:
+    """Return the address of the figure that a page contains, and its answer."""
+    (found,) = re.findall(r'data-figure-url="([^"]+)"[^>]*><p[^>]*>[^<]*</p><script[^>]* data-answer>([^<]*)<', content)
+    address, answer = found
+    return address, answer
+
+
 def test_an_experiment_contains_its_first_figure_and_requests_the_next(page: Client, four_runs: list[Run]) -> None:
     content = page.get(f"{EXPERIMENT}?x=gpus").content.decode()
-    contained = re.findall(
-        r'data-figure-url="([^"]+)"[^>]*><p[^>]*>[^<]*</p><script[^>]* data-answer>([^<]*)<', content
-    )
-    ((address, answer),) = contained
+    address, answer = _contained(content)
     assert json.loads(answer) == page.get(address.replace("&amp;", "&")).json()
     preloaded = re.findall(r'<link rel="preload" as="fetch" crossorigin href="([^"]+)">', content)
     assert len(preloaded) == 1
     assert set(preloaded) <= set(re.findall(r'data-figure-url="([^"]+)"', content)) - {address}
+
+
+def test_the_contained_figure_follows_the_numbers_of_its_runs(page: Client, four_runs: list[Run]) -> None:
+    _, before = _contained(page.get(EXPERIMENT).content.decode())
+    assert _contained(page.get(EXPERIMENT).content.decode())[1] == before
+    Run.objects.filter(pk=four_runs[0].pk).update(samples_per_s=123.0)
+    address, after = _contained(page.get(EXPERIMENT).content.decode())
+    assert after != before
+    assert json.loads(after) == page.get(address.replace("&amp;", "&")).json()
