@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Intervals, Times, union
+from .intervals import Intervals, Times, distinct, union
 from .kinds import COMMUNICATION, COMPUTE, MEMORY, class_of
 from .reading import RankTrace
 from .spool import Rows, Spool
@@ -85,7 +85,7 @@ def breakdown(trace: RankTrace) -> Breakdown:
     """Return the breakdown of a rank. Problems name what the trace does not contain."""
     windows = [(None, trace.timeline.begin_s, trace.timeline.end_s), *_whole_steps(trace)]
     begins, ends = (np.array([window[place] for window in windows]) for place in (1, 2))
-    edges = np.unique(np.concatenate([begins, ends]))
+    edges = distinct(np.concatenate([begins, ends]))
     busy, kernels, overlaps = _Busy(edges), _KernelTimes(len(trace.names), nested=not trace.is_gpu), _Overlaps()
     idle = _Idle(edges, trace)
     for rows in trace.timeline.blocks():
@@ -190,7 +190,7 @@ class _Busy:
 
     def add(self, rows: Rows) -> None:
         for kinds, merged in self.kinds.items():
-            chosen = np.isin(rows["kind"], kinds)
+            chosen = np.logical_or.reduce([rows["kind"] == kind for kind in kinds])
             merged.add(rows["start"][chosen], rows["end"][chosen])
 
 
@@ -259,7 +259,7 @@ class _Overlaps:
         self._ends: dict[int, float] = {}
 
     def add(self, rows: Rows) -> None:
-        for stream in np.unique(rows["lane"]).tolist():
+        for stream in distinct(rows["lane"]).tolist():
             if stream >= 0:
                 own = rows[rows["lane"] == stream]
                 before = np.append(self._ends.get(stream, -np.inf), own["end"][:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,15 @@ class Intervals(NamedTuple):
         """Return the covered time inside each window."""
         covered: Times = self.until(ends) - self.until(begins)
         return covered
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the distinct values in order, as numpy.unique, which imports numpy.ma (1 MiB)."""
+    ordered = np.sort(values)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    chosen: NDArray[Any] = ordered[is_first]
+    return chosen
 
 
 def union(starts: Times, ends: Times) -> Intervals:

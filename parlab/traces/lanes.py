@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .events import Timeline
-from .intervals import Times
+from .intervals import Times, distinct
 from .kinds import class_of
 from .reading import RankTrace
 
@@ -202,7 +202,7 @@ def _by_depth(events: Timeline) -> Iterator[_Part]:
     for rows in events.blocks():
         columns = [np.ascontiguousarray(rows[name]) for name in ("start", "end", "name")]
         lanes = np.ascontiguousarray(rows["lane"])
-        for number in np.unique(lanes).tolist():
+        for number in distinct(lanes).tolist():
             chosen = np.flatnonzero(lanes == number)
             starts, ends, names = (column[chosen] for column in columns)
             before = open_ends.get(number, _NONE)
@@ -218,7 +218,7 @@ def _by_depth(events: Timeline) -> Iterator[_Part]:
             ended = np.searchsorted(all_ends, starts + RESOLUTION_S, side="right")
             depths = np.clip(len(before) + np.arange(len(starts)) - ended, 0, MAX_DEPTH)
             open_ends[number] = all_ends[ended[-1] :]
-            for depth in np.unique(depths).tolist():
+            for depth in distinct(depths).tolist():
                 at = np.flatnonzero(depths == depth)
                 yield _Part(number, depth, starts[at], ends[at], names[at])
 

@@ -18,8 +18,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-RUN_ROWS = 1 << 16
-BLOCK_ROWS = 1 << 15
+RUN_ROWS = 1 << 14
+BLOCK_ROWS = 1 << 13
 Rows = NDArray[Any]
 """Of a structured type."""
 

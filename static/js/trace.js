@@ -16,10 +16,18 @@
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const width = () => canvas.clientWidth - GUTTER;
 
+  const unitOf = (size) => size >= 1 || size === 0 ? [1, "s"] : size >= 1e-3 ? [1e3, "ms"] : size >= 1e-6 ? [1e6, "µs"] : [1e9, "ns"];
+
   function seconds(value) {
-    const size = Math.abs(value);
-    const [factor, unit] = size >= 1 || size === 0 ? [1, "s"] : size >= 1e-3 ? [1e3, "ms"] : size >= 1e-6 ? [1e6, "µs"] : [1e9, "ns"];
+    const [factor, unit] = unitOf(Math.abs(value));
     return `${Number((value * factor).toPrecision(4))}\u202f${unit}`;
+  }
+
+  // A place in the window, with the digits that tell places apart that differ by a step.
+  function moment(value, step) {
+    const [factor, unit] = unitOf(Math.max(Math.abs(shown.begin), Math.abs(shown.end)));
+    const digits = Math.ceil(-Math.log10(step * factor) - 1e-9);
+    return `${(value * factor).toFixed(Math.min(Math.max(digits, 0), 9))}\u202f${unit}`;
   }
 
   function layOut() {
@@ -40,10 +48,10 @@
   const x = (at) => GUTTER + (at - shown.begin) / (shown.end - shown.begin) * width();
 
   function ticks() {
-    const rough = (shown.end - shown.begin) / Math.max(2, width() / 110), power = 10 ** Math.floor(Math.log10(rough));
+    const rough = (shown.end - shown.begin) / Math.max(2, width() / 130), power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const list = [];
-    for (let at = Math.ceil(shown.begin / step) * step; at <= shown.end; at += step) list.push(at);
+    for (let at = Math.ceil(shown.begin / step) * step; at <= shown.end; at += step) list.push([at, moment(at, step)]);
     return list;
   }
 
@@ -64,10 +72,10 @@
     pen.clip();
     pen.fillStyle = muted;
     pen.strokeStyle = line;
-    for (const at of ticks()) {
+    for (const [at, label] of ticks()) {
       const place = Math.round(x(at)) + 0.5;
       pen.beginPath(); pen.moveTo(place, AXIS - 6); pen.lineTo(place, high); pen.stroke();
-      pen.fillText(seconds(at), place + 3, AXIS / 2);
+      pen.fillText(label, place + 3, AXIS / 2);
     }
     for (const row of rows) if (!row.head) bars(pen, row, text);
     links(pen);
@@ -143,7 +151,8 @@
       if (number !== asked) return;
       data = answer;
       view.removeAttribute("aria-busy");
-      status.textContent = `${seconds(shown.begin)} to ${seconds(shown.end)} (${seconds(shown.end - shown.begin)})`;
+      const digit = (shown.end - shown.begin) / 1000;
+      status.textContent = `${moment(shown.begin, digit)} to ${moment(shown.end, digit)} (${seconds(shown.end - shown.begin)})`;
       draw();
     } catch (error) {
       status.textContent = `Not loaded: ${error.message}.`;
@@ -193,7 +202,7 @@
       const title = document.createElement("b");
       title.textContent = bar.busy === undefined ? bar.text : `Several events, the longest ${bar.text}`;
       const lane = outline.ranks[bar.row.rank].lanes[bar.row.lane].title;
-      let more = ` · rank ${bar.rank}, ${lane} · at ${seconds(bar.begin)} for ${seconds(bar.end - bar.begin)}`;
+      let more = ` · rank ${bar.rank}, ${lane} · at ${moment(bar.begin, bar.end - bar.begin || SHORTEST_S)} for ${seconds(bar.end - bar.begin)}`;
       if (bar.busy !== undefined) more += `, of these ${seconds(bar.busy)} busy; zoom in for single events`;
       if (bar.link) more += ` · ${bar.link.name}: rank ${bar.link.late} arrived last, ${seconds(bar.link.skew)} after the first`;
       detail.append(title, more);
@@ -218,7 +227,7 @@
     const room = Math.max(6 * (end - begin), 1e-5);
     selected = { row: rows.find((row) => row.rank === number && row.lane === lane), name: -1, begin, end };
     show((begin + end) / 2 - room, (begin + end) / 2 + room);
-    detail.textContent = `${hits.name} · rank ${rank} · at ${seconds(begin)} for ${seconds(end - begin)} · ${hit + 1} of ${hits.length}${hits.more ? " nearest" : ""}`;
+    detail.textContent = `${hits.name} · rank ${rank} · at ${moment(begin, end - begin || SHORTEST_S)} for ${seconds(end - begin)} · ${hit + 1} of ${hits.length}${hits.more ? " nearest" : ""}`;
   }
 
   async function find() {

@@ -29,8 +29,8 @@ _STEPS = 8_000
 """Steps of a generated trace: about 60 MB."""
 _PIECES = 36
 """Of 60 MB."""
-_PEER_STEPS = 500
-"""HolisticTraceAnalysis needs minutes for more."""
+_PEER_STEPS = 500, 5_000
+"""HolisticTraceAnalysis needs minutes of processor time for the second trace of 36 MB."""
 _FOLDER = Path(tempfile.gettempdir()) / f"parlab-traces-{os.getpid()}"
 _MEMORY = """
 from pathlib import Path
@@ -127,8 +127,15 @@ def trace_vs_hta(scale: Scale) -> Result:
         raise Unavailable("--quick installs nothing")
     with tempfile.TemporaryDirectory(prefix="parlab-hta-") as directory:
         python = _installed(Path(directory))
-        (path,) = _written(scale, _PEER_STEPS)
-        own, peer = _own(path), _run([python, "-c", _MEMORY + _PEER, str(path)], _environment())
+        for steps in _PEER_STEPS:
+            (path,) = _written(scale, steps)
+            result = _beside_hta(python, path)
+            print(f"{path.stat().st_size / 1e6:.3g} MB: {result.value:.2g} s; {result.against}", flush=True)
+    return result
+
+
+def _beside_hta(python: str, path: Path) -> Result:
+    own, peer = _own(path), _run([python, "-c", _MEMORY + _PEER, str(path)], _environment())
     for part in ("compute", "other", "idle", "overlap"):
         whole = 1.0 if part == "overlap" else peer["compute"] + peer["other"] + peer["idle"]
         if abs(own[part] - peer[part]) > 0.01 * whole:
