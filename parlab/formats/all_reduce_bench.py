@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from parlab.formats.endings import ending
@@ -73,35 +73,44 @@ class Parser:
         self.rated: deque[Trial] = deque()
         self.trials: dict[int | None, int] = {}
         self.table: Table | None = None
+        self.takes: dict[str | None, Callable[[int, str], list[Record]]] = {
+            "bus": self.bus,
+            "duration": self.duration,
+            "algo_gbps": self.algo,
+            "algo": self.algo_in_bits,
+            "head": self.head,
+        }
+        """Last group of a line of a block -> what reads its text."""
 
     def open(self, line: int, rank: int | None) -> list[Record]:
-        return _push(self.begun, Trial(line, rank))
+        self.begun.append(Trial(line, rank))
+        return _dropped(self.begun) if len(self.begun) > MAX_WAITING else []
 
     def block(self, line: int, match: re.Match[str]) -> list[Record]:
         """Read a line of a block."""
         kind = match.lastgroup
-        if kind == "bus":
-            return self.bus(line, match["bus"])
-        if kind == "duration":
-            return self.duration(line, match["duration"])
-        if kind == "algo_gbps":
-            return self.algo(line, match["algo_gbps"])
-        if kind == "head":
-            return self.open(line, int(match["head"]))
-        number = to_float(match["algo"])
-        return self.algo(line, "" if number is None else str(number / 1e9))
+        return self.takes[kind](line, match[kind or 0])
+
+    def head(self, line: int, text: str) -> list[Record]:
+        return self.open(line, int(text))
 
     def duration(self, line: int, text: str) -> list[Record]:
         trial = self.begun.popleft() if self.begun else Trial(line, None)
         trial.duration = text
-        return _push(self.timed, trial)
+        self.timed.append(trial)
+        return _dropped(self.timed) if len(self.timed) > MAX_WAITING else []
+
+    def algo_in_bits(self, line: int, text: str) -> list[Record]:
+        number = to_float(text)
+        return self.algo(line, "" if number is None else str(number / 1e9))
 
     def algo(self, line: int, text: str) -> list[Record]:
         if not self.timed:
             return [unread(line, "a throughput without the duration of its block", text)]
         trial = self.timed.popleft()
         trial.algo = text
-        return _push(self.rated, trial)
+        self.rated.append(trial)
+        return _dropped(self.rated) if len(self.rated) > MAX_WAITING else []
 
     def bus(self, line: int, text: str) -> list[Record]:
         if not self.rated:
@@ -149,10 +158,9 @@ class Parser:
         return records
 
 
-def _push(queue: deque[Trial], trial: Trial) -> list[Record]:
-    """Queue a block; if there are too many, the oldest is dropped."""
-    queue.append(trial)
-    return [_lost(queue.popleft())] if len(queue) > MAX_WAITING else []
+def _dropped(queue: deque[Trial]) -> list[Record]:
+    """Drop the oldest of too many blocks."""
+    return [_lost(queue.popleft())]
 
 
 def _lost(trial: Trial) -> Record:
@@ -232,7 +240,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         # The averages of later versions have lines of bandwidths too.
         match = _BLOCK.match(raw) if not averages.open and len(raw) < 200 and "\r" not in raw else None
         if match:
-            if records := parser.block(number, match):
+            kind = match.lastgroup
+            if records := parser.takes[kind](number, match[kind or 0]):
                 yield from records
         else:
             for peeled in peel_line(number, raw):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from parlab.formats.literals import Sought
+from parlab.formats.literals import Candidates, Sought
 from parlab.formats.prose_gpus import gpu_figures
 from parlab.formats.quantities import NUMBER, slug, to_float, unit_of
 from parlab.formats.records import Record, figure
@@ -39,6 +39,8 @@ _FAILED = Sought(
     r"(?i)\b(?:fails?|failed|failure)\b.{0,80}\b(?:out of|memory|DRAM|OOM)\b|\bout of (?:d?ram|memory)\b|\bOOM\b"
 )
 
+_NAMED = Candidates([sought.pattern for sought in (_UTIL, _MEMORY, _PER, _OVER, _DURATION, _EXPERIMENTS, _WAY)])
+
 _COUNTS = {"layer": "num_layers", "hidden dimension": "hidden_size", "attention head": "num_attention_heads",
            "head": "num_attention_heads", "parameter": "parameters", "param": "parameters", "gpu": "gpus",
            "node": "nodes"}  # fmt: skip
@@ -61,7 +63,7 @@ _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 def figures(line: int, text: str) -> Iterator[Record]:
     """Yield the key figures of one line of prose, each with its text."""
     text = text[:MAX_LINE]
-    named = list(_named(line, text))
+    named = list(_named(line, text)) if _NAMED.of(text) else []
     yield from named
     if named:
         yield from _mentions(line, text, 0)

@@ -53,11 +53,11 @@ def _index(formats: Mapping[str, Signed]) -> _Index:
     return kept[1]
 
 
-def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]:
+def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> Counter[str]:
     """Return the sum of the weights of matching signs for each format; a sign counts at most ENOUGH times."""
     index = _index(formats)
-    remaining = [ENOUGH] * len(index.signs)
-    totals = dict.fromkeys(formats, 0)
+    used: Counter[int] = Counter()
+    totals: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     for _, rank, time, line in peel(head):
         text = line[:2000]
@@ -69,8 +69,8 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
             continue
         for place in index.candidates(text):
             name, search, weight = index.signs[place]
-            if remaining[place] and not (is_tagged and name in DOCUMENTS) and search(text):
-                remaining[place] -= 1
+            if used[place] < ENOUGH and not (is_tagged and name in DOCUMENTS) and search(text):
+                used[place] += 1
                 totals[name] += weight
     return totals
 
@@ -78,5 +78,5 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
 def sniff(head: Sequence[str], formats: Mapping[str, Signed]) -> str:
     """Return the format with the highest score, or `unknown` below THRESHOLD; ties go to the first registered."""
     totals = scores(head, formats)
-    best = max(totals, key=totals.__getitem__, default=UNKNOWN)
-    return best if totals.get(best, 0) >= THRESHOLD else UNKNOWN
+    highest = max(totals.values(), default=0)
+    return next(name for name in formats if totals[name] == highest) if highest >= THRESHOLD else UNKNOWN

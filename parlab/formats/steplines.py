@@ -173,7 +173,7 @@ class Parser:
             before = self.below.close() if self.below.ends(line, text) else []
             own = self.below.feed(line, self._rewritten(text))
             return before + self.ahead(self._read(line, rank, time, text) if own is None else own)
-        records = self.close()
+        records = self.close() if self.block is not None else []
         block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
         if block:
             self.block = (line, block)
@@ -196,8 +196,9 @@ class Parser:
     @staticmethod
     def _is_plain(text: str) -> bool:
         """Return whether a line is neither a bar nor the head of a block."""
-        is_rich = " • " in text and "━" in text
-        return not is_rich and "%|" not in text and "[batch=" not in text and "[step=" not in text
+        if "%|" in text or "[batch=" in text or "[step=" in text:
+            return False
+        return " • " not in text or "━" not in text
 
     def ahead(self, records: list[Record]) -> list[Record]:
         """Put the positions of a bar that belong there in front of the step of a line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,40 @@ def test_a_learnt_format_reads_tables_by_their_own_headings() -> None:
     columns = learnt.learn(lines, "tables")
     steps = [record for record in learnt.read(lines, columns) if record.kind == "step"]
     assert [record.values["loss"] for record in steps] == [9, 8, 7, 6, 5, 4]
+
+
+BOX = ("{at}", "-0.5", "{at}{at}00000", "0.{at}25", "1e-{at}", "1_000", "nan", "4,5", "text", "")
+
+
+def boxes(rng: random.Random, step: int) -> Iterator[str]:
+    """Yield a block whose rows are padded by chance, with other keys or odd cells now and then."""
+    yield rng.choice(["Step {0}\n", "Step {0}/900\n", "=== Step {0} ===\n"]).format(step)
+    for key in ("time/total", "train/tokens_per_sec", "peak memory", "steps/s", "test/nll", "note 5"):
+        cell = rng.choice(BOX if rng.random() < 0.1 else BOX[:4]).format(at=step)
+        if rng.random() > 0.05:
+            yield f"│ {key:<{rng.choice((20, 20, 20, 24))}} │ {cell:<{rng.choice((8, 8, 12))}} │\n"
+    yield from rng.choices(["loss: 2.5, time: 3.25 s\n", "a message\n", "\n"], k=rng.choice((0, 0, 0, 2)))
+
+
+def test_blocks_of_rows_that_vary_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(3)
+    lines = [line for step in range(1, 300) for line in boxes(rng, step)]
+    for format in ("tinker", "pairs"):
+        assert list(differences(lines, format, monkeypatch)) == []
+
+
+def test_blocks_of_the_same_rows_have_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[bool] = []
+    read = StepBlocks._planned
+
+    def counted(self: StepBlocks, *arguments: Any) -> list[Record] | None:
+        records = read(self, *arguments)
+        planned.append(records is not None)
+        return records
+
+    monkeypatch.setattr(StepBlocks, "_planned", counted)
+    assert sum(record.kind == "step" for record in reader("tinker")(list(sample("tinker", 1, 100)))) == 100
+    assert planned.count(False) <= 2
 
 
 def test_samples_and_damaged_samples_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
