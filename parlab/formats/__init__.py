@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from parlab.formats import autotuning, configuration, dialects, exports, markdown, rst
+from parlab.formats import autotuning, configuration, dialects, exports, markdown, rst, text_tables
 from parlab.formats.documents import Collector, Counted
 from parlab.formats.logs import LOGS, Reader
 from parlab.formats.records import Record, unread
@@ -22,6 +22,7 @@ FORMATS: dict[str, Reader] = {
     "configuration": configuration,
     "markdown": markdown,
     "rst": rst,
+    "tables": text_tables,
     "pairs": dialects.DIALECTS["pairs"],
 }
 
@@ -45,13 +46,18 @@ def head_of(lines: Iterator[str]) -> list[str]:
 
 
 def format_of(head: list[str]) -> str:
-    """Return the format of a text by its first lines: `pairs` if none is recognised but lines are steps."""
+    """Return the format of a text by its first lines.
+
+    If none is recognised, it is `tables` with a table of results, and `pairs` if lines are steps.
+    """
     name = sniff(head, FORMATS)
     is_doubtful = (
         name == UNKNOWN
         or (name == "rst" and rst.is_framed(head))
         or (name == "markdown" and not markdown.is_certain(head))
     )
+    if name == UNKNOWN and text_tables.is_readable(head):
+        return "tables"
     return "pairs" if is_doubtful and dialects.is_readable(head) else name
 
 

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from parlab.formats.blocks import Block, Code, Heading, Text, records, take
+from parlab.formats.html_parts import html_blocks
 from parlab.formats.markdown_parts import Part, cells, parts
 from parlab.formats.records import Record, unread
 from parlab.formats.schema import Image
@@ -195,6 +196,11 @@ def _blocks(tokens: Sequence[Token], source: Sequence[str], before: int = 0) -> 
         elif token.type in ("fence", "code_block"):
             first = line + 1 if token.type == "fence" else line
             block = Code(first, token.content.splitlines(keepends=True))
+        elif token.type == "html_block":
+            if pending:
+                yield from _paragraph_blocks(pending)
+                pending = None
+            yield from html_blocks(token.content, line)
         if block is not None:
             if pending and not isinstance(block, Heading):
                 yield from _paragraph_blocks(pending)

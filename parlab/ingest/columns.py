@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from parlab.formats.names import quantity_of_metric
 from parlab.formats.quantities import unit_of
 from parlab.formats.schema import Cell
 
@@ -62,6 +63,23 @@ _TIME_PER_STEP = re.compile(r"\b(milli)?seconds? per (?:iteration|step)\b|\biter
 _PER_GPU = re.compile(r"/\s*(?:gpu|device)|per\s+(?:gpu|device)")
 _ALL_GPUS = re.compile(r"aggreg|total|\ball\b|overall")
 _TIME = re.compile(r"\b(?:time|latency|duration|runtime|speed)\b|\b(?:sec(?:onds)?|s|ms)\s*/\s*(?:it|iter|step)")
+_OF_STEP = re.compile(r"\b(?:steps?|iter(?:ation)?s?|it)\b")
+# Times of something else than a step.
+_OTHER_TIME = re.compile(
+    r"\b(?:epoch|total|overall|train(?:ing)?|wall|run|jobs?|start\w*|launch|load\w*|checkpoint\w*|sav\w+|data|forward|fwd"
+    r"|backward|bwd|optim\w+|comm\w*|all-?reduce|bubble|wait\w*|idle|token|ttft|tpot|itl|prefill|decode|compil\w+|eval\w*"
+    r"|valid\w*|test\w*|infer\w*|set-?up|init\w*|convergence|accuracy|target|end-to-end|e2e)\b"
+)
+# Sizes of something else than the memory of a GPU.
+_OTHER_SIZE = re.compile(
+    r"\b(?:model|data\w*|checkpoint\w*|param\w*|weights?|gradients?|optimizer|activations?|states?|disk|files?|host|cpu|size"
+    r"|traffic|volume|bandwidth|buffers?|messages?|download)\b"
+)
+# Quantity of a metric -> part of a summary.
+_PARTS = {
+    "memory_bytes": "memory_peak_bytes",
+    **{name: name for name in ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_gpu", "memory_peak_bytes")},
+}
 _MEMORY = re.compile(r"\bmem(?:ory)?\b|\bvram\b")
 _OTHER = re.compile(
     r"\b(?:metric|val(?:ue)?|score|speed-?up|improvement|efficiency|bandwidth|busbw|algbw|loss|ppl|perplexity"
@@ -96,10 +114,13 @@ def quantity_of(heading: str, unit: str = "") -> tuple[str, float] | None:
 
     `heading` may also be a caption or a title; `unit` is the unit of the cells.
     """
+    if "_" in heading and (metric := quantity_of_metric(heading)) is not None:
+        part = _PARTS.get(metric.name)
+        return None if part is None else (part, metric.scale)
     text = _normalised(heading)
     for name, pattern in _RATES:
         if pattern.search(text):
-            return name, 1.0
+            return None if _PER_GPU.search(text) else (name, 1.0)
     normal_unit = unit_of(unit or _unit_of_heading(heading))
     suffix, scale = normal_unit or ("", 1.0)
     if "flop" in text or suffix.startswith("flops"):
@@ -107,9 +128,17 @@ def quantity_of(heading: str, unit: str = "") -> tuple[str, float] | None:
             return None
         tera = scale / 1e12 if suffix.startswith("flops") else 1.0
         return ("tflops_per_gpu", tera) if _PER_GPU.search(text) or suffix == "flops_per_gpu" else None
+    if suffix == "bytes" and unit.lower() == "b" and not _MEMORY.search(text):
+        return None
+    return _of_unit(text, suffix, scale)
+
+
+def _of_unit(text: str, suffix: str, scale: float) -> tuple[str, float] | None:
+    """Return the quantity of a heading by its unit, unless its words say that something else is measured."""
     if suffix == "s":
-        return "step_time_s", scale
-    if suffix == "bytes" and (_MEMORY.search(text) or unit.lower() != "b"):
+        is_of_step = _OF_STEP.search(text) or (scale < 60.0 and not _OTHER_TIME.search(text))
+        return ("step_time_s", scale) if is_of_step else None
+    if suffix == "bytes" and not _OTHER_SIZE.search(text):
         return "memory_peak_bytes", scale
     if suffix == "pct" and "util" in text and "gpu" in text:
         return "gpu_util_pct", 1.0

@@ -21,7 +21,7 @@ from parlab.ingest.result_tables import TableResult, is_tuning_summary, results_
 from runners.config import digest
 from runners.protocol import RunState
 
-PAGES = ("markdown", "rst", "configuration")
+PAGES = ("markdown", "rst", "tables", "configuration")
 TUNER = "deepspeed-autotuning"
 WHOLE = -1
 """The segment index of a result that covers the whole file."""

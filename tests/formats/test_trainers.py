@@ -185,7 +185,7 @@ def test_epochs_that_start_batches_again_go_on_counting() -> None:
     [
         ("iteration 3 of the story: Epoch 3 was good\n", "unknown"),
         ("# GPU notes: the size and count of things\n", "markdown"),
-        ("name, utilization, memory\na, 1, 2\n", "unknown"),
+        ("name, utilization, memory\na, 1, 2\n", "tables"),
         ("completed step: 3, seconds: 5.5, loss: 2.5\n", "maxtext"),
         ("# gpu pwr gtemp sm\n# Idx W C %\n 0 1 2 3\n", "nvidia-smi"),
     ],
