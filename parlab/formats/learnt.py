@@ -183,6 +183,8 @@ class _Survey:
                 column.role = column.role if column.unit or column.role == "step" else "ignored"
 
     def _counter_role(self, rest: Sequence[Column]) -> None:
+        most = max((column.count for column in rest), default=0)
+        rest = [column for column in rest if 2 * column.count > most]
         counter = next((c.key for c in rest if self._counted[c.key] >= max(REPEATS, 0.9 * self._counted[""])), "")
         if not counter and self._counted[""] < REPEATS:
             counter = _counter(self._values, [column.key for column in rest if not column.unit])
@@ -268,7 +270,8 @@ def _read(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
         good = [
             (cell, field) for cell in cells if cell.value is not None and (field := fields.get((cell.key, cell.unit)))
         ]
-        if not good or (iteration is None and len(good) < min(REPEATS, len(columns))):
+        # Without the counter it is no step, as a line of an evaluation; without any counter, a few numbers are none.
+        if not good or (iteration is None and (counter or len(good) < min(REPEATS, len(columns)))):
             return []
         speaker = _whole(cells, rank_key) if rank_key else rank
         return _records(good, line, iteration, speaker, time)

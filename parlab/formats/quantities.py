@@ -18,6 +18,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 # (MB, GB) are binary; readers of tools with decimal units (nccl-tests, network cards) convert these themselves.
 UNITS: dict[str, tuple[str, float]] = {
     "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "μs": ("s", 1e-6), "ms": ("s", 1e-3),
+    "milliseconds": ("s", 1e-3), "microseconds": ("s", 1e-6),
     "s": ("s", 1.0), "sec": ("s", 1.0), "secs": ("s", 1.0), "second": ("s", 1.0), "seconds": ("s", 1.0),
     "min": ("s", 60.0), "mins": ("s", 60.0), "minutes": ("s", 60.0), "h": ("s", 3600.0), "hours": ("s", 3600.0),
     "b": ("bytes", 1.0), "bytes": ("bytes", 1.0), "kib": ("bytes", KIB), "mib": ("bytes", MIB), "gib": ("bytes", GIB),

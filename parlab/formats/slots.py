@@ -23,6 +23,11 @@ _EMPTY = frozenset(
 )
 
 
+# The process that prints a line: `worker-0`, `[rank 3]`, `@1`.
+_SPEAKER = re.compile(
+    r"(?i)^[^a-z]{0,40}?(?:\b(rank|worker|process|proc|gpu|device)[-_#]|(?<!\w)(@))(\d{1,4})(?![\w.:-])"
+)
+
 # A number as it may stand in a cell; digits within words and versions belong to the words.
 _MASKED = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?")
 MAX_PLANS = 2_000
@@ -98,8 +103,12 @@ class Slots:
 
 
 def _cells(text: str) -> list[Pair]:
-    cells = pairs(text)
-    return cells + _bare(_without(text, cells), {cell.key for cell in cells})
+    speaker = _SPEAKER.match(text[:80])
+    tag = [] if speaker is None else [Pair((speaker[1] or "rank").lower(), speaker[3], "", float(speaker[3]))]
+    if speaker is not None:
+        text = f"{text[: speaker.start(3)]}|{text[speaker.end(3) :]}"
+    cells = [cell for cell in pairs(text) if not tag or cell.key != tag[0].key]
+    return tag + cells + _bare(_without(text, cells), {cell.key for cell in tag + cells})
 
 
 def _plan(text: str, numbers: Sequence[str], cells: Sequence[Pair]) -> list[_Planned] | None:

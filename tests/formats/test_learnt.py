@@ -13,6 +13,7 @@ import pytest
 from parlab.formats.learn_command import main
 from parlab.formats.learnt import Learnt, _sampled, fit, learn, read
 from parlab.formats.records import Record
+from parlab.formats.segments import Segments
 from parlab.formats.slots import Slots
 
 LINE = "[fit] tick={n} lossy=4.{n} dt: {ms} ms tok/sec: {rate}\n"
@@ -153,3 +154,32 @@ def test_lines_in_every_part_of_a_long_file_are_looked_at() -> None:
     sampled = list(_sampled(f"{n}\n" for n in range(200_000)))
     assert sampled[:10_000] == [f"{n}\n" for n in range(10_000)]
     assert {int(line) // 10_000 for line in sampled} == set(range(20))
+
+
+@pytest.mark.parametrize("tag", ["worker-{rank}", "@{rank}", "[gpu#{rank}]", "rank_{rank}"])
+def test_processes_that_take_turns_are_ranks_of_one_launch(tag: str) -> None:
+    lines = [
+        f"{tag.format(rank=rank)} finished minibatch {n} after {80 + n + rank}.5 milliseconds\n"
+        for n in range(1, 20)
+        for rank in (0, 1)
+    ]
+    segments = Segments()
+    for record in read(lines, learn(lines, "turns")):
+        segments.add(record)
+    segments.close()
+    assert [(segment.records, segment.step_time_s and segment.step_time_s.median) for segment in segments.done] == [
+        (19, 0.0915)
+    ]
+
+
+def test_the_counter_is_that_of_most_lines_and_other_lines_are_no_steps() -> None:
+    lines = []
+    for n in range(1, 31):
+        lines.append(f"[trn] upd {n} nll {5 - n / 100:.2f} took 1.{n:02d}s\n")
+        if n % 10 == 0:
+            lines.append(f"[val] upd {n} nll 4.9 took 12.{n}s\n")
+    format = learn(lines, "upd")
+    assert format.counter == "trn upd"
+    assert [record.iteration for record in steps(lines, format)] == list(range(1, 31))
+    unread = [record.data.text for record in read(lines, format) if record.kind == "unread"]
+    assert [text.split()[2] for text in unread] == ["10", "20", "30"]
