@@ -289,6 +289,8 @@ class Bars:
     def _is_stated(self, record: Record) -> bool:
         """Return whether another line has stated a position, or a later one, since the bar began."""
         previous, self.drawn = self.drawn, record
+        if self.stated is None:
+            return False
         if previous is not None and _begins_again(previous, record):
             self.stated = None
         return self.stated is not None and (record.iteration or 0) <= self.stated

@@ -11,12 +11,15 @@ MAX_PROCESSES = 1_000_000
 MAX_LINE = 20_000
 _UNIT = r"(?:GPU\(?s?\)?|devices?|NPUs?|TPUs?|XPUs?|HPUs?)"
 # Of these texts each line that states the number has one.
-_MARKS = ("orld", "ORLD", "rocess", "evice", "PU", "gpu", "MEMBER", "nproc", "arallel size", "ank-")
+_MARKS = (
+    "orld", "ORLD", "rocesses", "Process ", "devices", "PUs", "PU(s)", "PU number", "gpus", "MEMBER", "nproc",
+    "num_local", "arallel size", "ank-",
+)  # fmt: skip
 # The sizes of groups within the world, and of the engines that generate samples, are others.
 _WORLD = (
     re.compile(
-        r"(?i)^(?!.{0,2000}distributed_init_method).{0,2000}(?<![\w.-])(?<!local )(?<!parallel )(?<!group )(?<!\bin )"
-        r"world[ _]size['\"]?\s{0,40}[:=]?\s{0,4}(\d{1,7})(?![\w.])"
+        r"(?i)(?<![\w.-])(?<!local )(?<!parallel )(?<!group )(?<!\bin )world[ _]size['\"]?\s{0,40}[:=]?\s{0,4}"
+        r"(\d{1,7})(?![\w.])"
     ),
     re.compile(
         r"(?i)\b(?:training|running|starting|launching|launched)\b[\w ]{0,20} (?:on|with|across) "
@@ -55,6 +58,8 @@ def stated_processes(text: str) -> int | None:
 
 
 def _stated(text: str) -> int | None:
+    if "distributed_init_method" in text:
+        return None
     for pattern in _WORLD:
         if (match := pattern.search(text)) is not None:
             return _number(int(match[1]))

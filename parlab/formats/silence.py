@@ -106,7 +106,7 @@ PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['
 
 _AHEAD = 256
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
-_HEAD = 2_000
+_HEAD = 200
 
 
 def is_measurement(text: str) -> bool:
