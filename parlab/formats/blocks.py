@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from parlab.formats.jsontext import loads
 from parlab.formats.launch import SIZES, command_arguments, flatten, is_command
 from parlab.formats.logs import LOGS
+from parlab.formats.plain_tables import table_at
 from parlab.formats.prose import figures
 from parlab.formats.records import Record, unread
 from parlab.formats.schema import Config, Image, Table
 from parlab.formats.silence import is_measurement, watched
 from parlab.formats.sniff import UNKNOWN, sniff
+from parlab.formats.tables import table
 
 # Documents are parsed as a whole, up to this size; the rest is reported as unread.
 MAX_DOCUMENT = 2**20
@@ -95,11 +97,28 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
             yield record
         return
     plain = block.plain if isinstance(block, Text) else block.source
+    tabled = range(0)
     for number, text in enumerate(plain, block.line):
+        if isinstance(block, Code) and number not in tabled:
+            tabled = yield from _table_of(block, number - block.line, section)
+        if number in tabled:
+            continue
         readings = _command(number, text) or (list(figures(number, text)) if isinstance(block, Text) else [])
         yield from readings
         if not readings and is_measurement(text):
             yield unread(number, UNNAMED, text)
+
+
+def _table_of(block: Code, at: int, section: str | None) -> Generator[Record, None, range]:
+    """Yield the table whose header is a line of a literal block, if there is one; return the lines of the document."""
+    parts = table_at(block.source, at)
+    if parts is None:
+        return range(0)
+    header, body, end = parts
+    built = table([header], body, line=block.line + at)
+    built.section = section
+    yield Record("table", built.line, data=built)
+    return range(block.line + at, block.line + end)
 
 
 UNNAMED = "looks like a measurement, but names no quantity of a run"

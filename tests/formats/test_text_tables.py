@@ -94,6 +94,14 @@ def test_html_tables_and_text_of_a_readme_are_read() -> None:
     assert (gpus.line, gpus.text) == (10, "The throughput is 251 samples/s on 8 GPUs.")
 
 
+def test_a_table_in_a_literal_block_of_markdown_is_read() -> None:
+    read = document(f"# Results\n\n```\nstarted\n{ALIGNED}\ndone in 2 s\n```\n", "README.md")
+    (table,) = read.tables
+    assert (table.line, table.section, table.columns[4]) == (5, "Results", "step(s)")
+    assert [[cell.text for cell in row[3:5]] for row in table.rows] == [["4", "2.211"], ["8", "2.402"]]
+    assert [line.line for line in read.unread.examples] == [9]
+
+
 @pytest.mark.parametrize(
     "html",
     ["<table><tr><td>1", "<table>" * 50, "<table><tr><td rowspan=99999 colspan='x'>1</table>", "</td></table><tr>"],
