@@ -73,6 +73,8 @@ class Parser:
         self.rated: deque[Trial] = deque()
         self.trials: dict[int | None, int] = {}
         self.table: Table | None = None
+        self.beyond: tuple[int, int] = (0, 0)
+        """Line of the first trial beyond the limit of the table, and their number."""
         self.takes: dict[str | None, Callable[[int, str], list[Record]]] = {
             "bus": self.bus,
             "duration": self.duration,
@@ -135,23 +137,28 @@ class Parser:
         }
         if number > 1:
             values["busbw_after_first_trial_bytes_per_s"] = busbw
-        record = Record("metrics", trial.line, values, rank=trial.rank, fields=_FIELDS, raw=raw)
-        return [record, *self._bandwidth_row(trial, number, raw)]
+        self._bandwidth_row(trial, number, raw)
+        return [Record("metrics", trial.line, values, rank=trial.rank, fields=_FIELDS, raw=raw)]
 
-    def _bandwidth_row(self, trial: Trial, number: int, raw: tuple[str, ...]) -> list[Record]:
+    def _bandwidth_row(self, trial: Trial, number: int, raw: tuple[str, ...]) -> None:
         if self.table is None:
             columns = ["rank", "trial", "duration (sec)", "algo throughput (Gbps)", "busbw (Gbps)"]
             self.table = Table(line=trial.line, columns=columns, header=[columns], rows=[], title="trials")
         if len(self.table.rows) >= MAX_ROWS:
-            return [unread(trial.line, f"a table is limited to {MAX_ROWS} rows", " ".join(raw))]
+            first, count = self.beyond
+            self.beyond = (first or trial.line, count + 1)
+            return
         rank = "" if trial.rank is None else str(trial.rank)
         self.table.rows.append(list(map(cell, (rank, str(number), *raw))))
-        return []
 
     def finish(self) -> list[Record]:
         records = [_lost(trial) for queue in (self.begun, self.timed, self.rated) for trial in queue]
         if self.table is not None:
             records.append(Record("table", self.table.line, data=self.table))
+        first, count = self.beyond
+        if count:
+            reason = f"a table is limited to {MAX_ROWS} rows; the figures include all {MAX_ROWS + count} trials"
+            records.append(unread(first, reason, ""))
         if self.trials:
             data = {"ranks": len(self.trials), "trials": max(self.trials.values())}
             records.append(Record("launch", 0, data=data))
@@ -236,12 +243,13 @@ def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read the output of all_reduce_bench; yields metrics per rank and trial (s, bytes/s) and a table of all trials."""
     parser, averages = Parser(), Averages()
+    takes, block = parser.takes, _BLOCK.match
     for number, raw in enumerate(lines, 1):
         # The averages of later versions have lines of bandwidths too.
-        match = _BLOCK.match(raw) if not averages.open and len(raw) < 200 and "\r" not in raw else None
+        match = block(raw) if not averages.open and len(raw) < 200 and "\r" not in raw else None
         if match:
             kind = match.lastgroup
-            if records := parser.takes[kind](number, match[kind or 0]):
+            if records := takes[kind](number, match[kind or 0]):
                 yield from records
         else:
             for peeled in peel_line(number, raw):

@@ -75,10 +75,10 @@ def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator
     """
     for number, line in enumerate(lines, 1):
         if start is None:
-            if "\r" in line or "\x1b" in line or _has_prefix(line) or line.startswith('{"'):
-                yield from peel_line(number, line)
-            else:
+            if is_plain(line):
                 yield number, None, None, line
+            else:
+                yield from peel_line(number, line)
             continue
         for peeled in peel_line(number, line):
             parts = spliced(start, peeled[3])
@@ -86,6 +86,11 @@ def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator
             for part in parts[1:]:
                 rank, time, text = strip_prefix(part)
                 yield number, peeled[1] if rank is None else rank, time, text
+
+
+def is_plain(line: str) -> bool:
+    """Return whether a line has nothing that `peel_line` strips or splits."""
+    return "\r" not in line and "\x1b" not in line and not _has_prefix(line) and not line.startswith('{"')
 
 
 def peel_line(number: int, line: str) -> Iterable[Line]:

@@ -11,10 +11,7 @@ MAX_PROCESSES = 1_000_000
 MAX_LINE = 20_000
 _UNIT = r"(?:GPU\(?s?\)?|devices?|NPUs?|TPUs?|XPUs?|HPUs?)"
 # Of these texts each line that states the number has one.
-_MARKS = (
-    "orld", "ORLD", "rocesses", "Process ", "devices", "PUs", "PU(s)", "PU number", "gpus", "MEMBER", "nproc",
-    "num_local", "arallel size", "ank-",
-)  # fmt: skip
+_MARKS = ("orld", "ORLD", "roc", "devices", "PU", "gpus", "MEMBER", "num_local", "arallel size", "ank-")
 # The sizes of groups within the world, and of the engines that generate samples, are others.
 _WORLD = (
     re.compile(

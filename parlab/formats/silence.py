@@ -140,7 +140,8 @@ class _Watch:
             yield text
             if self.last_record != number:
                 self.passed[number] = text
-                if number > _HEAD:
+                # Without a call more for lines that state nothing, which are most lines of blocks.
+                if number > _HEAD and "%|" not in text and stated_processes(text) is not None:
                     self._hear(number, text)
 
     def _hear(self, number: int, text: str) -> None:

@@ -18,7 +18,7 @@ from parlab.formats.counters import Counter, counter_in, parts_of
 from parlab.formats.endings import ending
 from parlab.formats.metric_fields import HELD_OUT, metric_field
 from parlab.formats.pairs import Pair, pairs, pairs_and_rest
-from parlab.formats.peel import peel_line
+from parlab.formats.peel import is_plain, peel_line
 from parlab.formats.quantities import to_float, to_int, unit_of
 from parlab.formats.ranklines import Clock
 from parlab.formats.records import Field, Record, unread
@@ -92,10 +92,13 @@ class Dialect:
             if parser.dictionary or line.startswith("{'"):
                 yield from parser.pretty(number, line)
                 continue
-            # A bar has a layout of its own.
-            records = None if "%|" in line else parser.repeated(number, line)
-            if records is not None:
-                yield from records
+            if "%|" not in line:
+                records = parser.repeated(number, line)
+                if records is not None:
+                    yield from records
+                    continue
+            elif is_plain(line):
+                yield from parser.feed(number, None, None, line)
                 continue
             for _, rank, time, text in peel_line(number, line):
                 parser.prefix = line[: -len(text)] if rank is None and time is None and line.endswith(text) else ""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from parlab.formats import Document, Record, format_of, read_document, records
+from parlab.formats import Document, Record, all_reduce_bench, format_of, read_document, records
 from parlab.formats.nanotron import human
 from parlab.formats.nvidia_smi import MAX_ROWS
 from parlab.formats.schema import Segment
@@ -111,6 +111,18 @@ def test_ranks_follow_from_an_all_reduce_where_the_digits_suffice(ranks: int) ->
     derived = figures["derived_ranks"][0].value if "derived_ranks" in figures else None
     # With two ranks busbw = algbw, as for a broadcast of any size; large numbers need more digits than are printed.
     assert derived == (None if ranks in (2, 64, 128) else ranks)
+
+
+def test_trials_beyond_the_rows_of_a_table_count_in_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(all_reduce_bench, "MAX_ROWS", 2)
+    block = "{}:\n duration: 0.5 sec\n algo throughput: 8000000000.0 bps, 8.0 Gbps\n busbw: {}.0  Gbps\n"
+    document = read("".join(block.format(rank, rank + 1) for rank in range(5)), "all-reduce-bench")
+    (segment,) = document.segments
+    assert len(document.tables[0].rows) == 2
+    assert segment.metrics["busbw_bytes_per_s"].count == 5
+    assert [(line.line, line.reason) for line in document.unread.examples] == [
+        (9, "a table is limited to 2 rows; the figures include all 5 trials")
+    ]
 
 
 def test_bandwidths_of_an_empty_message_derive_nothing() -> None:
