@@ -92,7 +92,7 @@ def config_of_deepspeed(content: Mapping[str, Any]) -> Flags:
 
 def _offload(arguments: Mapping[str, Any]) -> str:
     for part, name in (("param", "all"), ("optimizer", "optimizer")):
-        if arguments.get(f"zero_optimization.offload_{part}.device") in ("cpu", "nvme"):
+        if arguments.get(f"zero_optimization.offload_{part}.device") not in (None, "none"):
             return name
     return "none"
 
