@@ -11,7 +11,10 @@ MAX_PROCESSES = 1_000_000
 MAX_LINE = 20_000
 _UNIT = r"(?:GPU\(?s?\)?|devices?|NPUs?|TPUs?|XPUs?|HPUs?)"
 # Of these texts each line that states the number has one.
-_MARKS = ("orld", "ORLD", "roc", "devices", "PU", "gpus", "MEMBER", "num_local", "arallel size", "ank-")
+_MARKS = (
+    "orld", "ORLD", "roc", "devices", "PUs", "PU(s)", "PU number", "gpus", "MEMBER", "num_local", "arallel size",
+    "ank-",
+)  # fmt: skip
 # The sizes of groups within the world, and of the engines that generate samples, are others.
 _WORLD = (
     re.compile(

@@ -89,11 +89,20 @@ class _Recipe(NamedTuple):
 Make = Callable[[Sequence[str], int, int | None, str | None], Record | None]
 
 
-class _Layout(NamedTuple):
-    match: Callable[[str], re.Match[str] | None]
-    makes: tuple[Make, ...]
-    is_stamped: bool
-    """Whether the lines have a time stamp in front of them."""
+class _Layout:
+    """What matches the lines of a layout, and what makes their records."""
+
+    __slots__ = ("following", "is_stamped", "makes", "match")
+
+    def __init__(
+        self, match: Callable[[str], re.Match[str] | None], makes: tuple[Make, ...], *, is_stamped: bool
+    ) -> None:
+        self.match = match
+        self.makes = makes
+        self.is_stamped = is_stamped
+        """Whether the lines have a time stamp in front of them."""
+        self.following: _Layout | None = None
+        """The layout of the next line, the last time."""
 
 
 class _Examples(NamedTuple):
@@ -109,6 +118,7 @@ class Repeats:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._layouts: list[_Layout] = []
+        self._last: _Layout | None = None
         self._seen: dict[str, _Examples] = {}
         self._failures = 0
 
@@ -125,21 +135,29 @@ class Repeats:
     def fast(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Return the records of a line with a known layout; None for any other line."""
         is_stamped = time is not None
-        for layout in self._layouts:
-            if layout.is_stamped is not is_stamped or (match := layout.match(text)) is None:
-                continue
-            if layout is not self._layouts[0]:
-                self._layouts.remove(layout)
-                self._layouts.insert(0, layout)
-            texts = match.groups()
-            records: list[Record] = []
-            for make in layout.makes:
-                record = make(texts, line, rank, time)
-                if record is None:
-                    return None
-                records.append(record)
-            return records
-        return None
+        last = self._last
+        # Lines of several layouts mostly come in turns.
+        layout = last.following if last is not None else None
+        match = layout.match(text) if layout is not None and layout.is_stamped is is_stamped else None
+        if layout is None or match is None:
+            for layout in self._layouts:
+                if layout.is_stamped is is_stamped and (match := layout.match(text)) is not None:
+                    break
+            else:
+                return None
+            self._layouts.remove(layout)
+            self._layouts.insert(0, layout)
+        if last is not None:
+            last.following = layout
+        self._last = layout
+        texts = match.groups()
+        records: list[Record] = []
+        for make in layout.makes:
+            record = make(texts, line, rank, time)
+            if record is None:
+                return None
+            records.append(record)
+        return records
 
     def _learn(self, line: int, rank: int | None, time: str | None, text: str, records: list[Record]) -> None:
         tokens = list(_TOKEN.finditer(text.rstrip()))
@@ -179,7 +197,7 @@ class Repeats:
         if any(recipe is None for recipe in recipes):
             return None
         makes = tuple(_make(recipe) for recipe in recipes if recipe is not None)
-        return _Layout(re.compile(shape + r"\s*\Z", re.ASCII).match, makes, time is not None)
+        return _Layout(re.compile(shape + r"\s*\Z", re.ASCII).match, makes, is_stamped=time is not None)
 
 
 def _agrees(layout: _Layout, line: int, rank: int | None, time: str | None, text: str, records: list[Record]) -> bool:
