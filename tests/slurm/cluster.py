@@ -46,6 +46,8 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
 KillWait=2
+# On a loaded machine ranks may take longer to end than the default of 60 s, after which their node takes no jobs.
+UnkillableStepTimeout=900
 InactiveLimit=0
 MessageTimeout=3
 MailProg=/bin/true
