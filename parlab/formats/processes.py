@@ -1,6 +1,6 @@
 """The number of processes that a program states when it starts: `world size: 8`, `Starting with 4 processes`.
 
-Each process has a GPU of its own. The same lines in any log say so, whichever reader reads the rest.
+Each process has a GPU of its own. Such lines are read in every log, whatever its format.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from runners.config import ConfigError, Problem, RunConfig, check
 from runners.config.devices import AUTO, DEVICES
 from runners.engines.process_group import Place, place_by_hand, place_from_environment
+from runners.engines.starting import config_at
 from runners.schedules import SCHEDULES
 
 
@@ -136,19 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _configured(parser: argparse.ArgumentParser, path: Path, environment: Mapping[str, str]) -> Request:
-    try:
-        data = json.loads(path.read_text())
-    except OSError as error:
-        parser.error(f"cannot read --config {path}: {error.strerror}; use the path of a RunConfig")
-    except ValueError as error:
-        parser.error(f"--config {path} is not valid JSON: {error}; write it with RunConfig.resolved()")
-    if not isinstance(data, dict):
-        parser.error(
-            f"--config {path} contains a {type(data).__name__}, not an object; write it with RunConfig.resolved()"
-        )
-    config, problems = check(data)
-    if config is None:
-        raise ConfigError(problems)
+    config = config_at(parser, path)
     place = place_from_environment(environment)
     if place.world_size != config.world_size:
         message = f"{config.world_size} stages need {config.world_size} processes, but {place.world_size} were started;"

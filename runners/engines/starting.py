@@ -95,7 +95,15 @@ def read_config(engine: str) -> RunConfig:
     """Read the command line `--config FILE` and the configuration of this engine; raises ConfigError."""
     parser = argparse.ArgumentParser(prog=f"python -m {ENGINES[engine].module}", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="a RunConfig as JSON")
-    path = parser.parse_args().config
+    config = config_at(parser, parser.parse_args().config)
+    if config.parallel.engine != engine:
+        message = f"this is engine {engine}, not {config.engine.name}; start python -m {config.engine.module}"
+        raise ConfigError([Problem("parallel.engine", config.parallel.engine, message)])
+    return config
+
+
+def config_at(parser: argparse.ArgumentParser, path: Path) -> RunConfig:
+    """Read a configuration; raises ConfigError, and ends the process through the parser for a file without one."""
     try:
         data = json.loads(path.read_text())
     except OSError as error:
@@ -109,9 +117,6 @@ def read_config(engine: str) -> RunConfig:
     config, problems = check(data)
     if config is None:
         raise ConfigError(problems)
-    if config.parallel.engine != engine:
-        message = f"this is engine {engine}, not {config.engine.name}; start python -m {config.engine.module}"
-        raise ConfigError([Problem("parallel.engine", config.parallel.engine, message)])
     return config
 
 
