@@ -1,15 +1,11 @@
 """Run benchmarks, print each figure as it is measured and keep it in build/bench.json."""
 
 import argparse
-import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import django
 
@@ -42,7 +38,8 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
 
     from tests.bench import database
     from tests.bench.registry import BENCHMARKS, LONG
-    from tests.bench.result import Scale, Unavailable
+    from tests.bench.result import Scale
+    from tests.bench.running import run_all
 
     default = [name for name in BENCHMARKS if not (arguments.quick and name in LONG)]
     named = [name for names in arguments.names for name in names.split(",") if name] or default
@@ -53,43 +50,7 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
         sys.stderr.write(f"unknown benchmark {', '.join(unknown)}; use {', '.join(BENCHMARKS)}\n")
         return 2
     database.create()
-    row = "{:<24} {:>14} {:<9} {:<46} {:>8} {:>7} {:>7}\n"
-    sys.stdout.write(row.format("name", "value", "unit", "against", "ratio", "repeats", "took"))
-    began = time.monotonic()
-    results = _earlier(arguments.output)
-    for name in names:
-        start = time.monotonic()
-        try:
-            result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
-        except Unavailable as error:
-            sys.stdout.write(f"{name:<24} not measured: {error}\n")
-            continue
-        value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
-        took_s = time.monotonic() - start
-        figures = value, result.unit, result.against, f"{result.ratio:.3g} x", result.repeats, f"{took_s:,.0f} s"
-        sys.stdout.write(row.format(name, *figures))
-        sys.stdout.flush()
-        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-        results[name] = {**result._asdict(), "took_s": round(took_s, 1), "measured_at": measured_at}
-        _write(arguments.output, results)
-    sys.stdout.write(f"{len(names)} benchmarks took {(time.monotonic() - began) / 60:.1f} minutes\n")
-    return 0
-
-
-def _earlier(output: Path) -> dict[str, Any]:
-    """Return the figures of earlier calls; none if the file is absent or damaged."""
-    try:
-        results = json.loads(output.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return results if isinstance(results, dict) else {}
-
-
-def _write(output: Path, results: dict[str, Any]) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1) + "\n")
-    part.replace(output)
+    return run_all(BENCHMARKS, names, Scale(is_quick=arguments.quick), arguments.output)
 
 
 def _with_prefix(part: str, names: Iterable[str]) -> list[str]:
