@@ -6,12 +6,12 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
 from django.db import DatabaseError, transaction
-from django.db.models import QuerySet
 
 from parlab.ingest import printed, utilisation
 from parlab.ingest.imported_summary import with_utilisation
 from parlab.ingest.launches import Sections
-from parlab.ingest.output import is_read, world_size
+from parlab.ingest.output import has_events, is_read, world_size
+from parlab.ingest.rebuild import locked_attempts, series_rebuild
 from parlab.ingest.reported import summarise_reported
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt, Run
@@ -24,11 +24,6 @@ logger = logging.getLogger(__name__)
 
 _SPOOL_BYTES = 32 << 20
 """Size up to which the points of a command's output are held in memory instead of a file."""
-
-
-def locked_attempts() -> QuerySet[Attempt]:
-    """Return attempts with their runs; each one is locked as it is read."""
-    return Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run")
 
 
 def is_printed(attempt: Attempt) -> bool:
@@ -44,12 +39,18 @@ def attempt_summarise(*, attempt: Attempt) -> None:
 
     A summary of a printed log is dropped if a newer one was stored meanwhile, unless the attempt has ended.
     """
+    if not is_printed(attempt):
+        _series_summarise(attempt)
+        return
     while is_printed(attempt):
         attempt = Attempt.objects.select_related("run").get(pk=attempt.pk)
-        if _log_summarise(attempt) or not RunState(attempt.state).is_final:
+        if has_events(attempt):
+            series_rebuild(attempt)
+        elif _log_summarise(attempt) or not RunState(attempt.state).is_final:
             return
         attempt.refresh_from_db()
-    _series_summarise(attempt)
+    with transaction.atomic():
+        _series_summarise(locked_attempts().get(pk=attempt.pk))
 
 
 def _log_summarise(before: Attempt) -> bool:
@@ -61,7 +62,8 @@ def _log_summarise(before: Attempt) -> bool:
             attempt = locked_attempts().get(pk=before.pk)
             # The summary of a log that has grown since is stored too, unless another one was stored meanwhile.
             is_newest = attempt.numbers_at == before.numbers_at or log.log_size(attempt.pk) == size
-            if attempt.state != before.state or not is_printed(attempt) or not is_newest:
+            is_outdated = has_events(attempt) or not is_printed(attempt)
+            if attempt.state != before.state or is_outdated or not is_newest:
                 return False
             if reading is None:
                 _series_summarise(attempt)

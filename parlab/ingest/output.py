@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.ingest.events import Limits, Parsed, parse, reported_limits
+from parlab.ingest.printed import is_sampled
 from parlab.lab.models import Attempt, Run
 from parlab.series import log, operations, store
 from parlab.series.columns import Columns
@@ -15,6 +16,9 @@ from parlab.series.streams import joined, marks_of
 logger = logging.getLogger(__name__)
 
 READ_BY = "read_by"
+"""Part of a summary: the reader that made the series of an attempt from the lines in its log."""
+EVENTS = "events"
+"""Value of READ_BY once a command prints steps as events after all, until `rebuild` has replaced a reader's series."""
 
 
 class Output(NamedTuple):
@@ -41,7 +45,7 @@ def outputs_append(outputs: Sequence[Output]) -> list[Parsed]:
     ids = {output.attempt.pk for output in outputs}
     before, names = log.append_logs([_log_output(output) for output in outputs]), store.metric_names(ids)
     series: dict[int, dict[store.Key, Columns]] = {}
-    changed, results = dict[int, Attempt](), list[Parsed]()
+    results = list[Parsed]()
     for output, unfinished in zip(outputs, before, strict=True):
         attempt, metrics = output.attempt, names[output.attempt.pk]
         parsed = _parse(output, unfinished, metrics)
@@ -50,16 +54,14 @@ def outputs_append(outputs: Sequence[Output]) -> list[Parsed]:
         if not is_read(attempt):
             attempt.last_step = parsed.last_step
             operations.append(attempt.pk, parsed.operations)
-            _log_refused(attempt, parsed)
-        elif parsed.steps:
-            changed[attempt.pk] = attempt
+            log_refused(attempt, parsed)
+        elif parsed.steps and not has_events(attempt):
+            _expect_events(attempt)
         of_attempt = series.setdefault(attempt.pk, {})
         for key, columns in parsed.series.items():
+            if is_read(attempt) and not is_sampled(key):
+                continue
             of_attempt[key] = Columns.joined([of_attempt[key], columns]) if key in of_attempt else columns
-    for attempt in changed.values():
-        # The command prints steps as events after all: points that readers took from its lines would be duplicates.
-        del series[attempt.pk]
-        series_rebuild(attempt)
     store.append_all(series)
     return results
 
@@ -73,41 +75,15 @@ def _parse(output: Output, unfinished: bytes, metrics: set[str]) -> Parsed:
     marks = marks_of(output.streams, len(output.data))
     return parse(
         joined(output.data, marks) if marks else unfinished + output.data,
-        limits=_limits(output.attempt.run),
+        limits=limits_of(output.attempt.run),
         existing_metrics=metrics,
         last_step=None if is_read(output.attempt) else output.attempt.last_step,
         clock_offset_s=output.clock_offset_s,
     )
 
 
-def series_rebuild(attempt: Attempt) -> None:
-    """Rebuild the series of a locked attempt from the events of the whole log, without the points of readers."""
-    store.delete(attempt.pk)
-    operations.delete(attempt.pk)
-    attempt.last_step, attempt.summary = None, {}
-    Attempt.objects.filter(pk=attempt.pk).update(summary={})
-    limits, metrics = _limits(attempt.run), set[str]()
-    offsets = dict(attempt.members.values_list("node_rank", "clock_offset_s"))
-    for node_rank in log.node_ranks(attempt.pk):
-        unfinished = b""
-        for output in log.read_log(attempt.pk, node_rank=node_rank):
-            unfinished += output
-            parsed = parse(
-                unfinished,
-                limits=limits,
-                existing_metrics=metrics,
-                last_step=attempt.last_step,
-                clock_offset_s=offsets.get(node_rank, 0.0),
-            )
-            store.append(attempt.pk, parsed.series)
-            operations.append(attempt.pk, parsed.operations)
-            attempt.last_step = parsed.last_step
-            _log_refused(attempt, parsed)
-            metrics |= {metric for metric, _ in parsed.series}
-            unfinished = log.unfinished_line(unfinished)
-
-
-def _log_refused(attempt: Attempt, parsed: Parsed) -> None:
+def log_refused(attempt: Attempt, parsed: Parsed) -> None:
+    """Log which values of a piece of output are in the log only."""
     for reason, count in parsed.refused.items():
         logger.info("run %s attempt %s: %d values in the log only: %s", attempt.run_id, attempt.number, count, reason)
 
@@ -117,7 +93,19 @@ def is_read(attempt: Attempt) -> bool:
     return READ_BY in attempt.summary
 
 
-def _limits(run: Run) -> Limits:
+def has_events(attempt: Attempt) -> bool:
+    """Return whether events in the log of an attempt are to replace the series of a reader."""
+    return bool(attempt.summary.get(READ_BY) == EVENTS)
+
+
+def _expect_events(attempt: Attempt) -> None:
+    """Note that events replace the series of a locked attempt: the next summary does that, which locks it briefly."""
+    attempt.summary = {**attempt.summary, READ_BY: EVENTS}
+    Attempt.objects.filter(pk=attempt.pk).update(summary=attempt.summary)
+
+
+def limits_of(run: Run) -> Limits:
+    """Return what the events of a run may contain."""
     if run.origin == Run.Origin.REPORTED:
         return reported_limits()
     return Limits(world_size(run.resolved), nodes=int(run.resolved["cluster"]["nodes"]))

@@ -11,9 +11,10 @@ from django.core.cache import cache
 from django.db import transaction
 
 from parlab.ingest import orders
-from parlab.ingest.attempt_summaries import attempt_summarise, is_printed, locked_attempts
+from parlab.ingest.attempt_summaries import attempt_summarise, is_printed
 from parlab.ingest.clock import shared_now
-from parlab.ingest.output import Output, outputs_append, series_rebuild, world_size
+from parlab.ingest.output import Output, outputs_append, world_size
+from parlab.ingest.rebuild import locked_attempts, series_rebuild
 from parlab.ingest.run_files import pieces_store
 from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import attempt_report, lock_members, run_findings_refresh
@@ -264,13 +265,10 @@ def _is_text(attempt: Attempt) -> bool:
 
 
 def attempt_reingest(*, attempt: Attempt) -> int:
-    """Rebuild the series and summary of an attempt from its log; return the number of points."""
-    with transaction.atomic():
-        locked = locked_attempts().get(pk=attempt.pk)
-        series_rebuild(locked)
-        locked.save(update_fields=["last_step"])
-        if not is_printed(locked):
-            attempt_summarise(attempt=locked)
-    if is_printed(locked):
-        attempt_summarise(attempt=locked)
-    return sum(info.points for info in store.metrics(locked.pk))
+    """Rebuild the series and summary of an attempt from its log; return the number of points.
+
+    Must not run in a transaction. Raises Attempt.DoesNotExist if the attempt is deleted meanwhile.
+    """
+    series_rebuild(attempt)
+    attempt_summarise(attempt=Attempt.objects.select_related("run").get(pk=attempt.pk))
+    return sum(info.points for info in store.metrics(attempt.pk))

@@ -163,6 +163,16 @@ def end_of(row: SeriesLevel | None) -> int:
 
 def extend(attempt_id: int, series: Mapping[Key, Columns], held: LastRows) -> None:
     """Extend the levels of series by the points that follow the end of level 1, a multiple of BLOCK points."""
+    SeriesLevel.objects.bulk_create(
+        extended(attempt_id, series, held),
+        update_conflicts=True,
+        unique_fields=["attempt", "metric", "rank", "level", "position"],
+        update_fields=["is_last", "blocks", "first_step", "last_step", *_COLUMNS],
+    )
+
+
+def extended(attempt_id: int, series: Mapping[Key, Columns], held: LastRows) -> list[SeriesLevel]:
+    """Return the rows that `extend` changes: the last row of each level, and those after it."""
     changed: list[SeriesLevel] = []
     for (metric, rank), columns in series.items():
         level = 1
@@ -178,12 +188,7 @@ def extend(attempt_id: int, series: Mapping[Key, Columns], held: LastRows) -> No
             whole = len(pending) // JOINED * JOINED
             new = join(pending.take(slice(0, whole)), is_start=covered == 0) if whole else pending.take(slice(0, 0))
             level, last = level + 1, above
-    SeriesLevel.objects.bulk_create(
-        changed,
-        update_conflicts=True,
-        unique_fields=["attempt", "metric", "rank", "level", "position"],
-        update_fields=["is_last", "blocks", "first_step", "last_step", *_COLUMNS],
-    )
+    return changed
 
 
 _COLUMNS = ("steps", "times", "values", *_STATISTICS)

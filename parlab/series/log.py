@@ -170,7 +170,7 @@ def read_log(attempt_id: int, *, node_rank: int | None = None, rank: int | None 
             yield piece.text
         return
     joiner = logs.Joiner()
-    for chunk in _chunks(attempt_id, ranks[0] if ranks else 0):
+    for chunk in chunks_from(attempt_id, ranks[0] if ranks else 0):
         if not chunk.streams and rank is None:
             yield chunk.data
         else:
@@ -178,9 +178,10 @@ def read_log(attempt_id: int, *, node_rank: int | None = None, rank: int | None 
             yield b"".join(joiner.add(chunk.data[span.begin : span.end], span) for span in spans)
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """Output of a node, unpacked."""
 
+    position: int
     data: bytes
     stamps: bytes
     streams: bytes
@@ -193,14 +194,14 @@ class _Chunk(NamedTuple):
 _COLUMNS = ("position", "data", "stamps", "streams")
 
 
-def _unpacked(row: tuple[int, bytes, bytes, bytes]) -> _Chunk:
-    return _Chunk(zstandard.decompress(bytes(row[1])), bytes(row[2]), bytes(row[3]))
+def _unpacked(row: tuple[int, bytes, bytes, bytes]) -> Chunk:
+    return Chunk(row[0], zstandard.decompress(bytes(row[1])), bytes(row[2]), bytes(row[3]))
 
 
-def _chunks(attempt_id: int, node_rank: int) -> Iterator[_Chunk]:
-    """Yield the chunks of a node, the first one first."""
+def chunks_from(attempt_id: int, node_rank: int, position: int = 0) -> Iterator[Chunk]:
+    """Yield the chunks of a node from the one that begins at a position."""
     chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank).order_by("position")
-    rows = list(chunks.values_list(*_COLUMNS)[:_READ_CHUNKS])
+    rows = list(chunks.filter(position__gte=position).values_list(*_COLUMNS)[:_READ_CHUNKS])
     while rows:
         for row in rows:
             yield (chunk := _unpacked(row))
@@ -230,7 +231,7 @@ def _pieces(attempt_id: int, node_rank: int, rank: int | None) -> Iterator[Piece
     """Split the output of a node at its stamps and streams, each piece extended to the end of its last line."""
     time, held, held_time, held_rank, number = 0.0, b"", 0.0, NODE, 0
     joiner = logs.Joiner()
-    for chunk in _chunks(attempt_id, node_rank):
+    for chunk in chunks_from(attempt_id, node_rank):
         marks = unpack_stamps(chunk.stamps)
         times = dict(marks)
         for span in logs.divided(chunk.spans, [offset for offset, _ in marks]):
@@ -380,7 +381,7 @@ def _time_at(marks: Sequence[tuple[int, float]], offset: int) -> float:
     return marks[index][1] if index >= 0 else 0.0
 
 
-def _chunks_from_end(attempt_id: int, node_rank: int) -> Iterator[_Chunk]:
+def _chunks_from_end(attempt_id: int, node_rank: int) -> Iterator[Chunk]:
     chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank).order_by("-position")
     # The last chunk is often enough, and a run may have a hundred nodes.
     rows = list(chunks.values_list(*_COLUMNS)[:1])

@@ -86,6 +86,29 @@ def append(attempt_id: int, printed_steps: Mapping[tuple[int, int], Printed]) ->
     )
 
 
+class Collected:
+    """The operations of a log, read from its beginning, as `append` stores them."""
+
+    def __init__(self, attempt_id: int) -> None:
+        self._attempt_id = attempt_id
+        self._steps: set[int] = set()
+        self._rows: dict[tuple[int, int], OperationChunk] = {}
+
+    def add(self, printed_steps: Mapping[tuple[int, int], Printed]) -> None:
+        """Add the operations of the next piece."""
+        for (step, rank), printed in printed_steps.items():
+            if len(self._steps) < MAX_STEPS:
+                self._steps.add(step)
+            if step in self._steps:
+                existing = None if printed.is_begin else self._rows.get((step, rank))
+                self._rows[step, rank] = _chunk(self._attempt_id, step, rank, existing, printed.operations)
+
+    def store(self) -> None:
+        """Replace the operations of the attempt, in the caller's transaction."""
+        OperationChunk.objects.filter(attempt_id=self._attempt_id).delete()
+        OperationChunk.objects.bulk_create(self._rows.values())
+
+
 def _chunk(
     attempt_id: int, step: int, rank: int, existing: OperationChunk | None, new: Sequence[Operation]
 ) -> OperationChunk:
@@ -125,8 +148,3 @@ def read(attempt_id: int, step: int) -> dict[int, list[Operation]]:
     """Return the operations of each rank in a step, {rank: operations ordered by begin}."""
     rows = OperationChunk.objects.filter(attempt_id=attempt_id, step=step).order_by("rank")
     return {row.rank: sorted(_unpacked(row), key=lambda operation: operation.begin_s) for row in rows}
-
-
-def delete(attempt_id: int) -> None:
-    """Delete all operations of an attempt, to rebuild them from its log."""
-    OperationChunk.objects.filter(attempt_id=attempt_id).delete()

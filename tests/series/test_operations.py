@@ -63,7 +63,7 @@ def test_deleting_leaves_those_of_other_attempts(attempt: Attempt, make_attempt:
     other = make_attempt(point={"train.seed": 2})
     for owner in (attempt, other):
         operations.append(owner.pk, {(1, 0): first(step_of(3))})
-    operations.delete(attempt.pk)
+    operations.Collected(attempt.pk).store()
     assert operations.steps(attempt.pk) == []
     assert operations.steps(other.pk) == [1]
 
