@@ -111,7 +111,7 @@ def points_per_s(scale: Scale) -> Result:
 
 def follow_lag_ms(scale: Scale) -> Result:
     """Measure the time from a line in a followed file to its point in the database, five lines a second."""
-    lines = max(3, scale.of(40))
+    lines = max(3, scale.of(20))
     lags = []
     with _home() as directory, server() as (url, token):
         path = directory / "train.log"
@@ -138,7 +138,7 @@ def follow_lag_ms(scale: Scale) -> Result:
 
 def scripts_lag_s(scale: Scale) -> Result:
     """Measure the oldest of the newest points of 100 scripts that log 100 points a second each."""
-    count, seconds = (5, 3) if scale.is_quick else (100, 30)
+    count, seconds = (5, 3) if scale.is_quick else (100, 20)
     lags = []
     with _home() as directory, server() as (url, token):
         stop = directory / "stop"

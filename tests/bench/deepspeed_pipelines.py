@@ -19,7 +19,7 @@ from runners.engines.stage import PipelineStage
 from runners.engines.transfers import open_channels
 from runners.engines.zero_settings import import_deepspeed
 from runners.models.gpt import GPTStage
-from tests.bench.pipelines import RANKS, make_config
+from tests.bench.pipelines import RANKS, ROUNDS, make_config
 from tests.bench.ranks import Step, side_by_side
 from tests.bench.result import Result, Scale
 
@@ -68,7 +68,7 @@ def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
 
 
 def pipeline_vs_deepspeed(scale: Scale) -> Result:
-    """Measure a step of 1F1B, the only schedule that DeepSpeed has."""
-    rounds = scale.repeats(15)
+    """Compare a step of 1F1B, the only schedule that DeepSpeed has."""
+    rounds = scale.repeats(ROUNDS)
     (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds)
-    return Result(1000 * times.ours, "ms/step", f"DeepSpeed: {1000 * times.theirs:.0f} ms", times.ratio, rounds)
+    return Result.comparison(times.ratio, f"DeepSpeed: {times.text}", rounds)

@@ -66,12 +66,12 @@ class Load(NamedTuple):
 
 
 def log_batch_ratio(scale: Scale) -> Result:
-    """Measure `log_batch` with 1,000 metrics a call, the most that MLflow allows."""
+    """Compare `log_batch` with 1,000 metrics a call, the most that MLflow allows."""
     return _compared(scale, size=1_000, calls=40)
 
 
 def log_step_ratio(scale: Scale) -> Result:
-    """Measure `log_batch` with the ten metrics of one step, which is what loggers of trainers send."""
+    """Compare `log_batch` with the ten metrics of one step, which is what loggers of trainers send."""
     return _compared(scale, size=10, calls=150)
 
 
@@ -97,16 +97,16 @@ def _compared(scale: Scale, *, size: int, calls: int) -> Result:
         )
     )
     text = (
-        f"{against:,.0f} with mlflow server {version}; processor per call {server_ms:.1f} ms, theirs {other_ms:.1f} ms"
-        f" ({other_ms / server_ms:.1f} x), client {client_ms:.1f} ms"
+        f"{value:,.0f} points/s, {against:,.0f} with mlflow server {version}; processor per call {server_ms:.1f} ms,"
+        f" theirs {other_ms:.1f} ms ({other_ms / server_ms:.1f} x), client {client_ms:.1f} ms"
     )
-    return Result(value, "points/s", text, value / against, repeats)
+    return Result.comparison(value / against, text, repeats)
 
 
 @contextmanager
 def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     """Start the newest MLflow server on SQLite with one worker, as ours; yields it and its version."""
-    python = os.environ.get("PARLAB_MLFLOW_PYTHON") or environments.installed(directory, "mlflow")
+    python = os.environ.get("PARLAB_MLFLOW_PYTHON") or environments.python_with("mlflow")
     code = "import mlflow; print(mlflow.__version__)"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     port = free_port()

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ PUBLISHED_S = {"gpipe": (6.64, 8.38), "1f1b": (6.54, 11.21)}
 """Published times on the default network and at 10 ms and 1 Gbit/s, for micro batch 1."""
 BACKWARD_PER_FORWARD = 3.0
 MAX_HELD = 9
+STEPS = 3
+"""Measured steps of a run; the first one opens the connections and is not measured."""
 _TIMEOUT_S = 600
 
 
@@ -64,22 +67,20 @@ def _times(schedule: str) -> StageTimes:
 
 @functools.cache
 def _case(schedule: str, wire: str, is_best: bool, is_quick: bool) -> Case:
-    """Run a schedule on both networks, alternating so that a busy machine slows down both."""
+    """Run a schedule on both networks at the same time: the ranks mostly wait, and a busy machine slows down both."""
     count, times = (8, StageTimes(2e-3, 6e-3)) if is_quick else (SEQUENCES, _times(schedule))
     slow = _pipeline(times, SLOW, count, 4 if wire == "same" else 2)
     # The fastest slope by simulation that holds at most MAX_HELD micro batches.
     slopes = best_schedule(slow, max_held=MAX_HELD).compared if is_best else []
     plan = min(slopes, key=lambda slope: slope.simulation.iteration_s).plan if slopes else Plan(schedule)
-    steps: dict[Link, list[float]] = {DEFAULT: [], SLOW: []}
-    for _ in range(1 if is_quick else 2):
-        for link in steps:
-            steps[link] += _steps(plan, wire, times, link, count, 2 if is_quick else 4)
-    return Case(median(steps[DEFAULT]), median(steps[SLOW]), outcome(plan, slow))
+    iterations = 2 if is_quick else 1 + STEPS
+    near, far = (_config(plan, wire, times, link, count, iterations) for link in (DEFAULT, SLOW))
+    with emulation(near) as default_steps, emulation(far) as slow_steps:
+        return Case(median(default_steps()), median(slow_steps()), outcome(plan, slow))
 
 
-def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, iterations: int) -> list[float]:
-    """Run the ranks as a node does; return the time of each step but the first, in seconds, of the slowest rank."""
-    config = {
+def _config(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, iterations: int) -> dict[str, Any]:
+    return {
         "model": {"num_layers": 12, "hidden_size": HIDDEN, "num_attention_heads": 12, "sequence_length": LENGTH},
         "train": {"global_batch_size": count, "iterations": iterations, "compute": "emulated"},
         "parallel": {
@@ -91,30 +92,40 @@ def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, ite
         "emulation": {"forward_ms": 1e3 * times.forward_s, "backward_ms": 1e3 * times.backward_s},
         "network": {"apply": "emulate", "delay_ms": 1e3 * link.delay_s, "bandwidth_gbps": _rate_setting(link)},
     }
-    return emulated_steps(config)
 
 
-def emulated_steps(config: dict[str, Any]) -> list[float]:
-    """Run a configuration on emulated links of one supervisor; return the time of each step but the first."""
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(config, file)
-        file.flush()
-        command = [sys.executable, "-m", "runners.links", "--config", file.name]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            start_new_session=True,  # as supervisors: the scheduler divides the processor among sessions
-        )
-    if process.returncode:
-        raise RuntimeError(f"the emulated run failed: {process.stdout[-2000:]} {process.stderr[-2000:]}")
+@contextmanager
+def emulation(config: dict[str, Any]) -> Iterator[Callable[[], list[float]]]:
+    """Start a configuration on emulated links; yield a function that waits for the times of all steps but the first."""
+    with tempfile.TemporaryDirectory(prefix="parlab-emulation-") as name:
+        file, output = Path(name) / "config.json", Path(name) / "output"
+        file.write_text(json.dumps(config))
+        with output.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "runners.links", "--config", str(file)],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # as supervisors: the scheduler divides the processor among sessions
+            )
+
+        def steps() -> list[float]:
+            if process.wait(_TIMEOUT_S):
+                raise RuntimeError(f"the emulated run failed: {output.read_text(errors='replace')[-4000:]}")
+            return _after_the_first(output.read_text())
+
+        try:
+            yield steps
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _after_the_first(output: str) -> list[float]:
+    """Return the time of each step but the first, of the slowest rank."""
     slowest: dict[int, float] = {}
-    for line in process.stdout.splitlines():
+    for line in output.splitlines():
         event: dict[str, Any] = json.loads(line) if line.startswith('{"parlab":') else {}
         if event.get("event") == "step":
             slowest[event["step"]] = max(event["step_time_s"], slowest.get(event["step"], 0.0))
@@ -150,7 +161,7 @@ def _slowdown(schedule: str, wire: str, is_best: bool, target: float, scale: Sca
         f"{plan.title}: {case.default_s:.2f} -> {case.slow_s:.2f} s, simulated"
         f" {case.simulated.simulation.iteration_s:.2f} s; {'at most' if is_best else 'published'} {target:.2f}"
     )
-    return Result(case.slowdown, "x", against, target / case.slowdown, 1 if scale.is_quick else 2)
+    return Result(case.slowdown, "x", against, target / case.slowdown, 1 if scale.is_quick else STEPS)
 
 
 def slowdown_gpipe(scale: Scale) -> Result:
@@ -179,7 +190,7 @@ def gap_to_bound_pct(scale: Scale) -> Result:
     bound = case.simulated.bound
     gap = 100 * (case.slow_s / bound.seconds - 1)
     against = f"bound {bound.seconds:.2f} s ({bound.binds}), measured {case.slow_s:.2f} s; at most 5 %"
-    return Result(gap, "%", against, 5 / max(gap, 0.01), 1 if scale.is_quick else 2)
+    return Result(gap, "%", against, 5 / max(gap, 0.01), 1 if scale.is_quick else STEPS)
 
 
 def micro_batches_held(scale: Scale) -> Result:

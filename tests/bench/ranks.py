@@ -6,9 +6,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,20 +30,34 @@ class Times(NamedTuple):
     ratio: float
     """Median over the rounds of theirs / ours."""
 
+    @property
+    def text(self) -> str:
+        """Return the other one's time, ours and the ratio."""
+        return f"{1000 * self.theirs:.0f} ms, parlab {1000 * self.ours:.0f} ms, {self.ratio:.3f} x"
+
 
 def side_by_side(
     prepare: Callable[[int, int], Sequence[tuple[Step, Step]]], world_size: int, rounds: int
 ) -> list[Times]:
-    """Measure the pairs of steps that `prepare(rank, world_size)` returns, in `world_size` processes.
+    """Measure the pairs of steps that `prepare(rank, world_size)` returns, in `world_size` processes."""
+    times: list[Times] = on_ranks(partial(_pairs, prepare, rounds), world_size)
+    return times
 
-    `prepare` must be importable by the processes. Raises RuntimeError if a rank fails.
+
+def _pairs(
+    prepare: Callable[[int, int], Sequence[tuple[Step, Step]]], rounds: int, rank: int, world_size: int
+) -> list[Times]:
+    return [_time(ours, theirs, rounds) for ours, theirs in prepare(rank, world_size)]
+
+
+def on_ranks(work: Callable[[int, int], object], world_size: int) -> Any:
+    """Run `work(rank, world_size)` in processes with one process group; return what the first rank returns.
+
+    `work` must be importable by the processes. Raises RuntimeError if a rank fails.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="parlab-ranks-") as directory:
-        ranks = [
-            context.Process(target=_rank, args=(rank, world_size, prepare, rounds, directory))
-            for rank in range(world_size)
-        ]
+        ranks = [context.Process(target=_rank, args=(rank, world_size, work, directory)) for rank in range(world_size)]
         try:
             for process in ranks:
                 process.start()
@@ -55,41 +70,34 @@ def side_by_side(
                 process.join()
         if any(process.exitcode for process in ranks):
             raise RuntimeError("a rank of the benchmark failed; its traceback is above")
-        result: list[Times] = torch.load(Path(directory) / "times.pt", weights_only=False)
-    return result
+        return torch.load(Path(directory) / "result.pt", weights_only=False)
 
 
-def _rank(
-    rank: int,
-    world_size: int,
-    prepare: Callable[[int, int], Sequence[tuple[Step, Step]]],
-    rounds: int,
-    directory: str,
-) -> None:
+def _rank(rank: int, world_size: int, work: Callable[[int, int], object], directory: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     join(Place(rank, world_size, rank, world_size, f"file://{directory}/meeting"), torch.device("cpu"), TIMEOUT)
-    times = [_time(ours, theirs, rounds) for ours, theirs in prepare(rank, world_size)]
+    result = work(rank, world_size)
     if rank == 0:
-        torch.save(times, Path(directory) / "times.pt")
+        torch.save(result, Path(directory) / "result.pt")
     dist.barrier()
     leave()
 
 
 def _time(ours: Step, theirs: Step, rounds: int) -> Times:
-    _seconds(ours)
-    _seconds(theirs)
+    step_s(ours)
+    step_s(theirs)
     pairs = []
     for turn in range(rounds):
         if turn % 2:
-            second, first = _seconds(theirs), _seconds(ours)
+            second, first = step_s(theirs), step_s(ours)
             pairs.append((first, second))
         else:
-            pairs.append((_seconds(ours), _seconds(theirs)))
+            pairs.append((step_s(ours), step_s(theirs)))
     return Times(median(a for a, _ in pairs), median(b for _, b in pairs), median(b / a for a, b in pairs))
 
 
-def _seconds(step: Step) -> float:
+def step_s(step: Step) -> float:
     """Return the time of one step in seconds, of the slowest rank."""
     dist.barrier()
     began = time.perf_counter()

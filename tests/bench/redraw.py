@@ -52,7 +52,7 @@ _MEASURE = """async ([input, repeats]) => {
 def redraw_ms(scale: Scale) -> Result:
     """Measure smoothing and hovering over the curves of 20 runs; compare with drawing them anew with Plotly."""
     client, address = _client(scale)
-    repeats = scale.repeats(15)
+    repeats = scale.repeats(9)
     with override_settings(STORAGES=PLAIN_FILES), _page(client) as page:
         page.goto(ORIGIN + address)
         page.locator('[data-figure="curves"][data-drawn="1"]').wait_for(state="attached", timeout=120_000)

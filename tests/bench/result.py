@@ -21,6 +21,11 @@ class Result(NamedTuple):
     """Factor by which `value` is better than the alternative, whether higher or lower values are better."""
     repeats: int
 
+    @classmethod
+    def comparison(cls, ratio: float, against: str, repeats: int) -> "Result":
+        """Return the result of a comparison with another program: its value is the ratio."""
+        return cls(ratio, "x", against, ratio, repeats)
+
 
 class Scale(NamedTuple):
     """Size of a benchmark: full, or just enough to check that it runs."""

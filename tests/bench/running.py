@@ -36,7 +36,7 @@ def run_all(
             _print(f"{name:<32} interrupted; the figures above are kept")
             code = INTERRUPTED
             break
-        except Exception:
+        except BaseException:  # those of pytest, which helpers of tests raise, are no Exception
             traceback.print_exc()
             _print(f"{name:<32} failed after {time.monotonic() - began:,.0f} s; an earlier figure is kept")
             failed.append(name)

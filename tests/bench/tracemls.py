@@ -1,8 +1,7 @@
 """Plain PyTorch scripts with planted causes: what parlab advises while they run, and what TraceML reports at the end.
 
 Every script runs over two nodes, which are network namespaces with a host name of their own, without a tool, with
-parlab's client and with TraceML, which pip installs into a temporary directory (PARLAB_TRACEML_PYTHON names the Python
-of an environment with torch and TraceML).
+parlab's client and with TraceML (PARLAB_TRACEML_PYTHON names the Python of an environment with torch and TraceML).
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from parlab.lab.models import TrackedRun
 from runners.client.http import Connection
 from runners.links.ability import try_here
 from runners.links.namespaces import DEVICE, address
+from tests.bench import environments
 from tests.bench.client import server
 from tests.bench.result import Result, Scale, Unavailable
 
@@ -36,7 +36,7 @@ SCRIPT = Path(__file__).with_name("plain_script.py")
 ROOT = SCRIPT.parents[2]
 NODES, PORT = 2, 29_500
 LIMIT_S = 600.0
-TOOLS, TRIES, ROUNDS = ("none", "parlab", "traceml"), 4, 3
+TOOLS, TRIES, ROUNDS = ("none", "parlab", "traceml"), 4, 1
 _ENDED_S = 60.0
 """Time that the second node may end after the first."""
 
@@ -61,6 +61,10 @@ CAUSES: Mapping[str, Cause] = {
     "network": Cause(150, "network", ("COMMUNICATION", "NETWORK", "SYNC"), gbps=0.05),
     "checkpoint": Cause(200, "checkpoint", ("CHECKPOINT",)),
 }
+
+
+DEFAULT_CAUSES = ("rank", "batch")
+"""One that TraceML names and one that it does not; all causes take half an hour."""
 
 
 class NotStarted(RuntimeError):
@@ -97,11 +101,13 @@ def traceml_causes(scale: Scale) -> Result:
         raise Unavailable("--quick installs nothing")
     if why_not := try_here().why_not:
         raise Unavailable(f"no network namespaces: {why_not}")
-    chosen = [name for name in os.environ.get("PARLAB_CAUSES", "").split(",") if name] or list(CAUSES)
+    chosen = [name for name in os.environ.get("PARLAB_CAUSES", "").split(",") if name] or list(DEFAULT_CAUSES)
+    if chosen == ["all"]:
+        chosen = list(CAUSES)
     rounds = int(os.environ.get("PARLAB_ROUNDS", ROUNDS))
     rows: dict[str, dict[str, list[Ran]]] = {name: {tool: [] for tool in TOOLS} for name in chosen}
     with tempfile.TemporaryDirectory(prefix="parlab-traceml-") as folder, server() as (url, token):
-        peer = _peer(Path(folder))
+        peer = _peer()
         for number in range(rounds):
             for name, row in rows.items():
                 for tool in TOOLS:
@@ -142,16 +148,11 @@ def _costs_s(row: Mapping[str, list[Ran]], name: str) -> list[float]:
     return [each - none for each in tools]
 
 
-def _peer(folder: Path) -> Peer:
+def _peer() -> Peer:
     if python := os.environ.get("PARLAB_TRACEML_PYTHON"):
         return Peer(python, [python, str(Path(python).with_name("traceml"))], "")
     # Beside the torch of this environment: TraceML does not require one of its own.
-    packages = folder / "packages"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", str(packages)]
-    done = subprocess.run([*pip, VERSION], capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise Unavailable(f"{VERSION} cannot be installed: {reason[:200]}")
+    packages = environments.packages_with(VERSION)
     return Peer(sys.executable, [sys.executable, str(packages / "bin" / "traceml")], str(packages))
 
 

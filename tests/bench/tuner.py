@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
@@ -20,9 +19,10 @@ from parlab.tuner.planning import NodePlanner
 from parlab.tuner.space import Candidate, Observation, Past, Space
 from parlab.tuner.spaces import candidate, features_of_job, setting_name
 from parlab.tuner.strategies import STRATEGIES, replay
-from runners.config import Point, RunConfig, expand
+from runners.config import Point, expand
+from tests.bench.ranks import on_ranks
 from tests.bench.result import Result, Scale, Unavailable
-from tests.engines.started import run_engine
+from tests.bench.zero import steps_s
 
 VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation" / "vtrain_single.json"
 MODEL = {
@@ -31,13 +31,13 @@ MODEL = {
     "num_layers": 4,
     "hidden_size": 512,
     "num_attention_heads": 8,
-    "sequence_length": 64,
+    "sequence_length": 32,
     "vocab_size": 8192,
 }
 """BERT-small's width and depth (Turc et al. 2019), on short sequences of a small vocabulary."""
 RANKS = 2
 SIZES, ACCUMULATIONS = (1, 2, 4, 8), (1, 2)
-WARMUP, STEPS = 2, 6
+WARMUP, STEPS = 1, 3
 
 
 def real_points(scale: Scale) -> list[Point]:
@@ -53,32 +53,25 @@ def real_points(scale: Scale) -> list[Point]:
     return expand(data, {"parallel.zero_stage": stages, "train.micro_batch_size, train.global_batch_size": pairs})
 
 
-def _measure(config: RunConfig, key: str) -> Observation:
-    with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
-        output = run_engine(config.resolved(), Path(directory), timeout=600)
-    if output.code:
-        return Observation(key, "failed")
-    slowest: dict[int, float] = {}
-    for event in output.events("step"):
-        if not event["warmup"]:
-            slowest[event["step"]] = max(slowest.get(event["step"], 0.0), event["step_time_s"])
-    times = list(slowest.values())
+def _observed(key: str, times: Sequence[float]) -> Observation:
     middle = median(times)
     return Observation(key, "finished", middle, 1.2533 * stdev(times) / math.sqrt(len(times)) / middle)
 
 
 @cache
 def real_space(scale: Scale) -> tuple[Space, Mapping[str, Observation]]:
-    """Return the search space with predictions, and a measurement of every setting; takes minutes."""
+    """Return the search space with predictions, and a measurement of every setting."""
     planner = NodePlanner({"cpu_cores": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total})
-    candidates, measured = [], {}
+    candidates, configs = [], {}
     for point in real_points(scale):
         assert point.config is not None
         key = setting_name(point.config)
+        configs[key] = point.config
         candidates.append(candidate(key, point, point.config, planner.plan(point.config)))
-        measured[key] = _measure(point.config, key)
-        seconds = measured[key].step_time_s
-        sys.stderr.write(f"{key}: {point.config.train.global_batch_size / seconds if seconds else 0:.1f} samples/s\n")
+    times = on_ranks(partial(steps_s, list(configs.values())), RANKS)
+    measured = {key: _observed(key, own) for key, own in zip(configs, times, strict=True)}
+    for key, config in configs.items():
+        sys.stderr.write(f"{key}: {config.train.global_batch_size / (measured[key].step_time_s or 1):.1f} samples/s\n")
     return Space(candidates), measured
 
 

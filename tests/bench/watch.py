@@ -6,11 +6,9 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -125,10 +123,12 @@ print(json.dumps([[int(point.index) for point in points] for points in changes])
 """
 
 
-def otava_installed(directory: Path) -> Method:
-    """Install apache-otava into an environment that ends with the benchmark: it pins an older numpy and brings clients
-    of cloud databases. Raise Unavailable if it cannot be installed."""
-    python = environments.installed(directory, "apache-otava==0.8.0")
+def otava_installed() -> Method:
+    """Install apache-otava into its own environment: it pins an older numpy and brings clients of cloud databases.
+
+    Raises Unavailable if it cannot be installed.
+    """
+    python = environments.python_with("apache-otava==0.8.0")
 
     def otava(series: Sequence[Simulated]) -> list[list[Reported]]:
         rows = json.dumps([row.values.tolist() for row in series])
@@ -215,22 +215,20 @@ def main() -> int:
     parser.add_argument("--public", action="store_true", help="only the public series; needs --otava")
     arguments = parser.parse_args()
     methods: dict[str, Method] = {"parlab": ours, "Perfherder": perfherder}
-    with tempfile.TemporaryDirectory(prefix="parlab-otava-") as directory:
-        if arguments.otava:
-            try:
-                methods["otava 0.8.0"] = otava_installed(Path(directory))
-            except Unavailable as error:
-                sys.stdout.write(f"otava: not measured: {error}\n")
-        public = {}
-        if arguments.otava:
-            try:
-                public = public_series(environments.installed(Path(directory) / "data", REQUIREMENT))
-            except Unavailable as error:
-                sys.stdout.write(f"public series: not measured: {error}\n")
-        for name, method in methods.items():
-            if not arguments.public:
-                _print(name, measured(method, range(SEEDS.start, SEEDS.start + arguments.seeds)))
-            _print_public(name, method, public)
+    public: dict[str, list[Simulated]] = {}
+    if arguments.otava:
+        try:
+            methods["otava 0.8.0"] = otava_installed()
+        except Unavailable as error:
+            sys.stdout.write(f"otava: not measured: {error}\n")
+        try:
+            public = public_series(environments.python_with(REQUIREMENT))
+        except Unavailable as error:
+            sys.stdout.write(f"public series: not measured: {error}\n")
+    for name, method in methods.items():
+        if not arguments.public:
+            _print(name, measured(method, range(SEEDS.start, SEEDS.start + arguments.seeds)))
+        _print_public(name, method, public)
     return 0
 
 
