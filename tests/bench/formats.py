@@ -16,7 +16,7 @@ from parlab.formats.source import Lines, open_text
 from tests.bench.result import Result, Scale
 
 BLOCK_ITERATIONS = 2_000
-MEGABYTES = 250
+MEGABYTES = 150
 """PARLAB_BENCH_LOG_MB chooses another size."""
 
 _STEP = (

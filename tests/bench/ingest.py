@@ -24,7 +24,7 @@ def points_per_s(scale: Scale) -> Result:
     output = training(steps=scale.of(20_000))
     tenth = output[: output.index(b"\n", len(output) // 10) + 1]
     rates, other_rates = [], []
-    repeats = scale.repeats(5)
+    repeats = scale.repeats(3)
     for _ in range(repeats):
         rates.append(_rate(output, _apply))
         other_rates.append(_rate(tenth, _apply_as_rows))

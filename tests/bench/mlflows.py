@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -25,27 +25,30 @@ from tests.bench.result import Result, Scale, Unavailable
 
 CLIENTS = 4
 """One script waits for one answer at a time and spends more time on a call than our server: several load a server."""
-# Creates its run and its batches, waits for the file, then logs; prints begin, end and its processor time.
+# For each line of its input "size calls" creates a run and the batches, waits for a further line and logs them; prints
+# begin, end and its processor time.
 SCRIPT = """
-import os, sys, time
+import sys, time
 import mlflow
 from mlflow.entities import Metric
-url, size, calls, go = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-client = mlflow.MlflowClient(url)
-run, now, steps = client.create_run("0").info.run_id, int(time.time() * 1000), size // 10
+client = mlflow.MlflowClient(sys.argv[1])
 names = {f"train/metric_{number}": 1.2345678 * (number + 1) for number in range(10)}
-batches = [
-    [Metric(name, value, now, call * steps + step) for step in range(steps) for name, value in names.items()]
-    for call in range(calls)
-]
-print("ready", flush=True)
-while not os.path.exists(go):
-    time.sleep(0.01)
-began, used = time.time(), time.process_time()
-for batch in batches:
-    client.log_batch(run, metrics=batch)
-print(began, time.time(), time.process_time() - used, flush=True)
+for line in sys.stdin:
+    size, calls = map(int, line.split())
+    run, now, steps = client.create_run("0").info.run_id, int(time.time() * 1000), size // 10
+    batches = [
+        [Metric(name, value, now, call * steps + step) for step in range(steps) for name, value in names.items()]
+        for call in range(calls)
+    ]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began, used = time.time(), time.process_time()
+    for batch in batches:
+        client.log_batch(run, metrics=batch)
+    print(began, time.time(), time.process_time() - used, flush=True)
 """
+CALLS = {1_000: 40, 10: 150}
+"""Metrics per call (as many as MLflow allows; those of one step) -> calls of each client."""
 
 
 class Target(NamedTuple):
@@ -67,28 +70,18 @@ class Load(NamedTuple):
 
 def log_batch_ratio(scale: Scale) -> Result:
     """Compare `log_batch` with 1,000 metrics a call, the most that MLflow allows."""
-    return _compared(scale, size=1_000, calls=40)
+    return _compared(scale, 1_000)
 
 
 def log_step_ratio(scale: Scale) -> Result:
     """Compare `log_batch` with the ten metrics of one step, which is what loggers of trainers send."""
-    return _compared(scale, size=10, calls=150)
+    return _compared(scale, 10)
 
 
-def _compared(scale: Scale, *, size: int, calls: int) -> Result:
+def _compared(scale: Scale, size: int) -> Result:
     if scale.is_quick:
         raise Unavailable("--quick installs nothing")
-    repeats = scale.repeats(3)
-    own: list[Load] = []
-    others: list[Load] = []
-    with tempfile.TemporaryDirectory(prefix="parlab-mlflow-") as directory, ExitStack() as stack:
-        other, version = stack.enter_context(_mlflow_server(Path(directory)))
-        url, token = stack.enter_context(server())
-        this = Target(url, token, _process_at(url))
-        for number in range(repeats):
-            go = Path(directory, f"go-{number}")
-            own.append(_load(this, size, calls, go.with_suffix(".own")))
-            others.append(_load(other, size, max(calls // 4, 5), go.with_suffix(".other")))
+    version, own, others = _loads(scale)[size]
     value, against = (median(load.points_per_s for load in loads) for loads in (own, others))
     server_ms, other_ms, client_ms = (
         median(each)
@@ -100,7 +93,24 @@ def _compared(scale: Scale, *, size: int, calls: int) -> Result:
         f"{value:,.0f} points/s, {against:,.0f} with mlflow server {version}; processor per call {server_ms:.1f} ms,"
         f" theirs {other_ms:.1f} ms ({other_ms / server_ms:.1f} x), client {client_ms:.1f} ms"
     )
-    return Result.comparison(value / against, text, repeats)
+    return Result.comparison(value / against, text, len(own))
+
+
+@cache
+def _loads(scale: Scale) -> Mapping[int, tuple[str, list[Load], list[Load]]]:
+    """Load both servers with calls of both sizes, alternating; return by size the other's version and all loads."""
+    loads: dict[int, tuple[str, list[Load], list[Load]]] = {}
+    with tempfile.TemporaryDirectory(prefix="parlab-mlflow-") as directory, ExitStack() as stack:
+        other, version = stack.enter_context(_mlflow_server(Path(directory)))
+        url, token = stack.enter_context(server())
+        this = Target(url, token, _process_at(url))
+        clients = {target: stack.enter_context(_clients(target)) for target in (this, other)}
+        for size, calls in CALLS.items():
+            loads[size] = version, [], []
+            for _ in range(scale.repeats(3)):
+                loads[size][1].append(_load(this, clients[this], size, calls))
+                loads[size][2].append(_load(other, clients[other], size, max(calls // 4, 5)))
+    return loads
 
 
 @contextmanager
@@ -131,27 +141,43 @@ def _process_at(url: str) -> psutil.Process:
     return next(child for child in psutil.Process().children() if port in child.cmdline())
 
 
-def _load(target: Target, size: int, calls: int, go: Path) -> Load:
+@contextmanager
+def _clients(target: Target) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start the clients of a server."""
     variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
     if target.token:
         variables["MLFLOW_TRACKING_TOKEN"] = target.token
-    command = [sys.executable, "-c", SCRIPT, target.url, str(size), str(calls), str(go)]
-    clients = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
+    command = [sys.executable, "-c", SCRIPT, target.url]
+    clients = [
+        subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(CLIENTS)
+    ]
     try:
-        for client in clients:
-            if _line(client) != "ready":
-                raise RuntimeError("a client has not started")
-        used_s = _processor_s(target.process)
-        go.touch()
-        rows = [tuple(map(float, _line(client).split())) for client in clients]
-        used_s = _processor_s(target.process) - used_s
+        yield clients
     finally:
         for client in clients:
             client.kill()
             client.communicate()
+
+
+def _load(target: Target, clients: Sequence[subprocess.Popen[str]], size: int, calls: int) -> Load:
+    _tell(clients, f"{size} {calls}")
+    if any(_line(client) != "ready" for client in clients):
+        raise RuntimeError("a client has not started")
+    used_s = _processor_s(target.process)
+    _tell(clients, "go")
+    rows = [tuple(map(float, _line(client).split())) for client in clients]
+    used_s = _processor_s(target.process) - used_s
     elapsed_s = max(end for _, end, _ in rows) - min(began for began, _, _ in rows)
     count = CLIENTS * calls
     return Load(count * size / elapsed_s, 1e3 * used_s / count, 1e3 * sum(used for _, _, used in rows) / count)
+
+
+def _tell(clients: Sequence[subprocess.Popen[str]], line: str) -> None:
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write(f"{line}\n")
+        client.stdin.flush()
 
 
 def _line(client: subprocess.Popen[str]) -> str:

@@ -16,7 +16,7 @@ from tests.bench.lists import PLAIN_FILES
 from tests.bench.result import Result, Scale
 from tests.bench.series import columns_of
 
-BROWSERS, DURATION_S = 200, 10.0
+BROWSERS, DURATION_S = 200, 6.0
 HTMX = {"HX-Request": "true"}
 
 

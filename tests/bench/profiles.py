@@ -19,7 +19,7 @@ DATA: dict[str, Any] = {
     "model": {
         "num_layers": 4, "hidden_size": 128, "num_attention_heads": 2, "sequence_length": 32, "vocab_size": 256,
     },
-    "train": {"iterations": 40, "warmup_steps": WARM_UP, "global_batch_size": 32, "micro_batch_size": 16},
+    "train": {"iterations": 30, "warmup_steps": WARM_UP, "global_batch_size": 32, "micro_batch_size": 16},
     "parallel": {"engine": "megatron", "pipeline_parallel_size": 1, "data_parallel_size": RANKS},
 }  # fmt: skip
 

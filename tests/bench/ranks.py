@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -74,6 +75,7 @@ def on_ranks(work: Callable[[int, int], object], world_size: int) -> Any:
 
 
 def _rank(rank: int, world_size: int, work: Callable[[int, int], object], directory: str) -> None:
+    warnings.simplefilter("ignore", FutureWarning)  # torch's, of functions that DeepSpeed calls in every step
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     join(Place(rank, world_size, rank, world_size, f"file://{directory}/meeting"), torch.device("cpu"), TIMEOUT)

@@ -19,7 +19,7 @@ APPEND_POINTS = 500
 
 def bytes_per_point(scale: Scale) -> Result:
     """Measure the bytes per point of a loss, a counter and a timer, with indexes, against one row per point."""
-    count = scale.of(400_000)
+    count = scale.of(100_000)
     random = np.random.default_rng(0)
     kinds = {
         "loss": np.round(random.normal(5, 0.1, count), 6),

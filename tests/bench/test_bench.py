@@ -47,6 +47,11 @@ def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchange
         assert results[name]["value"] > 0
         assert results[name]["ratio"] > 0
         assert f"\n{name} " in process.stdout
+    compared = [name for name in results if "_vs_" in name or name.endswith("_ratio")]
+    assert {"pipeline_vs_torch", "pipeline_vs_deepspeed", "megatron_vs_ddp", "zero_vs_deepspeed"} <= {*compared}
+    for name in compared:
+        assert results[name]["value"] == results[name]["ratio"]
+        assert results[name]["unit"] == "x"
     # Sizes, unlike times, do not depend on the load of the machine.
     assert 1 < results["series_bytes_per_point"]["value"] < 6
     assert results["series_bytes_per_point"]["ratio"] > 5

@@ -117,10 +117,14 @@ def _large(scale: Scale, pieces: int) -> dict[str, float]:
     steps = scale.of(_STEPS)
     plan = Plan(steps=steps)
     try:
+        rows = events(plan, 0, every=100)
         with path.open("wb") as file:
             file.write(b'{"traceEvents": [')
             for piece in range(pieces):
-                rows = events(plan, 0, clock_us=piece * steps * plan.step_us, first_step=piece * steps, every=100)
+                for row in rows if piece else ():
+                    row["ts"] += steps * plan.step_us
+                    if row["cat"] == "gpu_user_annotation":
+                        row["name"] = f"ProfilerStep#{row['args']['External id'] // 100 + piece * steps // 100}"
                 text = orjson.dumps(rows, option=orjson.OPT_INDENT_2)
                 file.write((b"," if piece else b"") + text.strip()[1:-1])
             file.write(b"]}")
