@@ -6,6 +6,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.app.amqp import AMQP
 from celery.utils.imports import symbol_by_name
+from django.urls import reverse
 
 from parlab.refusals import refuse
 from runners.guard import guarded
@@ -47,6 +48,12 @@ class GuardedAMQP(AMQP):
 def write_private_files(**_: Any) -> None:
     """Let files of this process be readable by its account only, as in manage.py."""
     os.umask(0o077)
+
+
+@signals.worker_init.connect
+def import_pages(**_: Any) -> None:
+    """Import what writes addresses of pages, because tasks do so in transactions, for which other writers wait."""
+    reverse("nodes")
 
 
 class Application(Celery):

@@ -35,3 +35,13 @@ def test_a_process_does_not_import(start: str, unneeded: set[str], tmp_path: Pat
     imported = set(done.stdout.split())
     assert "parlab.celery" in imported or "parlab.asgi" in imported or start.removeprefix("import ") in imported
     assert not imported & unneeded
+
+
+def test_a_worker_imports_what_writes_addresses_of_pages_before_its_first_task(tmp_path: Path) -> None:
+    program = (
+        f"{START_WORKER}\nimport sys\nfrom celery.signals import worker_init\nworker_init.send(sender=None)\n"
+        "print('parlab.api.urls' in sys.modules)"
+    )
+    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]

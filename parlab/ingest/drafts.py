@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from parlab.ingest.packing import Packed, line_offsets, pack
 from parlab.ingest.reading import Reading
 from parlab.ingest.results import WHOLE, Result, results_in
 from parlab.ingest.workspace import Workspace
+from parlab.series.replacing import Rows
 
 # Greater than any line number; it stands for the end of the file.
 _END = 2**62
@@ -28,6 +29,8 @@ class Draft(NamedTuple):
     """Index of a segment -> its part of the text."""
     raw: Packed
     """The bytes of the file as it was received."""
+    series: Mapping[int, Rows] = {}
+    """Index of a segment -> its series, packed once the draft is to be stored."""
 
 
 def draft_of(reading: Reading, workspace: Workspace) -> Draft:

@@ -1,4 +1,7 @@
-"""Step 4 of an import: drafts -> rows in one transaction: source, runs, attempts, series, logs and pictures."""
+"""Step 4 of an import: drafts -> rows in one transaction: source, runs, attempts, series, logs and pictures.
+
+Series are packed before the transaction, which only writes rows: all other writers of SQLite wait for it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, NamedTuple
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max
@@ -31,11 +36,14 @@ from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import point_label
 from parlab.series import log
 from parlab.series import store as series_store
+from parlab.series.replacing import Rows
 from runners.config import digest, sections
 
 logger = logging.getLogger(__name__)
 
 _CHUNKS_AT_ONCE = 64
+_SPOOL_BYTES = 32 << 20
+"""Size up to which packed series are held in memory instead of a file."""
 # The fields that a rebuild updates; number, configuration and author stay.
 _REBUILT = (
     "label", "point", "point_digest", "resolved", "place", "first_line", "last_line", "launch", "state", "reason",
@@ -72,13 +80,33 @@ def sources_of(files: Sequence[Received], experiment: Experiment | None) -> list
     return sources
 
 
-@transaction.atomic
 def store(drafts: Sequence[Draft], target: Target) -> list[Import]:
-    """Store drafts in one experiment, all or none.
+    """Store drafts in one experiment, all or none; must not run in a transaction.
 
     A file that the experiment already contains stays unchanged, one that has grown continues its runs, and one that
     begins differently than before is a further version with runs of its own.
     """
+    with _spool() as file:
+        return _store([_packed(draft, file) for draft in drafts], target)
+
+
+def _spool() -> SpooledTemporaryFile[bytes]:
+    return SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(settings.FILE_UPLOAD_TEMP_DIR))
+
+
+def _packed(draft: Draft, file: IO[bytes]) -> Draft:
+    """Pack the series of a draft."""
+    series: dict[int, Rows] = {}
+    for segment, recording in draft.reading.recordings.items():
+        rows = series[segment] = Rows(file)
+        for metric in sorted(recording.metrics()):
+            for rank, columns in recording.read(metric).items():
+                rows.add((metric, rank), columns)
+    return draft._replace(series=series)
+
+
+@transaction.atomic
+def _store(drafts: Sequence[Draft], target: Target) -> list[Import]:
     imports: list[Import] = []
     _lock(target)
     target = target._replace(experiment=target.experiment or _experiment_of(drafts))
@@ -114,11 +142,13 @@ def _continue(source: Source, draft: Draft) -> Import:
     return _rebuilt(source, draft, "continued")
 
 
-@transaction.atomic
 def rebuild(source: Source, draft: Draft) -> Import:
-    """Replace what is stored of a source by a new draft of the same bytes."""
-    lock_experiment(source.experiment)
-    return _rebuilt(source, draft, "none")
+    """Replace what is stored of a source by a new draft of the same bytes; must not run in a transaction."""
+    with _spool() as file:
+        packed = _packed(draft, file)
+        with transaction.atomic():
+            lock_experiment(source.experiment)
+            return _rebuilt(source, packed, "none")
 
 
 def _rebuilt(source: Source, draft: Draft, change: Change) -> Import:
@@ -293,8 +323,8 @@ def _attempts_store(stored_runs: Sequence[StoredRun], draft: Draft) -> None:
             last_step=recording.last_step if recording else None,
         )
         series_store.delete(attempt.pk)
-        for series in recording.series() if recording else ():
-            series_store.append(attempt.pk, series)
+        if result.segment is not None and result.segment in draft.series:
+            draft.series[result.segment].store(attempt.pk)
         text = None if result.segment is None else draft.texts.get(result.segment)
         if text is not None:
             log.store_log(attempt.pk, text.rows())

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from parlab.series import levels
 from parlab.series.columns import Columns, pack, unpack
-from parlab.series.models import SeriesChunk
+from parlab.series.models import SeriesChunk, SeriesLevel
 from parlab.series.statements import Upsert
 
 CHUNK_POINTS = 4_096
@@ -128,6 +128,14 @@ def full_chunks(attempt_id: int, key: Key, position: int, columns: Columns) -> l
             )
         )
     return rows
+
+
+def whole(key: Key, columns: Columns) -> tuple[list[SeriesChunk], list[SeriesLevel]]:
+    """Return all rows of a series, of no attempt yet: its chunks and its levels."""
+    packer = _Packer()
+    rows = list(packer.chunks(0, key, None, columns))
+    full = [points for _, points in packer.full]
+    return rows, levels.extended(0, {key: Columns.joined(full)}, {}) if full else []
 
 
 class _Piece(NamedTuple):

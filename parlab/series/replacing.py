@@ -5,10 +5,13 @@ So the transaction that replaces a series only writes rows, and memory holds the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
+from itertools import islice
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from django.db.models import BinaryField, Manager, Model
 from numpy.typing import NDArray
 
 from parlab.series import chunks, levels
@@ -119,3 +122,47 @@ def stored_keys(attempt_id: int) -> Iterable[Key]:
     for model in (SeriesChunk, SeriesLevel):
         keys |= set(model._default_manager.filter(attempt_id=attempt_id).values_list("metric", "rank").distinct())
     return keys
+
+
+_ROWS_AT_ONCE = 64
+_PACKED: dict[type[Model], list[str]] = {
+    model: [field.attname for field in model._meta.concrete_fields if isinstance(field, BinaryField)]
+    for model in (SeriesChunk, SeriesLevel)
+}
+"""The columns of a model that are packed."""
+
+
+class Rows:
+    """All rows of new series, packed before there is an attempt that has them; the packed columns wait in a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._rows: list[tuple[SeriesChunk | SeriesLevel, list[tuple[int, int]]]] = []
+
+    def add(self, key: Key, columns: Columns) -> None:
+        """Pack a series."""
+        for rows in chunks.whole(key, columns):
+            for row in rows:
+                places = []
+                for name in _PACKED[type(row)]:
+                    data = getattr(row, name)
+                    places.append((self._file.seek(0, 2), len(data)))
+                    self._file.write(data)
+                    setattr(row, name, b"")
+                self._rows.append((row, places))
+
+    def store(self, attempt_id: int) -> None:
+        """Give the rows to an attempt without series, in the caller's transaction."""
+        for model in (SeriesChunk, SeriesLevel):
+            filled = (self._filled(row, places, attempt_id) for row, places in self._rows if type(row) is model)
+            manager: Manager[Any] = model._default_manager
+            while batch := list(islice(filled, _ROWS_AT_ONCE)):
+                manager.bulk_create(batch)
+
+    def _filled(self, row: Model, places: Sequence[tuple[int, int]], attempt_id: int) -> Any:
+        result: Any = copy(row)
+        result.attempt_id = attempt_id
+        for name, (offset, size) in zip(_PACKED[type(result)], places, strict=True):
+            self._file.seek(offset)
+            setattr(result, name, self._file.read(size))
+        return result

@@ -4,6 +4,7 @@ import gzip
 import io
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run
 from parlab.lab.selectors import run_points, run_records
 from parlab.lab.selectors.plannable import calibration_candidates
 from parlab.lab.services import finding_acknowledge, findings_refresh
-from parlab.series import log, store
+from parlab.series import chunks, log, store
 from parlab.series.models import LogChunk, SeriesChunk
 from tests.patience import PATIENCE_S
 
@@ -56,6 +57,23 @@ def by_point() -> dict[tuple[str, str | None, int | None], Run]:
     points = [(run, run.point) for run in Run.objects.all()]
     axes = ("network", "train.micro_batch_size")
     return {(p.get("parallel.schedule") or p["section"], *(p.get(axis) for axis in axes)): run for run, p in points}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_series_are_packed_while_others_can_write(bring: Bring, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[tuple[str, int]] = []
+
+    def whole(key: tuple[str, int], columns: Any) -> Any:
+        assert not connection.in_atomic_block
+        packed.append(key)
+        return chunks.whole(key, columns)
+
+    monkeypatch.setattr("parlab.series.replacing.chunks", SimpleNamespace(whole=whole))
+    bring(megatron(6), "nightly.log")
+    stored = {(info.metric, info.rank) for info in store.metrics(Run.objects.get().current_attempt().pk)}
+    assert set(packed) == stored
+    source_reingest(source=Source.objects.get())
+    assert len(packed) == 2 * len(stored)
 
 
 def test_a_log_becomes_an_experiment_with_its_run_series_and_text(bring: Bring) -> None:
