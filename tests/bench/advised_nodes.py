@@ -23,7 +23,7 @@ DATA: dict[str, Any] = {
     "model": {
         "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 64, "vocab_size": 1024,
     },
-    "train": {"iterations": 4, "warmup_steps": 1, "global_batch_size": 16, "micro_batch_size": 4},
+    "train": {"iterations": 3, "warmup_steps": 1, "global_batch_size": 16, "micro_batch_size": 4},
     "parallel": {"engine": "megatron", "pipeline_parallel_size": 1, "data_parallel_size": 2},
     "cluster": {"pool": POOL, "nodes": 2, "device": "cpu"},
 }  # fmt: skip
