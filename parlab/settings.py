@@ -262,6 +262,7 @@ CELERY_TASK_ROUTES = {
     "parlab.publishing.draw": {"queue": PICTURES_QUEUE},
     "parlab.notify.*": {"queue": NOTIFY_QUEUE},
     "parlab.ingest.take_traces": {"queue": NOTIFY_QUEUE},
+    "parlab.ingest.extend": {"queue": NOTIFY_QUEUE},
     "parlab.ingest.retain": {"queue": NOTIFY_QUEUE},
     "parlab.watch.poll": {"queue": NOTIFY_QUEUE},
 }
@@ -298,6 +299,7 @@ CELERY_BEAT_SCHEDULE = {
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "take traces": {"task": "parlab.ingest.take_traces", "schedule": 3.0, "options": {"expires": 3}},
+    "extend partitions": {"task": "parlab.ingest.extend", "schedule": 600.0, "options": {"expires": 300}},
     "retain series": {"task": "parlab.ingest.retain", "schedule": 3_600.0, "options": {"expires": 600}},
     "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
 }

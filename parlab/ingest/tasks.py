@@ -21,6 +21,7 @@ from parlab.ingest.waiting import client, is_idle, post, take_waiting
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt
 from parlab.refusals import refuse
+from parlab.series import partitions
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     ANSWER_LIFETIME_S,
@@ -182,6 +183,12 @@ def retain() -> None:
     """Archive or remove raw points whose time is over."""
     if settings.RAW_DAYS > 0:
         series_retain(days=settings.RAW_DAYS, url=settings.ARCHIVE_URL, limit=_RETAINED_AT_ONCE)
+
+
+@shared_task(name="parlab.ingest.extend")
+def extend() -> None:
+    """Create the partitions of the attempts to come."""
+    partitions.extend()
 
 
 def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:

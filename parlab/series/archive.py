@@ -143,9 +143,9 @@ def _polars() -> Any:
 def _remove(attempt_id: int, ends: dict[tuple[str, int], int]) -> None:
     """Remove the chunks before the given positions, the first ones first, in transactions of a few rows."""
     for (metric, rank), end in ends.items():
-        rows = SeriesChunk.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank, position__lt=end)
-        while pks := list(rows.order_by("position").values_list("pk", flat=True)[:_ROWS]):
-            SeriesChunk.objects.filter(pk__in=pks).delete()
+        rows = SeriesChunk.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank)
+        for first in range(0, end, _ROWS * CHUNK_POINTS):
+            rows.filter(position__lt=min(first + _ROWS * CHUNK_POINTS, end)).delete()
 
 
 def restore(attempt_id: int) -> int:

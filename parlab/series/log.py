@@ -15,7 +15,7 @@ from django.db.models import F, Max, OuterRef, Subquery
 from parlab.series import streams as logs
 from parlab.series.log_lines import HELD_BYTES, Line
 from parlab.series.models import LogChunk
-from parlab.series.statements import Upsert
+from parlab.series.statements import Select, Upsert
 from parlab.series.streams import NODE
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
@@ -30,6 +30,8 @@ _STORED_CHUNKS = 64
 _WRITTEN = ("attempt_id", "node_rank", "position", "size", "data", "stamps", "streams")
 _row = attrgetter(*_WRITTEN)
 _write = Upsert(LogChunk, _WRITTEN, _WRITTEN[:3])
+_by_keys = Select(LogChunk, _WRITTEN, ('"attempt_id"', '"node_rank"'))
+_KEY = '("attempt_id" = %s AND "node_rank" = %s AND "position" = %s)'
 
 
 class Output(NamedTuple):
@@ -78,10 +80,14 @@ def _last_chunks(outputs: Sequence[Output]) -> dict[tuple[int, int], LogChunk]:
         chunks = LogChunk.objects.filter(attempt_id=output.attempt_id, node_rank=output.node_rank)
         rows = list(chunks.order_by("-position")[:1])
     else:
-        mine = LogChunk.objects.filter(attempt_id=OuterRef("attempt_id"), node_rank=OuterRef("node_rank"))
-        first = LogChunk.objects.filter(attempt_id__in={output.attempt_id for output in outputs}, position=0)
-        last = Subquery(mine.order_by("-position").values("pk")[:1])
-        rows = list(LogChunk.objects.filter(pk__in=list(first.values_list(last, flat=True))))
+        # The attempts are named in the subquery too, or it would be planned for all partitions.
+        of_attempts = LogChunk.objects.filter(attempt_id__in={output.attempt_id for output in outputs})
+        mine = of_attempts.filter(attempt_id=OuterRef("attempt_id"), node_rank=OuterRef("node_rank"))
+        last = Subquery(mine.order_by("-position").values("position")[:1])
+        keys = list(of_attempts.filter(position=0).values_list("attempt_id", "node_rank", last))
+        conditions = " OR ".join([_KEY] * len(keys))
+        last_rows = _by_keys(conditions, [value for key in keys for value in key]) if keys else []
+        rows = [LogChunk(**dict(zip(_WRITTEN, row, strict=True))) for row in last_rows]
     return {(row.attempt_id, row.node_rank): row for row in rows}
 
 

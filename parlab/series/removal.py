@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 
 from parlab.series.models import LogChunk, OperationChunk, SeriesChunk, SeriesLevel
+from parlab.series.statements import delete_some
 
 ROWS = 200
 """Rows of a transaction: 800,000 points, about 3 MB."""
@@ -20,9 +21,5 @@ def remove(attempt_ids: Collection[int]) -> None:
     """
     for model in (SeriesChunk, SeriesLevel, LogChunk, OperationChunk):
         for attempt_id in attempt_ids:
-            rows = model._default_manager.filter(attempt_id=attempt_id)
-            while keys := list(rows.values_list("pk", flat=True)[:ROWS]):
-                model._default_manager.filter(pk__in=keys).delete()
-                if len(keys) < ROWS:
-                    break
+            while delete_some(model, attempt_id, ROWS) == ROWS:
                 time.sleep(PAUSE_S)

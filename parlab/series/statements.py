@@ -70,3 +70,18 @@ class Update:
     def _values(self, row: models.Model) -> Iterator[Any]:
         for field in self._fields:
             yield field.get_db_prep_save(getattr(row, field.attname), connection)
+
+
+def delete_some(model: type[models.Model], attempt_id: int, limit: int) -> int:
+    """Delete up to so many rows of an attempt; return how many."""
+    table = model._meta.db_table
+    some = f'SELECT {{}} FROM "{table}" WHERE "attempt_id" = %s LIMIT %s'
+    if connection.vendor == "postgresql":
+        # Partitions have no index by id. All rows of an attempt are in one partition, where their places are unique.
+        where = f'"attempt_id" = %s AND ctid = ANY(ARRAY({some.format("ctid")}))'
+        parameters = [attempt_id, attempt_id, limit]
+    else:
+        where, parameters = f'"id" IN ({some.format(quoted(["id"]))})', [attempt_id, limit]
+    with connection.cursor() as cursor:
+        cursor.execute(f'DELETE FROM "{table}" WHERE {where}', parameters)
+        return int(cursor.rowcount)
