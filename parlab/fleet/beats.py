@@ -5,21 +5,28 @@ stored one is STORE_EVERY_S old. Numbers of heartbeats rise; the last stored one
 known to the worker that took them, so that a replayed heartbeat can at most repeat what the node said in that time.
 """
 
+import logging
 import time
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 
 from parlab.fleet import services
 from parlab.ingest import orders
 from parlab.ingest.clock import shared_now
+from parlab.ingest.tasks import sender_of
 from parlab.lab import services as lab
 from parlab.lab.models import Node
 from runners.protocol import Heartbeat
 from runners.trust import LIFETIME_S, Opened, Untrusted, open_envelope
 
 STORE_EVERY_S = 5.0
+_NOT_LATER = "heartbeat is older than the one before, or was sent twice"
+
+logger = logging.getLogger(__name__)
 
 
 class Beat(NamedTuple):
@@ -34,33 +41,85 @@ class Beat(NamedTuple):
 _beats: dict[str, Beat] = {}
 
 
-def heartbeat_receive(envelope: Any) -> None:
-    """Take a signed heartbeat; raises Untrusted or ValidationError."""
-    opened = open_envelope(envelope, "heartbeat", lab.find_key, now=shared_now().timestamp())
-    message = Heartbeat.model_validate(opened.content)
-    if message.node != opened.node:
-        raise Untrusted(f"heartbeat of node {message.node[:120]}, signed by node {opened.node}", opened.node)
-    beat, now = _beats.get(opened.node), time.monotonic()
-    if beat is not None and not _is_later(opened.number, beat.number):
-        raise Untrusted("heartbeat is older than the one before, or was sent twice", opened.node)
-    digest = _digest(message)
-    is_same = beat is not None and not message.refused and (beat.key_id, beat.digest) == (opened.key_id, digest)
+class Due(NamedTuple):
+    """A heartbeat that the database needs."""
+
+    envelope: Any
+    message: Heartbeat
+    opened: Opened
+    digest: bytes
+
+
+def heartbeats_receive(envelopes: Sequence[Any], refuse: Callable[[Any, ValueError], None]) -> None:
+    """Take signed heartbeats; `refuse` is called with those that are untrusted or invalid, and the reason."""
+    now = shared_now()
+    find_key = lab.key_finder({node for envelope in envelopes if (node := sender_of(envelope))})
+    due: dict[str, Due] = {}
+    for envelope in envelopes:
+        try:
+            opened = open_envelope(envelope, "heartbeat", find_key, now=now.timestamp())
+            message = Heartbeat.model_validate(opened.content)
+            if message.node != opened.node:
+                raise Untrusted(f"heartbeat of node {message.node[:120]}, signed by node {opened.node}", opened.node)
+            _take(Due(envelope, message, opened, _digest(message)), due)
+        except ValueError as error:
+            refuse(envelope, error)
+    _store_each(list(due.values()), refuse)
+
+
+def _take(taken: Due, due: dict[str, Due]) -> None:
+    """Add a heartbeat to those that the database needs, if it does; raises Untrusted if it is not a later one."""
+    message, opened = taken.message, taken.opened
+    beat, before, now = _beats.get(opened.node), due.get(opened.node), time.monotonic()
+    last = before.opened.number if before is not None else beat.number if beat is not None else None
+    if last is not None and not _is_later(opened.number, last):
+        raise Untrusted(_NOT_LATER, opened.node)
+    if before is not None:
+        # What both have refused is counted with the later one.
+        refused = [*before.message.refused, *message.refused]
+        due[opened.node] = taken._replace(message=message.model_copy(update={"refused": refused}))
+        return
+    is_same = beat is not None and not message.refused and (beat.key_id, beat.digest) == (opened.key_id, taken.digest)
     if beat is not None and is_same and now - beat.stored_at < _every_s():
         _beats[opened.node] = beat._replace(number=opened.number)
+    else:
+        due[opened.node] = taken
+
+
+def _store_each(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> None:
+    """Store heartbeats together; if that fails, one by one, so that one that cannot be stored stops no other."""
+    try:
+        _store(due, refuse)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        if len(due) > 1:
+            for each in due:
+                _store_each([each], refuse)
+        elif due:
+            logger.exception("the heartbeat of node %s was not stored", due[0].opened.node)
+
+
+def _store(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> None:
+    nodes = Node.objects.filter(name__in=[each.opened.node for each in due])
+    last = dict(nodes.values_list("name", "heartbeat_number")) if due else {}
+    later = []
+    for each in due:
+        if each.opened.node in last and not _is_later(each.opened.number, last[each.opened.node]):
+            refuse(each.envelope, Untrusted(_NOT_LATER, each.opened.node))
+        else:
+            later.append(each)
+    if not later:
         return
-    _store(message, opened)
-    _beats[opened.node] = Beat(opened.number, opened.key_id, digest, now)
-
-
-def _store(message: Heartbeat, opened: Opened) -> None:
-    last = Node.objects.filter(name=opened.node).values_list("heartbeat_number", flat=True).first()
-    if last is not None and not _is_later(opened.number, last):
-        raise Untrusted("heartbeat is older than the one before, or was sent twice", opened.node)
-    services.heartbeat(message=message)
-    Node.objects.filter(name=opened.node).update(heartbeat_number=opened.number)
-    lab.key_used(node_name=opened.node, key_id=opened.key_id)
-    rotation = lab.rotation_order(opened.node)
-    if rotation is not None:
+    numbers = {each.opened.node: each.opened.number for each in later}
+    services.heartbeats(messages=[each.message for each in later], numbers=numbers)
+    for each in later:
+        node, key_id = each.opened.node, each.opened.key_id
+        beat = _beats.get(node)
+        if beat is None or beat.key_id != key_id:
+            lab.key_used(node_name=node, key_id=key_id)
+        _beats[node] = Beat(each.opened.number, key_id, each.digest, time.monotonic())
+    for rotation in lab.rotation_orders(numbers):
         orders.send(rotation)
 
 

@@ -1,8 +1,11 @@
-"""What a heartbeat records of its node, and two daemons that use one name."""
+"""What heartbeats record of their nodes, and two daemons that use one name."""
 
 import logging
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+
+from django.db import transaction
 
 from parlab.lab.models import Node
 from parlab.lab.services import storable
@@ -11,30 +14,60 @@ from runners.protocol import LEASE_S, Heartbeat
 logger = logging.getLogger(__name__)
 
 
-def register(message: Heartbeat, now: datetime) -> Node | None:
-    """Record a heartbeat and return its node; None if another living daemon has the same name."""
-    identity = _identity(message)
-    node = Node.objects.filter(name=message.node).first()
-    if node is not None and _is_taken(node, identity, now):
-        _conflict(node, identity, now)
-        return None
-    facts: dict[str, Any] = {
+def register(messages: Sequence[Heartbeat], numbers: Mapping[str, int], now: datetime) -> dict[str, Node]:
+    """Record heartbeats of different nodes; return their nodes, without those whose name another living daemon has.
+
+    `numbers` are those of the messages, by node.
+    """
+    nodes: dict[str, Node] = {}
+    with transaction.atomic():
+        # In the order of their rows, in which the dispatcher locks them, too.
+        rows = Node.objects.filter(name__in=[message.node for message in messages]).order_by("pk")
+        known = {node.name: node for node in rows.select_for_update(no_key=True)}
+        for message in messages:
+            node = known.get(message.node)
+            if node is not None and _is_taken(node, _identity(message), now):
+                _conflict(node, _identity(message), now)
+                continue
+            facts = _facts(message)
+            node = node or _registered(message.node, facts)
+            _update(node, facts)
+            node.last_heartbeat_at = now
+            node.clock = storable.json(message.clock.model_dump()) if message.clock else {}
+            node.heartbeat_number = numbers.get(node.name, node.heartbeat_number)
+            nodes[node.name] = node
+        Node.objects.bulk_update(nodes.values(), ["last_heartbeat_at", "clock", "heartbeat_number"])
+    return nodes
+
+
+def _facts(message: Heartbeat) -> dict[str, Any]:
+    """Return what is the same in most heartbeats of a node."""
+    return {
         "pool": message.pool,
         "slots": message.slots,
         "daemon_version": message.version[:40],
         "hardware": storable.json(message.hardware),
         "abilities": storable.json(message.abilities.model_dump(mode="json")) if message.abilities else {},
-        "clock": storable.json(message.clock.model_dump()) if message.clock else {},
         "lease_s": message.lease_s,
         "is_draining": message.is_draining,
-        "identity": identity,
-        "last_heartbeat_at": now,
+        "identity": _identity(message),
     }
-    if not Node.objects.filter(name=message.node).update(**facts):
-        _, created = Node.objects.get_or_create(name=message.node, defaults=facts)
-        if created:
-            logger.info("node %s of pool %s registered", message.node, message.pool)
-    return Node.objects.get(name=message.node)
+
+
+def _registered(name: str, facts: dict[str, Any]) -> Node:
+    node, created = Node.objects.get_or_create(name=name, defaults=facts)
+    if created:
+        logger.info("node %s of pool %s registered", name, node.pool)
+    return node
+
+
+def _update(node: Node, facts: dict[str, Any]) -> None:
+    """Store facts that have changed."""
+    changed = [name for name, value in facts.items() if getattr(node, name) != value]
+    if changed:
+        for name in changed:
+            setattr(node, name, facts[name])
+        node.save(update_fields=changed)
 
 
 def _identity(message: Heartbeat) -> str:

@@ -1,8 +1,9 @@
 """Dispatch runs to nodes and track both; see `docs/server-node.md` for the protocol."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import redis
 from django.conf import settings
@@ -26,7 +27,7 @@ from .waiting import waiting_reason, waiting_reasons
 __all__ = [
     "cancel",
     "dispatch",
-    "heartbeat",
+    "heartbeats",
     "launch",
     "reap",
     "relaunch",
@@ -152,41 +153,74 @@ def _send_orders(member_ids: list[int]) -> None:
         orders.send_all([order for order in due if order is not None])
 
 
-def heartbeat(*, message: Heartbeat) -> None:
-    """Record a heartbeat: renew the leases of the attempts that the node holds, and stop those that it should not."""
+def heartbeats(*, messages: Sequence[Heartbeat], numbers: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Record heartbeats of different nodes, with their numbers by node.
+
+    Renews the leases of the attempts that the nodes hold, and stops those that they should not hold. The number of
+    statements does not depend on the number of nodes, unless what they say has changed.
+    """
     now = shared_now()
-    age = now.timestamp() - message.sent_at
-    if age > SPEC_LIFETIME_S:
-        logger.warning(
-            "heartbeat of node %s is %.0f s old and was ignored; check the clock of the node", message.node, age
-        )
-        return
-    node = register(message, now)
-    if node is None:
-        return
-    if message.refused:
-        queue = node_queue(node.name)
-        lab.refused_store(refused=[refused.model_copy(update={"queue": queue}) for refused in message.refused])
-    held_runs = {held.run for held in message.held if 0 < held.run < 2**63}
-    attempts = Attempt.objects.filter(run_id__in=held_runs).select_related("run").with_members()
-    by_key = {(attempt.run_id, attempt.number): attempt for attempt in attempts}
-    pairs = [(held, by_key.get((held.run, held.attempt))) for held in message.held]
-    shares = [(held, attempt, _share(attempt, held, node)) for held, attempt in pairs]
+    nodes = register([message for message in messages if _is_fresh(message, now)], numbers, now)
+    received = [(message, nodes[message.node]) for message in messages if message.node in nodes]
+    for message, node in received:
+        if message.refused:
+            queue = node_queue(node.name)
+            lab.refused_store(refused=[refused.model_copy(update={"queue": queue}) for refused in message.refused])
+    by_key = _held_attempts([message for message, _ in received])
+    shares = [
+        (message, held, attempt, _share(attempt, held, node))
+        for message, node in received
+        for held, attempt in ((held, by_key.get((held.run, held.attempt))) for held in message.held)
+    ]
     # Leases first: without a broker, a running attempt must still keep its lease.
-    renewed = [member.pk for _, _, member in shares if member is not None]
-    Member.objects.filter(pk__in=renewed, state__in=ACTIVE_MEMBER_STATES).update(lease_expires_at=now + node.lease)
-    _note_waiting(shares)
-    for held, attempt, member in shares:
+    _renew([(member, nodes[message.node]) for message, _, _, member in shares if member is not None], now)
+    _note_waiting([(held, member) for _, held, _, member in shares])
+    for message, held, attempt, member in shares:
         reason = _stop_reason(attempt, member, message.sent_at)
         if held.alive and reason:
-            names = {"run": held.run, "attempt": held.attempt, "node": node.name, "node_rank": held.node_rank}
+            names = {"run": held.run, "attempt": held.attempt, "node": message.node, "node_rank": held.node_rank}
             is_consequence = member is not None and member.is_active and reason != orders.CANCELLED
             orders.send(Cancel(**names, reason=reason, is_consequence=is_consequence))
 
 
-def _note_waiting(shares: list[tuple[HeldRun, Attempt | None, Member | None]]) -> None:
+def _is_fresh(message: Heartbeat, now: datetime) -> bool:
+    age_s = now.timestamp() - message.sent_at
+    if age_s > SPEC_LIFETIME_S:
+        logger.warning(
+            "heartbeat of node %s is %.0f s old and was ignored; check the clock of the node", message.node, age_s
+        )
+        return False
+    return True
+
+
+def _held_attempts(messages: Sequence[Heartbeat]) -> dict[tuple[int, int], Attempt]:
+    """Return the attempts of the runs that nodes hold, by run and number, without what only pages need."""
+    runs = {held.run for message in messages for held in message.held if 0 < held.run < 2**63}
+    if not runs:
+        return {}
+    attempts = Attempt.objects.filter(run_id__in=runs).select_related("run").with_members()
+    light = attempts.defer("summary", "environment", "run__resolved", "run__summary")
+    return {(attempt.run_id, attempt.number): attempt for attempt in light}
+
+
+def _renew(held: Sequence[tuple[Member, Node]], now: datetime) -> None:
+    """Renew the leases of active members on their nodes."""
+    if not held:
+        return
+    leases = {member.pk: node.lease for member, node in held}
+    active = Member.objects.filter(pk__in=leases, state__in=ACTIVE_MEMBER_STATES)
+    with transaction.atomic():
+        # In the order in which workers lock the members of batches.
+        locked = active.order_by("attempt_id", "node_rank").select_for_update(of=("self",), no_key=True)
+        pks = list(locked.values_list("pk", flat=True))
+        for lease in set(leases.values()):
+            same = [pk for pk in pks if leases[pk] == lease]
+            Member.objects.filter(pk__in=same).update(lease_expires_at=now + lease)
+
+
+def _note_waiting(shares: Sequence[tuple[HeldRun, Member | None]]) -> None:
     """Record why members wait on their node, for example in the queue of Slurm."""
-    for held, _, member in shares:
+    for held, member in shares:
         if member is not None and member.member_state is MemberState.DISPATCHED and member.reason != held.waiting:
             waiting = Member.objects.filter(pk=member.pk, state=MemberState.DISPATCHED)
             waiting.update(reason=storable.text(held.waiting))

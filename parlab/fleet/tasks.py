@@ -1,11 +1,14 @@
+from functools import partial
 from typing import Any
 
-from celery import shared_task
+from celery import Task, shared_task
+from django.conf import settings
 
 from parlab.fleet import enrolment, services
-from parlab.fleet.beats import heartbeat_receive
+from parlab.fleet.beats import heartbeats_receive
 from parlab.ingest.refused import store_refused
 from parlab.ingest.tasks import refuse_invalid
+from parlab.ingest.waiting import take_heartbeats
 from parlab.periodic import is_due
 from runners.protocol import CONTROL_QUEUE, ENROL_TASK, HEARTBEAT_TASK
 
@@ -24,12 +27,13 @@ def reap() -> None:
     store_refused()
 
 
-@shared_task(name=HEARTBEAT_TASK)
-def heartbeat(message: dict[str, Any]) -> None:
-    try:
-        heartbeat_receive(message)
-    except ValueError as error:
-        refuse_invalid(CONTROL_QUEUE, "heartbeat", message, error)
+@shared_task(name=HEARTBEAT_TASK, bind=True)
+def heartbeat(self: "Task[..., None]", message: dict[str, Any]) -> None:
+    """Take a heartbeat, and all that wait behind it."""
+    envelopes = [message]
+    if not self.request.called_directly and not self.request.is_eager:
+        envelopes += take_heartbeats(settings.REDIS_URL)
+    heartbeats_receive(envelopes, partial(refuse_invalid, CONTROL_QUEUE, "heartbeat"))
     store_refused()
 
 

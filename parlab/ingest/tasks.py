@@ -4,7 +4,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import redis
@@ -33,7 +32,7 @@ from runners.protocol import (
     node_queue,
     sign,
 )
-from runners.trust import Key, Untrusted, open_envelope
+from runners.trust import Untrusted, open_envelope
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ def apply_batch(self: "Task[..., None]", data: dict[str, Any]) -> None:
 
 def _opened(envelopes: Sequence[Any]) -> Iterator[Received]:
     """Check signatures and fields; what is invalid is refused."""
-    find_key = cache(lab.find_key)
+    find_key = lab.key_finder({node for envelope in envelopes if (node := sender_of(envelope))})
     for envelope in envelopes:
         try:
             opened = open_envelope(envelope, "batch", find_key)
@@ -122,13 +121,13 @@ def _read_end(attempt: Attempt) -> None:
 
 def _answer(received: Sequence[Received], positions: Sequence[int], is_due: Callable[[Batch], bool]) -> None:
     """Tell the senders of batches that are due the position up to which their spools are stored."""
-    signing_key: Callable[[str], Key | None] = cache(lab.signing_key)
     spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): at
               for at, each in enumerate(received) if is_due(each.batch)}  # fmt: skip
+    keys = lab.signing_keys({received[at].batch.node for at in spools.values()})
     messages = []
     for at in spools.values():
         batch = received[at].batch
-        key = signing_key(batch.node)
+        key = keys[batch.node]
         if key is None:
             reason = Untrusted(f"the key of node {batch.node} was revoked", batch.node)
             refuse_invalid(INGEST_QUEUE, "batch", received[at].envelope, reason)
@@ -193,12 +192,18 @@ def extend() -> None:
 
 def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:
     """Count a message of a node that is not signed as it must be, or has invalid fields."""
-    sender = data.get("node") if isinstance(data, dict) else None
+    sender = sender_of(data)
     reason = f"invalid {what}; check that node and server run the same version: {_first_line(error)}"
     if isinstance(error, Untrusted):
         sender, reason = error.sender, f"{what} refused: {error}"
     sample = json.dumps(data, default=str).encode()
-    refuse(queue, reason, sender=sender if isinstance(sender, str) else "", size=len(sample), sample=sample)
+    refuse(queue, reason, sender=sender, size=len(sample), sample=sample)
+
+
+def sender_of(envelope: Any) -> str:
+    """Return the node that an envelope names; empty if it names none."""
+    node = envelope.get("node") if isinstance(envelope, dict) else None
+    return node if isinstance(node, str) else ""
 
 
 def _first_line(error: ValueError) -> str:

@@ -1,7 +1,8 @@
-"""The batches that wait in Redis: taken together, live ones first, so that one transaction stores many."""
+"""Batches and heartbeats that wait in Redis: taken together, live batches first, so that few statements store many."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,7 @@ import redis
 
 from parlab.refusals import refuse
 from runners.guard import Unreadable, message, read
-from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE
+from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE
 
 MAX_MESSAGES = 256
 MAX_BYTES = 2 << 20
@@ -29,6 +30,16 @@ for place, queue in ipairs(KEYS) do
 end
 return taken
 """
+# Heartbeats up to the first message of another task, which Celery takes.
+_TAKE_HEARTBEATS = """
+local taken = {}
+while #taken < tonumber(ARGV[1]) do
+  local raw = redis.call('LINDEX', KEYS[1], -1)
+  if not raw or not string.find(raw, ARGV[2], 1, true) then break end
+  table.insert(taken, redis.call('RPOP', KEYS[1]))
+end
+return taken
+"""
 
 
 def take_waiting(url: str) -> list[Any]:
@@ -38,20 +49,32 @@ def take_waiting(url: str) -> list[Any]:
     """
     queues = (INGEST_QUEUE, BACKLOG_QUEUE)
     taken: Any = client(url).eval(_TAKE, len(queues), *queues, str(MAX_MESSAGES), str(MAX_BYTES))
-    envelopes = []
-    for queue, messages in zip(queues, taken, strict=True):
-        for raw in messages:
-            try:
-                envelopes.append(read(raw, queue, _problem).arguments[0])
-            except Unreadable as error:
-                refuse(queue, str(error), size=len(raw), sample=raw)
-    return envelopes
+    return [
+        envelope
+        for queue, messages in zip(queues, taken, strict=True)
+        for envelope in _envelopes(queue, APPLY_BATCH_TASK, messages)
+    ]
 
 
-def _problem(_: str, task: str, arguments: list[Any], named: dict[str, Any]) -> str:
-    if task != APPLY_BATCH_TASK or len(arguments) != 1 or named:
-        return f"not a message of a node: {task} with wrong arguments or in the wrong queue"
-    return ""
+def take_heartbeats(url: str) -> list[Any]:
+    """Take waiting heartbeats out of their queue in Redis and return their envelopes, oldest first."""
+    taken: Any = client(url).eval(_TAKE_HEARTBEATS, 1, CONTROL_QUEUE, str(MAX_MESSAGES), f'"{HEARTBEAT_TASK}"')
+    return list(_envelopes(CONTROL_QUEUE, HEARTBEAT_TASK, taken))
+
+
+def _envelopes(queue: str, task: str, messages: Iterable[bytes]) -> Iterator[Any]:
+    """Yield the envelopes in messages of one task; others are refused."""
+
+    def problem(_: str, name: str, arguments: list[Any], named: dict[str, Any]) -> str:
+        if name != task or len(arguments) != 1 or named:
+            return f"not a message of a node: {name} with wrong arguments or in the wrong queue"
+        return ""
+
+    for raw in messages:
+        try:
+            yield read(raw, queue, problem).arguments[0]
+        except Unreadable as error:
+            refuse(queue, str(error), size=len(raw), sample=raw)
 
 
 def is_idle(url: str) -> bool:

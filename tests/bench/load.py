@@ -38,6 +38,18 @@ NODE = "bench"
 RUNS, LIVE_S = 100, 20
 STEPS_PER_S, METRICS = 10, 10
 _RECORD_BYTES = 32 << 10
+WORKER = (
+    "-m",
+    "celery",
+    "-A",
+    "parlab.celery",
+    "worker",
+    "--pool=solo",
+    "--queues=control,ingest,backlog",
+    "--without-gossip",
+    "--without-mingle",
+    "--loglevel=WARNING",
+)
 LAG_LIMIT_S = 2.0
 
 
@@ -52,7 +64,7 @@ class Stack:
 
     def cpu_s(self) -> tuple[float, float]:
         """Return the processor seconds of workers and daemon so far."""
-        return sum(_cpu_s(worker) for worker in self.workers), _cpu_s(self.daemon)
+        return sum(map(cpu_s, self.workers)), cpu_s(self.daemon)
 
     def new_run(self) -> tuple[Attempt, RunDir]:
         """Return a run that the daemon holds once `put_in_place` has moved it there."""
@@ -60,7 +72,8 @@ class Stack:
         return attempt, self.state.prepare(attempt.run_id, attempt.number)
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def cpu_s(process: psutil.Process) -> float:
+    """Return the processor seconds of a process so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -89,15 +102,7 @@ def stack() -> Iterator[Stack]:
             held.callback(process.terminate)
             return psutil.Process(process.pid)
 
-        quiet = [
-            "--pool=solo",
-            "--queues=control,ingest,backlog",
-            "--without-gossip",
-            "--without-mingle",
-            "--loglevel=WARNING",
-        ]
-        celery = ["-m", "celery", "-A", "parlab.celery", "worker"]
-        workers = [started([*celery, *quiet, f"--hostname=bench{n}@%h"]) for n in range(count)]
+        workers = [started([*WORKER, f"--hostname=bench{n}@%h"]) for n in range(count)]
         state = StateDir(directory / "state")
         daemon = ["-m", "runners.daemon", "--node", NODE, "--no-measure", "--state-dir", str(state.root)]
         running = Stack(state, directory, workers, started(daemon))

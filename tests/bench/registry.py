@@ -32,6 +32,7 @@ from tests.bench import (
     series,
     simulations,
     telemetry,
+    thousand_nodes,
     tracemls,
     traces,
     trust,
@@ -103,7 +104,10 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     **nodes.BENCHMARKS,
     "dispatch_1000_runs_s": dispatching.dispatch_1000_runs_s,
     **many_nodes.BENCHMARKS,
+    **thousand_nodes.BENCHMARKS,
     **tuner.BENCHMARKS,
 }
-LONG = frozenset({*nodes.BENCHMARKS, *many_nodes.BENCHMARKS, "profile_outside_pct", "advice_links_right"})
+LONG = frozenset(
+    {*nodes.BENCHMARKS, *many_nodes.BENCHMARKS, *thousand_nodes.BENCHMARKS, "profile_outside_pct", "advice_links_right"}
+)
 """Benchmarks that `--quick` runs only by name: they start dozens of processes at any size."""

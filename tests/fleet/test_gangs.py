@@ -201,7 +201,7 @@ def test_a_node_that_is_lost_ends_the_run_on_the_others_and_starts_the_next_atte
     assert services.reap() == 1
     assert on_three.state == RunState.RUNNING
     held = HeldRun(run=on_three.run_id, attempt=1, node_rank=1, alive=True)
-    services.heartbeat(message=beat("b", held))
+    services.heartbeats(messages=[beat("b", held)])
     (order,) = received("b")
     assert isinstance(order, Cancel)
     assert "node c has sent no heartbeat for 40 s" in order.reason
@@ -349,7 +349,7 @@ def test_nodes_of_a_run_have_the_same_device(
 
 def test_a_lease_that_a_node_asks_for_outlives_the_default(on_three: Attempt, broker: str) -> None:
     held = HeldRun(run=on_three.run_id, attempt=1, node_rank=1, alive=True)
-    services.heartbeat(message=beat("b", held, lease_s=3600.0, is_draining=True))
+    services.heartbeats(messages=[beat("b", held, lease_s=3600.0, is_draining=True)])
     lease = on_three.members.get(node_rank=1).lease_expires_at
     assert lease is not None
     assert lease > timezone.now() + timedelta(minutes=59)
@@ -357,18 +357,18 @@ def test_a_lease_that_a_node_asks_for_outlives_the_default(on_three: Attempt, br
 
 
 def test_a_second_daemon_with_the_same_name_is_refused_and_flagged(db: None) -> None:
-    services.heartbeat(message=beat("a", state_id="one", hardware={"hostname": "gpu1"}))
-    services.heartbeat(message=beat("a", state_id="two", hardware={"hostname": "gpu2"}, slots=9))
+    services.heartbeats(messages=[beat("a", state_id="one", hardware={"hostname": "gpu1"})])
+    services.heartbeats(messages=[beat("a", state_id="two", hardware={"hostname": "gpu2"}, slots=9)])
     node = Node.objects.get()
     assert (node.slots, node.conflict, node.has_conflict) == (1, "two@gpu2", True)
     Node.objects.update(last_heartbeat_at=timezone.now() - timedelta(minutes=1))
-    services.heartbeat(message=beat("a", state_id="two", hardware={"hostname": "gpu2"}))
+    services.heartbeats(messages=[beat("a", state_id="two", hardware={"hostname": "gpu2"})])
     assert Node.objects.get().identity == "two@gpu2", "the first one is gone"
 
 
 def test_abilities_and_clock_are_recorded(db: None) -> None:
     abilities = Abilities(engines=["pipeline"], software={"torch": "2.9"})
-    services.heartbeat(message=beat("a", abilities=abilities, clock={"offset_s": 0.25, "error_s": 0.001}))
+    services.heartbeats(messages=[beat("a", abilities=abilities, clock={"offset_s": 0.25, "error_s": 0.001})])
     node = Node.objects.get()
     assert (node.abilities["software"], node.clock_offset_s) == ({"torch": "2.9"}, 0.25)
 

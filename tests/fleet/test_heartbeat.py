@@ -50,11 +50,11 @@ def on_node(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]
 
 
 def test_the_first_heartbeat_registers_a_node_and_later_ones_keep_it_current() -> None:
-    services.heartbeat(message=beat(slots=2, hardware={"gpus": [{"index": 0}], "note": "a\x00b"}))
+    services.heartbeats(messages=[beat(slots=2, hardware={"gpus": [{"index": 0}], "note": "a\x00b"})])
     node = Node.objects.get(name="gpu1")
     assert (node.is_online, node.is_enabled, node.slots) == (True, True, 2)
     Node.objects.update(is_enabled=False)
-    services.heartbeat(message=beat(slots=3, pool="big"))
+    services.heartbeats(messages=[beat(slots=3, pool="big")])
     node.refresh_from_db()
     assert (node.slots, node.pool, node.is_enabled) == (3, "big", False)
 
@@ -62,19 +62,19 @@ def test_the_first_heartbeat_registers_a_node_and_later_ones_keep_it_current() -
 @pytest.mark.parametrize("state", ["dispatched", "running"])
 def test_a_held_attempt_keeps_its_lease(state: str, on_node: Callable[..., Attempt]) -> None:
     attempt = on_node(state=state)
-    services.heartbeat(message=beat(holding(attempt)))
+    services.heartbeats(messages=[beat(holding(attempt))])
     assert lease_s(attempt) > LEASE_S - 5
 
 
 def test_an_attempt_that_the_node_does_not_name_keeps_its_old_lease(on_node: Callable[..., Attempt]) -> None:
     attempt = on_node(state="running")
-    services.heartbeat(message=beat())
+    services.heartbeats(messages=[beat()])
     assert lease_s(attempt) <= 1
 
 
 def test_a_node_cannot_renew_what_another_node_holds(on_node: Callable[..., Attempt], received: Received) -> None:
     attempt = on_node(state="running", node="gpu2")
-    services.heartbeat(message=beat(holding(attempt)))
+    services.heartbeats(messages=[beat(holding(attempt))])
     assert lease_s(attempt) <= 1
     (message,) = received("gpu1")
     assert isinstance(message, Cancel)
@@ -86,17 +86,17 @@ def test_a_node_is_told_to_stop_what_the_server_has_given_up(
 ) -> None:
     attempt = on_node(state=state)
     Member.objects.update(ended_at=timezone.now() - timedelta(seconds=60))
-    services.heartbeat(message=beat(holding(attempt)))
+    services.heartbeats(messages=[beat(holding(attempt))])
     assert [(type(message), message.run, message.attempt) for message in received("gpu1")] == [
         (Cancel, attempt.run_id, 1)
     ]
-    services.heartbeat(message=beat(holding(attempt, alive=False)))
+    services.heartbeats(messages=[beat(holding(attempt, alive=False))])
     assert received("gpu1") == [], "what is only left to ship is not running"
 
 
 def test_a_run_that_the_server_does_not_know_is_stopped(make_node: Callable[..., Node], received: Received) -> None:
     make_node("gpu1")
-    services.heartbeat(message=beat(HeldRun(run=2**70, attempt=1, alive=True)))
+    services.heartbeats(messages=[beat(HeldRun(run=2**70, attempt=1, alive=True))])
     assert [message.run for message in received("gpu1")] == [2**70]
 
 
@@ -105,7 +105,7 @@ def test_a_heartbeat_from_before_the_end_of_a_run_stops_nothing(
 ) -> None:
     attempt = on_node(state="finished")
     Member.objects.update(ended_at=timezone.now())
-    services.heartbeat(message=beat(holding(attempt)))
+    services.heartbeats(messages=[beat(holding(attempt))])
     assert received("gpu1") == []
 
 
@@ -113,13 +113,13 @@ def test_a_cancel_is_repeated_until_the_node_obeys(on_node: Callable[..., Attemp
     attempt = on_node(state="running")
     Run.objects.update(cancel_requested_at=timezone.now())
     for _ in range(2):
-        services.heartbeat(message=beat(holding(attempt)))
+        services.heartbeats(messages=[beat(holding(attempt))])
     assert [message.purpose for message in received("gpu1")] == ["cancel", "cancel"]
 
 
 def test_a_heartbeat_out_of_a_long_backlog_brings_no_node_online(make_node: Callable[..., Node]) -> None:
     node = make_node("gpu1", online=False)
-    services.heartbeat(message=beat(sent_at=time.time() - SPEC_LIFETIME_S - 60))
+    services.heartbeats(messages=[beat(sent_at=time.time() - SPEC_LIFETIME_S - 60)])
     node.refresh_from_db()
     assert not node.is_online
 
@@ -127,7 +127,7 @@ def test_a_heartbeat_out_of_a_long_backlog_brings_no_node_online(make_node: Call
 def test_a_broker_that_is_away_does_not_stop_leases(on_node: Callable[..., Attempt]) -> None:
     attempt = on_node(state="running")
     Run.objects.update(cancel_requested_at=timezone.now())
-    services.heartbeat(message=beat(holding(attempt)))
+    services.heartbeats(messages=[beat(holding(attempt))])
     assert lease_s(attempt) > LEASE_S - 5
 
 

@@ -21,17 +21,19 @@ WIDE = {**SMALL, "cluster": {"pool": "hpc", "nodes": 2, "gpus_per_node": 1}}
 
 
 def beat(*held: HeldRun) -> None:
-    services.heartbeat(
-        message=Heartbeat(
-            node="login1",
-            pool="hpc",
-            sent_at=time.time(),
-            slots=2,
-            version="0.1.0",
-            hardware={},
-            held=list(held),
-            abilities=Abilities(kind="slurm"),
-        )
+    services.heartbeats(
+        messages=[
+            Heartbeat(
+                node="login1",
+                pool="hpc",
+                sent_at=time.time(),
+                slots=2,
+                version="0.1.0",
+                hardware={},
+                held=list(held),
+                abilities=Abilities(kind="slurm"),
+            )
+        ]
     )
 
 

@@ -88,7 +88,7 @@ def test_a_host_of_the_server_whose_clock_is_an_hour_off_loses_no_run(
     message = Heartbeat(
         node="gpu1", pool="default", sent_at=actual_time(), slots=1, version="1", hardware={}, held=[held]
     )
-    services.heartbeat(message=message)
+    services.heartbeats(messages=[message])
     monkeypatch.undo()
     assert services.reap() == 0, "the lease was renewed by the clock that all share"
     monkeypatch.setattr(timezone, "now", lambda: actual() + timedelta(seconds=off_s))

@@ -48,7 +48,7 @@ def test_nothing_talks_to_redis_inside_a_transaction(
     waiting, ending, silent = (make_attempt(state=state) for state in ("queued", "running", "running"))
     assert services.dispatch() == 1
     beat = Heartbeat(node="n1", pool="default", sent_at=time.time(), slots=2, version="1", hardware={}, held=[])
-    services.heartbeat(message=beat)
+    services.heartbeats(messages=[beat])
     place(ending, node)
     report = Report(state="finished", at=2.0, exit_code=0)
     batch = Batch(run=ending.run_id, attempt=1, node="n1", sequence=0, next_sequence=6, output=b"hello\n")

@@ -6,7 +6,7 @@ A key is stored encrypted with a pad derived from the server's node key; a copy 
 import base64
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from hashlib import sha256
 
@@ -21,6 +21,7 @@ from runners.protocol import Enrol, Rotate
 from runners.trust import SHARED, Key, Untrusted, code_key, derived, shared_key
 
 CODE_LIFETIME = timedelta(hours=24)
+_NAME_LENGTH = 120
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 def node_code_create(*, node_name: str, by: User | None) -> str:
     """Create a one-time code for the node of a name; it can be shown only now. Raises ValueError."""
     node_name = node_name.strip()
-    if not node_name or len(node_name) > 120:
+    if not node_name or len(node_name) > _NAME_LENGTH:
         raise ValueError(f"node name {node_name[:130]!r} is invalid; use the --node of its daemon, 1 to 120 characters")
     expires_at = timezone.now() + CODE_LIFETIME
     row = NodeKey.objects.create(node_name=node_name, key_id=_new_id(), code_expires_at=expires_at, created_by=by)
@@ -54,14 +55,18 @@ def node_keys_revoke(*, node_name: str, by: User) -> None:
 
 def rotation_order(node_name: str) -> Rotate | None:
     """Return the order by which a node answers to a rotation, or uses its next key; None if none is going on."""
-    row = _rotating(node_name)
-    if row is None:
-        unused = NodeKey.objects.filter(node_name=node_name, revoked_at=None, used_at=None, enrolled_at__isnull=False)
-        row = unused.filter(code_expires_at=None).first()
-    if row is None:
-        return None
-    pair = derived_pair(settings.NODE_KEY, row.key_id)
-    return Rotate(node=node_name, key_id=row.key_id, public=pair.public)
+    return next(iter(rotation_orders([node_name])), None)
+
+
+def rotation_orders(node_names: Collection[str]) -> list[Rotate]:
+    """Return `rotation_order` of each of these nodes that has one."""
+    unused = NodeKey.objects.filter(node_name__in=node_names, code_expires_at=None, revoked_at=None, used_at=None)
+    # The first one that is not agreed on, else the first one that the node has not used yet.
+    ordered = sorted(unused, key=lambda row: (row.enrolled_at is None, -row.pk))
+    return [
+        Rotate(node=row.node_name, key_id=row.key_id, public=derived_pair(settings.NODE_KEY, row.key_id).public)
+        for row in {row.node_name: row for row in ordered}.values()
+    ]
 
 
 @transaction.atomic
@@ -99,7 +104,30 @@ def find_code(node_name: str, key_id: str) -> bytes:
 
 def find_key(node_name: str, key_id: str) -> bytes:
     """Return the secret with which a node signs; raises Untrusted with the remedy."""
-    rows = list(NodeKey.objects.filter(node_name=node_name).exclude(enrolled_at=None, revoked_at=None))
+    return _secret(node_name, key_id, _of_nodes([node_name])[node_name])
+
+
+def key_finder(node_names: Collection[str]) -> Callable[[str, str], bytes]:
+    """Return `find_key` for these nodes, with one query for all of them."""
+    # Anybody can write any name into a message; those that no node has are asked for one by one.
+    rows = _of_nodes({name for name in node_names if name.isprintable() and len(name) <= _NAME_LENGTH})
+
+    def find(node_name: str, key_id: str) -> bytes:
+        own = rows.get(node_name)
+        return find_key(node_name, key_id) if own is None else _secret(node_name, key_id, own)
+
+    return find
+
+
+def _of_nodes(node_names: Collection[str]) -> dict[str, list[NodeKey]]:
+    """Return the keys of each of these nodes, oldest first, without codes that nobody has used."""
+    rows: dict[str, list[NodeKey]] = {name: [] for name in node_names}
+    for row in NodeKey.objects.filter(node_name__in=rows).exclude(enrolled_at=None, revoked_at=None).order_by("pk"):
+        rows[row.node_name].append(row)
+    return rows
+
+
+def _secret(node_name: str, key_id: str, rows: Sequence[NodeKey]) -> bytes:
     active = [row for row in rows if row.revoked_at is None]
     if any(not row.is_replaced for row in rows) and not active:
         reason = f"the key of node {node_name} was revoked; enrol it again with a code from the admin"
@@ -132,10 +160,7 @@ def signing_key(node_name: str) -> Key | None:
 
 def signing_keys(node_names: Collection[str]) -> dict[str, Key | None]:
     """Return `signing_key` of each of these nodes."""
-    rows: dict[str, list[NodeKey]] = {name: [] for name in node_names}
-    for row in NodeKey.objects.filter(node_name__in=rows).exclude(enrolled_at=None, revoked_at=None).order_by("pk"):
-        rows[row.node_name].append(row)
-    return {name: _signing(name, own) for name, own in rows.items()}
+    return {name: _signing(name, rows) for name, rows in _of_nodes(node_names).items()}
 
 
 def _signing(node_name: str, rows: Sequence[NodeKey]) -> Key | None:
