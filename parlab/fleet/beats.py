@@ -64,7 +64,9 @@ def heartbeats_receive(envelopes: Sequence[Any], refuse: Callable[[Any, ValueErr
             _take(Due(envelope, message, opened, _digest(message)), due)
         except ValueError as error:
             refuse(envelope, error)
-    _store_each(list(due.values()), refuse)
+    later = _later(list(due.values()), refuse)
+    if later:
+        _store_each(later)
 
 
 def _take(taken: Due, due: dict[str, Due]) -> None:
@@ -72,7 +74,7 @@ def _take(taken: Due, due: dict[str, Due]) -> None:
     message, opened = taken.message, taken.opened
     beat, before, now = _beats.get(opened.node), due.get(opened.node), time.monotonic()
     last = before.opened.number if before is not None else beat.number if beat is not None else None
-    if last is not None and not _is_later(opened.number, last):
+    if last is not None and not _follows(opened.number, last):
         raise Untrusted(_NOT_LATER, opened.node)
     if before is not None:
         # What both have refused is counted with the later one.
@@ -86,34 +88,37 @@ def _take(taken: Due, due: dict[str, Due]) -> None:
         due[opened.node] = taken
 
 
-def _store_each(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> None:
-    """Store heartbeats together; if that fails, one by one, so that one that cannot be stored stops no other."""
-    try:
-        _store(due, refuse)
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception:
-        if len(due) > 1:
-            for each in due:
-                _store_each([each], refuse)
-        elif due:
-            logger.exception("the heartbeat of node %s was not stored", due[0].opened.node)
-
-
-def _store(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> None:
+def _later(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> list[Due]:
+    """Return the heartbeats that follow the last stored ones of their nodes, which another worker may have taken."""
     nodes = Node.objects.filter(name__in=[each.opened.node for each in due])
     last = dict(nodes.values_list("name", "heartbeat_number")) if due else {}
     later = []
     for each in due:
-        if each.opened.node in last and not _is_later(each.opened.number, last[each.opened.node]):
+        if each.opened.node in last and not _follows(each.opened.number, last[each.opened.node]):
             refuse(each.envelope, Untrusted(_NOT_LATER, each.opened.node))
         else:
             later.append(each)
-    if not later:
-        return
-    numbers = {each.opened.node: each.opened.number for each in later}
-    services.heartbeats(messages=[each.message for each in later], numbers=numbers)
-    for each in later:
+    return later
+
+
+def _store_each(due: Sequence[Due]) -> None:
+    """Store heartbeats together; if that fails, one by one, so that one that cannot be stored stops no other."""
+    try:
+        _store(due)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        if len(due) == 1:
+            logger.exception("the heartbeat of node %s was not stored", due[0].opened.node)
+            return
+        for each in due:
+            _store_each([each])
+
+
+def _store(due: Sequence[Due]) -> None:
+    numbers = {each.opened.node: each.opened.number for each in due}
+    services.heartbeats(messages=[each.message for each in due], numbers=numbers)
+    for each in due:
         node, key_id = each.opened.node, each.opened.key_id
         beat = _beats.get(node)
         if beat is None or beat.key_id != key_id:
@@ -123,7 +128,7 @@ def _store(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> Non
         orders.send(rotation)
 
 
-def _is_later(number: int, last: int) -> bool:
+def _follows(number: int, last: int) -> bool:
     """Return whether a heartbeat follows another one; numbers are microseconds of a clock that may be set back."""
     return number > last or last > (time.time() + LIFETIME_S) * 1e6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -15,6 +16,12 @@ from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, HEA
 MAX_MESSAGES = 256
 MAX_BYTES = 2 << 20
 """Of messages taken at once; their output is about five times as large."""
+
+GATHER_S = 0.1
+"""Small messages are taken at most so often: most of the work is per group, and many nodes send a few lines each."""
+SMALL_BYTES = 64 << 10
+_BATCHES = (INGEST_QUEUE, BACKLOG_QUEUE)
+_taken_at: dict[str, float] = {}
 
 # Live batches until one of the limits, then what is left for the backlog, of which at least one batch is taken. A
 # script, because the sizes of messages are known only once they are taken.
@@ -47,19 +54,36 @@ def take_waiting(url: str) -> list[Any]:
 
     A batch that is taken and then not stored is sent again by its node, like every batch without an answer.
     """
-    queues = (INGEST_QUEUE, BACKLOG_QUEUE)
-    taken: Any = client(url).eval(_TAKE, len(queues), *queues, str(MAX_MESSAGES), str(MAX_BYTES))
+    taken = _taken(url)
+    if sum(map(len, taken[0] + taken[1])) < SMALL_BYTES and _rest(INGEST_QUEUE):
+        taken = [before + later for before, later in zip(taken, _taken(url), strict=True)]
     return [
         envelope
-        for queue, messages in zip(queues, taken, strict=True)
+        for queue, messages in zip(_BATCHES, taken, strict=True)
         for envelope in _envelopes(queue, APPLY_BATCH_TASK, messages)
     ]
 
 
+def _taken(url: str) -> list[list[bytes]]:
+    taken: Any = client(url).eval(_TAKE, len(_BATCHES), *_BATCHES, str(MAX_MESSAGES), str(MAX_BYTES))
+    return list(taken)
+
+
 def take_heartbeats(url: str) -> list[Any]:
     """Take waiting heartbeats out of their queue in Redis and return their envelopes, oldest first."""
+    if not client(url).llen(INGEST_QUEUE):
+        _rest(CONTROL_QUEUE)
     taken: Any = client(url).eval(_TAKE_HEARTBEATS, 1, CONTROL_QUEUE, str(MAX_MESSAGES), f'"{HEARTBEAT_TASK}"')
     return list(_envelopes(CONTROL_QUEUE, HEARTBEAT_TASK, taken))
+
+
+def _rest(queue: str) -> bool:
+    """Wait if the last group of a queue was taken a moment ago; return whether that was so."""
+    left_s = _taken_at.get(queue, -GATHER_S) + GATHER_S - time.monotonic()
+    if left_s > 0:
+        time.sleep(left_s)
+    _taken_at[queue] = time.monotonic()
+    return left_s > 0
 
 
 def _envelopes(queue: str, task: str, messages: Iterable[bytes]) -> Iterator[Any]:
