@@ -47,7 +47,7 @@ from runners.trust import shared_key
 from tests.signed import sealed_batch, sealed_heartbeat
 
 POOL, METRICS, TURN_S = "bench-thousand", 10, 0.1
-_ORDERS = {START_TASK: RunSpec, GO_TASK: Go, CANCEL_TASK: Cancel, ACKNOWLEDGE_TASK: Acknowledge}
+_ORDERS: dict[str, Any] = {START_TASK: RunSpec, GO_TASK: Go, CANCEL_TASK: Cancel, ACKNOWLEDGE_TASK: Acknowledge}
 # All messages in the queues of these nodes, with one round trip.
 _TAKE = """
 local taken = {}

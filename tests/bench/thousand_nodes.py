@@ -134,7 +134,7 @@ class Server:
 def _listening(url: str) -> int:
     import redis
 
-    return int(redis.Redis.from_url(url).info("server")["process_id"])  # type: ignore[index]  # not asynchronous
+    return int(redis.Redis.from_url(url).info("server")["process_id"])
 
 
 def _launched(name: str, count: int, *, iterations: int) -> Experiment:

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from parlab.fleet import beats, registration, services
+from parlab.fleet import beats, services
 from parlab.ingest.waiting import take_heartbeats
 from parlab.lab.models import Attempt, Node, RefusedMessage
 from parlab.refusals import PENDING
@@ -154,7 +154,7 @@ def test_facts_that_have_changed_are_stored_and_others_are_not_written(monkeypat
         save(node, *arguments, **options)
 
     receive(beat("n1"), beat("n2"))
-    monkeypatch.setattr(registration.Node, "save", saved)
+    monkeypatch.setattr(Node, "save", saved)
     receive(beat("n1", slots=3), beat("n2", is_draining=True))
     assert written == [["slots"], ["is_draining"]]
 
