@@ -23,9 +23,9 @@ def register(messages: Sequence[Heartbeat], numbers: Mapping[str, int], now: dat
     with transaction.atomic():
         # In the order of their rows, in which the dispatcher locks them, too.
         rows = Node.objects.filter(name__in=[message.node for message in messages]).order_by("pk")
-        known = {node.name: node for node in rows.select_for_update(no_key=True)}
+        registered = {node.name: node for node in rows.select_for_update(no_key=True)}
         for message in messages:
-            node = known.get(message.node)
+            node = registered.get(message.node)
             if node is not None and _is_taken(node, _identity(message), now):
                 _conflict(node, _identity(message), now)
                 continue

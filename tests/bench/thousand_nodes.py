@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import redis
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
@@ -132,8 +133,6 @@ class Server:
 
 
 def _listening(url: str) -> int:
-    import redis
-
     return int(redis.Redis.from_url(url).info("server")["process_id"])
 
 
