@@ -1,7 +1,9 @@
 """One series of any length: bytes, reading, zoom, archive, deletion. `python -m tests.bench.scale 1000000 100000000`.
 
 The chunks of a series repeat the same values at other steps and positions, so that a billion points are written in
-minutes; the pyramid is made by the code that makes it in production. PARLAB_BENCH_DATABASE=postgres chooses PostgreSQL.
+minutes; the pyramid is made by the code that makes it in production. All series are in one database, each in an
+experiment and, on PostgreSQL (PARLAB_BENCH_DATABASE=postgres), in a partition of its own; in the end they are deleted,
+the last one first, while the others are still there.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import django
 import numpy as np
+
+if TYPE_CHECKING:
+    from parlab.lab.models import Experiment
 
 BUILT_AT_ONCE = 1 << 20
 MAX_POINTS = 1_000
@@ -39,20 +44,24 @@ def main() -> int:
         from tests.bench import database
 
         database.create()
-        for size in sizes:
-            measure(size, Path(directory))
+        experiments = [(size, measure(size, Path(directory))) for size in sizes]
+        for size, experiment in reversed(experiments):
+            delete(size, experiment)
     return 0
 
 
-def measure(size: int, directory: Path) -> None:
-    """Print one line per figure of a series of `size` points."""
-    from parlab.ingest.deletion import experiment_delete
-    from parlab.lab.models import Run
+def measure(size: int, directory: Path) -> Experiment:
+    """Print one line per figure of a series of `size` points; return its experiment."""
+    from parlab.lab.models import Experiment, Run
     from parlab.series import archive, store
     from tests.bench.database import new_attempt
 
+    next_partition()
     attempt = new_attempt()
     Run.objects.filter(pk=attempt.run_id).update(state="finished")
+    # The next series gets an experiment of its own.
+    name = f"bench-{attempt.pk}"
+    Experiment.objects.filter(pk=attempt.run.experiment_id).update(name=name, slug=name)
     before = database_bytes()
     took_s = timed(lambda: build(attempt.pk, size))
     say(size, "written", f"{took_s:.1f} s")
@@ -76,11 +85,35 @@ def measure(size: int, directory: Path) -> None:
     if size <= ARCHIVED_UP_TO:
         url = f"file://{directory}/archive"
         say(size, "archived", f"{timed(lambda: archive.archive(attempt.pk, url)):.1f} s")
-        files = sum(path.stat().st_size for path in (directory / "archive").rglob("*.parquet"))
+        files = sum(
+            path.stat().st_size for path in (directory / "archive" / f"attempt-{attempt.pk}").rglob("*.parquet")
+        )
         say(size, "bytes per archived point", f"{files / size:.2f}")
         say(size, "restored", f"{timed(lambda: archive.restore(attempt.pk)):.1f} s")
+    return attempt.run.experiment
+
+
+def next_partition() -> None:
+    """Let the next attempt be the first of a partition."""
+    from django.db import connection
+
+    from parlab.series import partitions
+
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT setval('lab_attempt_id_seq', %s + (SELECT coalesce(max(id), 0) FROM lab_attempt))",
+                [partitions.WIDTH],
+            )
+        partitions.extend()
+
+
+def delete(size: int, experiment: Experiment) -> None:
+    """Print how long the deletion of an experiment takes, and how long others wait."""
+    from parlab.ingest.deletion import experiment_delete
+
     waits = Writer()
-    took_s = timed(lambda: experiment_delete(experiment=attempt.run.experiment))
+    took_s = timed(lambda: experiment_delete(experiment=experiment))
     say(size, "experiment deleted", f"{took_s:.2f} s; another writer waited {waits.stop():.2f} s at most")
 
 
