@@ -17,7 +17,7 @@ from parlab.ingest.output import Output, outputs_append, world_size
 from parlab.ingest.rebuild import locked_attempts, series_rebuild
 from parlab.ingest.run_files import pieces_store
 from parlab.lab.models import Attempt, Member, Run
-from parlab.lab.services import attempt_report, lock_members, run_findings_refresh
+from parlab.lab.services import attempt_report, ended_findings_refresh, lock_members
 from parlab.series import log, store
 from parlab.series.streams import Mark, extended, marks_of
 from runners.protocol import Batch, RunState
@@ -88,7 +88,10 @@ def _applied(batches: Sequence[Batch], now: datetime) -> Applied:
             pieces.setdefault(member.pk, []).append(batch)
     advanced = [member for member in members.values() if member.pk in pieces]
     _store(advanced, pieces, now)
-    grown = [attempt for attempt in attempts.values() if _follow_reports(attempt, advanced, pieces)]
+    ended: list[Attempt] = []
+    grown = [attempt for attempt in attempts.values() if _follow_reports(attempt, advanced, pieces, ended)]
+    if ended:
+        attempts_end(ended)
     senders = [_sender(batch, attempts, members) for batch in batches]
     positions = [UNKNOWN if member is None else member.committed for member in senders]
     # Also of batches that came before: the worker that stored them may have died before it read the log.
@@ -178,8 +181,13 @@ def _has_marks(batch: Batch) -> bool:
     return bool(marks_of(batch.streams, len(batch.output)))
 
 
-def _follow_reports(attempt: Attempt, advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) -> bool:
-    """Apply the reports in new batches of an attempt; return whether it has new output and goes on."""
+def _follow_reports(
+    attempt: Attempt, advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]], ended: list[Attempt]
+) -> bool:
+    """Apply the reports in new batches of an attempt; return whether it has new output and goes on.
+
+    An attempt that has ended is added to `ended`, unless its log has to be read first.
+    """
     of_members = [(member, pieces[member.pk]) for member in advanced if member.attempt_id == attempt.pk]
     reports = [(member, report) for member, batches in of_members for batch in batches for report in batch.reports]
     for member, report in reports:
@@ -188,16 +196,17 @@ def _follow_reports(attempt: Attempt, advanced: Sequence[Member], pieces: Mappin
         transaction.on_commit(partial(orders.follow, attempt.pk), robust=True)
     if any(report.is_final for _, report in reports):
         if not is_printed(attempt):
-            attempt_end(attempt)
+            ended.append(attempt)
         return False
     return any(batch.output for _, batches in of_members for batch in batches)
 
 
-def attempt_end(attempt: Attempt) -> None:
-    """Compute summary and findings of an attempt that has ended: locked, or outside a transaction if `is_printed`."""
-    attempt_summarise(attempt=attempt)
+def attempts_end(attempts: Sequence[Attempt]) -> None:
+    """Compute summaries and findings of attempts that have ended: locked, or outside a transaction if `is_printed`."""
+    for attempt in attempts:
+        attempt_summarise(attempt=attempt)
     # Findings must not reject a report: they are computed after the commit, and errors are logged.
-    transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
+    transaction.on_commit(partial(ended_findings_refresh, runs=[each.run for each in attempts]), robust=True)
 
 
 def log_end(attempt: Attempt) -> None:
@@ -205,7 +214,7 @@ def log_end(attempt: Attempt) -> None:
     state = Attempt.objects.values_list("state", flat=True).get(pk=attempt.pk)
     key, log_read = f"parlab.ingest.end.{attempt.pk}", (state, log.log_size(attempt.pk))
     if cache.get(key) != log_read:
-        attempt_end(attempt)
+        attempts_end([attempt])
         cache.set(key, log_read, _ENDS_S)
 
 

@@ -11,7 +11,7 @@ from django.db.models import Count
 
 from parlab.formats.names import MEANINGS, SETTINGS, quantity_of_metric, setting_of
 from parlab.ingest.attempt_summaries import attempt_summarise, is_printed
-from parlab.ingest.services import attempt_end
+from parlab.ingest.services import attempts_end
 from parlab.lab.models import Experiment, LatestMetric, NameMeaning, Run, RunParameter, TrackedRun
 from parlab.lab.services import findings_refresh
 from parlab.lab.services.configs import lock_experiment
@@ -95,7 +95,7 @@ def _runs_compute(experiment: Experiment) -> int:
         settings_read(tracked=tracked)
         attempt = tracked.run.attempts.select_related("run").get(number=tracked.run.attempt_number)
         if is_printed(attempt):
-            transaction.on_commit(partial(attempt_end, attempt))
+            transaction.on_commit(partial(attempts_end, [attempt]))
         else:
             attempt_summarise(attempt=attempt)
         count += 1

@@ -27,7 +27,7 @@ from parlab.formats.names import launch_of
 from parlab.ingest.attempt_summaries import is_printed
 from parlab.ingest.launches import resolved_of
 from parlab.ingest.output import output_append
-from parlab.ingest.services import attempt_end, summarise_at_intervals
+from parlab.ingest.services import attempts_end, summarise_at_intervals
 from parlab.lab.models import (
     Attempt,
     Config,
@@ -178,9 +178,9 @@ def state_set(
             run_ended(run=attempt.run, attempt_number=attempt.number, state=state, reason=reason)
         attempt.refresh_from_db()
         if is_printed(attempt):
-            transaction.on_commit(partial(attempt_end, attempt))
+            transaction.on_commit(partial(attempts_end, [attempt]))
         else:
-            attempt_end(attempt)
+            attempts_end([attempt])
 
 
 def tracked_run_delete(*, tracked: TrackedRun) -> None:

@@ -169,12 +169,12 @@ def test_an_end_is_acknowledged_once_its_log_was_read_and_others_before(
     beside = sealed_batch(batch(other, 0, step(1)), settings.NODE_KEY)
     before: list[list[int]] = []
 
-    def unavailable(attempt: Attempt) -> None:
+    def unavailable(attempts: list[Attempt]) -> None:
         before.extend(answers(broker))
         raise OperationalError("database is locked")
 
     with monkeypatch.context() as patch:
-        patch.setattr(services, "attempt_end", unavailable)
+        patch.setattr(services, "attempts_end", unavailable)
         with pytest.raises(OperationalError):
             tasks._apply(list(tasks._opened([end, beside])))
     assert before == [[other.run_id, 1, len(step(1)), 0]]

@@ -10,12 +10,13 @@ from pytest_django import DjangoAssertNumQueries
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Run, Source
 from parlab.lab.services import (
     attempt_report,
+    ended_findings_refresh,
     finding_acknowledge,
     finding_reopen,
     findings_refresh,
-    run_findings_refresh,
     summary_store,
 )
+from parlab.lab.services import findings as services
 from runners.config import RunConfig, digest
 from runners.protocol import Report
 
@@ -190,14 +191,14 @@ def test_findings_are_computed_when_a_run_ends(make_attempt: MakeAttempt, make_c
     cache.add(f"parlab.findings.{config.experiment_id}", True, 60)  # the sweep has just been compared
     summary_store(attempt=ended, summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4000.0})
     attempt_report(attempt=ended, report=Report(state="finished", at=1.7e9, exit_code=0))
-    run_findings_refresh(run=ended.run)
+    ended_findings_refresh(runs=[ended.run])
     assert Finding.objects.get().run == ended.run
     # Consistent again: the finding of this run is deleted, those of others remain.
     Finding.objects.create(
         experiment=config.experiment, run=going_on.run, rule="off-neighbours", severity="warning", where_digest="x"
     )
     summary_store(attempt=ended, summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4.0})
-    run_findings_refresh(run=ended.run)
+    ended_findings_refresh(runs=[ended.run])
     assert [finding.rule for finding in Finding.objects.all()] == ["off-neighbours"]
 
 
@@ -211,7 +212,7 @@ def test_the_last_run_of_a_sweep_triggers_the_comparison(
             point={"train.global_batch_size": 2**number}, summary={"samples_per_s": run.summary["samples_per_s"]}
         )
     cache.add(f"parlab.findings.{config.experiment_id}", True, 60)
-    run_findings_refresh(run=runs[-1])
+    ended_findings_refresh(runs=[runs[-1]])
     assert [(finding.rule, finding.run) for finding in Finding.objects.all()] == [("off-neighbours", runs[2])]
 
 
@@ -220,7 +221,30 @@ def test_a_deleted_run_has_no_findings(make_attempt: MakeAttempt) -> None:
     deleted = Run.objects.get(pk=run.pk)
     run.attempts.all().delete()
     run.delete()
-    assert run_findings_refresh(run=deleted) == []
+    ended_findings_refresh(runs=[deleted])
+    assert not Finding.objects.exists()
+
+
+def test_the_sweep_is_compared_once_for_all_runs_that_end_together(
+    make_config: Callable[..., Config], user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Experiment] = []
+    refresh = services.findings_refresh
+
+    def noted(*, experiment: Experiment) -> list[Finding]:
+        compared.append(experiment)
+        return refresh(experiment=experiment)
+
+    monkeypatch.setattr(services, "findings_refresh", noted)
+    config = make_config()
+    runs = make_runs(config, user, [10.0, 20.0, 3.0, 80.0, 160.0, 320.0])
+    for number, run in enumerate(runs):
+        Run.objects.filter(pk=run.pk).update(
+            point={"train.global_batch_size": 2**number}, summary={"samples_per_s": run.summary["samples_per_s"]}
+        )
+    services.ended_findings_refresh(runs=runs)
+    assert compared == [config.experiment]
+    assert [(finding.rule, finding.run) for finding in Finding.objects.all()] == [("off-neighbours", runs[2])]
 
 
 def test_a_thousand_runs_need_a_constant_number_of_queries(

@@ -6,7 +6,7 @@ from .audit import audit_add, audit_forget
 from .configs import config_check, config_save
 from .events import event_add, node_lost, run_ended
 from .experiments import experiment_clone, experiment_create, experiment_delete, experiment_is_at_rest
-from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
+from .findings import ended_findings_refresh, finding_acknowledge, finding_reopen, findings_refresh
 from .groups import groups_refresh
 from .log_formats import log_format_delete, log_format_save
 from .logins import login_failed, login_succeeded, login_wait_s
@@ -88,6 +88,7 @@ __all__ = [
     "config_check",
     "config_launch",
     "config_save",
+    "ended_findings_refresh",
     "event_add",
     "experiment_clone",
     "experiment_create",
@@ -140,7 +141,6 @@ __all__ = [
     "rotation_orders",
     "run_cancel_request",
     "run_ended",
-    "run_findings_refresh",
     "run_note_save",
     "run_relaunch",
     "runs_archive",

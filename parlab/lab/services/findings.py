@@ -61,24 +61,35 @@ def findings_refresh(*, experiment: Experiment) -> list[Finding]:
     return _store(experiment, _without_repeats(matches), experiment.findings.all())
 
 
-@transaction.atomic
-def run_findings_refresh(*, run: Run) -> list[Finding]:
-    """Compute the findings of a run that has just ended, and at most every SWEEP_EVERY_S those of the whole sweep.
+def ended_findings_refresh(*, runs: Sequence[Run]) -> None:
+    """Compute the findings of runs that have just ended, and at most every SWEEP_EVERY_S those of their whole sweeps.
 
-    The cost of a sweep of n runs therefore grows with n, not with n squared. The last run always checks the sweep.
+    The cost of a sweep of n runs therefore grows with n, not with n squared. The last runs always check the sweep.
     """
-    current = Run.objects.select_related("experiment").filter(pk=run.pk).first()
-    if current is None:
-        return []
-    has_active_runs = current.experiment.runs.active().exclude(pk=run.pk).exists()
-    if not has_active_runs or cache.add(f"parlab.findings.{current.experiment_id}", True, SWEEP_EVERY_S):
-        return findings_refresh(experiment=current.experiment)
-    lock_experiment(current.experiment)
-    device = _devices([current]).get(current.pk)
-    matches = [_Match(finding, current.pk, None) for finding in run_findings(_facts(current, device))]
-    # Findings of the comparison with other runs remain until the next comparison.
-    existing = current.findings.filter(source=None, rule__in=_RUN_RULES)
-    return _store(current.experiment, _without_repeats(matches), existing)
+    by_experiment: dict[int, list[int]] = {}
+    for run in runs:
+        by_experiment.setdefault(run.experiment_id, []).append(run.pk)
+    for experiment_id, pks in by_experiment.items():
+        _ended_refresh(experiment_id, pks)
+
+
+@transaction.atomic
+def _ended_refresh(experiment_id: int, pks: Sequence[int]) -> None:
+    experiment = Experiment.objects.filter(pk=experiment_id).first()
+    if experiment is None:
+        return
+    has_active_runs = experiment.runs.active().exclude(pk__in=pks).exists()
+    if not has_active_runs or cache.add(f"parlab.findings.{experiment_id}", True, SWEEP_EVERY_S):
+        findings_refresh(experiment=experiment)
+        return
+    lock_experiment(experiment)
+    runs = list(experiment.runs.filter(pk__in=pks))
+    devices = _devices(runs)
+    for run in runs:
+        matches = [_Match(finding, run.pk, None) for finding in run_findings(_facts(run, devices.get(run.pk)))]
+        # Findings of the comparison with other runs remain until the next comparison.
+        existing = run.findings.filter(source=None, rule__in=_RUN_RULES)
+        _store(experiment, _without_repeats(matches), existing)
 
 
 @transaction.atomic
