@@ -84,7 +84,10 @@ def _last_chunks(outputs: Sequence[Output]) -> dict[tuple[int, int], LogChunk]:
         of_attempts = LogChunk.objects.filter(attempt_id__in={output.attempt_id for output in outputs})
         mine = of_attempts.filter(attempt_id=OuterRef("attempt_id"), node_rank=OuterRef("node_rank"))
         last = Subquery(mine.order_by("-position").values("position")[:1])
-        keys = list(of_attempts.filter(position=0).values_list("attempt_id", "node_rank", last))
+        first = of_attempts.filter(position=0).values_list("attempt_id", "node_rank", last)
+        appended = {(output.attempt_id, output.node_rank) for output in outputs}
+        # Runs over many nodes have more than SQLite combines in one condition.
+        keys = [key for key in first if key[:2] in appended]
         conditions = " OR ".join([_KEY] * len(keys))
         last_rows = _by_keys(conditions, [value for key in keys for value in key]) if keys else []
         rows = [LogChunk(**dict(zip(_WRITTEN, row, strict=True))) for row in last_rows]

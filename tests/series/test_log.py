@@ -140,3 +140,11 @@ def test_a_line_in_two_batches_keeps_the_time_of_its_beginning(attempt_id: int) 
     log.append_log(attempt_id, b"other\n", node_rank=1, stamps=[(0, 20.0)])
     log.append_log(attempt_id, b" line\nlast\n", node_rank=0, stamps=[(0, 30.0)])
     assert b"".join(log.read_log(attempt_id)) == b"slow line\nother\nlast\n"
+
+
+def test_runs_over_hundreds_of_nodes_grow_together(make_attempt: Callable[..., Attempt]) -> None:
+    attempts = [make_attempt() for _ in range(3)]
+    log.append_logs([log.Output(attempt.pk, b"a", node) for attempt in attempts for node in range(400)])
+    before = log.append_logs([log.Output(attempt.pk, b"b\n", 7) for attempt in attempts])
+    assert before == [b"a"] * 3
+    assert b"".join(log.read_log(attempts[2].pk, node_rank=7)) == b"ab\n"
