@@ -54,7 +54,7 @@ def measure(size: int, directory: Path) -> Experiment:
     """Print one line per figure of a series of `size` points; return its experiment."""
     from parlab.lab.models import Experiment, Run
     from parlab.series import archive, store
-    from tests.bench.database import new_attempt
+    from tests.bench.database import new_attempt, used_bytes
 
     next_partition()
     attempt = new_attempt()
@@ -62,10 +62,10 @@ def measure(size: int, directory: Path) -> Experiment:
     # The next series gets an experiment of its own.
     name = f"bench-{attempt.pk}"
     Experiment.objects.filter(pk=attempt.run.experiment_id).update(name=name, slug=name)
-    before = database_bytes()
+    before = used_bytes()
     took_s = timed(lambda: build(attempt.pk, size))
     say(size, "written", f"{took_s:.1f} s")
-    say(size, "bytes per point", f"{(database_bytes() - before) / size:.2f}")
+    say(size, "bytes per point", f"{(used_bytes() - before) / size:.2f}")
     whole = [1e3 * timed(lambda: store.read(attempt.pk, "loss", rank=0, max_points=MAX_POINTS)) for _ in range(15)]
     say(size, "read, reduced to 1,000 points", f"{np.median(whole):.1f} ms median, {max(whole):.1f} ms worst of 15")
     random, windows = np.random.default_rng(1), []
@@ -184,19 +184,6 @@ class Writer:
         self._is_over.set()
         self._thread.join()
         return self._worst_s
-
-
-def database_bytes() -> int:
-    """Return the size of the database."""
-    from django.db import connection
-
-    from tests.bench.database import used_bytes
-
-    if connection.vendor == "sqlite":
-        return used_bytes()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_database_size(current_database())")
-        return int(cursor.fetchone()[0])
 
 
 def timed(work: Callable[[], object]) -> float:
