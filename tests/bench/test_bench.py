@@ -24,11 +24,16 @@ UNITS = {
 }
 
 
-def bench(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
+def bench(*arguments: str, data_dir: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.bench", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PARLAB_DATA_DIR": str(data_dir), "DATABASE_URL": f"sqlite:///{data_dir / 'mine.sqlite3'}"},
+        env={
+            **os.environ,
+            "PARLAB_DATA_DIR": str(data_dir),
+            "DATABASE_URL": f"sqlite:///{data_dir / 'mine.sqlite3'}",
+            **variables,
+        },
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -73,3 +78,12 @@ def test_an_unknown_benchmark_is_refused_with_the_list_of_benchmarks(tmp_path: P
     process = bench("speed", "--quick", data_dir=tmp_path / "data")
     assert process.returncode == 2
     assert "unknown benchmark speed; use ingest_points_per_s, " in process.stderr
+
+
+def test_simulated_daemons_send_heartbeats_start_ship_and_end_on_postgres(tmp_path: Path) -> None:
+    output, data_dir = tmp_path / "bench.json", tmp_path / "data"
+    arguments = ["thousand_nodes_cores", "--quick", "--output", str(output)]
+    # It fails unless all runs finish and every point is stored.
+    process = bench(*arguments, data_dir=data_dir, PARLAB_BENCH_DATABASE="postgres", PARLAB_BENCH_WORKERS="2")
+    assert process.returncode == 0, process.stderr
+    assert json.loads(output.read_text())["thousand_nodes_cores"]["unit"] == "cores"

@@ -37,7 +37,7 @@ from tests.bench.result import Result, Scale
 from tests.bench.simulated_daemons import METRICS, POOL
 from tests.patience import TRAINING_S, wait_for
 
-NODES, RUNS, LIVE_S, QUEUED_STEPS = 1_000, 300, 30, 3
+NODES, RUNS, LIVE_S, QUEUED_STEPS = 1_000, 300, 15, 3
 CORES_LIMIT = 1.0
 
 
@@ -49,7 +49,7 @@ def thousand_nodes_cores(scale: Scale) -> Result:
         server = Server(held, nodes)
         wait_for(lambda: Node.objects.online().filter(pool=POOL).count() == nodes, "all nodes are online", TRAINING_S)
         idle = server.cores(min(live_s, 10))
-        experiment = _launched("Live runs", count, iterations=2 * live_s + 60)
+        experiment = _launched("Live runs", count, iterations=2 * live_s + (5 if scale.is_quick else 60))
         _until(experiment, RunState.RUNNING, count)
         before, began, pages = server.cpu_s(), time.monotonic(), list[float]()
         while time.monotonic() < began + live_s:
