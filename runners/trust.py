@@ -20,6 +20,8 @@ WIRE_VERSION = 2
 """Version of the messages. 1: messages of nodes and acknowledgements were not signed."""
 LIFETIME_S = 600.0
 """A message older than this is refused, except a batch, which may wait for the server."""
+MAX_NAME = 120
+"""Characters of the name of a node, and of the id of a key."""
 SHARED = ""
 """Id of the key that is derived from the shared key of small teams."""
 
@@ -125,6 +127,9 @@ def _parts(envelope: Any, purpose: str) -> tuple[str, str, str, str]:
             sender,
         )
     payload, signature, node, key_id = (str(part) for part in parts)
+    # Before a database is asked for them: PostgreSQL takes no text with a NUL.
+    if not node.isprintable() or len(node) > MAX_NAME or not key_id.isprintable() or len(key_id) > MAX_NAME:
+        raise Untrusted("the name of the node or of its key is none that a node has")
     return payload, signature.encode("ascii", "replace").decode(), node, key_id
 
 

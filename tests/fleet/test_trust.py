@@ -20,7 +20,7 @@ from django.utils import timezone
 from parlab.celery import app
 from parlab.fleet import beats
 from parlab.fleet.tasks import enrol, heartbeat
-from parlab.ingest import orders
+from parlab.ingest import orders, tasks
 from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt, Node, NodeKey
 from parlab.lab.services import (
@@ -127,6 +127,22 @@ def test_batches_count_only_from_the_node_that_the_run_was_given_to(
     apply_batch(sealed_batch(result_of(attempt, "gpu1"), settings.NODE_KEY))
     assert state_of(attempt) == "finished"
     assert b"".join(log.read_log(attempt.pk)) == b"forge\n"
+
+
+def test_names_that_no_node_has_stop_no_batch_beside_them(
+    make_attempt: Callable[..., Attempt], make_node: Callable[..., Node], broker: str
+) -> None:
+    attempt = make_attempt(state="running")
+    place(attempt, make_node("gpu1"))
+    genuine = sealed_batch(result_of(attempt, "gpu1"), settings.NODE_KEY)
+    strange = [{**genuine, "node": name} for name in ("gpu1\x00", "\ud800", "x" * 10_000)]
+    strange += [{**genuine, "key": key} for key in ("\x00", "x" * 10_000)]
+    tasks._apply(list(tasks._opened([*strange, genuine])))
+    assert "the name of the node or of its key is none that a node has" in refused()
+    assert state_of(attempt) == "finished"
+    for envelope in strange:
+        enrol({**envelope})
+    assert "the name of the node or of its key is none that a node has" in refused()
 
 
 # --- heartbeats ------------------------------------------------------------------------------------------------------

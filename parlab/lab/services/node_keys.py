@@ -18,10 +18,9 @@ from django.utils import timezone
 from parlab.lab.models import NodeKey
 from runners.agreement import agreed_key, derived_pair
 from runners.protocol import Enrol, Rotate
-from runners.trust import SHARED, Key, Untrusted, code_key, derived, shared_key
+from runners.trust import MAX_NAME, SHARED, Key, Untrusted, code_key, derived, shared_key
 
 CODE_LIFETIME = timedelta(hours=24)
-_NAME_LENGTH = 120
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +28,9 @@ logger = logging.getLogger(__name__)
 def node_code_create(*, node_name: str, by: User | None) -> str:
     """Create a one-time code for the node of a name; it can be shown only now. Raises ValueError."""
     node_name = node_name.strip()
-    if not node_name or len(node_name) > _NAME_LENGTH:
-        raise ValueError(f"node name {node_name[:130]!r} is invalid; use the --node of its daemon, 1 to 120 characters")
+    if not node_name or len(node_name) > MAX_NAME or not node_name.isprintable():
+        wanted = f"use the --node of its daemon, 1 to {MAX_NAME} printable characters"
+        raise ValueError(f"node name {node_name[:130]!r} is invalid; {wanted}")
     expires_at = timezone.now() + CODE_LIFETIME
     row = NodeKey.objects.create(node_name=node_name, key_id=_new_id(), code_expires_at=expires_at, created_by=by)
     return f"{row.key_id}-{_code_secret(row)}"
@@ -108,15 +108,9 @@ def find_key(node_name: str, key_id: str) -> bytes:
 
 
 def key_finder(node_names: Collection[str]) -> Callable[[str, str], bytes]:
-    """Return `find_key` for these nodes, with one query for all of them."""
-    # Anybody can write any name into a message; those that no node has are asked for one by one.
-    rows = _of_nodes({name for name in node_names if name.isprintable() and len(name) <= _NAME_LENGTH})
-
-    def find(node_name: str, key_id: str) -> bytes:
-        own = rows.get(node_name)
-        return find_key(node_name, key_id) if own is None else _secret(node_name, key_id, own)
-
-    return find
+    """Return `find_key` for these nodes, with one query for all of them; names that no node can have are left out."""
+    rows = _of_nodes({name for name in node_names if name.isprintable() and len(name) <= MAX_NAME})
+    return lambda node_name, key_id: _secret(node_name, key_id, rows[node_name])
 
 
 def _of_nodes(node_names: Collection[str]) -> dict[str, list[NodeKey]]:
