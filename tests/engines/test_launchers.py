@@ -114,7 +114,7 @@ def make_data(kind: str, **train: Any) -> dict[str, Any]:
 def test_an_engine_trains_under_each_launcher_and_a_killed_rank_is_named(
     kind: str, tmp_path: Path, supervise: Supervise
 ) -> None:
-    run = supervise(prepare(tmp_path, make_data(kind, iterations=10**6), hang_timeout_s=None))
+    run = supervise(prepare(tmp_path, make_data(kind, iterations=10**6)))
     wait_for(lambda: run.output().count(b'"event":"step"') > 40, "steps are completed")
     events = [json.loads(line) for line in run.output().splitlines() if line.startswith(b'{"parlab":')]
     assert {(e["world_size"], e["rank"]) for e in events if e["event"] == "start"} == {(2, 0), (2, 1)}
