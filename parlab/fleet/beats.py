@@ -91,7 +91,7 @@ def _take(taken: Due, due: dict[str, Due]) -> None:
 def _later(due: Sequence[Due], refuse: Callable[[Any, ValueError], None]) -> list[Due]:
     """Return the heartbeats that follow the last stored ones of their nodes, which another worker may have taken."""
     nodes = Node.objects.filter(name__in=[each.opened.node for each in due])
-    last = dict(nodes.values_list("name", "heartbeat_number")) if due else {}
+    last = dict(nodes.values_list("name", "heartbeat_number"))
     later = []
     for each in due:
         if each.opened.node in last and not _follows(each.opened.number, last[each.opened.node]):

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
 from django.db import DatabaseError, transaction
@@ -13,6 +12,7 @@ from parlab.ingest.launches import Sections
 from parlab.ingest.output import has_events, is_read, world_size
 from parlab.ingest.rebuild import locked_attempts, series_rebuild
 from parlab.ingest.reported import summarise_reported
+from parlab.ingest.spool import spooled
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt, Run
 from parlab.lab.services import launch_store, summary_store
@@ -21,9 +21,6 @@ from runners.config import engine_of, filled_fields
 from runners.protocol import RunState
 
 logger = logging.getLogger(__name__)
-
-_SPOOL_BYTES = 32 << 20
-"""Size up to which the points of a command's output are held in memory instead of a file."""
 
 
 def is_printed(attempt: Attempt) -> bool:
@@ -56,7 +53,7 @@ def attempt_summarise(*, attempt: Attempt) -> None:
 def _log_summarise(before: Attempt) -> bool:
     """Read the log of an attempt, then lock it and store what was recognised; return False if that is outdated."""
     size = log.log_size(before.pk)
-    with SpooledTemporaryFile(max_size=_SPOOL_BYTES) as spool:
+    with spooled() as spool:
         reading = _reading(before, spool)
         with transaction.atomic():
             attempt = locked_attempts().get(pk=before.pk)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from tempfile import SpooledTemporaryFile
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
 from parlab.ingest.events import Parsed, parse
 from parlab.ingest.output import has_events, is_read, limits_of, log_refused
 from parlab.ingest.printed import is_sampled
+from parlab.ingest.spool import spooled
 from parlab.lab.models import Attempt
 from parlab.series import log, operations, store
 from parlab.series.columns import Columns
@@ -26,8 +25,6 @@ from parlab.series.models import SeriesArchive
 from parlab.series.replacing import Packed, Spool, packed, replace, stored_keys
 from parlab.series.store import Key
 
-_SPOOL_BYTES = 32 << 20
-"""Size up to which the points of a log are held in memory instead of a file."""
 _PARSED_BYTES = 4 << 20
 """Output that is parsed at once."""
 _POINTS = 100 * store.CHUNK_POINTS
@@ -46,7 +43,7 @@ def series_rebuild(attempt: Attempt) -> None:
     What a reader has made of the lines in the log stays, unless there are steps among the events. The summary is for
     the caller. Raises Attempt.DoesNotExist if the attempt is deleted meanwhile.
     """
-    with SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(settings.FILE_UPLOAD_TEMP_DIR)) as file:
+    with spooled() as file:
         _Rebuild(attempt, Spool(file)).run()
 
 

@@ -9,10 +9,8 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max
@@ -28,6 +26,7 @@ from parlab.ingest.reading import Reading
 from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recording
 from parlab.ingest.results import Result
+from parlab.ingest.spool import spooled
 from parlab.ingest.wanted import Wanted
 from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot, Source, SourceChunk
 from parlab.lab.services import experiment_create, findings_refresh, storable
@@ -42,8 +41,6 @@ from runners.config import digest, sections
 logger = logging.getLogger(__name__)
 
 _CHUNKS_AT_ONCE = 64
-_SPOOL_BYTES = 32 << 20
-"""Size up to which packed series are held in memory instead of a file."""
 # The fields that a rebuild updates; number, configuration and author stay.
 _REBUILT = (
     "label", "point", "point_digest", "resolved", "place", "first_line", "last_line", "launch", "state", "reason",
@@ -86,12 +83,8 @@ def store(drafts: Sequence[Draft], target: Target) -> list[Import]:
     A file that the experiment already contains stays unchanged, one that has grown continues its runs, and one that
     begins differently than before is a further version with runs of its own.
     """
-    with _spool() as file:
+    with spooled() as file:
         return _store([_packed(draft, file) for draft in drafts], target)
-
-
-def _spool() -> SpooledTemporaryFile[bytes]:
-    return SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(settings.FILE_UPLOAD_TEMP_DIR))
 
 
 def _packed(draft: Draft, file: IO[bytes]) -> Draft:
@@ -144,7 +137,7 @@ def _continue(source: Source, draft: Draft) -> Import:
 
 def rebuild(source: Source, draft: Draft) -> Import:
     """Replace what is stored of a source by a new draft of the same bytes; must not run in a transaction."""
-    with _spool() as file:
+    with spooled() as file:
         packed = _packed(draft, file)
         with transaction.atomic():
             lock_experiment(source.experiment)

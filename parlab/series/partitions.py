@@ -74,7 +74,7 @@ _LIKE = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE"
 def extend(tables: Collection[str] = TABLES) -> int:
     """Create the partitions of the attempts to come where they are missing; return how many.
 
-    Whoever writes attempts is held up for a moment at most: if a lock is not free, the next call tries again.
+    Writers of attempts wait for a moment at most: if a lock is not free, nothing is created until the next call.
     """
     if connection.vendor != "postgresql":
         return 0

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +19,7 @@ from runners.abilities import ALLOWED_COMMANDS
 from runners.config.engines import ENGINES
 from runners.protocol import Batch
 from tests.conftest import place
-from tests.engines.started import ROOT, run_engine
-from tests.patience import TRAINING_S
+from tests.engines.started import run_behind_links, run_engine
 
 HARDWARE = {"cpu_cores": 2, "memory_bytes": 16 << 30, "gpus": []}
 STOPPED_S, RUNNING_S = 0.06, 0.02
@@ -37,7 +33,7 @@ def printed_by(data: Mapping[str, Any], directory: Path, slow_rank: int | None =
     `slow_rank` gets a fourth of its time.
     """
     if (data.get("network") or {}).get("apply") == "emulate":
-        return _behind_links(data, directory)
+        return run_behind_links(data, directory)
     is_alone = ENGINES[data["parallel"]["engine"]].starts_its_own_ranks
     allowed = directory / "allowed.json"
     allowed.write_text(json.dumps([data["command"]["argv"]] if "command" in data else []))
@@ -53,22 +49,6 @@ def _ranks(data: Mapping[str, Any]) -> int | None:
     """Return the number of devices of a sharding; None where the layout has it."""
     stages = (data.get("sharding") or {}).get("device_mapping") or {}
     return len({device for stage in stages.values() for device in stage.values()}) or None
-
-
-def _behind_links(data: Mapping[str, Any], directory: Path) -> str:
-    path = directory / "config.json"
-    path.write_text(json.dumps(data))
-    done = subprocess.run(
-        [sys.executable, "-m", "runners.links", "--config", str(path)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TRAINING_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @contextmanager

@@ -78,6 +78,24 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+class Starter:
+    """Starts Python processes of the server or a node, which end with `held`."""
+
+    def __init__(self, held: ExitStack, directory: Path, url: str) -> None:
+        key = settings.NODE_KEY.decode()
+        self._environment = {**os.environ, "REDIS_URL": url, "PARLAB_NODE_KEY": key, "PYTHONPATH": str(ROOT)}
+        self._held, self._log = held, held.enter_context((directory / "log").open("wb"))
+
+    def __call__(self, command: Sequence[str]) -> psutil.Process:
+        """Start Python with these arguments."""
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log
+        )
+        self._held.callback(process.wait)
+        self._held.callback(process.terminate)
+        return psutil.Process(process.pid)
+
+
 @contextmanager
 def stack() -> Iterator[Stack]:
     """Start Redis, workers and a daemon."""
@@ -88,24 +106,11 @@ def stack() -> Iterator[Stack]:
         ExitStack() as held,
     ):
         directory = Path(name)
-        environment = {
-            **os.environ,
-            "REDIS_URL": url,
-            "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
-            "PYTHONPATH": str(ROOT),
-        }
-        log = held.enter_context((directory / "log").open("wb"))
-
-        def started(command: Sequence[str]) -> psutil.Process:
-            process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log)
-            held.callback(process.wait)
-            held.callback(process.terminate)
-            return psutil.Process(process.pid)
-
-        workers = [started([*WORKER, f"--hostname=bench{n}@%h"]) for n in range(count)]
+        start = Starter(held, directory, url)
+        workers = [start([*WORKER, f"--hostname=bench{n}@%h"]) for n in range(count)]
         state = StateDir(directory / "state")
         daemon = ["-m", "runners.daemon", "--node", NODE, "--no-measure", "--state-dir", str(state.root)]
-        running = Stack(state, directory, workers, started(daemon))
+        running = Stack(state, directory, workers, start(daemon))
         Node.objects.filter(name=NODE).update(last_heartbeat_at=None)
         wait_for(lambda: Node.objects.online().filter(name=NODE).exists(), "the daemon is known to the server")
         yield running

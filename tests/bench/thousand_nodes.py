@@ -7,8 +7,6 @@ PARLAB_BENCH_LIVE_S=600 for ten minutes.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -30,8 +28,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Member, MemberState, Node, Run
 from parlab.series import store
 from runners.protocol import RunState
-from tests.bench.load import WORKER, cpu_s
-from tests.bench.networks import ROOT
+from tests.bench.load import WORKER, Starter, cpu_s
 from tests.bench.nodes import broker
 from tests.bench.result import Result, Scale
 from tests.bench.simulated_daemons import METRICS, POOL
@@ -80,9 +77,7 @@ class Server:
     def __init__(self, held: ExitStack, nodes: int) -> None:
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="parlab-thousand-")))
         url, _ = held.enter_context(broker(directory))
-        key = settings.NODE_KEY.decode()
-        self._environment = {**os.environ, "REDIS_URL": url, "PARLAB_NODE_KEY": key, "PYTHONPATH": str(ROOT)}
-        self._held, self._log = held, held.enter_context((directory / "log").open("wb"))
+        self._starter = Starter(held, directory, url)
         self.processes: dict[str, list[psutil.Process]] = {}
         workers = int(os.environ.get("PARLAB_BENCH_WORKERS", "1"))
         for number in range(workers):
@@ -99,12 +94,7 @@ class Server:
         self._cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
 
     def _start(self, name: str, command: Sequence[str]) -> None:
-        process = subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log
-        )
-        self._held.callback(process.wait)
-        self._held.callback(process.terminate)
-        self.processes.setdefault(name, []).append(psutil.Process(process.pid))
+        self.processes.setdefault(name, []).append(self._starter(command))
 
     def cpu_s(self) -> dict[str, float]:
         """Return the processor seconds of each part so far."""

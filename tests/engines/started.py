@@ -36,6 +36,23 @@ class Output(NamedTuple):
         return [event["loss"] for event in steps if event["rank"] == steps[0]["rank"]]
 
 
+def run_behind_links(data: Mapping[str, Any], directory: Path) -> str:
+    """Run a configuration on emulated links to its end; return what it prints."""
+    path = directory / "config.json"
+    path.write_text(json.dumps(data))
+    done = subprocess.run(
+        [sys.executable, "-m", "runners.links", "--config", str(path)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TRAINING_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def run_engine(
     data: Mapping[str, Any],
     directory: Path,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,10 @@ from runners.config import RunConfig
 from runners.links.ability import ability
 from tests.conftest import SMALL
 from tests.engines.ranks import train_in_one_process
-from tests.patience import TRAINING_S, wait_for
+from tests.engines.started import run_behind_links
+from tests.patience import wait_for
 
-from .conftest import ROOT, NodeMachine, Server
+from .conftest import NodeMachine, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(ability().why_not), reason=ability().why_not)]
 
@@ -35,19 +34,9 @@ REAL = {**SMALL, "network": LINKS}
 
 def run_links(config: dict[str, Any], directory: Path) -> list[dict[str, Any]]:
     """Run a configuration to its end and return its events."""
-    path = directory / "config.json"
-    path.write_text(json.dumps(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "runners.links", "--config", str(path)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TRAINING_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"parlab":')]
+    return [
+        json.loads(line) for line in run_behind_links(config, directory).splitlines() if line.startswith('{"parlab":')
+    ]
 
 
 def namespaces_of(processes: list[psutil.Process]) -> set[str]:

@@ -114,7 +114,7 @@ def key_finder(node_names: Collection[str]) -> Callable[[str, str], bytes]:
 
 
 def _of_nodes(node_names: Collection[str]) -> dict[str, list[NodeKey]]:
-    """Return the keys of each of these nodes, oldest first, without codes that nobody has used."""
+    """Return the keys of each of these nodes, the oldest first; codes that were not used are left out."""
     rows: dict[str, list[NodeKey]] = {name: [] for name in node_names}
     for row in NodeKey.objects.filter(node_name__in=rows).exclude(enrolled_at=None, revoked_at=None).order_by("pk"):
         rows[row.node_name].append(row)
