@@ -23,17 +23,16 @@ from runners.protocol import (
     HEARTBEAT_TASK,
     INGEST_QUEUE,
     START_TASK,
-    Abilities,
     Batch,
     Go,
     Heartbeat,
-    HeldRun,
     Rendezvous,
     Report,
     RunSpec,
     node_queue,
     verify,
 )
+from tests.bench.simulated_daemons import heartbeat_of
 from tests.signed import sealed_batch, sealed_heartbeat
 
 POOL, RANKS = "bench-many", 8
@@ -64,18 +63,7 @@ class Member:
 
     def heartbeat(self) -> Heartbeat:
         """Return what a daemon sends every two seconds."""
-        spec = self.spec
-        held = [HeldRun(run=spec.run, attempt=spec.attempt, alive=True, node_rank=spec.node_rank)] if spec else []
-        facts: dict[str, Any] = {
-            "node": self.name,
-            "pool": POOL,
-            "sent_at": time.time(),
-            "slots": 1,
-            "version": "bench",
-        }
-        able = Abilities(engines=["command"], launchers=["plain"], commands=[["/bin/sleep"]])
-        facts["hardware"] = {"hostname": self.name, "gpus": []}
-        return Heartbeat(**facts, held=held, abilities=able)
+        return heartbeat_of(self.name, POOL, self.spec)
 
     def batch(self, *reports: Report) -> Batch:
         """Return what has been printed, with reports after it."""

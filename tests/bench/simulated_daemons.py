@@ -82,21 +82,21 @@ class Daemon:
         self.name = f"node-{number:04}"
         self.held: Held | None = None
 
-    def heartbeat(self) -> Heartbeat:
-        """Return what a daemon sends every two seconds."""
-        spec = self.held.spec if self.held else None
-        held = [HeldRun(run=spec.run, attempt=spec.attempt, alive=True, node_rank=spec.node_rank)] if spec else []
-        return Heartbeat(
-            node=self.name,
-            pool=POOL,
-            sent_at=time.time(),
-            slots=1,
-            version="bench",
-            hardware={"hostname": self.name, "gpus": []},
-            held=held,
-            abilities=Abilities(engines=["command"], launchers=["plain"], commands=[["/bin/sleep"]]),
-            state_id=self.name,
-        )
+
+def heartbeat_of(name: str, pool: str, spec: RunSpec | None) -> Heartbeat:
+    """Return what a daemon that may hold a run sends every two seconds."""
+    held = [HeldRun(run=spec.run, attempt=spec.attempt, alive=True, node_rank=spec.node_rank)] if spec else []
+    return Heartbeat(
+        node=name,
+        pool=pool,
+        sent_at=time.time(),
+        slots=1,
+        version="bench",
+        hardware={"hostname": name, "gpus": []},
+        held=held,
+        abilities=Abilities(engines=["command"], launchers=["plain"], commands=[["/bin/sleep"]]),
+        state_id=name,
+    )
 
 
 class Fleet:
@@ -124,7 +124,8 @@ class Fleet:
             at, _, is_heartbeat, daemon = heapq.heappop(self._due)
             if is_heartbeat:
                 self._later(at + HEARTBEAT_S, daemon, is_heartbeat=True)
-                self._send(CONTROL_QUEUE, HEARTBEAT_TASK, sealed_heartbeat(daemon.heartbeat(), self._key))
+                heartbeat = heartbeat_of(daemon.name, POOL, daemon.held.spec if daemon.held else None)
+                self._send(CONTROL_QUEUE, HEARTBEAT_TASK, sealed_heartbeat(heartbeat, self._key))
             elif daemon.held is not None:
                 self._step(daemon, daemon.held, at)
         for daemon in self._daemons:
