@@ -242,11 +242,12 @@ def unpacked(row: SeriesLevel) -> Blocks:
 _read = Select(
     SeriesLevel, ("level", "position", "blocks", "steps", "times", "values", "sizes"), ('"level" DESC', '"position"')
 )
-_ends = Select(SeriesLevel, ("position", "blocks"), ('"position"',))
+_last = Select(SeriesLevel, ("position", "blocks"), ('"position" DESC',), limit=1)
 _steps = Select(SeriesLevel, ("position", "first_steps", "last_steps"), ('"position"',))
 _SERIES = '"attempt_id" = %s AND "metric" = %s AND "rank" = %s'
 _LEVEL = f'{_SERIES} AND "level" = %s'
-_WANTED = f'{_SERIES} AND ("level" = %s AND "position" < %s AND "position" > %s OR "level" < %s AND "is_last")'
+# SQLite searches two indexes only if each alternative names the series.
+_WANTED = f'({_LEVEL} AND "position" < %s AND "position" > %s) OR ({_SERIES} AND "level" < %s AND "is_last")'
 
 
 def read_points(
@@ -257,7 +258,8 @@ def read_points(
     Where `level` does not reach yet, the lower levels continue; the rest is for the chunks.
     """
     lowest = first - ROW_BLOCKS * size_of(level)
-    rows = _read(_WANTED, (attempt_id, metric, rank, level, last, lowest, level))
+    series = (attempt_id, metric, rank)
+    rows = _read(_WANTED, (*series, level, last, lowest, *series, level))
     parts: list[Columns] = []
     at = first
     for row_level, position, blocks, steps, times, values, sizes in rows:
@@ -276,8 +278,8 @@ def read_points(
 
 def reach(attempt_id: int, metric: str, rank: int, *, level: int) -> int:
     """Return the position up to which a level reaches."""
-    rows = _ends(f'{_LEVEL} AND "is_last"', (attempt_id, metric, rank, level))
-    return max((position + blocks * size_of(level) for position, blocks in rows), default=0)
+    rows = _last(_LEVEL, (attempt_id, metric, rank, level))
+    return sum(position + blocks * size_of(level) for position, blocks in rows)
 
 
 def means(attempt_id: int, metric: str, rank: int, *, level: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -298,16 +300,15 @@ def position_range(
     level: int,
     first_step: int | None,
     last_step: int | None,
-    after: int = 0,
+    after: int,
+    before: int,
 ) -> tuple[int, int] | None:
     """Return the positions between which the steps of a range lie, by the blocks of a level; None if none overlaps.
 
-    Points that the level does not cover, and those before the position `after`, are not considered.
+    Only blocks that begin at position `after` or later, and before position `before`, are considered.
     """
-    conditions, parameters = [_LEVEL], [attempt_id, metric, rank, level]
-    if after:
-        conditions.append('"position" > %s')
-        parameters.append(after - ROW_BLOCKS * size_of(level))
+    conditions = [_LEVEL, '"position" > %s', '"position" < %s']
+    parameters = [attempt_id, metric, rank, level, after - ROW_BLOCKS * size_of(level), before]
     if first_step is not None:
         conditions.append('"last_step" >= %s')
         parameters.append(first_step)
@@ -321,7 +322,7 @@ def position_range(
         position, firsts, lasts = row
         first_steps = unpack(firsts)
         positions: NDArray[np.int64] = position + np.arange(len(first_steps)) * size
-        is_inside = positions >= after
+        is_inside = (positions >= after) & (positions < before)
         if first_step is not None:
             is_inside &= unpack(lasts) >= first_step
         if last_step is not None:

@@ -59,6 +59,11 @@ class SeriesLevel(models.Model):
                 fields=["attempt", "metric", "rank", "level", "position"], name="level_position_once"
             )
         ]
+        indexes = [
+            models.Index(
+                fields=["attempt", "metric", "rank", "level"], name="level_last", condition=models.Q(is_last=True)
+            )
+        ]
 
     def __str__(self) -> str:
         return f"level {self.level} of {self.metric} of rank {self.rank} from {self.position}"

@@ -37,11 +37,13 @@ def quoted(columns: Sequence[str]) -> str:
 
 
 class Select:
-    """Reads columns of rows of a model."""
+    """Reads columns of rows of a model: of all that a condition selects, or of the first `limit`."""
 
-    def __init__(self, model: type[models.Model], columns: Sequence[str], order: Sequence[str]) -> None:
+    def __init__(
+        self, model: type[models.Model], columns: Sequence[str], order: Sequence[str], limit: int | None = None
+    ) -> None:
         self._sql = f'SELECT {quoted(columns)} FROM "{model._meta.db_table}" WHERE '
-        self._order = f" ORDER BY {', '.join(order)}"
+        self._order = f" ORDER BY {', '.join(order)}{f' LIMIT {limit}' if limit else ''}"
 
     def __call__(self, where: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:

@@ -178,14 +178,18 @@ def _narrowed(
     key: tuple[int, str, int], end: int, level: int, least: int, first_step: int | None, last_step: int | None
 ) -> tuple[int, int, int]:
     """Return the positions between which the steps lie, and the level that shows them in enough detail."""
-    first = last = 0
+    first, last = 0, end
     while level:
-        covered = levels.position_range(*key, level=level, first_step=first_step, last_step=last_step)
+        covered = levels.position_range(
+            *key, level=level, first_step=first_step, last_step=last_step, after=first, before=last
+        )
         reach = levels.reach(*key, level=level)
         rest = SeriesChunk.objects.filter(attempt_id=key[0], metric=key[1], rank=key[2])
         is_in_rest = _with_steps(rest.filter(position__gt=reach - CHUNK_POINTS), first_step, last_step).exists()
         if not is_in_rest and level > 1:  # chunks after the last block of the level may be archived
-            tail = levels.position_range(*key, level=1, first_step=first_step, last_step=last_step, after=reach)
+            tail = levels.position_range(
+                *key, level=1, first_step=first_step, last_step=last_step, after=reach, before=end
+            )
             is_in_rest = tail is not None
         first = covered[0] if covered else reach
         last = end if is_in_rest else covered[1] if covered else first

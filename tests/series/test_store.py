@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from parlab.lab.models import Attempt
 from parlab.series import levels, store
 from parlab.series.columns import Columns, unpack
 from parlab.series.models import SeriesChunk, SeriesLevel
+from parlab.series.statements import Select
 
 MakeAttempt = Callable[..., Attempt]
 
@@ -161,6 +163,49 @@ def test_long_series_are_read_from_their_levels_with_all_peaks_and_gaps(
     assert (thin.steps[0], thin.steps[-1]) == (0, 299_999)
     assert {50.0, -50.0, 60.0} <= set(thin.values.tolist())
     assert np.isnan(thin.values).any()
+
+
+def test_a_part_of_a_long_series_is_found_by_a_few_rows_of_its_levels(
+    attempt_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levels, "ROW_BLOCKS", 16)
+    store.append(attempt_id, {("loss", 0): columns(0, 300_000)})
+    assert SeriesLevel.objects.filter(level=1).count() > 280
+    read: list[int] = []
+
+    def spy(select: Select) -> Callable[..., list[tuple[Any, ...]]]:
+        def counted(where: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+            rows = select(where, parameters)
+            read.append(len(rows))
+            return rows
+
+        return counted
+
+    for name in ("_read", "_last", "_steps"):
+        monkeypatch.setattr(levels, name, spy(getattr(levels, name)))
+    for first in (0, 150_000, 290_000):
+        read.clear()
+        steps = store.read(attempt_id, "loss", rank=0, max_points=20, first_step=first, last_step=first + 9_000).steps
+        assert 10 <= len(steps) <= 20
+        assert 0 < sum(read) < 50, read
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="reads plans of SQLite; PostgreSQL plans by statistics")
+def test_the_last_rows_of_levels_are_searched_by_an_index_of_their_own(attempt_id: int) -> None:
+    store.append(attempt_id, {("loss", 0): columns(0, 100_000)})
+    plans: list[str] = []
+
+    def planned(execute: Callable[..., Any], sql: str, parameters: Any, many: bool, context: dict[str, Any]) -> Any:
+        if '"series_serieslevel"' in sql:
+            execute(f"EXPLAIN QUERY PLAN {sql}", parameters, many, context)
+            plans.append(" ".join(row[3] for row in context["cursor"].fetchall()))
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(planned):
+        store.read(attempt_id, "loss", rank=0, max_points=1_000)
+        levels.last_rows(attempt_id, ["loss"])
+    assert len(plans) == 2
+    assert all("USING INDEX level_last" in plan for plan in plans), plans
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
