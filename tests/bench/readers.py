@@ -1,4 +1,4 @@
-"""Reading 2 MB of each format of logs to records, against parsing JSON lines on the same machine."""
+"""Reading 1 MB of each format of logs to records, against parsing JSON lines on the same machine."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ from tests.bench.formats import _block
 from tests.bench.reader_lines import MORE_LINES
 from tests.bench.result import Result, Scale
 
-MEGABYTES = 2
+MEGABYTES = 1
 _STAMP = "2026-01-02 10:00:{0:02d},123"
 
 # Format -> lines of step {n}; {s} are seconds, {r} a rate, {l} a loss and {p} the place of the step in 100.
