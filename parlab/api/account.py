@@ -127,7 +127,9 @@ class Tokens(APIView):
         days = _days(options, own.expires_at if own else None)
         user = cast(User, request.user)
         with refused("name", options["name"]):
-            token, secret = lab.token_create(user=user, name=options["name"], by=user, scopes=scopes, days=days)
+            token, secret = lab.token_create(
+                user=user, name=options["name"], by=user, scopes=scopes, days=days, created_with=own
+            )
         if own is not None and own.expires_at is not None and token.expires_at is not None:
             # Days are whole; the last one would outlive the token that asks.
             token.expires_at = min(token.expires_at, own.expires_at)

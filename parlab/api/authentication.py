@@ -12,6 +12,15 @@ from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
 
 
+def require_scope(token: Any, scope: str) -> None:
+    """Raise PermissionDenied if a request was authenticated by a token without a scope; a session has all."""
+    if isinstance(token, ApiToken) and not token.allows(scope):
+        raise exceptions.PermissionDenied(
+            f"token {token.name} has scope {' and '.join(token.scope_names)}, this needs {scope};"
+            " create another token on your account page"
+        )
+
+
 class TokenAuthentication(authentication.TokenAuthentication):
     """Authenticate by a token, which must have the scope that the view needs for the method.
 
@@ -27,11 +36,7 @@ class TokenAuthentication(authentication.TokenAuthentication):
         view = (request.parser_context or {}).get("view")
         is_safe = request.method in permissions.SAFE_METHODS
         scope = "read" if is_safe else getattr(view, "token_scope", "write")
-        if not token.allows(scope):
-            raise exceptions.PermissionDenied(
-                f"token {token.name} has scope {' and '.join(token.scope_names)}, this needs {scope};"
-                " create another token on your account page"
-            )
+        require_scope(token, scope)
         return user, token
 
     def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:

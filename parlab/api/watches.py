@@ -20,6 +20,7 @@ from parlab.watch.locks import MAX_CHARACTERS
 from parlab.watch.models import Alert, Bisect, Watch
 from parlab.watch.selectors import counted_watches
 
+from .authentication import require_scope
 from .errors import Problem, TooLarge, refused, stated_experiment
 from .permissions import MayAddRuns, user_with
 from .serializers import Errors
@@ -125,7 +126,7 @@ class BisectItem(drf.ModelSerializer[Bisect]):
 
 
 class Watches(APIView):
-    """All watches; POST creates one."""
+    """All watches; POST creates one, with scope launch too if the watch is to start runs by itself."""
 
     permission_classes = [permissions.IsAuthenticated]
 
@@ -139,11 +140,17 @@ class Watches(APIView):
         asked = WatchRequest(data=request.data)
         asked.is_valid(raise_exception=True)
         options = dict(asked.validated_data)
+        if any(options[name] for name in _OCCASIONS):
+            require_scope(request.auth, "launch")
         config = _config(options.pop("experiment", None), options.pop("version", None))
         with refused("name", options["name"]):
             watch = services.watch_create(user=user, config=config, **options)
         services.watch_refresh(watch=watch)
         return Response(_item(watch.pk), status=status.HTTP_201_CREATED)
+
+
+# Of a watch that starts runs by itself.
+_OCCASIONS = ("schedule", "repository", "on_node_change")
 
 
 def _config(slug: str | None, version: int | None) -> Config | None:
@@ -173,6 +180,8 @@ class OneWatch(APIView):
         asked = WatchAction(data=request.data)
         asked.is_valid(raise_exception=True)
         action = asked.validated_data["action"]
+        if action == "resume" and any(getattr(watch, name) for name in _OCCASIONS):
+            require_scope(request.auth, "launch")
         if action in ("pause", "resume"):
             Watch.objects.filter(pk=pk).update(is_enabled=action == "resume")
         else:

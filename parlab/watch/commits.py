@@ -16,6 +16,7 @@ OPTION = "--commit"
 MAX_COMMITS = 2_000
 TIMEOUT_S = 120
 _ADDRESS = re.compile(r"(?:https?|ssh|git)://[^\s]{1,480}|[\w.-]{1,80}@[\w.-]{1,200}:[^\s]{1,300}|/[^\0\n]{1,480}")
+_CREDENTIALS = re.compile(r"https?://[^/?#]*@|\w+://[^/?#@]*:[^/?#]*@", re.IGNORECASE)
 
 
 class GitCommit(NamedTuple):
@@ -33,6 +34,12 @@ def check_repository(address: str) -> None:
         raise ValueError(
             f"repository {address[:80]!r} is no address of a git repository; use /a/path, https://host/path or"
             " git@host:path"
+        )
+    if _CREDENTIALS.match(address):
+        # Everyone may read the address of a watch.
+        raise ValueError(
+            "repository contains a password or a token; let the server's git authenticate instead, with an SSH key or a"
+            " credential helper"
         )
 
 

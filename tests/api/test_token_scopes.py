@@ -11,8 +11,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab.models import SCOPES, Attempt
-from parlab.lab.services import token_create
+from parlab.lab.models import SCOPES, ApiToken, Attempt
+from parlab.lab.services import config_save, experiment_create, token_create, tokens_revoke
+from parlab.watch.models import Watch
 
 pytestmark = pytest.mark.django_db
 
@@ -84,3 +85,50 @@ def test_passwords_of_mlflow_clients_are_throttled_like_logins(django_user_model
     code, text = status("the right one")
     assert code == 401
     assert "try again in" in text
+
+
+def test_a_watch_that_starts_runs_by_itself_needs_the_scope_launch(admin_user: User) -> None:
+    headers = {}
+    for name, scopes in {"reporter": ["write"], "operator": ["write", "launch"]}.items():
+        _, secret = token_create(user=admin_user, name=name, by=admin_user, scopes=scopes)
+        headers[name] = {"Authorization": f"Token {secret}"}
+
+    def post(address: str, token: str, /, **content: Any) -> tuple[int, Any]:
+        response = Client().post(address, json.dumps(content), "application/json", headers=headers[token])
+        return response.status_code, response.json()
+
+    for occasion in ({"schedule": "0 2 * * *"}, {"repository": "/srv/code"}, {"on_node_change": True}):
+        status, content = post("/api/watches/", "reporter", name="nightly", key="speed", **occasion)
+        assert status == 403
+        assert "launch" in json.dumps(content)
+    assert not Watch.objects.exists()
+    assert post("/api/watches/", "reporter", name="collected", key="speed")[0] == 201
+
+    user = admin_user
+    experiment = experiment_create(name="Nightly", owner=user)
+    config_save(experiment=experiment, data={"parallel": {"engine": "pipeline"}}, sweep={}, user=user)
+    watched = {"experiment": experiment.slug, "schedule": "0 2 * * *", "name": "nightly"}
+    status, watch = post("/api/watches/", "operator", **watched)
+    assert status == 201, watch
+    address = f"/api/watches/{watch['id']}/"
+    assert post(address, "reporter", action="pause")[0] == 200
+    assert post(address, "reporter", action="resume")[0] == 403
+    assert post(address, "operator", action="resume")[0] == 200
+
+
+def test_a_revoked_token_takes_the_tokens_with_it_that_it_has_created(admin_user: User) -> None:
+    first, secret = token_create(user=admin_user, name="stolen", by=admin_user)
+    _, other = token_create(user=admin_user, name="other", by=admin_user)
+    secrets = [secret]
+    for name in ("child", "grandchild"):
+        content = json.dumps({"name": name})
+        headers = {"Authorization": f"Token {secrets[-1]}"}
+        response = Client().post("/api/account/tokens/", content, "application/json", headers=headers)
+        assert response.status_code == 201, response.content
+        secrets.append(response.json()["secret"])
+
+    assert tokens_revoke(tokens=ApiToken.objects.filter(pk=first.pk), by=admin_user) == 3
+
+    assert [send("GET", "/api/experiments/", each, "token").status_code for each in [*secrets, other]] == [401] * 3 + [
+        200
+    ]

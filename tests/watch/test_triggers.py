@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.watch import services
 from parlab.watch.bisecting import bisect_advance, bisect_cost, bisect_start, bisect_switch, steps_of, verdict_of
-from parlab.watch.commits import commit_of, with_commit
+from parlab.watch.commits import check_repository, commit_of, with_commit
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from parlab.watch.ordering import orders_advance
 from parlab.watch.triggers import nodes_check, repository_check, schedule_check
@@ -97,6 +98,23 @@ def play(watch: Watch, level: Callable[[str], float], rounds: int = 200) -> None
         if not finish_all(level, number) and not is_open and not Bisect.objects.filter(state="running").exists():
             return
     raise AssertionError(f"the watch still orders runs after {rounds} rounds")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_refused"),
+    [
+        ("https://ada:secret@git.example/code", True),
+        ("https://token@git.example/code", True),
+        ("ssh://git:secret@git.example/code", True),
+        ("ssh://git@git.example/code", False),
+        ("git@git.example:code", False),
+        ("https://git.example/code@v2", False),
+        ("/srv/code@v2", False),
+    ],
+)
+def test_an_address_of_a_repository_has_no_password(address: str, is_refused: bool) -> None:
+    with pytest.raises(ValueError, match="SSH key") if is_refused else nullcontext():
+        check_repository(address)
 
 
 def test_a_schedule_orders_runs_once_per_time(make_config: Callable[..., Config], user: User) -> None:

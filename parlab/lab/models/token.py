@@ -23,6 +23,15 @@ class ApiToken(models.Model):
     scopes = models.CharField(max_length=40, default=ALL_SCOPES, help_text="Names of scopes, separated by spaces.")
     expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: it does not expire.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_with = models.ForeignKey(
+        "self",
+        models.CASCADE,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+        help_text="The token that created this one, which is revoked with it.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True, blank=True, help_text="Accurate to one minute.")
     revoked_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")

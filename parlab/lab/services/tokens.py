@@ -30,11 +30,17 @@ _NOTED_EVERY = timedelta(minutes=1)
 
 
 def token_create(
-    *, user: User, name: str, by: User, scopes: Collection[str] = SCOPES, days: int | None = None
+    *,
+    user: User,
+    name: str,
+    by: User,
+    scopes: Collection[str] = SCOPES,
+    days: int | None = None,
+    created_with: ApiToken | None = None,
 ) -> tuple[ApiToken, str]:
     """Create a token and its secret, which cannot be shown again; raises ValueError with a remedy.
 
-    It expires after so many days, or never.
+    It expires after so many days, or never, and is revoked with the token that it was created with.
     """
     name = storable.text(" ".join(name.split()))[:_NAME]
     if not name:
@@ -58,6 +64,7 @@ def token_create(
                 digest=_digest(secret),
                 ending=secret[-4:],
                 created_by=by,
+                created_with=created_with,
                 scopes=" ".join(scope for scope in SCOPES if scope in scopes),
                 expires_at=None if days is None else now + timedelta(days=days),
             )
@@ -83,8 +90,16 @@ def token_find(secret: str) -> ApiToken | None:
 
 
 def tokens_revoke(*, tokens: QuerySet[ApiToken], by: User) -> int:
-    """Revoke tokens permanently; returns how many. The first revocation stays on record."""
-    return tokens.filter(revoked_at=None).update(revoked_at=timezone.now(), revoked_by=by)
+    """Revoke tokens, and those that were created with them, permanently; returns how many.
+
+    The first revocation stays on record.
+    """
+    revoked = set(tokens.values_list("pk", flat=True))
+    newest = revoked
+    while newest:
+        newest = set(ApiToken.objects.filter(created_with__in=newest).values_list("pk", flat=True)) - revoked
+        revoked |= newest
+    return ApiToken.objects.filter(pk__in=revoked, revoked_at=None).update(revoked_at=timezone.now(), revoked_by=by)
 
 
 def _digest(secret: str) -> str:

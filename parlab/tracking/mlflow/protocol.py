@@ -223,7 +223,7 @@ def _user(request: HttpRequest, scope: str) -> User:
     if kind.lower() == "bearer":
         token = lab.token_find(credentials.strip())
         if token is not None and token.user.is_active:
-            return _scoped(token, scope)
+            return _scoped(request, token, scope)
         raise MlflowError(
             "UNAUTHENTICATED",
             "Invalid, expired or revoked token; set MLFLOW_TRACKING_TOKEN to one from your account page",
@@ -232,7 +232,7 @@ def _user(request: HttpRequest, scope: str) -> User:
         name, password = _basic(credentials)
         user: object
         if password.startswith("parlab_") and (token := lab.token_find(password)) is not None:
-            user = _scoped(token, scope) if token.user.is_active else None
+            user = _scoped(request, token, scope) if token.user.is_active else None
         else:
             user = _throttled(request, name, password)
         if isinstance(user, User):
@@ -260,11 +260,12 @@ def _throttled(request: HttpRequest, name: str, password: str) -> object:
     return user
 
 
-def _scoped(token: ApiToken, scope: str) -> User:
-    """Return the user of a token that has a scope."""
+def _scoped(request: HttpRequest, token: ApiToken, scope: str) -> User:
+    """Return the user of a token that has a scope; the audit log names the token."""
     if not token.allows(scope):
         text = f"Token {token.name} has scope {' and '.join(token.scope_names)}, this request needs {scope}"
         raise MlflowError("PERMISSION_DENIED", f"{text}; create another token on your account page")
+    request.auth = token  # type: ignore[attr-defined]  # as REST framework does
     return token.user
 
 
