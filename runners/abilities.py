@@ -76,6 +76,7 @@ def abilities(
         addresses=_addresses(own_address),
         interfaces=list(allowed.interfaces),
         kind=kind,
+        own_queue=True,
     )
 
 

@@ -94,9 +94,11 @@ class QuickConnection(Connection):
 class Broker:
     """One node's connection to the server."""
 
-    def __init__(self, url: str, node: str, keys: Keys | None = None) -> None:
-        """Without keys nothing can be sent to the server."""
+    def __init__(self, url: str, node: str, keys: Keys | None = None, *, state_id: str = "") -> None:
+        """Without keys nothing can be sent to the server; a daemon also reads the queue of its state directory."""
         self._node = node
+        # The server sends to the first: another daemon with the name of this node must not take its orders.
+        self._queues = [*([node_queue(node, state_id)] if state_id else []), node_queue(node)]
         self._keys = keys
         self._number = 0
         self._number_lock = threading.Lock()
@@ -111,7 +113,7 @@ class Broker:
             task_ignore_result=True,
             # A run must never start twice because the broker redelivers a message.
             task_acks_late=False,
-            task_queues=[Queue(node_queue(node))],
+            task_queues=[Queue(name) for name in self._queues],
             task_default_queue=node_queue(node),
             task_publish_retry=False,
             # No limit: if Redis fails during an acknowledgement, Celery only logs it and counts the message as in
@@ -220,7 +222,7 @@ class Broker:
             hostname=f"parlab@{self._node}",
             pool_cls="solo",
             concurrency=1,
-            queues=[node_queue(self._node)],
+            queues=self._queues,
             without_gossip=True,
             without_mingle=True,
             without_heartbeat=True,

@@ -71,7 +71,7 @@ class Daemon:
         self._keys = keys
         self._seen = Seen()
         self._keeper = self._new_keeper(state, command)
-        self._broker = Broker(settings.redis_url, settings.node, self._keys)
+        self._broker = Broker(settings.redis_url, settings.node, self._keys, state_id=state.id)
         self._clock = ClockOffset(self._broker.server_time)
         self._shipper = Shipper(
             state,

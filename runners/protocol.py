@@ -47,9 +47,9 @@ OOM_EXIT_CODE = 77
 """Exit code of an engine that ran out of memory."""
 
 
-def node_queue(node: str) -> str:
-    """Return the name of the queue that only this node reads."""
-    return f"node.{node}"
+def node_queue(node: str, state_id: str = "") -> str:
+    """Return the name of the queue of a node, or of the daemon with a state directory: two may have one node name."""
+    return f"node.{node}@{state_id}" if state_id else f"node.{node}"
 
 
 def answer_key(run: int, attempt: int, node_rank: int) -> str:
@@ -333,6 +333,8 @@ class Abilities(Message):
     interfaces: list[str] = []
     """Network interfaces that runs may shape."""
     kind: Literal["daemon", "slurm"] = "daemon"
+    own_queue: bool = False
+    """Whether the daemon reads the queue of its state directory; earlier releases read that of the node only."""
 
 
 class Clock(Message):

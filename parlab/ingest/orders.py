@@ -1,14 +1,14 @@
 """Signed orders to nodes: which order each member of an attempt is due, and sending it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import redis
 from django.conf import settings
 from django.utils import timezone
 
 from parlab.ingest.waiting import post
-from parlab.lab.models import Attempt, Member, MemberState
+from parlab.lab.models import Attempt, Member, MemberState, Node
 from parlab.lab.services import cause_text, first_cause, signing_key, signing_keys
 from runners.protocol import (
     CANCEL_TASK,
@@ -94,26 +94,35 @@ def send_all(orders: Sequence[Order]) -> bool:
 
     A node without a key gets none. Each order is repeated for as long as it is due.
     """
-    keys = signing_keys({order.node for order in orders})
-    return _send([(order, keys[order.node]) for order in orders])
+    nodes = {order.node for order in orders}
+    keys, queues = signing_keys(nodes), queues_of(nodes)
+    return _send([(order, keys[order.node], queues[order.node]) for order in orders])
 
 
 def send(order: Order | Rotate) -> bool:
     """Send an order to its node; return whether the broker is available. A node without a key gets none."""
-    return _send([(order, signing_key(order.node))])
+    return _send([(order, signing_key(order.node), queues_of({order.node})[order.node])])
 
 
-def _send(pairs: Sequence[tuple[Order | Rotate, Key | None]]) -> bool:
+def queues_of(nodes: Collection[str]) -> dict[str, str]:
+    """Return the queue of the daemon that has each node name; that of the node if it reads no other."""
+    rows = Node.objects.filter(name__in=nodes, abilities__own_queue=True).values_list("name", "identity")
+    return {name: node_queue(name) for name in nodes} | {
+        name: node_queue(name, identity.partition("@")[0]) for name, identity in rows
+    }
+
+
+def _send(parts: Sequence[tuple[Order | Rotate, Key | None, str]]) -> bool:
     messages = []
-    for order, key in pairs:
+    for order, key, queue in parts:
         if key is None:
             logger.warning("no %s for node %s, whose key was revoked", order.purpose, order.node)
         else:
-            messages.append((node_queue(order.node), _TASKS[order.purpose], sign(order, key)))
+            messages.append((queue, _TASKS[order.purpose], sign(order, key)))
     try:
         post(settings.REDIS_URL, messages)
     except (redis.RedisError, OSError) as error:
-        what = f"{pairs[0][0].purpose} for node {pairs[0][0].node}" if len(pairs) == 1 else f"{len(pairs)} orders"
+        what = f"{parts[0][0].purpose} for node {parts[0][0].node}" if len(parts) == 1 else f"{len(parts)} orders"
         logger.warning("%s not sent because Redis is unavailable; to be sent again: %s", what, error)
         return False
     return True

@@ -13,6 +13,7 @@ from django.db import InterfaceError, OperationalError
 from pydantic import ValidationError
 
 from parlab.ingest import services
+from parlab.ingest.orders import queues_of
 from parlab.ingest.refused import store_refused
 from parlab.ingest.retention import series_retain
 from parlab.ingest.run_files import traces_take
@@ -29,7 +30,6 @@ from runners.protocol import (
     Acknowledge,
     Batch,
     answer_key,
-    node_queue,
     sign,
 )
 from runners.trust import Untrusted, open_envelope
@@ -123,7 +123,8 @@ def _answer(received: Sequence[Received], positions: Sequence[int], is_due: Call
     """Tell the senders of batches that are due the position up to which their spools are stored."""
     spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): at
               for at, each in enumerate(received) if is_due(each.batch)}  # fmt: skip
-    keys = lab.signing_keys({received[at].batch.node for at in spools.values()})
+    nodes = {received[at].batch.node for at in spools.values()}
+    keys, queues = lab.signing_keys(nodes), queues_of(nodes)
     messages = []
     for at in spools.values():
         batch = received[at].batch
@@ -138,7 +139,7 @@ def _answer(received: Sequence[Received], positions: Sequence[int], is_due: Call
             place = answer_key(batch.run, batch.attempt, batch.node_rank)
             client(settings.REDIS_URL).set(place, json.dumps(envelope), ex=ANSWER_LIFETIME_S)
         else:
-            messages.append((node_queue(batch.node), ACKNOWLEDGE_TASK, envelope))
+            messages.append((queues[batch.node], ACKNOWLEDGE_TASK, envelope))
     post(settings.REDIS_URL, messages)
 
 

@@ -15,6 +15,7 @@ import redis
 
 from runners.journal import Kind, encode
 from runners.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE, RunState, node_queue
+from runners.rundir import StateDir
 from tests.faults import clock, read_only
 from tests.faults.kinds import KILLED, Fault, Scene, Strike, kill_rank, lost_with, supervisor_killed
 from tests.faults.stack import NODES, WEB, WORKERS, Service, Stack
@@ -164,7 +165,7 @@ def _with_messages(scene: Scene, change: Callable[[list[bytes]], list[bytes]], h
     held: list[tuple[str, list[bytes]]] = []
     count = 0
     with _gathered(scene.stack, node), _client(scene.stack) as client:
-        for queue in (CONTROL_QUEUE, INGEST_QUEUE, BACKLOG_QUEUE) if node is None else (node_queue(node),):
+        for queue in (CONTROL_QUEUE, INGEST_QUEUE, BACKLOG_QUEUE) if node is None else _queues(scene.stack, node):
             messages: list[bytes] = client.lrange(queue, 0, -1)  # type: ignore[assignment]  # the client is no asynchronous one
             if not messages:
                 continue
@@ -184,6 +185,10 @@ def _with_messages(scene: Scene, change: Callable[[list[bytes]], list[bytes]], h
                 client.lpush(queue, *messages)
 
     return Fault(f"{count} messages for {node or 'the server'}", give_back if held else None, hold_s=hold_s)
+
+
+def _queues(stack: Stack, node: str) -> tuple[str, ...]:
+    return node_queue(node, StateDir(stack.states[node]).id), node_queue(node)
 
 
 @contextlib.contextmanager

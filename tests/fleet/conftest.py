@@ -16,7 +16,7 @@ from parlab.celery import app
 from parlab.lab.models import Node
 from runners.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, RunSpec, node_queue, verify
 
-Received = Callable[[str], list[Any]]
+Received = Callable[..., list[Any]]
 _KINDS: dict[str, Any] = {START_TASK: RunSpec, GO_TASK: Go, CANCEL_TASK: Cancel}
 
 
@@ -34,12 +34,12 @@ def broker(redis_url: str, settings: Any) -> Iterator[str]:
 
 @pytest.fixture
 def received(broker: str) -> Received:
-    """Read a node's queue as its daemon would, signatures checked: received("gpu1")."""
+    """Read a queue of a node as its daemon would, signatures checked: received("gpu1", "id of the state directory")."""
 
-    def read(node: str) -> list[Any]:
+    def read(node: str, state_id: str = "") -> list[Any]:
         messages: list[Any] = []
         with app.connection_for_read() as connection:
-            queue = connection.SimpleQueue(node_queue(node))
+            queue = connection.SimpleQueue(node_queue(node, state_id))
             for raw in iter(lambda: _next(queue), None):
                 raw.ack()
                 (envelope,), _, _ = json.loads(raw.body or "")

@@ -366,6 +366,21 @@ def test_a_second_daemon_with_the_same_name_is_refused_and_flagged(db: None) -> 
     assert Node.objects.get().identity == "two@gpu2", "the first one is gone"
 
 
+def test_orders_go_to_the_daemon_that_has_the_name_of_the_node(broker: str, received: Received) -> None:
+    able = Abilities(own_queue=True)
+    services.heartbeats(messages=[beat("a", state_id="one", abilities=able), beat("old", state_id="any")])
+    services.heartbeats(messages=[beat("a", state_id="two", abilities=able)])
+    names = {"run": 1, "attempt": 1, "node_rank": 0, "reason": "a test"}
+    assert orders.send_all([Cancel(node=node, **names) for node in ("a", "old")])
+    assert [len(received("a", state)) for state in ("one", "two", "")] == [1, 0, 0]
+    assert len(received("old")) == 1, "a daemon of an earlier release reads the queue of the node"
+
+    Node.objects.update(last_heartbeat_at=timezone.now() - timedelta(minutes=1))
+    services.heartbeats(messages=[beat("a", state_id="two", abilities=able)])
+    assert orders.send(Cancel(node="a", **names))
+    assert [len(received("a", state)) for state in ("one", "two", "")] == [0, 1, 0]
+
+
 def test_abilities_and_clock_are_recorded(db: None) -> None:
     abilities = Abilities(engines=["pipeline"], software={"torch": "2.9"})
     services.heartbeats(messages=[beat("a", abilities=abilities, clock={"offset_s": 0.25, "error_s": 0.001})])

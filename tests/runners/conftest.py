@@ -74,6 +74,7 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
         self.broker = Broker(url, "server")
+        self.queue = node_queue(NODE)
         self.connection: Connection | None = None
         self.committed: dict[tuple[int, int], int] = defaultdict(int)
         self.output: dict[tuple[int, int], bytes] = defaultdict(bytes)
@@ -113,7 +114,7 @@ class Server:
 
     def send(self, task: str, arguments: list[Any]) -> None:
         """Send a task to the node."""
-        self.broker.app.send_task(task, args=arguments, queue=node_queue(NODE))
+        self.broker.app.send_task(task, args=arguments, queue=self.queue)
 
     def serve(self, seconds: float = 0.05) -> None:
         """Take what the node has sent for a while."""

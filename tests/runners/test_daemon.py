@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -420,6 +421,28 @@ def test_a_second_daemon_on_the_same_directory_is_refused_and_named(machine: Nod
     second = run_daemon(machine, *machine.arguments())
     assert second.returncode == 2
     assert f"daemon {first.pid} already uses {machine.state_dir}; stop it" in second.stderr
+
+
+def test_another_daemon_with_the_name_of_the_node_takes_none_of_its_orders(
+    machine: NodeMachine, server: Server, tmp_path: Path, redis_url: str
+) -> None:
+    (tmp_path / "twin").mkdir()
+    twin = NodeMachine(tmp_path / "twin", redis_url)
+    runs = range(1, 9)
+    for run in runs:
+        machine.script(run, "print('hello')")
+    machine.start_daemon()
+    server.queue = node_queue(NODE, machine.state.id)
+    try:
+        twin.start_daemon()
+        for run in runs:
+            server.start(run)
+        for run in runs:
+            assert server.end_of(run).exit_code == 0
+    finally:
+        assert not twin.close()
+    assert "run 1 " in machine.log.read_text()
+    assert re.search(r"run \d", twin.log.read_text()) is None
 
 
 @pytest.mark.parametrize("name", ["REDIS_URL", "PARLAB_NODE_KEY"])
