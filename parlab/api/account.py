@@ -156,7 +156,7 @@ def _tokens(request: Request) -> Any:
 
 
 class OneToken(APIView):
-    """DELETE revokes a token of the user permanently."""
+    """DELETE revokes a token of the user, and those that it has created, permanently."""
 
     permission_classes = [permissions.IsAuthenticated]
 

@@ -39,8 +39,11 @@ def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client
     page = browser.get(reverse("account")).content.decode()
     assert "nightly import" in page
     assert secret not in page
-    browser.post(reverse("token-revoke", args=[user.api_tokens.get().pk]))
+    first = user.api_tokens.get()
+    token_create(user=user, name="made with it", by=user, created_with=first)
+    answer = browser.post(reverse("token-revoke", args=[first.pk]), follow=True)
 
+    assert "Revoked nightly import and 1 that it had created." in answer.content.decode()
     assert Client().get("/api/experiments/", headers=headers).status_code == 401
     assert not user.api_tokens.filter(revoked_at=None).exists()
 

@@ -63,8 +63,9 @@ def token_make(request: HttpRequest) -> HttpResponse:
 def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     user = cast(User, request.user)
     token = get_object_or_404(ApiToken, pk=pk, user=user)
-    if lab.tokens_revoke(tokens=ApiToken.objects.filter(pk=token.pk), by=user):
-        messages.success(request, f"Revoked {token.name}. Requests with this token now fail with status 401.")
+    if count := lab.tokens_revoke(tokens=ApiToken.objects.filter(pk=token.pk), by=user):
+        others = f" and {count - 1} that it had created" if count > 1 else ""
+        messages.success(request, f"Revoked {token.name}{others}. Requests with a revoked token fail with status 401.")
     return redirect("account")
 
 
