@@ -12,6 +12,7 @@ import redis
 from parlab.refusals import refuse
 from runners.guard import Unreadable, message, read
 from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE
+from runners.trust import LIFETIME_S
 
 MAX_MESSAGES = 256
 MAX_BYTES = 2 << 20
@@ -110,10 +111,15 @@ def is_idle(url: str) -> bool:
 
 
 def post(url: str, messages: list[tuple[str, str, Any]]) -> None:
-    """Put messages into queues, each (queue, task, argument), with one round trip."""
+    """Put messages for nodes into queues, each (queue, task, argument), with one round trip.
+
+    A queue that nobody reads, as that of a state directory that is gone, ends when its newest message is too old.
+    """
     pipeline = client(url).pipeline(transaction=False)
     for queue, task, argument in messages:
         pipeline.lpush(queue, message(queue, task, argument))
+    for queue in {queue for queue, _, _ in messages}:
+        pipeline.expire(queue, int(LIFETIME_S))
     pipeline.execute()
 
 

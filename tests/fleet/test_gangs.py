@@ -22,7 +22,20 @@ from parlab.ingest.services import batch_apply
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Member, Node, Run
 from parlab.lab.services import config_launch
-from runners.protocol import Abilities, Batch, Cancel, Go, Heartbeat, HeldRun, Rendezvous, Report, RunSpec, RunState
+from runners.protocol import (
+    Abilities,
+    Batch,
+    Cancel,
+    Go,
+    Heartbeat,
+    HeldRun,
+    Rendezvous,
+    Report,
+    RunSpec,
+    RunState,
+    node_queue,
+)
+from runners.trust import LIFETIME_S
 from tests.conftest import SMALL
 
 from .conftest import Received
@@ -372,6 +385,8 @@ def test_orders_go_to_the_daemon_that_has_the_name_of_the_node(broker: str, rece
     services.heartbeats(messages=[beat("a", state_id="two", abilities=able)])
     names = {"run": 1, "attempt": 1, "node_rank": 0, "reason": "a test"}
     assert orders.send_all([Cancel(node=node, **names) for node in ("a", "old")])
+    with redis.Redis.from_url(broker) as client:
+        assert 0 < client.ttl(node_queue("a", "one")) <= LIFETIME_S, "its daemon may never come back"
     assert [len(received("a", state)) for state in ("one", "two", "")] == [1, 0, 0]
     assert len(received("old")) == 1, "a daemon of an earlier release reads the queue of the node"
 
