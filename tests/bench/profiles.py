@@ -26,7 +26,7 @@ DATA: dict[str, Any] = {
 
 def profile_outside_pct(scale: Scale) -> Result:
     """Compare the steps before and after the recorded ones with the same steps of runs that record none."""
-    pairs = scale.repeats(2)
+    pairs = scale.repeats(3)
     plain: list[float] = []
     profiled: list[float] = []
     for _ in range(pairs):
