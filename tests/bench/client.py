@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 from django.contrib.auth import get_user_model
 
@@ -251,9 +252,9 @@ def server() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def running(command: list[str], is_up: Callable[[], bool]) -> Iterator[None]:
+def running(command: list[str], is_up: Callable[[], bool], log: IO[bytes] | None = None) -> Iterator[None]:
     """Run a server until the block ends; the block begins once it answers."""
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         _wait_until(lambda: process.poll() is not None or is_up(), f"{command[0]} answers")
         if process.poll() is not None:

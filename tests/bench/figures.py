@@ -31,7 +31,7 @@ _ALONE = {
     "alone.js": 'Plotly.newPlot("plot", [{y: [1, 2]}]).then((plot) => { plot.dataset.drawn = "1"; });',
 }
 # Chromium keeps the compiled code of a script at its second visit.
-WARM_UP = 3
+WARM_UP = 2
 
 
 def first_figure_ms(scale: Scale) -> Result:

@@ -68,7 +68,7 @@ def large_inputs_growth(scale: Scale) -> Result:
     The shortest times of half and whole are compared: other work only adds to a time.
     """
     worst, name = 0.0, ""
-    repeats = scale.repeats(3)
+    repeats = scale.repeats(2)
     for case, (_, full) in CASES.items():
         halves, wholes, peaks = zip(*(measured(case, scale.of(full)) for _ in range(repeats)), strict=True)
         half, whole, peak = min(halves), min(wholes), max(peaks)

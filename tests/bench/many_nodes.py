@@ -27,7 +27,7 @@ from tests.bench.result import Result, Scale
 from tests.fleet.workers import Workers
 from tests.patience import TRAINING_S
 
-STEPS, SLEEP_S = 4, 5
+STEPS, SLEEP_S = 2, 5
 
 
 def thousand_ranks_page_s(scale: Scale) -> Result:

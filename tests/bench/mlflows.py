@@ -25,16 +25,16 @@ from tests.bench.result import Result, Scale, Unavailable
 
 CLIENTS = 4
 """One script waits for one answer at a time and spends more time on a call than our server: several load a server."""
-# For each line of its input "size calls" creates a run and the batches, waits for a further line and logs them; prints
-# begin, end and its processor time.
+# For each line of its input "address size calls" creates a run and the batches, waits for a further line and logs them;
+# prints begin, end and its processor time.
 SCRIPT = """
 import sys, time
 import mlflow
 from mlflow.entities import Metric
-client = mlflow.MlflowClient(sys.argv[1])
 names = {f"train/metric_{number}": 1.2345678 * (number + 1) for number in range(10)}
 for line in sys.stdin:
-    size, calls = map(int, line.split())
+    address, size, calls = line.split()
+    client, size, calls = mlflow.MlflowClient(address), int(size), int(calls)
     run, now, steps = client.create_run("0").info.run_id, int(time.time() * 1000), size // 10
     batches = [
         [Metric(name, value, now, call * steps + step) for step in range(steps) for name, value in names.items()]
@@ -47,7 +47,7 @@ for line in sys.stdin:
         client.log_batch(run, metrics=batch)
     print(began, time.time(), time.process_time() - used, flush=True)
 """
-CALLS = {1_000: 40, 10: 150}
+CALLS = {1_000: 20, 10: 80}
 """Metrics per call (as many as MLflow allows; those of one step) -> calls of each client."""
 
 
@@ -55,7 +55,6 @@ class Target(NamedTuple):
     """A running server."""
 
     url: str
-    token: str
     process: psutil.Process
 
 
@@ -103,13 +102,13 @@ def _loads(scale: Scale) -> Mapping[int, tuple[str, list[Load], list[Load]]]:
     with tempfile.TemporaryDirectory(prefix="parlab-mlflow-") as directory, ExitStack() as stack:
         other, version = stack.enter_context(_mlflow_server(Path(directory)))
         url, token = stack.enter_context(server())
-        this = Target(url, token, _process_at(url))
-        clients = {target: stack.enter_context(_clients(target)) for target in (this, other)}
+        this = Target(url, _process_at(url))
+        clients = stack.enter_context(_clients(token))
         for size, calls in CALLS.items():
             loads[size] = version, [], []
             for _ in range(scale.repeats(3)):
-                loads[size][1].append(_load(this, clients[this], size, calls))
-                loads[size][2].append(_load(other, clients[other], size, max(calls // 4, 5)))
+                loads[size][1].append(_load(this, clients, size, calls))
+                loads[size][2].append(_load(other, clients, size, max(calls // 4, 5)))
     return loads
 
 
@@ -123,8 +122,8 @@ def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     store = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--artifacts-destination", str(directory)]
     command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
     url = f"http://127.0.0.1:{port}"
-    with running(command, partial(_is_healthy, url)):
-        yield Target(url, "", _process_at(url)), version
+    with (directory / "log").open("wb") as log, running(command, partial(_is_healthy, url), log):
+        yield Target(url, _process_at(url)), version
 
 
 def _is_healthy(url: str) -> bool:
@@ -142,12 +141,11 @@ def _process_at(url: str) -> psutil.Process:
 
 
 @contextmanager
-def _clients(target: Target) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start the clients of a server."""
-    variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
-    if target.token:
-        variables["MLFLOW_TRACKING_TOKEN"] = target.token
-    command = [sys.executable, "-c", SCRIPT, target.url]
+def _clients(token: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start the clients, which load one server or the other; MLflow's ignores the token."""
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
+    variables = {**os.environ, **quiet, "MLFLOW_TRACKING_TOKEN": token}
+    command = [sys.executable, "-c", SCRIPT]
     clients = [
         subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(CLIENTS)
@@ -161,7 +159,7 @@ def _clients(target: Target) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def _load(target: Target, clients: Sequence[subprocess.Popen[str]], size: int, calls: int) -> Load:
-    _tell(clients, f"{size} {calls}")
+    _tell(clients, f"{target.url} {size} {calls}")
     if any(_line(client) != "ready" for client in clients):
         raise RuntimeError("a client has not started")
     used_s = _processor_s(target.process)

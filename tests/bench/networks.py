@@ -36,8 +36,8 @@ PUBLISHED_S = {"gpipe": (6.64, 8.38), "1f1b": (6.54, 11.21)}
 """Published times on the default network and at 10 ms and 1 Gbit/s, for micro batch 1."""
 BACKWARD_PER_FORWARD = 3.0
 MAX_HELD = 9
-STEPS = 2
-"""Measured steps of a run; the first one opens the connections and is not measured."""
+STEPS, STEPS_BEST = 1, 2
+"""Measured steps of a run of a published schedule and of the best one; before them one opens the connections."""
 _TIMEOUT_S = 600
 
 
@@ -73,10 +73,17 @@ def _case(schedule: str, wire: str, is_best: bool, is_quick: bool) -> Case:
     # The fastest slope by simulation that holds at most MAX_HELD micro batches.
     slopes = best_schedule(slow, max_held=MAX_HELD).compared if is_best else []
     plan = min(slopes, key=lambda slope: slope.simulation.iteration_s).plan if slopes else Plan(schedule)
-    iterations = 2 if is_quick else 1 + STEPS
+    iterations = 1 + _steps(is_best, is_quick)
     near, far = (_config(plan, wire, times, link, count, iterations) for link in (DEFAULT, SLOW))
     with emulation(near) as default_steps, emulation(far) as slow_steps:
         return Case(median(default_steps()), median(slow_steps()), outcome(plan, slow))
+
+
+def _steps(is_best: bool, is_quick: bool) -> int:
+    """Return how many steps of a run are measured."""
+    if is_quick:
+        return 1
+    return STEPS_BEST if is_best else STEPS
 
 
 def _config(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, iterations: int) -> dict[str, Any]:
@@ -161,7 +168,7 @@ def _slowdown(schedule: str, wire: str, is_best: bool, target: float, scale: Sca
         f"{plan.title}: {case.default_s:.2f} -> {case.slow_s:.2f} s, simulated"
         f" {case.simulated.simulation.iteration_s:.2f} s; {'at most' if is_best else 'published'} {target:.2f}"
     )
-    return Result(case.slowdown, "x", against, target / case.slowdown, 1 if scale.is_quick else STEPS)
+    return Result(case.slowdown, "x", against, target / case.slowdown, _steps(is_best, scale.is_quick))
 
 
 def slowdown_gpipe(scale: Scale) -> Result:
@@ -190,7 +197,7 @@ def gap_to_bound_pct(scale: Scale) -> Result:
     bound = case.simulated.bound
     gap = 100 * (case.slow_s / bound.seconds - 1)
     against = f"bound {bound.seconds:.2f} s ({bound.binds}), measured {case.slow_s:.2f} s; at most 5 %"
-    return Result(gap, "%", against, 5 / max(gap, 0.01), 1 if scale.is_quick else STEPS)
+    return Result(gap, "%", against, 5 / max(gap, 0.01), _steps(True, scale.is_quick))
 
 
 def micro_batches_held(scale: Scale) -> Result:

@@ -19,7 +19,7 @@ from runners.models.gpt import GPTStage
 from tests.bench.ranks import TINY, Step, side_by_side
 from tests.bench.result import Result, Scale
 
-RANKS, ROUNDS = 2, 7
+RANKS, ROUNDS = 2, 5
 MODEL = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
 CPU = torch.device("cpu")
 SCHEDULES: dict[str, Any] = {
