@@ -12,9 +12,9 @@ HERE = Path(__file__).parent
 
 def cases() -> list[Path]:
     """Return every input file, with or without a golden file."""
-    return sorted(
-        path for path in HERE.glob("*/*") if path.is_file() and path.suffix not in (".json", ".py", ".pyc")
-    ) + sorted(path for path in HERE.glob("*/*.case.json"))
+    # Python compiles the tests into __pycache__ while several processes collect them, with files for a moment there.
+    files = [path for path in HERE.glob("*/*") if path.is_file() and path.parent.name != "__pycache__"]
+    return sorted(path for path in files if path.suffix not in (".json", ".py")) + sorted(HERE.glob("*/*.case.json"))
 
 
 def golden(case: Path) -> Path:
