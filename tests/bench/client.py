@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import IO
 
 from django.contrib.auth import get_user_model
 
@@ -252,9 +251,9 @@ def server() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def running(command: list[str], is_up: Callable[[], bool], log: IO[bytes] | None = None) -> Iterator[None]:
-    """Run a server until the block ends; the block begins once it answers."""
-    process = subprocess.Popen(command, stdout=log, stderr=log)
+def running(command: list[str], is_up: Callable[[], bool]) -> Iterator[None]:
+    """Run a server, without its log of requests, until the block ends; the block begins once it answers."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         _wait_until(lambda: process.poll() is not None or is_up(), f"{command[0]} answers")
         if process.poll() is not None:

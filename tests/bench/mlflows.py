@@ -122,7 +122,7 @@ def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     store = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--artifacts-destination", str(directory)]
     command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
     url = f"http://127.0.0.1:{port}"
-    with (directory / "log").open("wb") as log, running(command, partial(_is_healthy, url), log):
+    with running(command, partial(_is_healthy, url)):
         yield Target(url, _process_at(url)), version
 
 

@@ -46,7 +46,7 @@ def thousand_nodes_cores(scale: Scale) -> Result:
         server = Server(held, nodes)
         wait_for(lambda: Node.objects.online().filter(pool=POOL).count() == nodes, "all nodes are online", TRAINING_S)
         idle = server.cores(min(live_s, 10))
-        experiment = _launched("Live runs", count, iterations=2 * live_s + 5 if scale.is_quick else live_s + 45)
+        experiment = _launched("Live runs", count, iterations=live_s + (8 if scale.is_quick else 45))
         _until(experiment, RunState.RUNNING, count)
         before, began, pages = server.cpu_s(), time.monotonic(), list[float]()
         while time.monotonic() < began + live_s:
