@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from celery import Celery
@@ -15,7 +15,7 @@ from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from runners.guard import guarded, read
+from runners.guard import guarded, message, read
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
@@ -39,7 +39,7 @@ from runners.protocol import (
     verify,
 )
 from runners.refusals import Refusals
-from runners.shipping import BrokerAway
+from runners.shipping import BrokerAway, Outgoing
 from runners.trust import LIFETIME_S, Key, Untrusted, open_envelope, seal
 
 CONTROL_QUEUE_LIMIT = 10_000
@@ -137,11 +137,20 @@ class Broker:
             },
         )
 
-    def send_batch(self, wire: dict[str, Any], *, is_backlog: bool = False) -> None:
-        """Send a batch to the server, or raise BrokerAway."""
-        queue = BACKLOG_QUEUE if is_backlog else INGEST_QUEUE
-        # It may wait for the server for hours; its position in the spool is its order.
-        self._send(APPLY_BATCH_TASK, self._sealed("batch", wire, self._redis_time(), lifetime_s=None), queue)
+    def send_batches(self, batches: Sequence[Outgoing]) -> None:
+        """Send batches to the server in one round trip; if this raises BrokerAway, some may have been sent."""
+        at = self._redis_time()
+        # They may wait for the server for hours; their position in the spool is their order.
+        sealed = [(batch.queue, self._sealed("batch", batch.wire, at, lifetime_s=None)) for batch in batches]
+        messages = [(queue, message(queue, APPLY_BATCH_TASK, envelope)) for queue, envelope in sealed]
+
+        def push(client: Any) -> None:
+            pipeline = client.pipeline(transaction=False)
+            for queue, raw in messages:
+                pipeline.lpush(queue, raw)
+            pipeline.execute()
+
+        self._ask(push)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Send a heartbeat, or raise BrokerAway."""

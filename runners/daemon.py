@@ -43,7 +43,7 @@ from runners.protocol import (
     verify,
 )
 from runners.rundir import StateDir, lock
-from runners.shipping import BrokerAway, Shipper
+from runners.shipping import BrokerAway, Outgoing, Shipper
 from runners.slurm import keeper as jobs
 from runners.slurm.state import JobStateDir
 from runners.standstill import drain, stop_all
@@ -76,7 +76,7 @@ class Daemon:
         self._shipper = Shipper(
             state,
             settings.node,
-            send=self._broker.send_batch,
+            send=self._broker.send_batches,
             queue_age_s=self._broker.queue_age_s,
             backlog_room=self._broker.backlog_room,
         )
@@ -196,7 +196,7 @@ class Daemon:
             reports=[report],
         )
         try:
-            self._broker.send_batch(batch.to_wire())
+            self._broker.send_batches([Outgoing(batch.to_wire())])
         except BrokerAway as error:
             log.warning("the report cannot be sent, so the server will send the run again: %s", error)
 

@@ -7,11 +7,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from runners import spool
-from runners.protocol import MAX_BATCH_BYTES, Batch
+from runners.protocol import BACKLOG_QUEUE, INGEST_QUEUE, MAX_BATCH_BYTES, Batch
 from runners.rundir import RunDir, StateDir, directory_name
 
 WINDOW = 4
@@ -28,6 +28,8 @@ BROKER_RETRY_S = 0.5
 BROKER_RETRY_MAX_S = 5.0
 POLL_S = 0.1
 REST_S = 5.0
+SENT_TOGETHER_BYTES = MAX_BATCH_BYTES
+"""Output of batches that are sent in one round trip: a node may have many runs with a few lines each."""
 BEHIND_BYTES = MAX_BATCH_BYTES // 4
 """A batch after which more than this remains in the spool belongs to the backlog: live batches go before it."""
 
@@ -36,6 +38,17 @@ log = logging.getLogger(__name__)
 
 class BrokerAway(Exception):
     """Raised if the broker did not accept a message; the caller retries."""
+
+
+class Outgoing(NamedTuple):
+    """A batch as it is sent."""
+
+    wire: dict[str, Any]
+    is_backlog: bool = False
+
+    @property
+    def queue(self) -> str:
+        return BACKLOG_QUEUE if self.is_backlog else INGEST_QUEUE
 
 
 class Sent(NamedTuple):
@@ -113,7 +126,7 @@ class Shipment:
         )
 
     def was_sent(self, batch: Batch, now: float) -> None:
-        """Record that the broker has accepted a batch."""
+        """Record that a batch was sent, or is about to be; `start_again` takes that back."""
         self._sent.append(Sent(batch.sequence, batch.next_sequence, now, self.is_behind))
         self._position = batch.next_sequence
         self._waiting_since = now
@@ -138,7 +151,7 @@ class Shipment:
         spool.forget(self.run.spool, position)
 
     def start_again(self) -> None:
-        """Resend from the acknowledged position at once: the broker was unavailable and may have lost messages."""
+        """Resend from the acknowledged position at once: the broker is or was unavailable and may lack messages."""
         self._unanswered = 0
         self._go_to(self._acknowledged)
 
@@ -202,13 +215,13 @@ class Shipper:
         state: StateDir,
         node: str,
         *,
-        send: Callable[..., None],
+        send: Callable[[Sequence[Outgoing]], None],
         queue_age_s: Callable[..., float],
         backlog_room: Callable[[], int],
     ) -> None:
         """The functions may raise BrokerAway.
 
-        `send(batch, is_backlog=)` sends a batch, `queue_age_s(is_backlog=)` returns the age of the oldest unread
+        `send(batches)` sends batches in this order, `queue_age_s(is_backlog=)` returns the age of the oldest unread
         message of the server's queue (s), 0 if it is empty, and `backlog_room()` how many batches may be added to the
         backlog.
         """
@@ -220,6 +233,8 @@ class Shipper:
         self._room: int | None = None
         self._turns = 0
         self._shipments: dict[str, Shipment] = {}
+        self._outgoing: list[tuple[Shipment, Outgoing]] = []
+        self._outgoing_bytes = 0
         self._answers: queue.SimpleQueue[tuple[int, int, int, int]] = queue.SimpleQueue()
         self._broker_failures = 0
 
@@ -246,20 +261,19 @@ class Shipper:
         self._take_answers(now)
         self._room = None
         self._turns += 1
-        for shipment in rotated(list(self._shipments.values()), self._turns):
-            if now < shipment.rest_until:
-                continue
-            try:
-                self._serve(shipment, now)
-            except BrokerAway as error:
-                if not self._broker_failures:
-                    log.warning("the broker cannot be reached, trying again: %s", error)
-                self._broker_failures += 1
-                return
-            except Exception:
-                # Damaged files of one run must not delay the others.
-                log.exception("%s: cannot be shipped; retrying", shipment.run)
-                shipment.rest_until = now + REST_S
+        try:
+            for shipment in rotated(list(self._shipments.values()), self._turns):
+                if now >= shipment.rest_until:
+                    self._serve(shipment, now)
+            self._send_outgoing()
+        except BrokerAway as error:
+            if not self._broker_failures:
+                log.warning("the broker cannot be reached, trying again: %s", error)
+            self._broker_failures += 1
+        finally:
+            for shipment, _ in self._outgoing:  # not sent
+                shipment.start_again()
+            self._outgoing, self._outgoing_bytes = [], 0
 
     def _follow_runs(self) -> None:
         # A run that comes back from a compute node gets a new shipment, which reads what was acknowledged there.
@@ -280,7 +294,16 @@ class Shipper:
                 shipment.was_stored(position, now)
 
     def _serve(self, shipment: Shipment, now: float) -> None:
-        """Ship one run."""
+        """Ship one run; damaged files of one must not delay the others."""
+        try:
+            self._ship(shipment, now)
+        except BrokerAway:
+            raise
+        except Exception:
+            log.exception("%s: cannot be shipped; retrying", shipment.run)
+            shipment.rest_until = now + REST_S
+
+    def _ship(self, shipment: Shipment, now: float) -> None:
         if shipment.run.is_rejected:
             self._set_aside(shipment)
             return
@@ -293,13 +316,20 @@ class Shipper:
             batch = shipment.next_batch(now, queue_age_s=self._queue_age_s)
             if batch is None or (shipment.is_behind and not self._has_room()):
                 return
-            self._send(batch.to_wire(), is_backlog=shipment.is_behind)
+            self._outgoing.append((shipment, Outgoing(batch.to_wire(), shipment.is_behind)))
+            self._outgoing_bytes += len(batch.output) + sum(len(piece.data) for piece in batch.files)
             shipment.was_sent(batch, now)
             if self._room is not None and shipment.is_behind:
                 self._room -= 1
+            if self._outgoing_bytes >= SENT_TOGETHER_BYTES:
+                self._send_outgoing()
+
+    def _send_outgoing(self) -> None:
+        if self._outgoing:
+            self._send([outgoing for _, outgoing in self._outgoing])
+            self._outgoing, self._outgoing_bytes = [], 0
             if self._broker_failures:
                 self._start_again()
-                return
 
     def _has_room(self) -> bool:
         """Return whether the backlog takes another batch; Redis is asked once in a turn."""

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import redis
@@ -17,7 +17,7 @@ from parlab.ingest.orders import queues_of
 from parlab.ingest.refused import store_refused
 from parlab.ingest.retention import series_retain
 from parlab.ingest.run_files import traces_take
-from parlab.ingest.waiting import client, is_idle, post, take_waiting
+from parlab.ingest.waiting import GATHER_S, client, is_idle, post, take_waiting
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt
 from parlab.refusals import refuse
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 _SUMMARY_REST = 3.0
 """While batches wait, a worker takes batches for this many times as long as it computed summaries."""
 
+_AHEAD_S = 2.0
+"""How long batches that do not continue what is stored are held, until what comes before them is stored."""
+
 _RETAINED_AT_ONCE = 50
 """Attempts that one task archives: it shares a worker with notifications."""
 
@@ -58,13 +61,33 @@ def apply_batch(self: "Task[..., None]", data: dict[str, Any]) -> None:
     """Store a batch, and all that wait behind it; acknowledge to their nodes how much of each spool is stored."""
     try:
         is_worker = not self.request.called_directly and not self.request.is_eager
-        envelopes = [data, *(take_waiting(settings.REDIS_URL) if is_worker else ())]
-        grown = _apply(list(_opened(envelopes)))
         if is_worker:
-            SUMMARIES.compute(grown)
+            SUMMARIES.compute(_apply_waiting(data))
+        else:
+            _apply(list(_opened([data])))
     except _UNAVAILABLE as error:
         logger.warning("batches were not stored or not acknowledged; their nodes will send them again: %s", error)
     store_refused()
+
+
+def _apply_waiting(first: Any) -> list[Attempt]:
+    """Store a batch and all that wait, until none is ahead of its spool; return the attempts that have grown.
+
+    Another worker has taken what comes before a batch that is ahead, and stores it in a moment. A batch that is
+    refused instead would be missing until its node sends it again, seconds later.
+    """
+    deadline = time.monotonic() + _AHEAD_S
+    grown: dict[int, Attempt] = {}
+    ahead: list[Received] = []
+    envelopes = [first]
+    while True:
+        received = [*ahead, *_opened([*envelopes, *take_waiting(settings.REDIS_URL)])]
+        ahead, envelopes = [], []
+        is_over = time.monotonic() > deadline
+        grown |= {attempt.pk: attempt for attempt in _apply(received, None if is_over else ahead)}
+        if not ahead:
+            return list(grown.values())
+        time.sleep(GATHER_S)
 
 
 def _opened(envelopes: Sequence[Any]) -> Iterator[Received]:
@@ -83,8 +106,11 @@ def _opened(envelopes: Sequence[Any]) -> Iterator[Received]:
             yield Received(envelope, batch, opened.key_id)
 
 
-def _apply(received: Sequence[Received]) -> list[Attempt]:
-    """Store batches and acknowledge them; return the attempts that have grown."""
+def _apply(received: Sequence[Received], ahead: list[Received] | None = None) -> list[Attempt]:
+    """Store batches and acknowledge them; return the attempts that have grown.
+
+    Batches that do not continue what is stored are added to `ahead`, or refused without such a list.
+    """
     if not received:
         return []
     try:
@@ -97,14 +123,18 @@ def _apply(received: Sequence[Received]) -> list[Attempt]:
             batch = received[0].batch
             logger.exception("the batch of run %d attempt %d at %d", batch.run, batch.attempt, batch.sequence)
             return []
-        return [attempt for each in received for attempt in _apply([each])]
+        return [attempt for each in received for attempt in _apply([each], ahead)]
     for node, key_id in {(each.batch.node, each.key_id) for each in received}:
         lab.key_used(node_name=node, key_id=key_id)
     ends = {attempt.run_id for attempt in applied.ended}
-    _answer(received, applied.positions, lambda batch: batch.run not in ends)
+    answers = list(zip(received, applied.positions, strict=True))
+    if ahead is not None:
+        ahead += [each for each, position in answers if 0 <= position < each.batch.sequence]
+        answers = [(each, position) for each, position in answers if not 0 <= position < each.batch.sequence]
+    _answer([(each, position) for each, position in answers if each.batch.run not in ends])
     for attempt in applied.ended:
         _read_end(attempt)
-    _answer(received, applied.positions, lambda batch: batch.run in ends)
+    _answer([(each, position) for each, position in answers if each.batch.run in ends])
     return applied.grown
 
 
@@ -119,22 +149,22 @@ def _read_end(attempt: Attempt) -> None:
         logger.exception("the summary of attempt %d was not computed", attempt.pk)
 
 
-def _answer(received: Sequence[Received], positions: Sequence[int], is_due: Callable[[Batch], bool]) -> None:
-    """Tell the senders of batches that are due the position up to which their spools are stored."""
-    spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): at
-              for at, each in enumerate(received) if is_due(each.batch)}  # fmt: skip
-    nodes = {received[at].batch.node for at in spools.values()}
+def _answer(answers: Sequence[tuple[Received, int]]) -> None:
+    """Tell the senders of batches the position up to which their spools are stored, once for each spool."""
+    spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): (each, position)
+              for each, position in answers}  # fmt: skip
+    nodes = {each.batch.node for each, _ in spools.values()}
     keys, queues = lab.signing_keys(nodes), queues_of(nodes)
     messages = []
-    for at in spools.values():
-        batch = received[at].batch
+    for each, position in spools.values():
+        batch = each.batch
         key = keys[batch.node]
         if key is None:
             reason = Untrusted(f"the key of node {batch.node} was revoked", batch.node)
-            refuse_invalid(INGEST_QUEUE, "batch", received[at].envelope, reason)
+            refuse_invalid(INGEST_QUEUE, "batch", each.envelope, reason)
             continue
         names: dict[str, Any] = {"run": batch.run, "attempt": batch.attempt, "node": batch.node}
-        envelope = sign(Acknowledge(**names, node_rank=batch.node_rank, position=positions[at]), key)
+        envelope = sign(Acknowledge(**names, node_rank=batch.node_rank, position=position), key)
         if batch.is_polled:
             place = answer_key(batch.run, batch.attempt, batch.node_rank)
             client(settings.REDIS_URL).set(place, json.dumps(envelope), ex=ANSWER_LIFETIME_S)

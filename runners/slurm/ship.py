@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from runners.broker import Broker
-from runners.shipping import POLL_S, BrokerAway, Shipment
+from runners.shipping import POLL_S, BrokerAway, Outgoing, Shipment
 from runners.slurm.reach import FLUSH_S
 from runners.slurm.state import BrokerKeys, JobDir, JobStateDir
 
@@ -63,7 +63,7 @@ class NodeShipper:
             batch = self._shipment.next_batch(now, queue_age_s=self._broker.queue_age_s)
             if batch is None:
                 break
-            self._broker.send_batch(batch.to_wire(), is_backlog=self._shipment.is_behind)
+            self._broker.send_batches([Outgoing(batch.to_wire(), self._shipment.is_behind)])
             self._shipment.was_sent(batch, now)
         if self._away_since is not None:
             self._away_since = None

@@ -157,6 +157,40 @@ def test_live_batches_are_taken_first_and_the_backlog_gets_its_share(make_attemp
     assert last == len(taken) - 4  # of the backlog, although live batches alone exceed the limit
 
 
+def test_a_batch_waits_for_another_worker_that_stores_what_comes_before_it(
+    make_attempt: MakeAttempt, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, beside = make_attempt(), make_attempt()
+    first, second, third = split(attempt, b"one\ntwo\nend\n", 4)
+    client: Any = redis.Redis.from_url(broker)
+    client.lpush(INGEST_QUEUE, _raw(batch(beside, 0, b"hello\n")))
+    looks = []
+
+    def other_worker(_: float) -> None:
+        """Store what the other worker has taken, while the node sends more."""
+        looks.append((stored(attempt)["log"], client.llen("node.n1")))
+        services.batches_apply(batches=[first])
+        client.lpush(INGEST_QUEUE, _raw(third))
+
+    monkeypatch.setattr(tasks.time, "sleep", other_worker)
+    grown = tasks._apply_waiting(sealed_batch(second, settings.NODE_KEY))
+    assert looks == [(b"", 1)]  # only the other run was stored and acknowledged
+    assert stored(attempt)["log"] == b"one\ntwo\nend\n"
+    assert client.llen("node.n1") == 2
+    assert {each.pk for each in grown} == {attempt.pk, beside.pk}
+
+
+def test_a_batch_whose_predecessor_does_not_come_is_answered(
+    make_attempt: MakeAttempt, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = make_attempt()
+    monkeypatch.setattr(tasks, "_AHEAD_S", 0.3)
+    assert tasks._apply_waiting(sealed_batch(batch(attempt, 6, b"later\n"), settings.NODE_KEY)) == []
+    client: Any = redis.Redis.from_url(broker)
+    assert client.llen("node.n1") == 1
+    assert stored(attempt)["log"] == b""
+
+
 def test_a_task_called_directly_leaves_the_queue_alone(make_attempt: MakeAttempt, broker: str) -> None:
     attempt = make_attempt()
     client: Any = redis.Redis.from_url(broker)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runners.broker import Broker
 from runners.keys import NodeKeys
 from runners.protocol import INGEST_QUEUE, Batch, Report
 from runners.rundir import RunDir, StateDir
-from runners.shipping import GATHER_S, RESEND_S, WINDOW, BrokerAway, Shipment, Shipper
+from runners.shipping import GATHER_S, RESEND_S, WINDOW, BrokerAway, Outgoing, Shipment, Shipper
 from runners.spool import SpoolWriter
 from tests.patience import PATIENCE_S
 
@@ -29,7 +29,10 @@ class Network:
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)
         self.sent: list[Batch] = []
+        self.round_trips = 0
         self.is_away = False
+        self.reached: int | None = None
+        """How many batches of a round trip reach the broker before it fails; None: all."""
         self.oldest_at: float | None = None
         """When the oldest message in the server's queue was sent; None: the queue is empty."""
         self.now = 1000.0
@@ -43,12 +46,14 @@ class Network:
             backlog_room=lambda: max(0, self.backlog_limit - len(self.backlog)),
         )
 
-    def _send(self, wire: dict[str, Any], *, is_backlog: bool) -> None:
-        if self.is_away:
-            raise BrokerAway("nobody there")
-        self.sent.append(Batch.from_wire(wire))
-        if is_backlog:
-            self.backlog.append(self.sent[-1])
+    def _send(self, batches: Sequence[Outgoing]) -> None:
+        self.round_trips += 1
+        for number, batch in enumerate(batches):
+            if self.is_away or number == self.reached:
+                raise BrokerAway("nobody there")
+            self.sent.append(Batch.from_wire(batch.wire))
+            if batch.is_backlog:
+                self.backlog.append(self.sent[-1])
 
     def make_run(self, run: int = 1) -> tuple[RunDir, SpoolWriter]:
         directory = self.state.put_in_place(self.state.prepare(run, 1))
@@ -288,6 +293,32 @@ def test_a_broker_that_comes_back_gets_what_it_may_have_lost(network: Network) -
     assert (first[1][0], first[1][1]) in back
 
 
+def test_batches_of_many_runs_go_in_one_round_trip(network: Network) -> None:
+    for run in range(1, 51):
+        _, writer = network.make_run(run)
+        writer.append_report(FINISHED)
+    assert len(network.turn()) == 50
+    assert network.round_trips == 1
+
+
+def test_long_output_goes_in_several_round_trips(network: Network) -> None:
+    for run in range(1, 5):
+        fill(network.make_run(run)[1], 20)
+    network.turn()
+    assert network.round_trips >= len(network.sent) / 2 > 4
+
+
+def test_what_did_not_reach_the_broker_together_is_sent_again(network: Network) -> None:
+    for run in (1, 2, 3):
+        network.make_run(run)[1].append_report(FINISHED)
+    network.reached = 1  # of the first round trip
+    network.turn()
+    assert [batch.run for batch in network.sent] == [1]
+    network.reached = None
+    network.turn(5)
+    assert {batch.run for batch in network.sent[1:]} == {1, 2, 3}
+
+
 def test_a_run_that_cannot_be_read_does_not_hold_up_the_others(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,10 +407,9 @@ def test_the_age_of_a_queue_is_that_of_the_message_that_is_read_next(tmp_path: P
     wire = Batch(run=1, attempt=1, node="gpu1", sequence=0, next_sequence=1).to_wire()
     assert second.queue_age_s() == 0.0
     began = first.server_time()
-    first.send_batch(wire)
+    first.send_batches([Outgoing(wire)])
     between = first.server_time()
-    second.send_batch(wire)
-    second.send_batch(wire, is_backlog=True)
+    second.send_batches([Outgoing(wire), Outgoing(wire, is_backlog=True)])
     low, age, high = first.server_time() - between, second.queue_age_s(), first.server_time() - began
     assert low <= age <= high
     with redis.Redis.from_url(redis_url) as client:

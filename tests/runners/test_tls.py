@@ -17,7 +17,7 @@ import redis
 from runners.broker import Broker
 from runners.keys import NodeKeys
 from runners.protocol import INGEST_QUEUE, Batch
-from runners.shipping import BrokerAway
+from runners.shipping import BrokerAway, Outgoing
 
 
 def certificate(directory: Path, name: str) -> tuple[Path, Path]:
@@ -78,11 +78,11 @@ def test_a_node_ships_over_tls_and_refuses_another_certificate(
 ) -> None:
     _, other = certificate(tmp_path, "other")
     keys = NodeKeys(tmp_path, "gpu1", b"shared")
-    batch = Batch(run=1, attempt=1, node="gpu1", sequence=0, next_sequence=1).to_wire()
+    batch = Outgoing(Batch(run=1, attempt=1, node="gpu1", sequence=0, next_sequence=1).to_wire())
     url, settings = f"rediss://127.0.0.1:{terminator.port}", "?ssl_cert_reqs=required&ssl_ca_certs="
     with pytest.raises(BrokerAway, match=r"(?i)certificate"):
-        Broker(f"{url}/1{settings}{other}", "gpu1", keys).send_batch(batch)
-    Broker(f"{url}/0{settings}{tmp_path / 'redis.crt'}", "gpu1", keys).send_batch(batch)
+        Broker(f"{url}/1{settings}{other}", "gpu1", keys).send_batches([batch])
+    Broker(f"{url}/0{settings}{tmp_path / 'redis.crt'}", "gpu1", keys).send_batches([batch])
     assert redis.Redis.from_url(redis_url).llen(INGEST_QUEUE) == 1
     with redis.Redis.from_url(f"{url}/0{settings}{tmp_path / 'redis.crt'}") as client:
         assert client.ping()

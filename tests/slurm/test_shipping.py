@@ -99,7 +99,7 @@ def job_dir(tmp_path: Path) -> JobDir:
 def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
     stored = Stored()
     broker: Any = SimpleNamespace(
-        send_batch=lambda wire, **_: stored.apply(wire),
+        send_batches=lambda batches: [stored.apply(batch.wire) for batch in batches],
         answer=lambda *_: f"{stored.committed} {stored.answers}",
         queue_age_s=lambda **_: 0.0,
         backlog_room=lambda: 1,
@@ -131,7 +131,7 @@ def test_a_node_gives_shipping_up_when_redis_stays_away(job_dir: JobDir, monkeyp
         raise BrokerAway("connection refused")
 
     monkeypatch.setattr(ship, "GIVE_UP_S", 0.0)
-    broker: Any = SimpleNamespace(send_batch=away, answer=away, queue_age_s=away, backlog_room=away)
+    broker: Any = SimpleNamespace(send_batches=away, answer=away, queue_age_s=away, backlog_room=away)
     job_dir.take_over_shipping("c1")
     assert job_dir.is_shipped_elsewhere
     reader, writer = os.pipe()
