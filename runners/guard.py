@@ -30,6 +30,18 @@ Refuse = Callable[[str, str, bytes], None]
 """refuse(queue, reason, message)."""
 
 
+# The other tasks are for Celery, which takes the messages one by one.
+_TAKE = """
+local taken = {}
+while #taken < tonumber(ARGV[1]) do
+  local raw = redis.call('LINDEX', KEYS[1], -1)
+  if not raw or not string.find(raw, ARGV[2], 1, true) then break end
+  table.insert(taken, redis.call('RPOP', KEYS[1]))
+end
+return taken
+"""
+
+
 class Unreadable(ValueError):
     """Raised for a message that is no sound task; the text is the reason."""
 
@@ -54,6 +66,11 @@ def message(queue: str, task: str, argument: Any) -> bytes:
     """Return the message that starts a task with one argument, as it lies in the queue."""
     body = b64encode(json.dumps([[argument], {}, {}]).encode()).decode()
     return _written(queue, task, str(uuid.uuid4()), body, None)
+
+
+def take_next(client: Any, queue: str, task: str, limit: int) -> list[bytes]:
+    """Take up to `limit` messages out of a queue, oldest first, until one of another task comes."""
+    return list(client.eval(_TAKE, 1, queue, str(limit), f'"{task}"'))
 
 
 def read(raw: bytes, queue: str, check: Check) -> Sound:

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from parlab.refusals import refuse
-from runners.guard import Unreadable, message, read
+from runners.guard import Unreadable, message, read, take_next
 from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE
 from runners.trust import LIFETIME_S
 
@@ -35,16 +35,6 @@ for place, queue in ipairs(KEYS) do
     bytes = bytes + #raw
     table.insert(taken[place], raw)
   end
-end
-return taken
-"""
-# Heartbeats up to the first message of another task, which Celery takes.
-_TAKE_HEARTBEATS = """
-local taken = {}
-while #taken < tonumber(ARGV[1]) do
-  local raw = redis.call('LINDEX', KEYS[1], -1)
-  if not raw or not string.find(raw, ARGV[2], 1, true) then break end
-  table.insert(taken, redis.call('RPOP', KEYS[1]))
 end
 return taken
 """
@@ -74,7 +64,7 @@ def take_heartbeats(url: str) -> list[Any]:
     """Take waiting heartbeats out of their queue in Redis and return their envelopes, oldest first."""
     if not client(url).llen(INGEST_QUEUE):
         _rest(CONTROL_QUEUE)
-    taken: Any = client(url).eval(_TAKE_HEARTBEATS, 1, CONTROL_QUEUE, str(MAX_MESSAGES), f'"{HEARTBEAT_TASK}"')
+    taken = take_next(client(url), CONTROL_QUEUE, HEARTBEAT_TASK, MAX_MESSAGES)
     return list(_envelopes(CONTROL_QUEUE, HEARTBEAT_TASK, taken))
 
 

