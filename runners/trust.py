@@ -13,6 +13,7 @@ import hmac
 import json
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -142,7 +143,8 @@ class Seen:
 
     def __init__(self, limit: int = 100_000) -> None:
         self._limit = limit
-        self._times: dict[int, float] = {}
+        # A plain dict takes longer and longer to find its first item where items are deleted at its front.
+        self._times: OrderedDict[int, float] = OrderedDict()
 
     def accept(self, number: int) -> bool:
         """Return whether a number is new, and remember it while its message could be valid."""
@@ -152,7 +154,7 @@ class Seen:
         while self._times and (
             len(self._times) >= self._limit or now - next(iter(self._times.values())) > 2 * LIFETIME_S
         ):
-            del self._times[next(iter(self._times))]
+            self._times.popitem(last=False)
         self._times[number] = now
         return True
 
