@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt
 from parlab.series import archive
+from parlab.series.chunks import CHUNK_POINTS
 from parlab.series.models import SeriesArchive, SeriesChunk
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def attempts_due(*, days: float) -> QuerySet[Attempt]:
     """Return the attempts that ended so many days ago and have full chunks in the database, the oldest first."""
-    full = SeriesChunk.objects.filter(attempt=OuterRef("pk"), is_last=False)
+    full = SeriesChunk.objects.filter(attempt=OuterRef("pk"), is_last=False, count=CHUNK_POINTS)
     archived = SeriesArchive.objects.filter(attempt=OuterRef("pk"))
     ended = Attempt.objects.filter(ended_at__lt=timezone.now() - timedelta(days=days))
     return ended.filter(Exists(full), ~Exists(archived)).order_by("ended_at", "pk")

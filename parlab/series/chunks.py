@@ -1,11 +1,12 @@
 """The chunks of series: append points to the series of any number of attempts with few queries.
 
-The last chunk of a series is marked and grows until it is full, so batches of any size produce full chunks, and one
-indexed query of the marked rows returns the series of an attempt and their lengths. Only one writer per attempt is
-allowed: `ingest.services` locks the row of the attempt.
+Batches of any size produce full chunks of CHUNK_POINTS, each at a multiple of it. Points after the last full one are in
+two chunks while a run is active, so that a batch of a few points writes few anew: the last chunk is marked and grows up
+to TAIL_POINTS, then it joins the one before it. One indexed query of the marked rows returns the series of an attempt
+and their lengths. Only one writer per attempt is allowed: `ingest.services` locks the row of the attempt.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,14 +17,17 @@ from numpy.typing import NDArray
 from parlab.series import levels
 from parlab.series.columns import Columns, pack, unpack
 from parlab.series.models import SeriesChunk, SeriesLevel
-from parlab.series.statements import Upsert
+from parlab.series.statements import Delete, Select, Upsert, one_of, quoted
 
 CHUNK_POINTS = 4_096
+TAIL_POINTS = 256
 _NAMED = 500
 """Metrics, and ranks, up to which a query names them; databases limit the number of parameters."""
 
 Key = tuple[str, int]
 """Metric and rank."""
+Series = tuple[int, str, int]
+"""Attempt, metric and rank."""
 
 
 _COLUMNS = (
@@ -31,7 +35,10 @@ _COLUMNS = (
     *("is_last", "count", "first_step", "last_step", "steps", "times", "values"),
 )
 _row = attrgetter(*_COLUMNS)
+_series: Callable[[SeriesChunk], Series] = attrgetter(*_COLUMNS[:3])
+_read = Select(SeriesChunk, _COLUMNS, _COLUMNS[:4])
 _write = Upsert(SeriesChunk, _COLUMNS, _COLUMNS[:4])
+_remove = Delete(SeriesChunk, _COLUMNS[:4])
 
 
 def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
@@ -59,16 +66,43 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
         # One node of a run of a thousand ranks has sent these.
         last_rows = last_rows.filter(rank__in=ranks) if len(ranks) <= _NAMED else last_rows
     last_chunks = {(chunk.attempt_id, chunk.metric, chunk.rank): chunk for chunk in last_rows}
+    bodies = _bodies([last for key, last in last_chunks.items() if key in series and _joins(last, len(series[key]))])
     packer = _Packer()
     chunks = [
         chunk
-        for (attempt_id, metric, rank), columns in series.items()
-        for chunk in packer.chunks(attempt_id, (metric, rank), last_chunks.get((attempt_id, metric, rank)), columns)
+        for key, columns in series.items()
+        for chunk in packer.appended(key, bodies.get(key), last_chunks.get(key), columns)
     ]
+    _remove([(*key, last_chunks[key].position) for key in bodies])
     _write([_row(chunk) for chunk in chunks])
     for attempt_id, full in groupby(packer.full, key=lambda pair: pair[0].attempt_id):
         _extend_levels(attempt_id, list(full))
     return sum(len(columns) for columns in series.values())
+
+
+def _joins(last: SeriesChunk, new: int) -> bool:
+    """Return whether the last chunk joins the one before it when so many points are appended."""
+    begin = last.position % CHUNK_POINTS
+    return begin > 0 and (last.count + new > TAIL_POINTS or begin + last.count + new >= CHUNK_POINTS)
+
+
+def _bodies(tails: Sequence[SeriesChunk]) -> dict[Series, SeriesChunk]:
+    """Return the chunks before last chunks that join them, by series."""
+    bodies = {}
+    for at in range(0, len(tails), _NAMED):
+        part = tails[at : at + _NAMED]
+        keys = [(*_series(tail), tail.position // CHUNK_POINTS * CHUNK_POINTS) for tail in part]
+        attempts = {attempt_id for attempt_id, *_ in keys}
+        rows = _read(
+            # Attempts are named twice, or PostgreSQL would plan for all partitions.
+            f"{one_of('attempt_id', attempts)} AND ({quoted(_COLUMNS[:4])}) IN"
+            f" (VALUES {', '.join(['(%s, %s, %s, %s)'] * len(keys))})",
+            [*attempts, *(value for key in keys for value in key)],
+        )
+        for row in rows:
+            chunk = SeriesChunk(**dict(zip(_COLUMNS, row, strict=True)))
+            bodies[_series(chunk)] = chunk
+    return bodies
 
 
 def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]]) -> None:
@@ -104,7 +138,8 @@ def points_between(attempt_id: int, metric: str, rank: int, first: int, last: in
     for position, *packed in rows.order_by("position").values_list("position", "steps", "times", "values"):
         part = Columns.unpacked(*packed)
         begin = min(begin, max(first, position))
-        parts.append(part.take(slice(max(0, first - position), None)))
+        # A chunk may have been joined by later points since `last` was read.
+        parts.append(part.take(slice(max(0, first - position), last - position)))
     return begin, parts
 
 
@@ -133,7 +168,7 @@ def full_chunks(attempt_id: int, key: Key, position: int, columns: Columns) -> l
 def whole(key: Key, columns: Columns) -> tuple[list[SeriesChunk], list[SeriesLevel]]:
     """Return all rows of a series, of no attempt yet: its chunks and its levels."""
     packer = _Packer()
-    rows = list(packer.chunks(0, key, None, columns))
+    rows = list(packer.appended((0, *key), None, None, columns))
     full = [points for _, points in packer.full]
     return rows, levels.extended(0, {key: Columns.joined(full)}, {}) if full else []
 
@@ -149,33 +184,42 @@ class _Packer:
     """Creates the chunks of one append; steps and times that metrics share are packed once."""
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
+        self._shared: dict[tuple[tuple[bytes, ...], int], list[_Piece]] = {}
         self.full: list[tuple[SeriesChunk, Columns]] = []
         """The chunks that have become full, with their points."""
 
-    def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
-        """Yield the changed chunks: the last chunk, extended or marked as full, and new chunks after it."""
-        position, steps, times, values = 0, b"", b"", b""
-        if last is not None and last.count < CHUNK_POINTS:
-            position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
-        elif last is not None:
+    def appended(
+        self, series: Series, body: SeriesChunk | None, last: SeriesChunk | None, new: Columns
+    ) -> Iterator[SeriesChunk]:
+        """Yield the chunks that change: new points begin a chunk, or continue the last one, joined to `body` if given.
+
+        The caller removes the row of a last chunk that was joined.
+        """
+        held: list[SeriesChunk] = []
+        if last is None:
+            position = 0
+        elif last.count == CHUNK_POINTS or _is_body(last, len(new)):
             position = last.position + last.count
             last.is_last = False
             yield last
+        else:
+            held = [body, last] if body is not None else [last]
+            position = held[0].position
         pieces = zip(
-            self._pieces_once(steps, new.steps),
-            self._pieces_once(times, new.times),
-            _pieces(values, new.values),
+            self._pieces_once([chunk.steps for chunk in held], new.steps),
+            self._pieces_once([chunk.times for chunk in held], new.times),
+            _pieces([chunk.values for chunk in held], new.values),
             strict=True,
         )
+        attempt_id, metric, rank = series
         chunk = None
         for step, time, value in pieces:
             if chunk is not None:
                 yield chunk
             chunk = SeriesChunk(
                 attempt_id=attempt_id,
-                metric=key[0],
-                rank=key[1],
+                metric=metric,
+                rank=rank,
                 position=position,
                 is_last=False,
                 count=len(value.column),
@@ -192,15 +236,25 @@ class _Packer:
             chunk.is_last = True
             yield chunk
 
-    def _pieces_once(self, held: bytes, new: NDArray[Any]) -> list[_Piece]:
+    def _pieces_once(self, held: Sequence[bytes | memoryview], new: NDArray[Any]) -> list[_Piece]:
         # The caller keeps the arrays alive, so their ids are unique.
-        key = (held, id(new))
+        key = (tuple(map(bytes, held)), id(new))
         if key not in self._shared:
             self._shared[key] = _pieces(held, new)
         return self._shared[key]
 
 
-def _pieces(held: bytes, new: NDArray[Any]) -> list[_Piece]:
-    column = np.concatenate([unpack(held), new]) if held else new
+def _is_body(last: SeriesChunk, new: int) -> bool:
+    """Return whether so many new points begin a chunk of their own after the last one, which is the first of its block.
+
+    Many points are written together with it instead.
+    """
+    if last.position % CHUNK_POINTS or new > TAIL_POINTS:
+        return False
+    return TAIL_POINTS < last.count + new < CHUNK_POINTS
+
+
+def _pieces(held: Sequence[bytes | memoryview], new: NDArray[Any]) -> list[_Piece]:
+    column = np.concatenate([*map(unpack, held), new]) if held else new
     parts = (column[at : at + CHUNK_POINTS] for at in range(0, len(column), CHUNK_POINTS))
     return [_Piece(pack(part), part) for part in parts]

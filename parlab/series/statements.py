@@ -31,6 +31,19 @@ class Upsert:
                 cursor.executemany(self._sql, rows)
 
 
+class Delete:
+    """Deletes rows of a model by the columns of a unique constraint."""
+
+    def __init__(self, model: type[models.Model], unique: Sequence[str]) -> None:
+        key = " AND ".join(f'"{name}" = %s' for name in unique)
+        self._sql = f'DELETE FROM "{model._meta.db_table}" WHERE {key}'
+
+    def __call__(self, keys: Sequence[tuple[Any, ...]]) -> None:
+        if keys:
+            with connection.cursor() as cursor:
+                cursor.executemany(self._sql, keys)
+
+
 def quoted(columns: Sequence[str]) -> str:
     """Write the names of columns; some are words of SQL."""
     return ", ".join(f'"{name}"' for name in columns)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from parlab.lab.models import Attempt
 from parlab.series import levels, store
+from parlab.series.chunks import CHUNK_POINTS
 from parlab.series.columns import Columns, unpack
 from parlab.series.models import SeriesChunk, SeriesLevel
 from parlab.series.statements import Select
@@ -40,10 +41,10 @@ def same(left: Columns, right: Columns) -> bool:
 appends = st.lists(
     st.dictionaries(
         st.tuples(st.sampled_from(["loss", "timer/forward-compute", "memory_bytes"]), st.integers(-1, 2)),
-        st.one_of(st.integers(0, 5), st.sampled_from([1, 4_095, 4_096, 4_097, 9_000])),
+        st.one_of(st.integers(0, 5), st.sampled_from([1, 100, 256, 257, 3_900, 4_095, 4_096, 4_097, 9_000])),
         min_size=1,
     ),
-    max_size=6,
+    max_size=8,
 )
 
 
@@ -65,8 +66,44 @@ def test_any_appends_read_back_as_their_concatenation(
     for (metric, rank), size in expected.items():
         assert same(store.read(attempt_id, metric, rank=rank), columns(0, size))
         chunks = SeriesChunk.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank).order_by("position")
-        assert [chunk.count for chunk in chunks[: len(chunks) - 1]] == [4_096] * (len(chunks) - 1)
+        full = size // CHUNK_POINTS
+        assert [chunk.count for chunk in chunks][:full] == [CHUNK_POINTS] * full
+        assert len(chunks) <= full + 2
+        begins = [CHUNK_POINTS * number for number in range(len(chunks))]
+        assert [chunk.position for chunk in chunks][: full + 1] == begins[: full + 1]
         assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def test_a_batch_of_a_few_points_writes_few_anew_however_long_the_series_is(attempt_id: int) -> None:
+    written, points, size = 0, 0, 8
+    while points < 2 * CHUNK_POINTS:
+        before = dict(SeriesChunk.objects.values_list("position", "values"))
+        store.append(attempt_id, {("loss", 0): columns(points, size)})
+        points += size
+        rows = SeriesChunk.objects.values_list("position", "values", "count")
+        written += sum(count for position, values, count in rows if before.get(position) != values)
+        if points % 800 == 0:
+            first, last = points - 700, points - 20
+            part = store.read(attempt_id, "loss", rank=0, max_points=50_000, first_step=first, last_step=last)
+            assert same(part, columns(first, last + 1 - first))
+    assert written < 40 * points  # 256 times where the last chunk is always written as a whole
+    assert same(store.read(attempt_id, "loss", rank=0), columns(0, points))
+    assert SeriesLevel.objects.filter(level=1).count() > 0
+
+
+def test_a_reader_beside_a_writer_gets_each_point_once(attempt_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(0, 800, 100):
+        store.append(attempt_id, {("loss", 0): columns(step, 100)})
+    read_last = store._last_chunks
+
+    def last_then_write(*arguments: Any) -> Any:
+        rows = read_last(*arguments)
+        store.append(attempt_id, {("loss", 0): columns(800, 100)})
+        store.append(attempt_id, {("loss", 0): columns(900, 200)})
+        return rows
+
+    monkeypatch.setattr(store, "_last_chunks", last_then_write)
+    assert same(store.read(attempt_id, "loss", rank=0, max_points=5_000), columns(0, 800))
 
 
 def test_points_one_by_one_share_a_chunk(attempt_id: int) -> None:
