@@ -67,7 +67,7 @@ def cancel(*, run: Run) -> RunState:
     state = lab.run_cancel_request(run=run)
     if not state.is_final:
         attempt = Run.objects.get(pk=run.pk).current_attempt()
-        transaction.on_commit(lambda: orders.follow(attempt.pk), robust=True)
+        transaction.on_commit(lambda: orders.follow([attempt.pk]), robust=True)
     return state
 
 
@@ -282,7 +282,7 @@ def _lose_if_expired(member_id: int) -> bool:
         reason = _loss_reason(member, now)
         if not reason:
             return False  # a heartbeat or a report came in the meantime
-        transaction.on_commit(lambda: orders.follow(attempt.pk), robust=True)
+        transaction.on_commit(lambda: orders.follow([attempt.pk]), robust=True)
         return lab.attempt_lose(attempt=attempt, reason=reason, node_rank=member.node_rank)
 
 

@@ -34,13 +34,11 @@ CAUSE_WAIT_S = 4.0
 _TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
 
 
-def follow(attempt_id: int) -> None:
-    """Send the orders that the last report makes due at once: Go if all are prepared, Cancel if one has ended."""
-    attempt = Attempt.objects.select_related("run").with_members().filter(pk=attempt_id).first()
-    if attempt is None:
-        return
-    due = [order for member in attempt.members.all() if (order := due_order(attempt, member)) is not None]
-    send_all([order for order in due if not isinstance(order, RunSpec)])
+def follow(attempt_ids: Collection[int]) -> None:
+    """Send the orders that the last reports make due at once: Go if all are prepared, Cancel if one has ended."""
+    attempts = Attempt.objects.select_related("run").with_members().filter(pk__in=attempt_ids)
+    due = [due_order(attempt, member) for attempt in attempts for member in attempt.members.all()]
+    send_all([order for order in due if order is not None and not isinstance(order, RunSpec)])
 
 
 def due_order(attempt: Attempt, member: Member) -> Order | None:
@@ -94,6 +92,8 @@ def send_all(orders: Sequence[Order]) -> bool:
 
     A node without a key gets none. Each order is repeated for as long as it is due.
     """
+    if not orders:
+        return True
     nodes = {order.node for order in orders}
     keys, queues = signing_keys(nodes), queues_of(nodes)
     return _send([(order, keys[order.node], queues[order.node]) for order in orders])

@@ -19,6 +19,7 @@ from parlab.ingest.run_files import pieces_store
 from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import attempt_report, ended_findings_refresh, lock_members
 from parlab.series import log, store
+from parlab.series.statements import Update
 from parlab.series.streams import Mark, extended, marks_of
 from runners.protocol import Batch, RunState
 
@@ -32,6 +33,8 @@ _SUMMARY_SHARE = 0.05
 _SUMMARIES_SHARE = 0.1
 _SUMMARIES_KEY = "parlab.ingest.summaries"
 _BURST_S = 5.0
+_update_attempts = Update(Attempt, ["last_step"])
+_update_members = Update(Member, ["committed", "lease_expires_at"])
 _LAST_POSITION = 2**63 - 1
 _LAST_NUMBER = 2**31 - 1
 _NAMED_RANKS = 500
@@ -90,6 +93,8 @@ def _applied(batches: Sequence[Batch], now: datetime) -> Applied:
     _store(advanced, pieces, now)
     ended: list[Attempt] = []
     grown = [attempt for attempt in attempts.values() if _follow_reports(attempt, advanced, pieces, ended)]
+    if due := _with_due_orders(advanced, pieces):
+        transaction.on_commit(partial(orders.follow, due), robust=True)
     if ended:
         attempts_end(ended)
     senders = [_sender(batch, attempts, members) for batch in batches]
@@ -150,14 +155,14 @@ def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]], no
     for outputs in zip_longest(*(_joined(member, pieces[member.pk]) for member in advanced)):
         outputs_append([output for output in outputs if output is not None])
     stepped = [attempt for pk, attempt in attempts.items() if attempt.last_step != steps[pk]]
-    Attempt.objects.bulk_update(stepped, ["last_step"])
+    _update_attempts(stepped)
     for member in advanced:
         for batch in pieces[member.pk]:
             pieces_store(attempt=member.attempt, pieces=batch.files, world_size=world_size(member.attempt.run.resolved))
     for member in advanced:
         if member.is_active and member.node is not None:
             member.lease_expires_at = now + member.node.lease
-    Member.objects.bulk_update(advanced, ["committed", "lease_expires_at"])
+    _update_members(advanced)
 
 
 def _joined(member: Member, batches: Sequence[Batch]) -> list[Output]:
@@ -192,13 +197,20 @@ def _follow_reports(
     reports = [(member, report) for member, batches in of_members for batch in batches for report in batch.reports]
     for member, report in reports:
         attempt_report(attempt=attempt, report=report, node_rank=member.node_rank)
-    if any(report.state != "running" for _, report in reports):
-        transaction.on_commit(partial(orders.follow, attempt.pk), robust=True)
     if any(report.is_final for _, report in reports):
         if not is_printed(attempt):
             ended.append(attempt)
         return False
     return any(batch.output for _, batches in of_members for batch in batches)
+
+
+def _with_due_orders(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) -> set[int]:
+    """Return the attempts of which a member has reported something that the others may have to follow."""
+    return {
+        member.attempt_id
+        for member in advanced
+        if any(report.state != "running" for batch in pieces[member.pk] for report in batch.reports)
+    }
 
 
 def attempts_end(attempts: Sequence[Attempt]) -> None:

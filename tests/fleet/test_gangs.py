@@ -245,7 +245,7 @@ def test_a_node_that_does_not_prepare_in_time_ends_the_attempt_and_is_named(
 def test_a_cancel_reaches_all_nodes(on_three: Attempt, received: Received, report: Callable[..., None]) -> None:
     report(on_three, 0, "prepared", **prepared(0))
     services.cancel(run=on_three.run)
-    orders.follow(on_three.pk)
+    orders.follow([on_three.pk])
     assert [[type(order) for order in received(name)] for name in NAMES] == [[Cancel]] * 3
     for node_rank in range(3):
         report(on_three, node_rank, "cancelled", reason="cancelled by a person")
