@@ -18,6 +18,8 @@ WINDOW = 4
 """Maximum number of unacknowledged batches; after a batch without an answer only one, until the server answers."""
 GATHER_S = 0.3
 """Seconds that a batch that is not full waits for more output."""
+ANSWERED_S = 2.0
+"""Seconds for which it waits for the answer to the batch before it."""
 HINT_S = 1.0
 """If the server asks for a batch that was sent longer ago than this, the batch did not arrive."""
 RESEND_S = 4.0
@@ -108,7 +110,7 @@ class Shipment:
         # A live batch must not overtake those of its run in the backlog: the server would refuse it.
         self.is_behind = tail - piece.next_position > BEHIND_BYTES or any(sent.is_backlog for sent in self._sent)
         is_full = len(piece.output) >= MAX_BATCH_BYTES // 2 or bool(piece.files)
-        if not is_full and not piece.reports and now - self._waiting_since < GATHER_S:
+        if not is_full and not piece.reports and now < self._gathers_until(self._waiting_since):
             return None
         return Batch(
             run=self.run.run,
@@ -124,6 +126,13 @@ class Shipment:
             files=list(piece.files),
             is_polled=self._is_polled,
         )
+
+    def _gathers_until(self, since: float) -> float:
+        """Return when a batch that is not full is sent: soon after it began, but not before the last one is answered.
+
+        A busy server then gets fewer and longer batches instead of a queue that grows (Nagle, RFC 896).
+        """
+        return max(since + GATHER_S, self._sent[-1].at + ANSWERED_S if self._sent else 0.0)
 
     def was_sent(self, batch: Batch, now: float) -> None:
         """Record that a batch was sent, or is about to be; `start_again` takes that back."""

@@ -15,6 +15,7 @@ from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, HEA
 from runners.trust import LIFETIME_S
 
 MAX_MESSAGES = 256
+FEW_MESSAGES = 32
 MAX_BYTES = 2 << 20
 """Of messages taken at once; their output is about five times as large."""
 
@@ -25,9 +26,12 @@ _BATCHES = (INGEST_QUEUE, BACKLOG_QUEUE)
 _taken_at: dict[str, float] = {}
 
 # Live batches until one of the limits, then what is left for the backlog, of which at least one batch is taken. A
-# script, because the sizes of messages are known only once they are taken.
+# script, because the sizes of messages are known only once they are taken. Of many that wait, half: those are stored
+# earlier, and another worker stores the rest meanwhile.
 _TAKE = """
-local taken, bytes, limit, most = {{}, {}}, 0, tonumber(ARGV[1]), tonumber(ARGV[2])
+local taken, bytes, most = {{}, {}}, 0, tonumber(ARGV[2])
+local waiting = redis.call('LLEN', KEYS[1]) + redis.call('LLEN', KEYS[2])
+local limit = math.min(tonumber(ARGV[1]), math.max(tonumber(ARGV[3]), math.ceil(waiting / 2)))
 for place, queue in ipairs(KEYS) do
   while #taken[1] + #taken[2] < limit and (bytes < most or (place == 2 and #taken[2] == 0)) do
     local raw = redis.call('RPOP', queue)
@@ -56,7 +60,8 @@ def take_waiting(url: str) -> list[Any]:
 
 
 def _taken(url: str) -> list[list[bytes]]:
-    taken: Any = client(url).eval(_TAKE, len(_BATCHES), *_BATCHES, str(MAX_MESSAGES), str(MAX_BYTES))
+    limits = (str(MAX_MESSAGES), str(MAX_BYTES), str(FEW_MESSAGES))
+    taken: Any = client(url).eval(_TAKE, len(_BATCHES), *_BATCHES, *limits)
     return list(taken)
 
 

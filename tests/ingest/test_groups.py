@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +159,18 @@ def test_live_batches_are_taken_first_and_the_backlog_gets_its_share(make_attemp
     assert last == len(taken) - 4  # of the backlog, although live batches alone exceed the limit
 
 
+def test_of_many_waiting_batches_half_are_left_for_another_worker(make_attempt: MakeAttempt, broker: str) -> None:
+    attempts = [make_attempt() for _ in range(10)]
+    client: Any = redis.Redis.from_url(broker)
+    for number in range(100):
+        client.lpush(INGEST_QUEUE, _raw(batch(attempts[number % 10], number, b"line\n")))
+    taken = [content_of(envelope)["sequence"] for envelope in take_waiting(broker)]
+    assert taken == list(range(50))
+    while left := take_waiting(broker):
+        taken += [content_of(envelope)["sequence"] for envelope in left]
+    assert taken == list(range(100))
+
+
 def test_a_batch_waits_for_another_worker_that_stores_what_comes_before_it(
     make_attempt: MakeAttempt, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +186,7 @@ def test_a_batch_waits_for_another_worker_that_stores_what_comes_before_it(
         services.batches_apply(batches=[first])
         client.lpush(INGEST_QUEUE, _raw(third))
 
-    monkeypatch.setattr("parlab.ingest.tasks.time.sleep", other_worker)
+    monkeypatch.setattr("parlab.ingest.tasks.time", SimpleNamespace(sleep=other_worker, monotonic=time.monotonic))
     grown = tasks._apply_waiting(sealed_batch(second, settings.NODE_KEY))
     assert looks[0] == (b"", 1)  # only the other run was stored and acknowledged
     assert stored(attempt)["log"] == b"one\ntwo\nend\n"

@@ -18,7 +18,7 @@ from runners.guard import message
 from runners.keys import NodeKeys
 from runners.protocol import ACKNOWLEDGE_TASK, CANCEL_TASK, INGEST_QUEUE, Batch, Report, node_queue
 from runners.rundir import RunDir, StateDir
-from runners.shipping import GATHER_S, RESEND_S, WINDOW, BrokerAway, Outgoing, Shipment, Shipper
+from runners.shipping import ANSWERED_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Outgoing, Shipment, Shipper
 from runners.spool import SpoolWriter
 from tests.patience import PATIENCE_S
 
@@ -96,6 +96,27 @@ def test_a_quiet_run_gathers_for_a_moment_and_a_report_goes_at_once(network: Net
     writer.append_report(FINISHED)
     assert len(network.turn()) == 1
     assert [report for batch in network.sent for report in batch.reports] == [FINISHED]
+
+
+def test_a_short_batch_waits_for_the_answer_to_the_one_before_it_but_not_for_long(network: Network) -> None:
+    _, writer = network.make_run()
+    ends = []
+    for _ in range(4):
+        writer.append_output(b"line\n")
+        ends.append(writer.position)
+        if len(ends) == 1:
+            network.turn()
+            assert network.turn(GATHER_S) == [(0, ends[0])]
+    assert network.turn(GATHER_S) == network.turn(GATHER_S) == []
+    network.answer(ends[0])
+    assert network.turn() == [(ends[0], ends[3])]
+    writer.append_output(b"line\n")
+    assert network.turn(ANSWERED_S / 2) == []
+    assert network.turn(ANSWERED_S) == [(ends[3], writer.position)]
+    fill(writer, 4)
+    assert network.turn() != []  # half full
+    writer.append_report(FINISHED)
+    assert network.turn() != []
 
 
 def test_no_more_than_a_window_is_on_its_way_and_answers_make_room(network: Network) -> None:
