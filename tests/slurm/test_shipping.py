@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runners.protocol import Batch, Report
-from runners.shipping import BrokerAway, Shipment
+from runners.shipping import BrokerAway, Outgoing, Shipment
 from runners.slurm import reach, ship
 from runners.slurm.state import JobDir, JobStateDir
 from runners.spool import SpoolWriter
@@ -98,8 +98,13 @@ def job_dir(tmp_path: Path) -> JobDir:
 
 def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
     stored = Stored()
+
+    def send_batches(batches: Sequence[Outgoing]) -> None:
+        for batch in batches:
+            stored.apply(batch.wire)
+
     broker: Any = SimpleNamespace(
-        send_batches=lambda batches: [stored.apply(batch.wire) for batch in batches],
+        send_batches=send_batches,
         answer=lambda *_: f"{stored.committed} {stored.answers}",
         queue_age_s=lambda **_: 0.0,
         backlog_room=lambda: 1,
