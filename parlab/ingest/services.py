@@ -83,12 +83,7 @@ def batches_apply(*, batches: Sequence[Batch]) -> Applied:
 def _applied(batches: Sequence[Batch], now: datetime) -> Applied:
     attempts = _locked_attempts(batches)
     members = _locked_members(attempts, {batch.node_rank for batch in batches})
-    pieces: dict[int, list[Batch]] = {}
-    for batch in sorted(batches, key=lambda batch: batch.sequence):
-        member = _sender(batch, attempts, members)
-        if member is not None and batch.sequence == member.committed:
-            member.committed = batch.next_sequence
-            pieces.setdefault(member.pk, []).append(batch)
+    pieces = _advance(batches, attempts, members)
     advanced = [member for member in members.values() if member.pk in pieces]
     _store(advanced, pieces, now)
     ended: list[Attempt] = []
@@ -106,6 +101,19 @@ def _applied(batches: Sequence[Batch], now: datetime) -> Applied:
         if member is not None and any(report.is_final for report in batch.reports)
     }
     return Applied(positions, grown, [each for each in attempts.values() if each.pk in ends and is_printed(each)])
+
+
+def _advance(
+    batches: Sequence[Batch], attempts: Mapping[tuple[int, int], Attempt], members: Mapping[tuple[int, int], Member]
+) -> dict[int, list[Batch]]:
+    """Advance the members whose next batches came; return these batches by the ids of members."""
+    pieces: dict[int, list[Batch]] = {}
+    for batch in sorted(batches, key=lambda batch: batch.sequence):
+        member = _sender(batch, attempts, members)
+        if member is not None and batch.sequence == member.committed:
+            member.committed = batch.next_sequence
+            pieces.setdefault(member.pk, []).append(batch)
+    return pieces
 
 
 def check_positions(batch: Batch) -> None:

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import redis
@@ -126,16 +126,36 @@ def _apply(received: Sequence[Received], ahead: list[Received] | None = None) ->
         return [attempt for each in received for attempt in _apply([each], ahead)]
     for node, key_id in {(each.batch.node, each.key_id) for each in received}:
         lab.key_used(node_name=node, key_id=key_id)
+    answers, held = _divided(zip(received, applied.positions, strict=True), _is_ahead)
+    if ahead is None:
+        answers += held
+    else:
+        ahead += [each for each, _ in held]
     ends = {attempt.run_id for attempt in applied.ended}
-    answers = list(zip(received, applied.positions, strict=True))
-    if ahead is not None:
-        ahead += [each for each, position in answers if 0 <= position < each.batch.sequence]
-        answers = [(each, position) for each, position in answers if not 0 <= position < each.batch.sequence]
-    _answer([(each, position) for each, position in answers if each.batch.run not in ends])
+    others, of_ended = _divided(answers, lambda answer: answer[0].batch.run in ends)
+    _answer(others)
     for attempt in applied.ended:
         _read_end(attempt)
-    _answer([(each, position) for each, position in answers if each.batch.run in ends])
+    _answer(of_ended)
     return applied.grown
+
+
+Answer = tuple[Received, int]
+"""A batch, and the position up to which the spool of its sender is stored, or UNKNOWN."""
+
+
+def _divided(answers: Iterable[Answer], condition: Callable[[Answer], bool]) -> tuple[list[Answer], list[Answer]]:
+    """Return the answers that do not meet a condition, and those that do."""
+    parts: tuple[list[Answer], list[Answer]] = [], []
+    for answer in answers:
+        parts[condition(answer)].append(answer)
+    return parts
+
+
+def _is_ahead(answer: Answer) -> bool:
+    """Return whether a batch does not continue what is stored, because what comes before it is missing."""
+    each, position = answer
+    return 0 <= position < each.batch.sequence
 
 
 def _read_end(attempt: Attempt) -> None:
@@ -149,7 +169,7 @@ def _read_end(attempt: Attempt) -> None:
         logger.exception("the summary of attempt %d was not computed", attempt.pk)
 
 
-def _answer(answers: Sequence[tuple[Received, int]]) -> None:
+def _answer(answers: Sequence[Answer]) -> None:
     """Tell the senders of batches the position up to which their spools are stored, once for each spool."""
     spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): (each, position)
               for each, position in answers}  # fmt: skip
