@@ -31,12 +31,15 @@ def columns() -> Columns:
     return Columns(steps, 1.7e9 + steps / 4.0, values)
 
 
-@pytest.fixture
-def attempt(make_attempt: Callable[..., Attempt], columns: Columns) -> Attempt:
+@pytest.fixture(params=["at once", "as it was printed"])
+def attempt(make_attempt: Callable[..., Attempt], columns: Columns, request: pytest.FixtureRequest) -> Attempt:
     """An attempt that ended long ago, with a long series and a short one."""
     attempt = make_attempt(state="finished")
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=timezone.now() - timedelta(days=100))
-    store.append(attempt.pk, {KEY: columns, ("short", 0): columns.take(slice(0, 100))})
+    live = COUNT if request.param == "at once" else COUNT - 2_000
+    store.append(attempt.pk, {KEY: columns.take(slice(0, live)), ("short", 0): columns.take(slice(0, 100))})
+    for first in range(live, COUNT, 40):
+        store.append(attempt.pk, {KEY: columns.take(slice(first, first + 40))})
     return attempt
 
 
@@ -61,7 +64,10 @@ def test_archived_points_are_read_as_before_and_come_back(attempt: Attempt, tmp_
     before = readings(attempt)
     row = archive.archive(attempt.pk, f"file://{tmp_path}")
     assert row is not None
-    assert (row.points, SeriesChunk.objects.count()) == (COUNT // 4_096 * 4_096, 2)
+    assert row.points == COUNT // 4_096 * 4_096
+    left = SeriesChunk.objects.filter(metric="loss").order_by("position")
+    assert [chunk.position for chunk in left][:1] == [row.points]
+    assert sum(chunk.count for chunk in left) == COUNT - row.points
     assert readings(attempt) == before
     with pytest.raises(ValueError, match="archived already"):
         archive.archive(attempt.pk, f"file://{tmp_path}")
