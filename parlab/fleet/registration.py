@@ -9,9 +9,12 @@ from django.db import transaction
 
 from parlab.lab.models import Node
 from parlab.lab.services import storable
+from parlab.series.statements import Update
 from runners.protocol import LEASE_S, Heartbeat
 
 logger = logging.getLogger(__name__)
+
+_update_beats = Update(Node, ["last_heartbeat_at", "clock", "heartbeat_number"])
 
 
 def register(messages: Sequence[Heartbeat], numbers: Mapping[str, int], now: datetime) -> dict[str, Node]:
@@ -36,7 +39,7 @@ def register(messages: Sequence[Heartbeat], numbers: Mapping[str, int], now: dat
             node.clock = storable.json(message.clock.model_dump()) if message.clock else {}
             node.heartbeat_number = numbers.get(node.name, node.heartbeat_number)
             nodes[node.name] = node
-        Node.objects.bulk_update(nodes.values(), ["last_heartbeat_at", "clock", "heartbeat_number"])
+        _update_beats(list(nodes.values()))
     return nodes
 
 

@@ -131,11 +131,14 @@ def _claim_unconfirmed(now: datetime) -> list[int]:
     """Return members whose order was sent a while ago and not carried out; each goes to one caller only."""
     waiting = Member.objects.filter(state__in=[MemberState.DISPATCHED, MemberState.PREPARED])
     stale = waiting.filter(dispatched_at__lt=now - timedelta(seconds=RESEND_S))
-    return [
-        pk
-        for pk, sent_at in stale.values_list("pk", "dispatched_at")
-        if waiting.filter(pk=pk, dispatched_at=sent_at).update(dispatched_at=now)
-    ]
+    if not stale.exists():
+        return []
+    with transaction.atomic():
+        # In the order in which workers lock the members of batches.
+        locked = stale.order_by("attempt_id", "node_rank").select_for_update(no_key=True)
+        members = list(locked.values_list("pk", flat=True))
+        Member.objects.filter(pk__in=members).update(dispatched_at=now)
+    return members
 
 
 def _send_orders(member_ids: list[int]) -> None:
