@@ -2,8 +2,8 @@
 
 Batches of any size produce full chunks of CHUNK_POINTS, each at a multiple of it. Points after the last full one are in
 two chunks while a run is active, so that a batch of a few points writes few anew: the last chunk is marked and grows up
-to TAIL_POINTS, then it joins the one before it. One indexed query of the marked rows returns the series of an attempt
-and their lengths. Only one writer per attempt is allowed: `ingest.services` locks the row of the attempt.
+to about TAIL_POINTS, then it joins the one before it. One indexed query of the marked rows returns the series of an
+attempt and their lengths. Only one writer per attempt is allowed: `ingest.services` locks the row of the attempt.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +83,15 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
 def _joins(last: SeriesChunk, new: int) -> bool:
     """Return whether the last chunk joins the one before it when so many points are appended."""
     begin = last.position % CHUNK_POINTS
-    return begin > 0 and (last.count + new > TAIL_POINTS or begin + last.count + new >= CHUNK_POINTS)
+    return begin > 0 and (last.count + new > _tail_points(last) or begin + last.count + new >= CHUNK_POINTS)
+
+
+def _tail_points(last: SeriesChunk) -> int:
+    """Return up to how many points the last chunk of a series grows.
+
+    Attempts differ, so that many runs that print alike do not join theirs in the same transaction.
+    """
+    return TAIL_POINTS - last.attempt_id % 64 * 2
 
 
 def _bodies(tails: Sequence[SeriesChunk]) -> dict[Series, SeriesChunk]:
@@ -249,9 +257,9 @@ def _is_body(last: SeriesChunk, new: int) -> bool:
 
     Many points are written together with it instead.
     """
-    if last.position % CHUNK_POINTS or new > TAIL_POINTS:
+    if last.position % CHUNK_POINTS or new > _tail_points(last):
         return False
-    return TAIL_POINTS < last.count + new < CHUNK_POINTS
+    return _tail_points(last) < last.count + new < CHUNK_POINTS
 
 
 def _pieces(held: Sequence[bytes | memoryview], new: NDArray[Any]) -> list[_Piece]:
