@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import axe_playwright_python
-from playwright.sync_api import Page
+from playwright.sync_api import ConsoleMessage, Page
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 # Without preload: axe's own copy of the style sheets would be inline, which the policy forbids.
@@ -28,5 +28,10 @@ def errors_of(page: Page) -> list[str]:
     """Return a list that gets every error of a page; what the policy forbids is one."""
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
     return errors
+
+
+def _is_error(message: ConsoleMessage) -> bool:
+    # A request in flight is aborted when the page is left; requests that fail have an error of their own beside these.
+    return message.type == "error" and not message.text.startswith(("htmx:sendAbort,", "htmx:afterRequest,"))
