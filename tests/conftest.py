@@ -27,7 +27,7 @@ from parlab.lab.models import Attempt, Config, Experiment, Member, MemberState, 
 from runners.config import RunConfig, digest
 from tests.databases import Template
 from tests.patience import wait_for
-from tests.workers import Scheduling, rank
+from tests.workers import Scheduling, rank, slow_part
 
 # The time of an example depends more on the load of the machine than on the code. Examples are the same in every run;
 # HYPOTHESIS_PROFILE=search tries others.
@@ -52,9 +52,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that no worker is left with one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no worker is left with one at the end.
+
+    PARLAB_SLOW_PART=0 or 1 leaves out half of the slow tests.
+    """
     items.sort(key=rank)
+    if part := os.environ.get("PARLAB_SLOW_PART"):
+        others = [item for item in items if item.get_closest_marker("slow") and slow_part(item) != int(part)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 @pytest.fixture(scope="session")

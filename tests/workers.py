@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -42,3 +44,8 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no type
 def rank(item: pytest.Item) -> int:
     """Return the place of a test's file in `FIRST`; files that it does not name come last."""
     return next((place for place, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+
+
+def slow_part(item: pytest.Item) -> int:
+    """Return the half of the slow tests to which a test belongs."""
+    return crc32(item.nodeid.encode()) % 2

@@ -153,18 +153,18 @@ def test_rows_beyond_the_last_partition_are_stored_and_the_next_partitions_begin
 ) -> None:
     edge = next_first()
     beyond = numbered(make_attempt(), edge + 10)
-    store.append(beyond.pk, {("loss", 0): columns(0, 100)})
+    store.append(beyond.pk, {("loss", 0): columns(0, 50)})
     check_keys()
     assert places() == {"series_serieschunk_default": 1}
     assert partitions.extend() > 0
     assert partitions.extend() == 0
 
     after = numbered(make_attempt(), edge + partitions.WIDTH)
-    for attempt, first in ((beyond, 100), (after, 0), (after, 100)):
-        store.append(attempt.pk, {("loss", 0): columns(first, first + 100)})
+    for attempt, first in ((beyond, 50), (after, 0), (after, 50)):
+        store.append(attempt.pk, {("loss", 0): columns(first, first + 50)})
     assert places() == {"series_serieschunk_default": 1, f"series_serieschunk_p{edge + partitions.WIDTH}": 1}
     for attempt in (beyond, after):
-        assert store.read(attempt.pk, "loss", rank=0).steps.tolist() == list(range(200))
+        assert store.read(attempt.pk, "loss", rank=0).steps.tolist() == list(range(100))
 
 
 def test_there_are_partitions_for_attempts_to_come(make_attempt: MakeAttempt) -> None:
