@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     items.sort(key=rank)
     if part := os.environ.get("PARLAB_SLOW_PART"):
-        others = [item for item in items if item.get_closest_marker("slow") and slow_part(item) != int(part)]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+        others = {item for item in items if item.get_closest_marker("slow") and slow_part(item) != int(part)}
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session")

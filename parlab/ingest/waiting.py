@@ -16,6 +16,7 @@ from runners.trust import LIFETIME_S
 
 MAX_MESSAGES = 256
 FEW_MESSAGES = 32
+"""Of up to so many that wait, none are left for another worker."""
 MAX_BYTES = 2 << 20
 """Of messages taken at once; their output is about five times as large."""
 

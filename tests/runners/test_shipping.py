@@ -53,7 +53,7 @@ class Network:
         self.round_trips += 1
         for number, batch in enumerate(batches):
             if self.is_away or number == self.reached:
-                raise BrokerAway("nobody there")
+                raise BrokerAway("connection refused")
             self.sent.append(Batch.from_wire(batch.wire))
             if batch.is_backlog:
                 self.backlog.append(self.sent[-1])
