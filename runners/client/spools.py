@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,28 +19,38 @@ from runners.client.settings import home
 # Closing any descriptor of a file gives up the process's lock on it, so a process does not test its own.
 _OWN: set[str] = set()
 
+_ABANDONED_S = 3600.0
+"""Age of a directory without a description after which its process has died, and does not still create it."""
+
 
 class Stream:
     """One directory: `open.json` describes the stream, `records` is its journal, `committed` a position."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.records = path / "records"
         self._lock: int | None = None
 
     @property
     def id(self) -> str:
-        return self.path.name
+        return self.path.name.removeprefix(".")
+
+    @property
+    def records(self) -> Path:
+        return self.path / "records"
 
     @classmethod
     def create(cls, opening: dict[str, Any]) -> Stream:
-        """Create and lock a directory; raises OSError where that cannot be written."""
-        stream = cls(home() / "spool" / uuid.uuid4().hex)
+        """Create and lock a directory; raises OSError where that cannot be written.
+
+        It gets its name once it is locked and described: to another process that looks for leftovers, a directory
+        with neither would be that of a process that has died.
+        """
+        path = home() / "spool" / uuid.uuid4().hex
+        stream = cls(path.with_name(f".{path.name}"))
         stream.path.mkdir(parents=True, mode=0o700)
         stream.lock()
-        draft = stream.path / "draft"
-        draft.write_text(json.dumps(opening), encoding="utf-8")
-        draft.rename(stream.path / "open.json")
+        (stream.path / "open.json").write_text(json.dumps(opening), encoding="utf-8")
+        stream.path = stream.path.rename(path)
         return stream
 
     def opening(self) -> dict[str, Any]:
@@ -109,14 +120,27 @@ class Stream:
 def leftovers() -> Iterator[Stream]:
     """Yield the streams of ended processes, oldest first, each locked; the caller unlocks or removes them."""
     try:
-        paths = sorted((home() / "spool").iterdir(), key=lambda path: path.stat().st_mtime)
+        paths = sorted((home() / "spool").iterdir(), key=_changed_at)
     except OSError:
         return
     for path in paths:
         stream = Stream(path)
         with contextlib.suppress(OSError):
-            if stream.lock():
-                if stream.opening():
-                    yield stream
-                else:
-                    stream.remove()
+            is_whole = not path.name.startswith(".") and bool(stream.opening())
+            is_due = is_whole or time.time() - _changed_at(path) > _ABANDONED_S
+            if not is_due or not stream.lock():
+                continue
+            if not is_whole:
+                stream.remove()
+            elif stream.opening():
+                yield stream
+            else:  # another process has just removed it
+                stream.unlock()
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a directory was last changed (Unix time, s); now if another process has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()

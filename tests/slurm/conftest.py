@@ -24,6 +24,7 @@ from tests.slurm.install import why_not
 PARTITIONS = "debug,busy,apart,gone"
 READY = 5
 """Runs that are started at once in advance, because a job needs some seconds to start."""
+GO_AGAIN_S = 10.0
 
 WAITS = """
 import os, pathlib, sys, time
@@ -153,8 +154,20 @@ class Jobs:
         self._started = []
 
     def until_started(self, run: int) -> None:
-        """Wait until a run has printed its first line."""
-        self._server.until(lambda: b"started" in self._server.output[run, 1], f"run {run} has started")
+        """Wait until a run has printed its first line.
+
+        Go is repeated, as by the real server: a daemon that was killed may have taken the first one.
+        """
+        repeated_at = time.monotonic()
+
+        def has_started() -> bool:
+            nonlocal repeated_at
+            if time.monotonic() > repeated_at + GO_AGAIN_S:
+                repeated_at = time.monotonic()
+                self._server.go(run)
+            return b"started" in self._server.output[run, 1]
+
+        self._server.until(has_started, f"run {run} has started")
 
 
 def config(**slurm: Any) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""Directories of streams, with several processes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.client.spools import Stream, leftovers
+from tests.client.conftest import ROOT
+
+# Creates streams, and takes what others left, as scripts that start at the same moment do.
+CREATE_AND_TAKE = """
+from runners.client.spools import Stream, leftovers
+for number in range(40):
+    stream = Stream.create({"run": number})
+    for left in leftovers():
+        raise SystemExit(f"took {left.path}, which a living process has")
+    if stream.opening() != {"run": number}:
+        raise SystemExit(f"{stream.path} is gone")
+print("created", flush=True)
+input()  # what a process leaves when it ends is for the others
+"""
+
+
+@pytest.fixture(autouse=True)
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PARLAB_HOME", str(tmp_path))
+    return tmp_path / "spool"
+
+
+def test_processes_that_start_at_once_leave_the_streams_of_each_other_alone() -> None:
+    command = [sys.executable, "-c", CREATE_AND_TAKE]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    processes = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(4)]
+    created = [process.stdout.readline() for process in processes]
+    assert [process.communicate("\n")[1] for process in processes] == [""] * 4
+    assert created == ["created\n"] * 4
+
+
+def test_a_stream_without_a_description_is_removed_once_its_process_must_have_died(spool: Path) -> None:
+    spool.mkdir()
+    for name in (".begun", "emptied"):
+        (spool / name).mkdir()
+    assert list(leftovers()) == []
+    assert len(list(spool.iterdir())) == 2, "they may be in the making"
+    for path in spool.iterdir():
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert list(leftovers()) == []
+    assert list(spool.iterdir()) == []
+
+
+def test_a_stream_of_an_ended_process_is_left_over_until_it_is_removed(spool: Path) -> None:
+    stream = Stream.create({"run": "first"})
+    assert list(leftovers()) == []
+    stream.unlock()
+    (left,) = leftovers()
+    assert left.opening() == {"run": "first"}
+    assert (left.id, left.path) == (stream.id, spool / stream.id)
+    left.remove()
+    assert list(spool.iterdir()) == []
