@@ -29,7 +29,8 @@ HEARTBEAT_S = 20.0
 SETTLE_S = 0.7
 """After this much silence an empty batch lets the server finish what it does at intervals only."""
 RETRY_S = 1.0
-RETRY_MAX_S = 20.0
+RETRY_MAX_S = 8.0
+"""Longest pause between tries: what a script logs is to be on the server within 30 s after it has come back."""
 TRIES_AT_THE_END = 3
 """After so many failed tries, `finish` does not wait for a server that has never answered."""
 COMPRESS_BYTES = 2_048

@@ -41,7 +41,7 @@ def first_figure_ms(scale: Scale) -> Result:
     compiled. A private window has no profile and compiles them again; a link within parlab opens the page in the same
     process.
     """
-    repeats = scale.repeats(5)
+    repeats = scale.repeats(3)
     with sync_playwright() as playwright, _demo() as (demo, directory):
         address = f"{demo.url}{PUBLISHED}#figures"
         with _tab(playwright, demo, directory / "profile") as page, _tab(playwright, demo, None) as private:

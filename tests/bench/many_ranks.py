@@ -54,7 +54,7 @@ def points_per_s(scale: Scale) -> Result:
 def figure_ms(scale: Scale) -> Result:
     """Measure the heat map as JSON; compare with reading the points of all its series into memory."""
     client, address = _page(scale)
-    repeats = scale.repeats(5)
+    repeats = scale.repeats(3)
     seconds, response = _timed(lambda: client.get(f"{address}figures/ranks.json"), repeats)
     names = ["step_time_s", "timer/backward-params-all-reduce"]
     read_s, _ = _timed(lambda: store.read_many([_held[0].pk], names), repeats)
@@ -65,7 +65,7 @@ def figure_ms(scale: Scale) -> Result:
 def page_ms(scale: Scale) -> Result:
     """Measure the page of the run, with the log of all nodes; compare with its parts."""
     client, address = _page(scale)
-    repeats = scale.repeats(5)
+    repeats = scale.repeats(3)
     seconds, _ = _timed(lambda: client.get(address), repeats)
     rank_s, _ = _timed(lambda: client.get(f"{address}log/", {"rank": "9"}), repeats)
     merged_s, _ = _timed(lambda: client.get(f"{address}log/"), repeats)

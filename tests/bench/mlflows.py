@@ -47,7 +47,7 @@ for line in sys.stdin:
         client.log_batch(run, metrics=batch)
     print(began, time.time(), time.process_time() - used, flush=True)
 """
-CALLS = {1_000: 20, 10: 80}
+CALLS = {1_000: 12, 10: 60}
 """Metrics per call (as many as MLflow allows; those of one step) -> calls of each client."""
 
 

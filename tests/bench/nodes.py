@@ -187,7 +187,7 @@ PIPELINE: dict[str, Any] = {
 
 def start_overhead_s(scale: Scale) -> Result:
     """Measure what parlab adds to torchrun by hand on three nodes, from the command to the end of the first step."""
-    repeats = scale.repeats(3)
+    repeats = scale.repeats(2)
     ours, theirs = [], []
     with nodes_of(3) as nodes:
         for _ in range(repeats):

@@ -1,7 +1,10 @@
 """Run benchmarks one after the other: each figure is printed and kept as soon as it is measured."""
 
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +54,19 @@ def run_all(
     if failed:
         _print(f"failed: {', '.join(failed)}")
     return code or (FAILED if failed else 0)
+
+
+def on_postgres(name: str, scale: Scale) -> Result:
+    """Run a benchmark in a process of its own that has a PostgreSQL server; raises RuntimeError if it fails."""
+    with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
+        output = Path(directory) / "result.json"
+        command = [sys.executable, "-m", "tests.bench", name, f"--output={output}", *["--quick"] * scale.is_quick]
+        environment = {**os.environ, "PARLAB_BENCH_DATABASE": "postgres"}
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        result = _earlier(output).get(name)
+    if result is None:
+        raise RuntimeError(f"{name} has failed on PostgreSQL; its messages are above")
+    return Result(**{field: result[field] for field in Result._fields})
 
 
 def _line(name: str, result: Result, took_s: float) -> str:

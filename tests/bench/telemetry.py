@@ -70,7 +70,7 @@ def _sampling(flag: Path) -> Iterator[list[int]]:
 
 def overhead_pct(scale: Scale) -> Result:
     """Measure steps of two replicas with and without the supervisor's sampler."""
-    rounds = scale.repeats(20)
+    rounds = scale.repeats(16)
     with tempfile.TemporaryDirectory(prefix="parlab-sampling-") as directory:
         flag = Path(directory) / "on"
         os.environ[FLAG] = str(flag)
