@@ -30,7 +30,7 @@ _STEPS = 8_000
 """Steps of a generated trace: about 60 MB."""
 _PIECES = 36
 """Of 60 MB."""
-_PEER_STEPS = 500, 2_000
+_PEER_STEPS = 500, 1_500
 """HolisticTraceAnalysis needs minutes for 5,000 steps (36 MB), and fails at 2,000 in its 16-bit columns."""
 _FOLDER = Path(tempfile.gettempdir()) / f"parlab-traces-{os.getpid()}"
 _MEMORY = """
