@@ -178,6 +178,8 @@ def _with_messages(scene: Scene, change: Callable[[list[bytes]], list[bytes]], h
                 else:
                     held.append((queue, messages))
                 pipeline.execute()
+    if held:
+        scene.victims.add("redis")  # which has to take them back
 
     def give_back() -> None:
         with _client(scene.stack) as client:
