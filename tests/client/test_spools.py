@@ -37,7 +37,7 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_processes_that_start_at_once_leave_the_streams_of_each_other_alone() -> None:
     command = [sys.executable, "-c", CREATE_AND_TAKE]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    processes = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(4)]
+    processes: list[Any] = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(4)]
     created = [process.stdout.readline() for process in processes]
     assert [process.communicate("\n")[1] for process in processes] == [""] * 4
     assert created == ["created\n"] * 4
