@@ -111,7 +111,7 @@ def points_per_s(scale: Scale) -> Result:
 
 def follow_lag_ms(scale: Scale) -> Result:
     """Measure the time from a line in a followed file to its point in the database, five lines a second."""
-    lines = max(3, scale.of(20))
+    lines = max(3, scale.of(10))
     lags = []
     with _home() as directory, server() as (url, token):
         path = directory / "train.log"

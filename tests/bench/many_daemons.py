@@ -32,6 +32,7 @@ from runners.protocol import (
     node_queue,
     verify,
 )
+from runners.shipping import GATHER_S
 from tests.bench.simulated_daemons import heartbeat_of
 from tests.signed import sealed_batch, sealed_heartbeat
 
@@ -59,6 +60,7 @@ class Member:
         self.spec: RunSpec | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.output = b""
+        self.waiting_since: float | None = None
         self.sent = 0
 
     def heartbeat(self) -> Heartbeat:
@@ -78,7 +80,7 @@ class Member:
             output=self.output,
             reports=list(reports),
         )
-        self.sent, self.output = self.sent + size, b""
+        self.sent, self.output, self.waiting_since = self.sent + size, b"", None
         return batch
 
 
@@ -149,14 +151,18 @@ class Fleet:
         self._pipes.register(member.process.stdout, selectors.EVENT_READ, member)
 
     def _ship(self) -> None:
+        now = time.monotonic()
         for key, _ in self._pipes.select(0):
             member: Member = key.data
             data = os.read(key.fd, 1 << 16)
             member.output += data
+            member.waiting_since = member.waiting_since or now
             if not data:
                 self._pipes.unregister(key.fileobj)
                 self._send(member, Report(state="finished", at=time.time(), exit_code=0))
-            elif member.output.endswith(b"\n"):
+        for member in self.members.values():
+            gathers_until = (member.waiting_since or now) + GATHER_S
+            if gathers_until <= now and member.output.endswith(b"\n"):
                 self._send(member)
 
     def _send(self, member: Member, *reports: Report) -> None:
