@@ -30,8 +30,8 @@ _STEPS = 8_000
 """Steps of a generated trace: about 60 MB."""
 _PIECES = 36
 """Of 60 MB."""
-_PEER_STEPS = 500, 1_500
-"""HolisticTraceAnalysis needs minutes for 5,000 steps (36 MB), and fails at 2,000 in its 16-bit columns."""
+_PEER_STEPS = 500, 1_200
+"""HolisticTraceAnalysis needs minutes for 5,000 steps (36 MB), and fails at 1,500 in its 16-bit columns."""
 _FOLDER = Path(tempfile.gettempdir()) / f"parlab-traces-{os.getpid()}"
 _MEMORY = """
 from pathlib import Path
