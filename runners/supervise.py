@@ -44,7 +44,7 @@ LEFTOVER_GRACE_S = 0.3
 UNKILLABLE_S = 5.0
 """Time after SIGKILL at which the supervisor gives up a process (stuck in a driver)."""
 DRAIN_S = 1.0
-"""Maximum wait of an ended run for the last bytes of its pipe, or of a stopped run for a full disk."""
+"""Maximum wait of an ended run for the last bytes of its pipe."""
 SAMPLE_S = 1.0
 GATHER_S = 0.005
 FEW_BYTES = 32 << 10
@@ -76,6 +76,7 @@ class Supervisor:
         self.silence = (0.0, 0)
         # Why the run was stopped, if it was.
         self.order: Verdict | None = None
+        self.is_stopped_by_disk = False
         self.child: subprocess.Popen[bytes] | None = None
         self.exit_code: int | None = None
         self.outputs: Outputs | None = None
@@ -337,13 +338,17 @@ class Supervisor:
         log.warning("no step for %.0f s: asking the ranks for their stacks", silent_s)
 
     def _look_at_disk(self) -> None:
-        """End a run whose output could not be written for too long; the limit is shorter for a run that is ending."""
-        if not self.recorder.is_blocked:
+        """End a run whose output could not be written for too long; one that is ending waits as long for room."""
+        if not self.recorder.is_blocked or self.recorder.blocked_s <= self.launch["disk_grace_s"]:
             return
-        if self.order is None and self.recorder.blocked_s > self.launch["disk_grace_s"]:
-            self.order = Verdict(RunState.FAILED, self.recorder.disk_reason())
-            log.error("stopping: %s", self.order.reason)
-        if self.order is not None and self.is_ended and self.recorder.blocked_s > DRAIN_S:
+        reason = self.recorder.disk_reason()
+        if self.order is None:
+            self.order, self.is_stopped_by_disk = Verdict(RunState.FAILED, reason), True
+            log.error("stopping: %s", reason)
+        elif self.is_ended:
+            log.error("the last output is lost: %s", reason)
+            if not self.is_stopped_by_disk:
+                self.order = self.order._replace(reason=f"{self.order.reason}; its last {reason}")
             self.recorder.give_up()
 
     def _sample(self) -> None:

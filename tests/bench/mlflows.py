@@ -116,7 +116,7 @@ def _loads(scale: Scale) -> Mapping[int, tuple[str, list[Load], list[Load]]]:
 def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     """Start the newest MLflow server on SQLite with one worker, as ours; yields it and its version."""
     python = os.environ.get("PARLAB_MLFLOW_PYTHON") or environments.python_with("mlflow")
-    code = "import mlflow; print(mlflow.__version__)"
+    code = "from importlib.metadata import version; print(version('mlflow'))"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     port = free_port()
     store = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--artifacts-destination", str(directory)]

@@ -198,9 +198,43 @@ def test_a_disk_that_stays_full_ends_the_run_and_says_what_to_do(
     assert run.training() == []
 
 
-def test_a_cancel_is_obeyed_while_the_disk_is_full(prepared: Prepare, supervise: Supervise) -> None:
-    run = supervise(prepared("while True: print('y' * 10_000)", spool_limit_mib=1, disk_grace_s=600))
+def test_a_cancel_ends_the_processes_while_the_disk_is_full_and_says_that_output_is_missing(
+    prepared: Prepare, supervise: Supervise
+) -> None:
+    run = supervise(prepared("while True: print('y' * 10_000)", spool_limit_mib=1, disk_grace_s=15))
     wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the limit")
     run.run.cancel("enough")
-    final = run.ends()  # long before disk_grace_s
-    assert (final.state, final.reason) == ("cancelled", "enough")
+    wait_for(lambda: run.training() == [], "the training is ended")
+    assert run.process.poll() is None
+    final = run.ends()
+    assert final.state == "cancelled"
+    assert final.reason.startswith("enough; its last output cannot be written to ")
+
+
+def test_a_run_that_is_stopped_while_the_disk_is_full_keeps_all_that_it_printed(
+    prepared: Prepare, supervise: Supervise, small_disk: Path, tmp_path: Path
+) -> None:
+    witness = tmp_path / "printed"
+    script = f"""
+    print("begin", flush=True)
+    {WAIT}
+    for n in range(200):
+        print(n, "y" * 2_000, flush=True)
+        with open({str(witness)!r}, "w") as file:
+            file.write(str(n))
+    time.sleep(1000)
+    """
+    run = supervise(prepared(script, root=small_disk, disk_grace_s=120))
+    run.says(b"begin")
+    mount_full(small_disk)
+    open_gate(run)
+    wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the full disk")
+    run.process.terminate()
+    wait_for(lambda: run.training() == [], "the training is ended")
+    time.sleep(2)
+    printed = int(witness.read_text())
+    (small_disk / "filler").unlink()
+    assert run.ends().reason == "the node's daemon was stopped"
+    numbers = [int(line.split()[0]) for line in without_telemetry(run.output()).splitlines() if b"y" in line]
+    assert printed > 0
+    assert numbers[: printed + 1] == list(range(printed + 1))
