@@ -76,6 +76,7 @@ class Supervisor:
         self.silence = (0.0, 0)
         # Why the run was stopped, if it was.
         self.order: Verdict | None = None
+        # Whether the order is the disk's own, whose reason says already that output is missing.
         self.is_stopped_by_disk = False
         self.child: subprocess.Popen[bytes] | None = None
         self.exit_code: int | None = None

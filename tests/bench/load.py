@@ -78,6 +78,11 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+def beat(directory: Path) -> list[str]:
+    """Return Python's arguments to start Celery's beat, which keeps its schedule in a directory."""
+    return ["-m", "celery", "-A", "parlab.celery", "beat", "--pidfile=", f"-s{directory}/beat"]
+
+
 class Starter:
     """Starts Python processes of the server or a node, which end with `held`."""
 

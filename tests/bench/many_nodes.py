@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Node
 from runners.protocol import RunState
-from tests.bench.load import WORKER, Starter, cpu_s
+from tests.bench.load import WORKER, Starter, beat, cpu_s
 from tests.bench.many_daemons import POOL, RANKS
 from tests.bench.nodes import broker, page_s
 from tests.bench.result import Result, Scale
@@ -31,7 +31,7 @@ def thousand_ranks_page_s(scale: Scale) -> Result:
         url, _ = held.enter_context(broker(directory))
         start = Starter(held, directory, url)
         worker = start([*WORKER, "--hostname=bench@%h"])
-        start(["-m", "celery", "-A", "parlab.celery", "beat", "--pidfile=", f"-s{directory}/beat"])
+        start(beat(directory))
         start(["-m", "tests.bench.many_daemons", url, str(count), str(STEPS), str(sleep_s)])
         wait_for(lambda: Node.objects.online().filter(pool=POOL).count() == count, "all nodes are online", TRAINING_S)
         attempt = _launched(count)

@@ -29,7 +29,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Member, MemberState, Node, Run
 from parlab.series import store
 from runners.protocol import RunState
-from tests.bench.load import WORKER, Starter, cpu_s
+from tests.bench.load import WORKER, Starter, beat, cpu_s
 from tests.bench.nodes import broker
 from tests.bench.result import Result, Scale
 from tests.bench.running import on_postgres
@@ -90,7 +90,7 @@ class Server:
         workers = int(os.environ.get("PARLAB_BENCH_WORKERS", "1"))
         for number in range(workers):
             self._start("workers", [*WORKER, f"--hostname=bench{number}@%h"])
-        self._start("beat", ["-m", "celery", "-A", "parlab.celery", "beat", "--pidfile=", f"-s{directory}/beat"])
+        self._start("beat", beat(directory))
         call_command("collectstatic", interactive=False, verbosity=0)
         self._address = f"http://127.0.0.1:{(port := free_port())}"
         web = ["uvicorn", "parlab.asgi:application", "--port", str(port), "--lifespan=off", "--no-access-log"]
