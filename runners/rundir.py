@@ -135,12 +135,16 @@ class RunDir:
             self._is_consequence.touch()
         elif not is_consequence:
             self._is_consequence.unlink(missing_ok=True)
-        write_atomically(self._cancel, reason)
+        try:
+            write_atomically(self._cancel, reason)
+        except OSError:
+            # On a full disk there is no room for the reason, but most have some for an empty file.
+            self._cancel.touch()
 
     def cancel_reason(self) -> str | None:
         """Return why the run is to be ended, or None if it was not cancelled."""
         try:
-            return self._cancel.read_text()
+            return self._cancel.read_text() or "cancelled; its node could not store the reason; is its disk full?"
         except FileNotFoundError:
             return None
 
@@ -150,8 +154,9 @@ class RunDir:
         return self._is_consequence.exists()
 
     def acknowledge(self, position: int) -> None:
-        """Store the position up to which the server has stored the spool."""
-        write_atomically(self._acknowledged, str(position))
+        """Store the position up to which the server has stored the spool, if there is room: the server repeats it."""
+        with contextlib.suppress(OSError):
+            write_atomically(self._acknowledged, str(position))
 
     def acknowledged(self) -> int:
         """Return the position up to which the server has stored the spool; 0 if unknown."""

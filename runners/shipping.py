@@ -150,14 +150,15 @@ class Shipment:
                 self._go_to(position)
             return
         self._acknowledged, self._unanswered, self._progress_at = position, 0, now
-        self.run.acknowledge(position)
         while self._sent and self._sent[0].next_sequence <= position:
             self._sent.popleft()
         expected = self._sent[0].sequence if self._sent else self._position
         if expected != position:
             log.info("%s: the server has %d bytes of the spool, not %d; continuing there", self.run, position, expected)
             self._go_to(position)
+        # In this order, because the disk may be full.
         spool.forget(self.run.spool, position)
+        self.run.acknowledge(position)
 
     def start_again(self) -> None:
         """Resend from the acknowledged position at once: the broker is or was unavailable and may lack messages."""
@@ -297,10 +298,14 @@ class Shipper:
             shipment = self._shipments.get(directory_name(run, attempt, node_rank))
             if shipment is None:
                 continue
-            if position < 0:
-                shipment.run.reject()
-            else:
-                shipment.was_stored(position, now)
+            try:
+                if position < 0:
+                    shipment.run.reject()
+                else:
+                    shipment.was_stored(position, now)
+            except OSError:
+                log.exception("%s: the answer of the server cannot be recorded", shipment.run)
+                shipment.rest_until = now + REST_S
 
     def _serve(self, shipment: Shipment, now: float) -> None:
         """Ship one run; damaged files of one must not delay the others."""

@@ -7,12 +7,13 @@ import signal
 import time
 
 from runners import processes
-from runners.rundir import StateDir
+from runners.rundir import RunDir, StateDir
 from runners.slurm import keeper as jobs
 from runners.slurm.cluster import Slurm
 from runners.slurm.state import JobStateDir
 
 STOP_ALL_WITHIN_S = 15.0
+"""Besides the time that a run on a full disk waits for room for its last output."""
 DRAIN_WITHIN_S = 15.0
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ def stop_all(state: StateDir) -> int:
 
 
 def _stop_here(state: StateDir) -> int:
-    deadline = time.monotonic() + STOP_ALL_WITHIN_S
+    began, is_told = time.monotonic(), False
     signalled: set[str] = set()
     while alive := [run for run in state.runs() if run.is_alive]:
         for run in alive:
@@ -32,11 +33,24 @@ def _stop_here(state: StateDir) -> int:
             if run.path.name not in signalled and (process := run.supervisor()):
                 processes.signal_all([process], signal.SIGTERM)
                 signalled.add(run.path.name)
-        if time.monotonic() > deadline:
-            return len(alive)
+        if (waited_s := time.monotonic() - began) > STOP_ALL_WITHIN_S:
+            grace_s = max(map(_disk_grace_s, alive))
+            if waited_s > STOP_ALL_WITHIN_S + grace_s:
+                log.error("still alive: %s", ", ".join(map(str, alive)))
+                return len(alive)
+            if not is_told:
+                log.warning("%d runs may wait for room on a full disk, for %.0f s at most", len(alive), grace_s)
+                is_told = True
         time.sleep(0.05)
     log.info("stopped %d runs", len(signalled))
     return 0
+
+
+def _disk_grace_s(run: RunDir) -> float:
+    try:
+        return float(run.read_launch()["disk_grace_s"])
+    except (OSError, ValueError, KeyError):  # it has ended meanwhile
+        return 0.0
 
 
 def drain(state: StateDir, lease_s: float | None) -> int:

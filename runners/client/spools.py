@@ -91,11 +91,12 @@ class Stream:
             return 0
 
     def acknowledge(self, position: int) -> None:
-        """Note what the server has stored and delete what is no longer needed."""
-        draft = self.path / "committed.draft"
-        draft.write_text(str(position))
-        draft.replace(self.path / "committed")
+        """Delete what is no longer needed and note what the server has stored, if the full disk has room for it."""
         journal.forget(self.records, position)
+        draft = self.path / "committed.draft"
+        with contextlib.suppress(OSError):
+            draft.write_text(str(position))
+            draft.replace(self.path / "committed")
 
     @property
     def has_ended(self) -> bool:

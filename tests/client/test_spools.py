@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from runners import journal
 from runners.client.spools import Stream, leftovers
 from tests.client.conftest import ROOT
+from tests.runners.test_spool import mount_full, small_disk
+
+__all__ = ["small_disk"]
 
 # Creates streams, and takes what others left, as scripts that start at the same moment do.
 CREATE_AND_TAKE = """
@@ -64,3 +68,22 @@ def test_a_stream_of_an_ended_process_is_left_over_until_it_is_removed(spool: Pa
     assert (left.id, left.path) == (stream.id, spool / stream.id)
     left.remove()
     assert list(spool.iterdir()) == []
+
+
+def test_an_answer_makes_room_on_a_disk_that_is_full_of_a_stream(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLAB_HOME", str(small_disk))
+    stream = Stream.create({"run": 1})
+    writer = journal.Writer(stream.records)
+    writer.segment_bytes = 100_000
+    record = journal.encode(journal.Kind.OUTPUT, b"x" * 10_000)
+    for _ in range(20):
+        writer.append(record)
+    mount_full(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        writer.append(record)
+    stream.acknowledge(writer.position)
+    writer.append(record)
+    writer.close()
+    stream.unlock()

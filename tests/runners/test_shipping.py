@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ from runners.rundir import RunDir, StateDir
 from runners.shipping import ANSWERED_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Outgoing, Shipment, Shipper
 from runners.spool import SpoolWriter
 from tests.patience import PATIENCE_S
+from tests.runners.test_spool import mount_full, small_disk
+
+__all__ = ["small_disk"]
 
 FINISHED = Report(state="finished", at=2.0, exit_code=0)
 BIG = b"x" * 200_000
@@ -252,6 +256,43 @@ def test_the_acknowledged_position_survives_a_restart_and_acknowledged_segments_
     again = Network(network.state.root)
     again.turn()
     assert again.turn(1) == [(ranges[-1][1], writer.position)]
+
+
+def test_an_answer_makes_room_on_a_disk_that_is_full_of_output(small_disk: Path) -> None:
+    network = Network(small_disk / "state")
+    run, writer = network.make_run()
+    writer.segment_bytes = 100_000
+    while True:
+        try:
+            writer.append_output(b"x" * 10_000)
+        except OSError:
+            break
+    mount_full(small_disk)
+    stored = (network.turn() + network.turn(1))[-1][1]
+    network.answer(stored)
+    network.turn()
+    assert spool.segments(run.spool)[0] > 0
+    writer.append_output(b"x" * 10_000)
+
+
+def test_a_disk_that_refuses_an_answer_does_not_hold_up_other_runs(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        network.make_run(number)[1].append_output(b"a\n")
+    ends = {batch.run: batch.next_sequence for _ in range(2) if network.turn(1) for batch in network.sent}
+    real = spool.forget
+
+    def refuse(directory: Path, position: int) -> None:
+        if "1-1" in directory.parts:
+            raise OSError(errno.EROFS, "Read-only file system")
+        real(directory, position)
+
+    monkeypatch.setattr(spool, "forget", refuse)
+    network.answer(ends[1], run=1)
+    network.answer(ends[2], run=2)
+    network.turn()
+    assert network.state.find(2, 1).acknowledged() == ends[2]
 
 
 def test_a_run_goes_when_its_final_report_is_stored_and_not_before(network: Network) -> None:

@@ -6,13 +6,17 @@ import json
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from runners import standstill
+from runners.rundir import StateDir
 from runners.spool import forget, read_batch, tail
-from tests.patience import wait_for
+from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import NVML
 from tests.runners.supervised import WAIT, Prepare, Supervise, Supervised, open_gate, supervise, without_telemetry
 from tests.runners.test_spool import mount_full, small_disk
@@ -208,6 +212,40 @@ def test_a_cancel_ends_the_processes_while_the_disk_is_full_and_says_that_output
     final = run.ends()
     assert final.state == "cancelled"
     assert final.reason.startswith("enough; its last output cannot be written to ")
+
+
+def test_a_cancel_reaches_a_run_whose_disk_has_no_room_for_the_reason(
+    prepared: Prepare, supervise: Supervise, small_disk: Path
+) -> None:
+    run = supervise(prepared("import time; print('begin'); time.sleep(1000)", root=small_disk, disk_grace_s=120))
+    run.says(b"begin")
+    mount_full(small_disk)
+    run.run.cancel("enough")
+    wait_for(lambda: run.training() == [], "the training is ended")
+    (small_disk / "filler").unlink()
+    final = run.ends()
+    assert final.state == "cancelled"
+    assert "could not store the reason" in final.reason
+
+
+def test_stop_all_waits_as_long_as_a_run_may_wait_for_room(
+    prepared: Prepare, supervise: Supervise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standstill, "STOP_ALL_WITHIN_S", 0.2)
+    state = StateDir(tmp_path / "state")
+    script = "while True: print('y' * 10_000)"
+    run = supervise(prepared(script, root=state.runs_path, spool_limit_mib=1, disk_grace_s=PATIENCE_S))
+    wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the limit")
+    with ThreadPoolExecutor() as pool:
+        stopping = pool.submit(standstill.stop_all, state)
+        wait_for(lambda: run.training() == [], "the training is ended")
+        time.sleep(1)
+        assert not stopping.done()
+        while not stopping.done():
+            forget(run.run.spool, tail(run.run.spool))  # as the answers of the server do
+            time.sleep(0.1)
+        assert stopping.result() == 0
+    assert run.ends().state == "cancelled"
 
 
 def test_a_run_that_is_stopped_while_the_disk_is_full_keeps_all_that_it_printed(
