@@ -1,7 +1,8 @@
 """On a node that Slurm gave: `srun python -m runners.slurm.member RUN_DIR` supervises this node's part of a run.
 
-It is the same supervisor as that of a daemon. Only two things differ: it describes this node, not the login node, and
-if Slurm stops it, it leaves the final report to the daemon, which asks Slurm for the reason.
+It is the same supervisor as that of a daemon. Three things differ: it describes this node, not the login node; if
+Slurm stops it, it leaves the final report to the daemon, which asks Slurm for the reason; and it stops in the same way
+if another supervisor of the job was killed, because Slurm may need a minute to say so.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ class JobSupervisor(Supervisor):
         """`shipping` is the pipe that ends the shipping when it is closed."""
         super().__init__(run)
         self._shipping = shipping
+        self._broken = JobStateDir(run.path.parent.parent).job(run.run, run.attempt).broken
+
+    def _look_for_orders(self) -> None:
+        if self.order is None and self.exit_code is None and self._broken.exists():
+            self._on_signal()
+        super()._look_for_orders()
 
     def _on_signal(self, *arguments: object) -> None:
         # At once: Slurm kills a supervisor that takes too long, and then this tells it from the first one that died.

@@ -3,6 +3,7 @@
 STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script
 STATE/jobs/RUN-ATTEMPT/job.json    id and name of the job
 STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
+STATE/jobs/RUN-ATTEMPT/broken      a supervisor of the job was killed: the others stop
 STATE/broker.json          URL of Redis and name of the node, for compute nodes that ship by themselves
 STATE/runs/RUN-ATTEMPT/shipper  the compute node that ships the output, as long as it does
 STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.rundir import RunDir, StateDir, write_atomically
+from runners.slurm.queue import BROKEN
 from runners.trust import Key, Untrusted
 
 MAX_OUTPUT_CHARS = 300
@@ -70,6 +72,7 @@ class JobRecord:
         self.script = path / "job.sbatch"
         self._facts = path / "job.json"
         self._output = path / "job.out"
+        self.broken = path / BROKEN
 
     def write_script(self, text: str) -> None:
         """Store the batch script."""

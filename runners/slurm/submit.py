@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runners.config import Problem, RunConfig
-from runners.slurm.queue import NO_STATE_DIRECTORY, Partition
+from runners.slurm.queue import BROKEN, NO_STATE_DIRECTORY, Partition
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 """Directory of the package runners, which all nodes see under the same path."""
 MARGIN_S = 120
 """Time that a job gets beyond launcher.timeout_s, so that parlab's own limit comes first, with its better reason."""
+
+
+_MEMBER = 'trap : TERM; "$@"; code=$?; [ $code -eq 0 ] || : > "$0"; exit $code'
+"""Run a supervisor and, if it was killed, create the file $0. What Slurm stops has its own time to end."""
 
 
 class Order(NamedTuple):
@@ -88,7 +92,8 @@ def script(config: RunConfig, order: Order) -> str:
     """Return the batch script of a run: srun starts the same supervisor on each node as a daemon starts on its own."""
     options = dict(_options(config, order))
     lines = [f"#SBATCH --{name}{'=' + value if value else ''}" for name, value in options.items()]
-    member = [sys.executable, "-m", "runners.slurm.member", str(order.run)]
+    member = ["sh", "-c", _MEMBER, str(order.directory / BROKEN)]
+    member += [sys.executable, "-m", "runners.slurm.member", str(order.run)]
     step = ["srun", f"--nodes={config.cluster.nodes}", f"--ntasks={config.cluster.nodes}", "--ntasks-per-node=1"]
     step += [f"--cpus-per-task={options['cpus-per-task']}", "--cpu-bind=none", "--input=none", "--kill-on-bad-exit=1"]
     return "\n".join(

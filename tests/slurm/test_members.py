@@ -72,3 +72,22 @@ def test_a_killed_supervisor_ends_the_job_and_is_the_cause(members: JobMembers) 
     assert "its supervisor was killed" in ends[1].reason
     assert [end.is_consequence for end in ends] == [True, False, True]
     wait_for(lambda: not login.processes(1), "no process of the run is left")
+
+
+@pytest.mark.parametrize("members", ["script"], indirect=True)
+def test_the_ranks_of_a_broken_job_end_also_where_slurmd_is_away(members: JobMembers, cluster: Cluster) -> None:
+    login = members.machines[0]
+    login.script(1, WAITS)
+    members.start(over_three())
+    for node_rank in range(3):
+        members.says(node_rank, b"started on")
+    away = members.reports[2][1].environment["slurm"]["node"]
+    victim = wait_for(login.state.find(1, 1, 1).supervisor, "supervisor of node 1")
+    cluster.kill_node(away)
+    try:
+        victim.send_signal(signal.SIGKILL)
+        wait_for(lambda: not login.processes(1), "no process of the run is left")
+    finally:
+        cluster.start_node(away)
+    ends = members.ends()
+    assert [(end.state, end.is_consequence) for end in ends] == [("lost", True), ("lost", False), ("lost", True)]
