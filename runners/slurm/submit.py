@@ -18,8 +18,8 @@ MARGIN_S = 120
 """Time that a job gets beyond launcher.timeout_s, so that parlab's own limit comes first, with its better reason."""
 
 
-_MEMBER = 'trap : TERM; "$@"; code=$?; [ $code -eq 0 ] || : > "$0"; exit $code'
-"""Run a supervisor and, if it was killed, create the file $0. What Slurm stops has its own time to end."""
+_MEMBER = 'trap : TERM; "$@"; code=$?; [ $code -eq 0 ] || touch "$0" 2> /dev/null; exit $code'
+"""Run a supervisor and, if it was killed, create the file $0. SIGTERM, with which Slurm stops it, is left to it."""
 
 
 class Order(NamedTuple):

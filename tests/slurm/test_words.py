@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +122,21 @@ def test_the_script_has_what_the_configuration_asks_for() -> None:
     assert "cd '/shared/a b/jobs/12-1' 2>/dev/null || exit 90" in text
     assert f'export PYTHONPATH={submit.PACKAGE_ROOT}"${{PYTHONPATH:+:$PYTHONPATH}}"' in text
     assert text.rstrip().endswith("-m runners.slurm.member '/shared/a b/runs/12-1'")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "is_broken"), [("exit 0", 0, False), ("exit 90", 90, True), ("kill -9 $$", 137, True)]
+)
+def test_a_member_that_dies_leaves_its_exit_code_and_breaks_the_job(
+    tmp_path: Path, command: str, code: int, is_broken: bool
+) -> None:
+    order = submit.Order("x", tmp_path, Path("/r"), GPU)
+    words = shlex.split(submit.script(config(), order).splitlines()[-1])
+    shell = words[words.index("sh") : words.index(sys.executable)]
+    assert subprocess.run([*shell, "sh", "-c", command], check=False).returncode == code
+    assert (tmp_path / "broken").exists() == is_broken
+    shell[-1] = str(tmp_path / "absent" / "broken")  # a node that does not see the directory
+    assert subprocess.run([*shell, "sh", "-c", command], check=False).returncode == code
 
 
 def test_gpus_are_requested_for_a_run_that_needs_them() -> None:
