@@ -29,12 +29,12 @@ MODEL = {
     "kind": "bert",
     "attention_mask": "bidirectional",
     "num_layers": 4,
-    "hidden_size": 512,
-    "num_attention_heads": 8,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
     "sequence_length": 32,
     "vocab_size": 8192,
 }
-"""BERT-small's width and depth (Turc et al. 2019), on short sequences of a small vocabulary."""
+"""BERT-mini's width and depth (Turc et al. 2019), on short sequences of a small vocabulary."""
 RANKS = 2
 SIZES, ACCUMULATIONS = (1, 2, 4), (1, 2)
 WARMUP, STEPS = 1, 3
