@@ -2,7 +2,7 @@
 
 It is the same supervisor as that of a daemon. Three things differ: it describes this node, not the login node; if
 Slurm stops it, it leaves the final report to the daemon, which asks Slurm for the reason; and it stops in the same way
-if another supervisor of the job was killed, because Slurm may need a minute to say so.
+if another supervisor of the job has failed, without waiting for Slurm, whose message may take a minute.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ NO_STATE_DIRECTORY = 90
 STARTED_BEFORE = 91
 """Exit code of a job that Slurm starts again, although its run has started already."""
 BROKEN = "broken"
-"""File in the directory of a job: one of its supervisors was killed, and the others stop."""
+"""File in the directory of a job: one of its supervisors has failed or was killed, and the others stop."""
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]\w*(?:/\w+)?)=(\S*)")
 _NAME = re.compile(r"(?:^|\s)JobName=(.*?)(?=\s+UserId=|$)")

@@ -3,7 +3,7 @@
 STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script
 STATE/jobs/RUN-ATTEMPT/job.json    id and name of the job
 STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
-STATE/jobs/RUN-ATTEMPT/broken      a supervisor of the job was killed: the others stop
+STATE/jobs/RUN-ATTEMPT/broken      a supervisor of the job has failed or was killed: the others stop
 STATE/broker.json          URL of Redis and name of the node, for compute nodes that ship by themselves
 STATE/runs/RUN-ATTEMPT/shipper  the compute node that ships the output, as long as it does
 STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report

@@ -16,10 +16,8 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 """Directory of the package runners, which all nodes see under the same path."""
 MARGIN_S = 120
 """Time that a job gets beyond launcher.timeout_s, so that parlab's own limit comes first, with its better reason."""
-
-
 _MEMBER = 'trap : TERM; "$@"; code=$?; [ $code -eq 0 ] || touch "$0" 2> /dev/null; exit $code'
-"""Run a supervisor and, if it was killed, create the file $0. SIGTERM, with which Slurm stops it, is left to it."""
+"""Run a supervisor and create the file $0 if it fails or is killed. Only the supervisor reacts to SIGTERM of Slurm."""
 
 
 class Order(NamedTuple):
