@@ -206,7 +206,7 @@ def follow(followed: Followed, *, is_over: Callable[[float], bool]) -> dict[str,
     A server that is away is waited for: the file keeps what it gets. Raises Refused or ValueError.
     """
     grew_at, sent_at, failures = time.monotonic(), 0.0, 0
-    is_open = is_settled = False
+    is_open, beat_s = False, SETTLE_S
     while True:
         pause = POLL_S
         over = is_over(time.monotonic() - grew_at)
@@ -215,16 +215,17 @@ def follow(followed: Followed, *, is_over: Callable[[float], bool]) -> dict[str,
                 is_open = followed.open()
             while is_open and followed.send():
                 grew_at = sent_at = time.monotonic()
-                is_settled = False
+                beat_s = SETTLE_S
             silence_s = time.monotonic() - sent_at
             if is_open and over:
                 followed.finish({"state": "finished", "exit_code": None})
                 return followed.run
             if over:
                 return {}
-            if is_open and (silence_s > HEARTBEAT_S or (not is_settled and silence_s > SETTLE_S)):
+            if is_open and silence_s > beat_s:
                 followed.beat()
-                sent_at, is_settled = time.monotonic(), True
+                # A server that needs long for the summary stores the last line only at one of the next beats.
+                sent_at, beat_s = time.monotonic(), min(2 * beat_s, HEARTBEAT_S)
             failures = 0
         except (Unreachable, FileNotFoundError) as error:
             if not failures:
