@@ -19,10 +19,11 @@ from typing import IO, Any
 
 from runners import journal
 from runners.client import environment, launch
+from runners.client.beats import Beats
 from runners.client.http import Connection, Refused, Unreachable
 from runners.client.run import Run
 from runners.client.settings import Settings
-from runners.client.shipping import BATCH_BYTES, HEARTBEAT_S, RETRY_MAX_S, SETTLE_S
+from runners.client.shipping import BATCH_BYTES, RETRY_MAX_S
 from runners.client.telemetry import is_wanted, of_node
 
 OOM_EXIT_CODE = 77
@@ -205,8 +206,8 @@ def follow(followed: Followed, *, is_over: Callable[[float], bool]) -> dict[str,
 
     A server that is away is waited for: the file keeps what it gets. Raises Refused or ValueError.
     """
-    grew_at, sent_at, failures = time.monotonic(), 0.0, 0
-    is_open, beat_s = False, SETTLE_S
+    grew_at, failures = time.monotonic(), 0
+    is_open, beats = False, Beats()
     while True:
         pause = POLL_S
         over = is_over(time.monotonic() - grew_at)
@@ -214,18 +215,16 @@ def follow(followed: Followed, *, is_over: Callable[[float], bool]) -> dict[str,
             if not is_open:
                 is_open = followed.open()
             while is_open and followed.send():
-                grew_at = sent_at = time.monotonic()
-                beat_s = SETTLE_S
-            silence_s = time.monotonic() - sent_at
+                grew_at = time.monotonic()
+                beats.data_sent()
             if is_open and over:
                 followed.finish({"state": "finished", "exit_code": None})
                 return followed.run
             if over:
                 return {}
-            if is_open and silence_s > beat_s:
+            if is_open and beats.is_due:
                 followed.beat()
-                # A server that needs long for the summary stores the last line only at one of the next beats.
-                sent_at, beat_s = time.monotonic(), min(2 * beat_s, HEARTBEAT_S)
+                beats.beat_sent()
             failures = 0
         except (Unreachable, FileNotFoundError) as error:
             if not failures:

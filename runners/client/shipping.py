@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from runners import journal
+from runners.client.beats import Beats
 from runners.client.http import Connection, Refused, Unreachable
 from runners.client.recent import BLOCK_BYTES, Recent
 from runners.client.spools import Stream, leftovers
@@ -25,9 +26,6 @@ POLL_S = 0.25
 POLL_MAX_S = 1.0
 REQUEST_SHARE = 0.05
 """Share of the time that requests may take before they become rarer: a busy server is not asked four times a second."""
-HEARTBEAT_S = 20.0
-SETTLE_S = 0.7
-"""After this much silence an empty batch lets the server finish what it does at intervals only."""
 RETRY_S = 1.0
 RETRY_MAX_S = 8.0
 """Longest pause between tries: what a script logs is to be on the server within 30 s after it has come back."""
@@ -158,8 +156,7 @@ class Shipper(threading.Thread):
         self._is_announced = False
         self._failures = 0
         self._warning = ""
-        self._is_settled = True
-        self._sent_at = 0.0
+        self._beats = Beats()
 
     @property
     def is_failing(self) -> bool:
@@ -210,14 +207,14 @@ class Shipper(threading.Thread):
         shipment = self.shipment
         pause, began = POLL_S, time.monotonic()
         while shipment.send():
-            self._sent_at, self._is_settled = time.monotonic(), False
-            pause = min(max(POLL_S, (self._sent_at - began) / REQUEST_SHARE), POLL_MAX_S)
-            began = self._sent_at
+            self._beats.data_sent()
+            ended = time.monotonic()
+            pause = min(max(POLL_S, (ended - began) / REQUEST_SHARE), POLL_MAX_S)
+            began = ended
             self._opened()
-        silence_s = time.monotonic() - self._sent_at
-        if silence_s > HEARTBEAT_S or (not self._is_settled and silence_s > SETTLE_S):
+        if self._beats.is_due:
             shipment.beat()
-            self._sent_at, self._is_settled = time.monotonic(), True
+            self._beats.beat_sent()
             self._opened()
         return pause
 
