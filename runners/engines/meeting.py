@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -78,5 +79,15 @@ def check_that_devices_differ(store: Store, rank: int, world_size: int, device_i
                 " NCCL supports one rank per GPU; give each rank its own LOCAL_RANK or CUDA_VISIBLE_DEVICES,"
                 " use fewer ranks, or use cluster.device cpu"
             )
+            _refuse_together(store, rank, world_size)
             raise ConfigError([Problem("cluster.device", label, message)])
         owners[name] = other
+
+
+def _refuse_together(store: Store, rank: int, world_size: int) -> None:
+    """Let rank 0, with which the store may end, wait until the others have read what they refuse."""
+    if rank:
+        store.set(f"device/{rank}/refused", "")
+        return
+    with suppress(dist.DistError):  # a rank that has died has nothing to read
+        store.wait([f"device/{other}/refused" for other in range(1, world_size)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
 import pytest
@@ -73,3 +73,23 @@ def test_two_ranks_with_one_gpu_are_refused_on_every_rank() -> None:
         assert message.startswith("cluster.device: ranks 0 and 2 both use GPU gpu-a of n1")
         assert f"(cuda:{rank} on rank {rank})" in message
         assert "use fewer ranks, or use cluster.device cpu" in message
+
+
+def test_rank_0_keeps_the_store_until_the_others_have_read_the_shared_gpu() -> None:
+    store = HashStore()
+    store.set("device/1", "n1 gpu-a")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(check_that_devices_differ, store, 0, 2, "n1 gpu-a", "cuda:0")
+        assert not wait([first], timeout=0.5).done, "rank 1 could not read the store any more"
+        with pytest.raises(ConfigError):
+            check_that_devices_differ(store, 1, 2, "n1 gpu-a", "cuda:0")
+        with pytest.raises(ConfigError):
+            first.result()
+
+
+def test_rank_0_refuses_without_a_rank_that_has_died() -> None:
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=0.2))
+    store.set("device/1", "n1 gpu-a")
+    with pytest.raises(ConfigError):
+        check_that_devices_differ(store, 0, 2, "n1 gpu-a", "cuda:0")
