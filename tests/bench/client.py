@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -251,9 +251,11 @@ def server() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def running(command: list[str], is_up: Callable[[], bool]) -> Iterator[None]:
+def running(
+    command: list[str], is_up: Callable[[], bool], variables: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Run a server, without its log of requests, until the block ends; the block begins once it answers."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env={**os.environ, **(variables or {})}, stdout=subprocess.DEVNULL)
     try:
         _wait_until(lambda: process.poll() is not None or is_up(), f"{command[0]} answers")
         if process.poll() is not None:

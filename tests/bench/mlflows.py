@@ -122,7 +122,8 @@ def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     store = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--artifacts-destination", str(directory)]
     command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
     url = f"http://127.0.0.1:{port}"
-    with running(command, partial(_is_healthy, url)):
+    # Without the processes for its scheduled evaluations, which would load the machine, too.
+    with running(command, partial(_is_healthy, url), {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}):
         yield Target(url, _process_at(url)), version
 
 
