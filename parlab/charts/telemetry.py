@@ -49,6 +49,14 @@ KINDS = {
     "gpu-memory": Kind(
         "GPU memory", "in use on the device, by all processes", {"gpu_mem_bytes": ""}, "B", None, "gpu_mem_bytes"
     ),
+    "gpu-memory-traffic": Kind(
+        "GPU memory traffic",
+        "share of time in which the memory of the device was read or written",
+        {"memory_util_pct": ""},
+        "%",
+        1.0,
+        "memory_util_pct",
+    ),
     "power": Kind(
         "Power",
         "drawn by each GPU, and by the processors of each node with their memory",

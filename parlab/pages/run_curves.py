@@ -32,7 +32,8 @@ MAX_SERIES = 6
 """Panels of one figure."""
 _HAVE_FIGURES = frozenset({"step_time_s", "memory_bytes", "memory_peak_bytes", "samples", "tokens", "warmup"})
 _OF_THE_MACHINE = (
-    "gpu_", "nic_", "cpu_pct", "cpu_power_watts", "power_watts", "temperature_celsius", "sm_clock", "memory_clock",
+    "gpu_", "memory_util_pct", "nic_", "cpu_pct", "cpu_power_watts", "power_watts", "temperature_celsius", "sm_clock",
+    "memory_clock",
 )  # fmt: skip
 _OF_ENGINES = ("algbw", "busbw", "time_s/", "first_time_s/", "wrong/", "fits", "trial_s", "model_parameters")
 

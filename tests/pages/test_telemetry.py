@@ -40,9 +40,11 @@ def test_an_ended_run_shows_what_was_sampled(page: Client, make_attempt: Callabl
     attempt = make_attempt()
     samples(attempt, "cpu_pct", -1, [10.0, 20.0])
     samples(attempt, "gpu_util_pct", 0, [70.0, 90.0])
+    samples(attempt, "memory_util_pct", 0, [20.0, 30.0])
     Attempt.objects.filter(pk=attempt.pk).update(environment={"gpus_used": [{"index": 6}]})
     finish(attempt)
-    assert figures(page) == ["gpu-utilisation", "processor"]
+    assert figures(page) == ["gpu-utilisation", "gpu-memory-traffic", "processor"]
+    assert not re.search(r'name="series" value="(cpu|gpu|memory)_', page.get(RUN).content.decode()), "also as a curve"
     drawn = json.loads(page.get(f"{RUN}figures/gpu-utilisation.json").content)
     assert [trace["name"] for trace in drawn["figure"]["data"]] == ["GPU 6"]
     rows = list(csv.DictReader(io.StringIO(page.get(f"{RUN}figures/gpu-utilisation.csv").content.decode())))
