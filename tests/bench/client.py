@@ -138,7 +138,7 @@ def follow_lag_ms(scale: Scale) -> Result:
 
 def scripts_lag_s(scale: Scale) -> Result:
     """Measure the oldest of the newest points of 100 scripts that log 100 points a second each."""
-    count, seconds = (5, 3) if scale.is_quick else (100, 15)
+    count, seconds = (5, 3) if scale.is_quick else (100, 10)
     lags = []
     with _home() as directory, server() as (url, token):
         stop = directory / "stop"

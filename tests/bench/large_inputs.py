@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from parlab.formats import read_document
@@ -65,12 +66,14 @@ def measured(case: str, size: int) -> tuple[float, float, float]:
 def large_inputs_growth(scale: Scale) -> Result:
     """Measure by what factor the time of each case grows when its size doubles; return the largest factor.
 
-    The shortest times of half and whole are compared: other work only adds to a time.
+    The shortest times of half and whole are compared: other work only adds to a time. The repeats run side by side.
     """
     worst, name = 0.0, ""
     repeats = scale.repeats(2)
     for case, (_, full) in CASES.items():
-        halves, wholes, peaks = zip(*(measured(case, scale.of(full)) for _ in range(repeats)), strict=True)
+        with ThreadPoolExecutor(repeats) as pool:
+            results = list(pool.map(measured, [case] * repeats, [scale.of(full)] * repeats))
+        halves, wholes, peaks = zip(*results, strict=True)
         half, whole, peak = min(halves), min(wholes), max(peaks)
         growth = whole / half
         sys.stdout.write(f"  {case:<28} {whole:>6.2f} s {peak:>6.0f} MiB   {growth:.2f} x of the half\n")

@@ -35,7 +35,7 @@ from tests.bench.result import Result, Scale
 from tests.patience import TRAINING_S, wait_for
 
 NODE = "bench"
-RUNS, LIVE_S = 100, 20
+RUNS, LIVE_S = 100, 15
 STEPS_PER_S, METRICS = 10, 10
 _RECORD_BYTES = 32 << 10
 WORKER = (

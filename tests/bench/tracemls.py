@@ -55,7 +55,7 @@ class Cause(NamedTuple):
 
 CAUSES: Mapping[str, Cause] = {
     "loading": Cause(150, "loading", ("INPUT",)),
-    "rank": Cause(120, "rank", ("COMPUTE_STRAGGLER", "STRAGGLER")),
+    "rank": Cause(70, "rank", ("COMPUTE_STRAGGLER", "STRAGGLER")),
     "batch": Cause(400, "batch", ("BATCH", "LAUNCH", "OPTIMIZER")),
     "memory": Cause(400, "memory", ("CREEP", "MEMORY_RISING")),
     "network": Cause(150, "network", ("COMMUNICATION", "NETWORK", "SYNC"), gbps=0.05),
