@@ -51,7 +51,7 @@ KINDS = {
     ),
     "gpu-memory-traffic": Kind(
         "GPU memory traffic",
-        "share of time in which the memory of the device was read or written",
+        "share of time in which its memory was accessed",
         {"memory_util_pct": ""},
         "%",
         1.0,
