@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runners import journal
+from tests.gpu.load import BUSY, events
 from tests.gpu.places import GPU
 from tests.patience import PATIENCE_S
 
@@ -19,28 +18,12 @@ pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed her
 
 ROOT = Path(__file__).parent.parent.parent
 # Nothing answers at the address, so that everything stays on disk.
-SCRIPT = """
-import time, torch
+SCRIPT = f"""
+import torch
 from runners import client
 run = client.init(experiment="gpu", url="http://127.0.0.1:9", token="secret")
 held = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
-a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-end = time.monotonic() + 6
-while time.monotonic() < end:
-    for _ in range(50):
-        torch.mm(a, a)
-    torch.cuda.synchronize()
-"""
-
-
-def samples(home: Path) -> list[dict[str, float]]:
-    """Return what the client sampled of GPUs in the only stream under a home directory."""
-    (records,) = home.glob("spool/*/records")
-    output, position = b"", 0
-    while (piece := journal.read_stretch(records, position, 1 << 20))[2] != position:
-        output, position = output + piece[0], piece[2]
-    events = [json.loads(line) for line in output.splitlines()]
-    return [event for event in events if "gpu_util_pct" in event]
+{BUSY}"""
 
 
 @pytest.mark.parametrize("device", [GPU])
@@ -69,7 +52,8 @@ def test_a_script_reports_the_load_of_its_gpu(device: str, tmp_path: Path) -> No
         script.wait()
         pynvml.nvmlShutdown()
     assert script.returncode == 0
-    sampled = samples(tmp_path)
+    (records,) = tmp_path.glob("spool/*/records")
+    sampled = [event for event in events(records) if "gpu_util_pct" in event]
     assert len(sampled) >= 4
     assert {sample["rank"] for sample in sampled} == {0}
     assert max(sample["gpu_util_pct"] for sample in sampled) > 50

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runners.rundir import RunDir
-from runners.spool import read_batch
+from tests.gpu.load import BUSY, events
 from tests.gpu.places import GPU
 from tests.patience import PATIENCE_S
 
@@ -21,22 +19,6 @@ pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")
 from runners import gpus, telemetry
 
 ROOT = Path(__file__).parent.parent.parent
-BUSY = """
-import time, torch
-a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-end = time.monotonic() + 5
-while time.monotonic() < end:
-    for _ in range(50):
-        torch.mm(a, a)
-    torch.cuda.synchronize()
-"""
-
-
-def events(run: RunDir) -> list[dict[str, Any]]:
-    output, position = b"", 0
-    while (piece := read_batch(run.spool, position)).next_position != position:
-        output, position = output + piece.output, piece.next_position
-    return [json.loads(line) for line in output.splitlines() if line.startswith(b'{"parlab":1')]
 
 
 @pytest.mark.parametrize("device", [GPU])
@@ -62,7 +44,7 @@ def test_samples_of_a_busy_gpu_show_its_load(device: str, tmp_path: Path) -> Non
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu["uuid"]}
     command = [sys.executable, "-m", "runners.supervise", str(run.path)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=PATIENCE_S)
-    samples = [event for event in events(run) if event["rank"] == 0]
+    samples = [event for event in events(run.spool) if event["rank"] == 0]
     assert len(samples) >= 4
     assert max(sample["gpu_util_pct"] for sample in samples) > 50
     assert max(sample["gpu_mem_bytes"] for sample in samples) > 300 << 20
