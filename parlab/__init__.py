@@ -5,17 +5,27 @@ Importing this package imports neither the server nor a library beyond the stand
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runners.client import Api, DeepSpeedMonitor, HuggingFaceCallback, LightningCallback, Run, init
+    from parlab.client.callbacks import DeepSpeedMonitor, HuggingFaceCallback, LightningCallback
+    from parlab.client.run import Run, init
+    from parlab.client.server.api import Api
 
 __all__ = ["Api", "DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]
 
+_MODULES = {
+    "Api": "server.api",
+    "DeepSpeedMonitor": "callbacks",
+    "HuggingFaceCallback": "callbacks",
+    "LightningCallback": "callbacks",
+    "Run": "run",
+    "init": "run",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from runners import client
-
-        return getattr(client, name)
+    if name in _MODULES:
+        return getattr(import_module(f"parlab.client.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'parlab' has no attribute {name!r}")

@@ -12,7 +12,7 @@ os.umask(0o077)  # as in manage.py
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 django_application = get_asgi_application()
 
-from parlab.tracking.road import ReportRoad  # noqa: E402  # its models need the applications
+from parlab.tracking.fast_requests import ReportRoad  # noqa: E402  # its models need the applications
 
 # Django imports the pages when it first needs an address: seconds, which must not fall into a transaction.
 import_module(settings.ROOT_URLCONF)

@@ -9,8 +9,8 @@ from celery.utils.imports import symbol_by_name
 from django.urls import reverse
 
 from parlab.refusals import refuse
-from runners.guard import guarded
-from runners.protocol import (
+from runners.wire.message_filter import guarded
+from runners.wire.protocol import (
     APPLY_BATCH_TASK,
     BACKLOG_QUEUE,
     CONTROL_QUEUE,

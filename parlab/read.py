@@ -14,11 +14,13 @@ from pathlib import Path
 import orjson
 
 from parlab.findings import document_findings
-from parlab.formats import FORMATS, Document, autotuning, event_files, records
+from parlab.formats import FORMATS, Document, records
+from parlab.formats.exports import event_files
 from parlab.formats.files import MAX_FILES, is_event_file, read_file, read_results_directory
-from parlab.formats.records import Record
+from parlab.formats.grammar.records import Record
 from parlab.formats.schema import Segment
 from parlab.formats.source import Lines, open_text
+from parlab.formats.tools import autotuning
 
 
 class Refused(Exception):

@@ -2,7 +2,7 @@
 
 import logging
 
-from runners.refusals import Refusals
+from runners.wire.refusals import Refusals
 
 PENDING = Refusals(logging.getLogger("parlab.refused"))
 refuse = PENDING.add

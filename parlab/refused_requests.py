@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils.functional import SimpleLazyObject
 
-from runners.refusals import OncePerMinute, more
+from runners.wire.refusals import OncePerMinute, more
 
 
 class RefusedRequests(logging.Filter):

@@ -7,7 +7,7 @@ import django_stubs_ext
 import environ
 from kombu import Queue
 
-from runners.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE
+from runners.wire.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE
 
 django_stubs_ext.monkeypatch()
 
@@ -99,18 +99,18 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "parlab.pages.polls.Polls",
+    "parlab.pages.requests.polls.Polls",
     "csp.middleware.CSPMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
-    "parlab.pages.compression.TextCompression",
+    "parlab.pages.requests.compression.TextCompression",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "parlab.pages.token_access.FigureTokens",
-    "parlab.pages.audit.Audit",
+    "parlab.pages.requests.token_access.FigureTokens",
+    "parlab.pages.requests.audit.Audit",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
-    "parlab.pages.polls.Looks",
+    "parlab.pages.requests.polls.Looks",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu import Connection, Consumer, Queue
 
-from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, ENROL_TASK, INGEST_QUEUE
+from runners.wire.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, ENROL_TASK, INGEST_QUEUE
 from tests.patience import PATIENCE_S, wait_for
 
 

@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-from runners.protocol import Batch, Heartbeat
-from runners.trust import Key, seal, shared_key
+from runners.wire.protocol import Batch, Heartbeat
+from runners.wire.trust import Key, seal, shared_key
 
 
 def content_of(envelope: dict[str, Any]) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .neighbours import KINDS
-from .terms import TERMS
+from parlab.advice.waterfalls.terms import TERMS
+
+from .adjacent_settings import KINDS
 
 OTHER_PARTS = {
     "memory": "Memory over time",

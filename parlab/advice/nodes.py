@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from parlab.advice.waterfalls.waterfall import Waterfall
 from parlab.planner import Cluster, Job, Prediction, predict_job
-from parlab.planner.cluster import with_gpus
+from parlab.planner.job.cluster import with_gpus
 
 from .advice import Advice
 from .rules import Case, gain_of
-from .waterfall import Waterfall
 
 MORE, FEWER = "more_nodes", "fewer_nodes"
 MOST_HOURS = 1.4

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from parlab.advice.waterfalls.terms import TERMS
+from parlab.advice.waterfalls.waterfall import Waterfall
 from parlab.planner import Calibration, Cluster, Job, Prediction, predict_job
-from parlab.planner.timing import Timing
+from parlab.planner.prediction.timing import Timing
 
+from .adjacent_settings import neighbours
 from .advice import Advice
-from .looks import NO_SIGNS, Signs, looks
-from .neighbours import neighbours
+from .observations import NO_SIGNS, Signs, looks
 from .simulated import Passes, simulated
-from .terms import TERMS
-from .waterfall import Waterfall
 
 SMALLEST_GAIN = 0.02
 """Smaller gains are within the noise of most step times."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from parlab.advice.waterfalls.waterfall import Waterfall
 from parlab.planner.schedule import Pipeline, Plan, Wire, best_schedule, on_wire, outcome
 from parlab.planner.schedule.choice import Outcome
 
 from .advice import Advice
-from .waterfall import Waterfall
 
 _RULE = "simulation of the measured passes before and after the change"
 _LARGEST_MESSAGE = 4

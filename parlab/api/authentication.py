@@ -8,8 +8,8 @@ from django.contrib.auth.models import User
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
-from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
+from parlab.lab.services.access.tokens import token_find
 
 
 def require_scope(token: Any, scope: str) -> None:
@@ -40,7 +40,7 @@ class TokenAuthentication(authentication.TokenAuthentication):
         return user, token
 
     def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
-        token = lab.token_find(key)
+        token = token_find(key)
         if token is None:
             raise exceptions.AuthenticationFailed("unknown, expired or revoked token")
         user: Any = token.user

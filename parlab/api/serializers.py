@@ -7,8 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from parlab.ingest.received import Refused
-from parlab.ingest.wanted import formats, wanted_format
+from parlab.ingest.files.received import Refused
+from parlab.ingest.files.requested_format import formats, wanted_format
 from parlab.lab.models import AuditEntry, Experiment, Finding, Run
 
 

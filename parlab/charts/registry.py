@@ -6,8 +6,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from . import bandwidth, efficiency, heatmap, memory, phases, predicted, roofline, throughput, utilisation
 from .measures import AUTO, Available, Options
+from .sweeps import bandwidth, efficiency, heatmap, memory, phases, predicted, roofline, throughput, utilisation
 from .theme import Drawing
 
 

@@ -11,11 +11,15 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from parlab.lab import services
 from parlab.lab.models import Experiment
-from runners.protocol import RunState
+from parlab.lab.services.archive import experiments_tag
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.pictures import pictures_request
+from parlab.lab.services.published import published_run_add
+from runners.wire.protocol import RunState
 
-from . import slower, ways
+from . import reporting, slower
 from .imported import CASE, SCALING, published_documents
 from .networks import network_sweeps
 from .report import demo_report, scaling_report
@@ -79,8 +83,8 @@ def demo_experiments(user: User) -> bool:
         return False
     published_content(user)
     ready_sweeps(user)
-    services.experiment_create(
-        name=ways.EXPERIMENT,
+    experiment_create(
+        name=reporting.EXPERIMENT,
         question="How does a training that parlab did not launch come in?",
         notes="One small training, reported in each of the four ways of `docs/logging.md`: by parlab's client, by the"
         " calls of an MLflow client, as lines that `parlab run` reads, and as a store that was imported.",
@@ -94,23 +98,23 @@ def published_content(user: User) -> None:
     imported = published_documents(user)
     scaling_report(imported[SCALING.file], user)
     # Drawn as soon as a worker runs.
-    services.pictures_request(user=user, run=imported[CASE.file].runs.get())
+    pictures_request(user=user, run=imported[CASE.file].runs.get())
     three_nodes = published_three_nodes(user)
     demo_report(three_nodes, user)
-    services.experiments_tag(experiments=[three_nodes], name="published")
+    experiments_tag(experiments=[three_nodes], name="published")
 
 
 def ready_sweeps(user: User) -> None:
     """Create the experiments that are ready to launch."""
     bert_base_to_tune(user)
     for sweep in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
-        experiment = services.experiment_create(name=sweep.name, question=sweep.question, owner=user)
-        services.config_save(experiment=experiment, data=sweep.data, sweep=sweep.sweep, note=sweep.note, user=user)
+        experiment = experiment_create(name=sweep.name, question=sweep.question, owner=user)
+        config_save(experiment=experiment, data=sweep.data, sweep=sweep.sweep, note=sweep.note, user=user)
 
 
 def published_three_nodes(user: User) -> Experiment:
     """Create the runs of two published tables and the published out-of-memory result."""
-    experiment = services.experiment_create(
+    experiment = experiment_create(
         name="GPT-3 small on three nodes",
         question="How much does a slow network slow down GPipe and 1F1B?",
         source="Published results: 3 AWS p3.2xlarge, GPT-3 small (12 layers, 4 per node), global batch size 64, seconds"
@@ -118,7 +122,7 @@ def published_three_nodes(user: User) -> Experiment:
         " memory.",
         owner=user,
     )
-    config = services.config_save(
+    config = config_save(
         experiment=experiment,
         data=THREE_NODES,
         sweep={"parallel.schedule": list(STEP_TIMES_S), "train.micro_batch_size": [1, 2, 4]},
@@ -128,7 +132,7 @@ def published_three_nodes(user: User) -> Experiment:
     for schedule, table in STEP_TIMES_S.items():
         for network, row in zip(NETWORKS, table, strict=True):
             for micro_batch_size, seconds in zip([1, 2, 4], row, strict=True):
-                services.published_run_add(
+                published_run_add(
                     config=config,
                     point={
                         "parallel.schedule": schedule,
@@ -138,7 +142,7 @@ def published_three_nodes(user: User) -> Experiment:
                     user=user,
                     summary=_published_summary(seconds),
                 )
-    services.published_run_add(
+    published_run_add(
         config=config,
         point={"method": "ZeRO-3 data parallel"},
         user=user,

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from django.contrib.auth.models import User
 
-from parlab.ingest.imports import source_import
-from parlab.lab import services
+from parlab.ingest.files.imports import source_import
 from parlab.lab.models import Experiment
+from parlab.lab.services.archive import experiments_tag
+from parlab.lab.services.experiments import experiment_create
 
 DIRECTORY = Path(__file__).parent / "documents"
 
@@ -83,11 +84,9 @@ def published_documents(user: User) -> dict[str, Experiment]:
 
 
 def _imported(document: PublishedDocument, user: User) -> Experiment:
-    experiment = services.experiment_create(
-        name=document.name, question=document.question, source=document.source, owner=user
-    )
+    experiment = experiment_create(name=document.name, question=document.question, source=document.source, owner=user)
     with (DIRECTORY / document.file).open("rb") as stream:
         source_import(experiment=experiment, name=document.file, stream=stream, user=user)
     for tag in (*document.tags, "published"):
-        services.experiments_tag(experiments=[experiment], name=tag)
+        experiments_tag(experiments=[experiment], name=tag)
     return experiment

@@ -10,9 +10,9 @@ from django.conf import settings
 from django.db.models import Count, Q, QuerySet
 
 from parlab.lab.models import Experiment
-from parlab.lab.selectors import StateCount, state_counts
+from parlab.lab.selectors.experiments import StateCount, state_counts
 from runners.config import ConfigError, expand
-from runners.protocol import FINAL_STATES, RunState
+from runners.wire.protocol import FINAL_STATES, RunState
 
 from .sweeps import demo_sweeps
 

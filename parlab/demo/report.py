@@ -2,10 +2,12 @@
 
 from django.contrib.auth.models import User
 
-from parlab.lab import selectors
-from parlab.lab import services as lab
 from parlab.lab.models import Experiment
-from parlab.pages.views.reports import figures
+from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
+from parlab.lab.selectors.records import run_records
+from parlab.lab.services.pictures import pictures_request
+from parlab.lab.services.reports import report_create, report_link_create, report_publish
+from parlab.pages.views.team.reports import figures
 from parlab.publishing.resolve import resolve
 from parlab.reports.document import read
 from parlab.reports.templates import TEMPLATES
@@ -38,15 +40,15 @@ In 1F1B, every micro batch waits for a network round trip.
 
 def demo_report(experiment: Experiment, user: User) -> None:
     """Write and publish the report; its pictures are drawn as soon as a worker runs."""
-    report = lab.report_create(title=TITLE, text=TEXT, experiment=experiment, user=user)
+    report = report_create(title=TITLE, text=TEXT, experiment=experiment, user=user)
     content = resolve(read(report.text), report=report, figures=figures()).model_dump(mode="json")
-    version = lab.report_publish(report=report, content=content, revision=report.revision, user=user)
-    lab.pictures_request(user=user, version=version)
-    lab.report_link_create(version=version, user=user)
+    version = report_publish(report=report, content=content, revision=report.revision, user=user)
+    pictures_request(user=user, version=version)
+    report_link_create(version=version, user=user)
 
 
 def scaling_report(experiment: Experiment, user: User) -> None:
     """Create the draft of a report about imported runs from the template `scaling`."""
-    runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
-    text = TEMPLATES["scaling"].text(experiment.name, selectors.run_records(runs))
-    lab.report_create(title=experiment.name, text=text, experiment=experiment, user=user)
+    runs = experiment_runs(experiment, experiment_versions(experiment, ""))
+    text = TEMPLATES["scaling"].text(experiment.name, run_records(runs))
+    report_create(title=experiment.name, text=text, experiment=experiment, user=user)

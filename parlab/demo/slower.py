@@ -12,8 +12,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from parlab.lab import services as lab
 from parlab.lab.models import Experiment
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
 from parlab.watch import services as watches
 from parlab.watch.commits import log_of, mirror_of
 from parlab.watch.models import Watch
@@ -114,13 +115,13 @@ def watch_start(user: User) -> Watch:
         return existing
     shas = repository_create()
     with transaction.atomic():
-        experiment = Experiment.objects.filter(name=NAME).first() or lab.experiment_create(
+        experiment = Experiment.objects.filter(name=NAME).first() or experiment_create(
             name=NAME,
             question="Which commit of a small repository made the training slower?",
             notes="A repository that the demo created: its fourth commit makes each step twice as long.",
             owner=user,
         )
-        config = lab.config_save(experiment=experiment, data=data(), sweep={}, note="The newest commit.", user=user)
+        config = config_save(experiment=experiment, data=data(), sweep={}, note="The newest commit.", user=user)
         watch = watches.watch_create(
             name=NAME, user=user, config=config, repository=str(directory()), branch="main", repeats=RUNS
         )

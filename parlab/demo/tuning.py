@@ -4,7 +4,8 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from parlab.lab import services
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
 
 BERT_BASE: dict[str, Any] = {
     "kind": "bert",
@@ -22,19 +23,19 @@ STEPS = {"iterations": 11, "warmup_steps": 1}
 
 def bert_base_to_tune(user: User) -> None:
     """Create the experiment: version 1 is the Trainer, version 2 the search space, which a study uses by default."""
-    experiment = services.experiment_create(
+    experiment = experiment_create(
         name="Tune BERT-base",
         question="Which ZeRO stage and micro batch size train BERT-base fastest, and do they beat the baseline?",
         owner=user,
     )
-    services.config_save(
+    config_save(
         experiment=experiment,
         data=_data("hf", implementation="huggingface"),
         sweep=_sizes(),
         note="Baseline: Hugging Face Trainer with increasing micro batch sizes",
         user=user,
     )
-    services.config_save(
+    config_save(
         experiment=experiment,
         data=_data("zero"),
         sweep={"parallel.zero_stage": [0, 1, 2, 3], **_sizes()},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from parlab.findings import compute, links, neighbours, rates, records, sizes, tables, timers, totals
+from parlab.findings import compute, links, rates, records, sizes, sweep_points, tables, timers, totals
 from parlab.findings.contradictions import Contradiction, RunFacts
 from parlab.formats.schema import Document, Finding, Place
 
@@ -77,20 +77,20 @@ RULES: dict[str, Rule] = {
     "off-neighbours": Rule(
         "warning",
         "A throughput lies between those of its neighbours",
-        (neighbours.off_in_document, tables.off_neighbours),
-        sweeps=(neighbours.off_in_sweep,),
+        (sweep_points.off_in_document, tables.off_neighbours),
+        sweeps=(sweep_points.off_in_sweep,),
     ),
     "efficiency-above-one": Rule(
         "warning",
         "Scaling efficiency is at most 100 %",
-        (neighbours.efficiency_in_document, tables.above_smallest, tables.efficiencies),
-        sweeps=(neighbours.efficiency_in_sweep,),
+        (sweep_points.efficiency_in_document, tables.above_smallest, tables.efficiencies),
+        sweeps=(sweep_points.efficiency_in_sweep,),
     ),
     "hidden-setting": Rule(
         "warning",
         "Compared results do the same work",
-        (neighbours.hidden_in_document,),
-        sweeps=(neighbours.hidden_in_sweep,),
+        (sweep_points.hidden_in_document,),
+        sweeps=(sweep_points.hidden_in_sweep,),
     ),
     "improvement": Rule("error", "A stated improvement = ratio of its numbers", (totals.improvements_in_document,)),
     "best-row": Rule("error", "The stated best row has the best value", (totals.best_in_document,)),

@@ -9,8 +9,8 @@ from parlab.findings.contradictions import Amount, Contradiction, RunFacts, agre
 from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
 from parlab.formats.schema import Document, StepRecord
-from parlab.planner.flops import Shape, executed_flops, model_flops, parameters
-from parlab.planner.hardware import Peak, peak_of
+from parlab.planner.job.hardware import Peak, peak_of
+from parlab.planner.prediction.flops import Shape, executed_flops, model_flops, parameters
 
 FORMULA = 0.10
 """10 % around each variant: tools differ in how they count embeddings, layer norms and masked attention."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from parlab.findings.contradictions import Amount, Counts, RunFacts, printed
 from parlab.formats.schema import Figure, Segment
-from parlab.planner.configs import other_model
+from parlab.planner.job.configs import other_model
 
 _RECOMPUTE = ("recompute_granularity", "recompute_activations", "checkpoint_activations", "recompute")
 # Ranks that share a sequence (Megatron-LM, torchtitan, DeepSpeed-Ulysses): a factor of the layout like TP and DP.

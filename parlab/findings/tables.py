@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from statistics import median
 from typing import NamedTuple
 
-from parlab.findings import compute, neighbours, sizes
+from parlab.findings import compute, sizes, sweep_points
 from parlab.findings.contradictions import Amount, Contradiction, agree, looks_like, printed, ratio_of, shown
 from parlab.findings.facts import Sizes
 from parlab.formats.schema import Cell, Document, Table
@@ -280,23 +280,23 @@ def efficiencies(document: Document) -> Iterator[Contradiction]:
     for result_table in _tables(document, ("efficiency",)):
         for row in result_table.rows:
             stated = row.cells.get("efficiency")
-            if stated and stated.value - stated.slack > 100 * (1 + neighbours.ABOVE_ONE):
+            if stated and stated.value - stated.slack > 100 * (1 + sweep_points.ABOVE_ONE):
                 message = f"A scaling efficiency of {shown(stated.value)} % is stated, which is more than 100 %."
                 yield row.place(
                     Contradiction(message, {"efficiency_pct": stated.value}), result_table.columns["efficiency"]
                 )
 
 
-def _scaling(document: Document) -> Iterator[tuple[ResultTable, str, list[neighbours.Point]]]:
+def _scaling(document: Document) -> Iterator[tuple[ResultTable, str, list[sweep_points.Point]]]:
     """Yield groups of rows of the same work with GPUs and throughput; a point's owner is the row's number."""
     for result_table in _tables(document, ("gpus", "throughput")):
         table = document.tables[result_table.table]
-        groups: dict[tuple[str, ...], list[neighbours.Point]] = {}
+        groups: dict[tuple[str, ...], list[sweep_points.Point]] = {}
         for row in result_table.rows:
             gpus, rate = row.cells.get("gpus"), row.cells.get("throughput")
             if gpus and rate and rate.value > 0:
                 key = _work_of(table, row.number, result_table.columns)
-                groups.setdefault(key, []).append(neighbours.Point(row.number, gpus.value, rate.value))
+                groups.setdefault(key, []).append(sweep_points.Point(row.number, gpus.value, rate.value))
         unit = table.columns[result_table.columns["throughput"]]
         yield from ((result_table, unit, points) for points in groups.values())
 
@@ -319,9 +319,9 @@ def _work_of(table: Table, row: int, columns: dict[str, int]) -> tuple[str, ...]
 def off_neighbours(document: Document) -> Iterator[Contradiction]:
     """Check the throughputs of rows against those of their neighbours along the number of GPUs."""
     for result_table, unit, points in _scaling(document):
-        for outlier in neighbours.off_neighbours(points):
+        for outlier in sweep_points.off_neighbours(points):
             row = result_table.rows[outlier.point.owner]
-            yield row.place(neighbours.off(outlier, "GPUs", unit=unit), result_table.columns["throughput"])
+            yield row.place(sweep_points.off(outlier, "GPUs", unit=unit), result_table.columns["throughput"])
 
 
 def above_smallest(document: Document) -> Iterator[Contradiction]:
@@ -331,5 +331,5 @@ def above_smallest(document: Document) -> Iterator[Contradiction]:
         if len(ordered) < 2 or ordered[0].x == ordered[1].x:
             continue
         for point in ordered[1:]:
-            if contradiction := neighbours.efficiency(ordered[0], point, unit):
+            if contradiction := sweep_points.efficiency(ordered[0], point, unit):
                 yield result_table.rows[point.owner].place(contradiction, result_table.columns["throughput"])

@@ -15,13 +15,13 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 
 from parlab.fleet import services
-from parlab.ingest import orders
-from parlab.ingest.clock import shared_now
+from parlab.ingest.batches import orders
+from parlab.ingest.batches.clock import shared_now
 from parlab.ingest.tasks import sender_of
-from parlab.lab import services as lab
 from parlab.lab.models import Node
-from runners.protocol import Heartbeat
-from runners.trust import LIFETIME_S, Opened, Untrusted, open_envelope
+from parlab.lab.services.access.node_keys import key_finder, key_used, rotation_orders
+from runners.wire.protocol import Heartbeat
+from runners.wire.trust import LIFETIME_S, Opened, Untrusted, open_envelope
 
 STORE_EVERY_S = 5.0
 _NOT_LATER = "heartbeat is older than the one before, or was sent twice"
@@ -53,7 +53,7 @@ class Due(NamedTuple):
 def heartbeats_receive(envelopes: Sequence[Any], refuse: Callable[[Any, ValueError], None]) -> None:
     """Take signed heartbeats; `refuse` is called with those that are untrusted or invalid, and the reason."""
     now = shared_now()
-    find_key = lab.key_finder({node for envelope in envelopes if (node := sender_of(envelope))})
+    find_key = key_finder({node for envelope in envelopes if (node := sender_of(envelope))})
     due: dict[str, Due] = {}
     for envelope in envelopes:
         try:
@@ -122,9 +122,9 @@ def _store(due: Sequence[Due]) -> None:
         node, key_id = each.opened.node, each.opened.key_id
         beat = _beats.get(node)
         if beat is None or beat.key_id != key_id:
-            lab.key_used(node_name=node, key_id=key_id)
+            key_used(node_name=node, key_id=key_id)
         _beats[node] = Beat(each.opened.number, key_id, each.digest, time.monotonic())
-    for rotation in lab.rotation_orders(numbers):
+    for rotation in rotation_orders(numbers):
         orders.send(rotation)
 
 

@@ -6,24 +6,24 @@ from typing import Any
 import redis
 from django.conf import settings
 
-from parlab.ingest import orders
-from parlab.lab import services as lab
-from runners.protocol import ANSWER_LIFETIME_S, Enrol, enrolled_key
-from runners.trust import Key, Untrusted, open_envelope, seal
+from parlab.ingest.batches import orders
+from parlab.lab.services.access.node_keys import find_code, node_enrol, rotation_order
+from runners.wire.protocol import ANSWER_LIFETIME_S, Enrol, enrolled_key
+from runners.wire.trust import Key, Untrusted, open_envelope, seal
 
 
 def enrol_receive(envelope: Any) -> None:
     """Agree on a key with a node that has a one-time code, or rotates; raises Untrusted or ValidationError."""
-    opened = open_envelope(envelope, "enrol", lab.find_code)
+    opened = open_envelope(envelope, "enrol", find_code)
     enrol = Enrol.model_validate(opened.content)
-    signer = Key(opened.key_id, lab.find_code(opened.node, opened.key_id))
+    signer = Key(opened.key_id, find_code(opened.node, opened.key_id))
     try:
-        public = lab.node_enrol(node_name=opened.node, signed_with=opened.key_id, enrol=enrol)
+        public = node_enrol(node_name=opened.node, signed_with=opened.key_id, enrol=enrol)
     except Untrusted as error:
         _answer(opened.node, enrol, signer, {"refused": str(error)})
         raise
     _answer(opened.node, enrol, signer, {"public": public})
-    rotation = lab.rotation_order(opened.node)
+    rotation = rotation_order(opened.node)
     if rotation is not None:  # signed with the next key: the node uses it from now on
         orders.send(rotation)
 

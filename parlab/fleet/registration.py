@@ -10,7 +10,7 @@ from django.db import transaction
 from parlab.lab.models import Node
 from parlab.lab.services import storable
 from parlab.series.statements import Update
-from runners.protocol import LEASE_S, Heartbeat
+from runners.wire.protocol import LEASE_S, Heartbeat
 
 logger = logging.getLogger(__name__)
 

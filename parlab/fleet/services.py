@@ -11,12 +11,25 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F
 
-from parlab.ingest import orders
-from parlab.ingest.clock import shared_now
-from parlab.lab import services as lab
+from parlab.ingest.batches import orders
+from parlab.ingest.batches.clock import shared_now
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, MemberState, Node, Run
-from parlab.lab.services import Launch, storable
-from runners.protocol import HEARTBEAT_S, LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState, node_queue
+from parlab.lab.services import storable
+from parlab.lab.services.access.refused import refused_store
+from parlab.lab.services.attempts import lock_attempt
+from parlab.lab.services.events import node_lost
+from parlab.lab.services.members import attempt_lose, lock_members
+from parlab.lab.services.runs import Launch, config_launch, run_cancel_request, run_relaunch
+from runners.wire.protocol import (
+    HEARTBEAT_S,
+    LEASE_S,
+    SPEC_LIFETIME_S,
+    Cancel,
+    Heartbeat,
+    HeldRun,
+    RunState,
+    node_queue,
+)
 
 from .capacity import rooms
 from .differences import node_differences
@@ -50,21 +63,21 @@ _AWAKE_TIMEOUT_S = 15
 
 def launch(*, config: Config, user: User) -> Launch:
     """Queue a run for every point that has none, and dispatch as many as nodes have free slots for."""
-    result = lab.config_launch(config=config, user=user)
+    result = config_launch(config=config, user=user)
     transaction.on_commit(dispatch, robust=True)
     return result
 
 
 def relaunch(*, run: Run, user: User) -> Attempt:
     """Queue the next attempt of a run that has ended."""
-    attempt = lab.run_relaunch(run=run, user=user)
+    attempt = run_relaunch(run=run, user=user)
     transaction.on_commit(dispatch, robust=True)
     return attempt
 
 
 def cancel(*, run: Run) -> RunState:
     """Cancel a queued run at once, or ask its node to stop it; return the new state of the run."""
-    state = lab.run_cancel_request(run=run)
+    state = run_cancel_request(run=run)
     if not state.is_final:
         attempt = Run.objects.get(pk=run.pk).current_attempt()
         transaction.on_commit(lambda: orders.follow([attempt.pk]), robust=True)
@@ -168,7 +181,7 @@ def heartbeats(*, messages: Sequence[Heartbeat], numbers: Mapping[str, int] = Ma
     for message, node in received:
         if message.refused:
             queue = node_queue(node.name)
-            lab.refused_store(refused=[refused.model_copy(update={"queue": queue}) for refused in message.refused])
+            refused_store(refused=[refused.model_copy(update={"queue": queue}) for refused in message.refused])
     by_key = _held_attempts([message for message, _ in received])
     shares = [
         (message, held, attempt, _share(attempt, held, node))
@@ -273,20 +286,20 @@ def _announce_silent_nodes(now: datetime) -> None:
     )
     for node in recent:
         if node.last_heartbeat_at is not None:
-            lab.node_lost(node=node, last_heartbeat_at=node.last_heartbeat_at)
+            node_lost(node=node, last_heartbeat_at=node.last_heartbeat_at)
 
 
 def _lose_if_expired(member_id: int) -> bool:
     now = shared_now()  # before the transaction, in which nothing may wait for Redis
     with transaction.atomic():
         attempt = Attempt.objects.get(members=member_id)
-        attempt, _ = lab.lock_attempt(attempt)
-        member = next(each for each in lab.lock_members(attempt) if each.pk == member_id)
+        attempt, _ = lock_attempt(attempt)
+        member = next(each for each in lock_members(attempt) if each.pk == member_id)
         reason = _loss_reason(member, now)
         if not reason:
             return False  # a heartbeat or a report came in the meantime
         transaction.on_commit(lambda: orders.follow([attempt.pk]), robust=True)
-        return lab.attempt_lose(attempt=attempt, reason=reason, node_rank=member.node_rank)
+        return attempt_lose(attempt=attempt, reason=reason, node_rank=member.node_rank)
 
 
 def _loss_reason(member: Member, now: datetime) -> str:

@@ -6,11 +6,11 @@ from django.conf import settings
 
 from parlab.fleet import enrolment, services
 from parlab.fleet.beats import heartbeats_receive
-from parlab.ingest.refused import store_refused
+from parlab.ingest.batches.refused import store_refused
+from parlab.ingest.batches.waiting import take_heartbeats
 from parlab.ingest.tasks import refuse_invalid
-from parlab.ingest.waiting import take_heartbeats
 from parlab.periodic import is_due
-from runners.protocol import CONTROL_QUEUE, ENROL_TASK, HEARTBEAT_TASK
+from runners.wire.protocol import CONTROL_QUEUE, ENROL_TASK, HEARTBEAT_TASK
 
 
 @shared_task(name="parlab.fleet.dispatch")

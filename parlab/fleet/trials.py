@@ -8,9 +8,9 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from parlab.advice.advice import Advice
-from parlab.lab import services as lab
 from parlab.lab.models import Run
-from parlab.lab.selectors.advice import advice_change, run_advice
+from parlab.lab.selectors.analysis.advice import advice_change, run_advice
+from parlab.lab.services.advice import advice_config_save, advice_sweep_save, advice_trial_add
 from runners.config import complete
 
 from .services import launch
@@ -36,14 +36,14 @@ def advice_launch(*, run: Run, titles: Iterable[str], user: User) -> list[Run]:
 
 def _launched(run: Run, chosen: Sequence[Advice], user: User) -> list[Run]:
     if len(chosen) == 1:
-        config = lab.advice_config_save(run=run, advice=chosen[0], data=advice_change(run, chosen[0]), user=user)
+        config = advice_config_save(run=run, advice=chosen[0], data=advice_change(run, chosen[0]), user=user)
     else:
-        config = lab.advice_sweep_save(run=run, chosen=chosen, user=user)
+        config = advice_sweep_save(run=run, chosen=chosen, user=user)
     launch(config=config, user=user)
     runs = list(config.runs.order_by("number"))
     for advice in chosen:
         changed = complete(advice_change(run, advice))
         changed_run = next((row for row in runs if complete(row.resolved) == changed), None)
         if changed_run is not None:
-            lab.advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
+            advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
     return runs

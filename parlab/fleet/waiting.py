@@ -6,7 +6,7 @@ from django.utils import timezone
 from django.utils.timesince import timesince
 
 from parlab.lab.models import Member, MemberState, Node, Run
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .capacity import START_S, Need, Room, best, gpu_count, missing_ability, rooms
 from .placement import candidates, placements
@@ -60,7 +60,7 @@ def _reason(run: Run, nodes: list[Room]) -> str:
     if not pool:
         return (
             f"no node of pool {need.pool} has registered yet;"
-            f" start a daemon with: python -m runners.daemon --pool {need.pool}"
+            f" start a daemon with: python -m runners.node.daemon --pool {need.pool}"
         )
     if need.node_names:
         pool = [room for room in pool if room.node.name in need.node_names]

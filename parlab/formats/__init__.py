@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from parlab.formats import autotuning, configuration, dialects, exports, markdown, rst, text_tables
-from parlab.formats.documents import Collector, Counted
-from parlab.formats.logs import LOGS, Reader
-from parlab.formats.records import Record, unread
+from parlab.formats.documents import configuration, markdown, rst, text_tables
+from parlab.formats.documents.documents import Collector, Counted
+from parlab.formats.exports import histories
+from parlab.formats.grammar.records import Record, unread
+from parlab.formats.grammar.silence import watched
+from parlab.formats.grammar.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
+from parlab.formats.logs import dialects
+from parlab.formats.logs.registry import LOGS, Reader
 from parlab.formats.schema import Document
-from parlab.formats.silence import watched
-from parlab.formats.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
+from parlab.formats.tools import autotuning
 
 __all__ = ["FORMATS", "UNKNOWN", "Document", "Reader", "Record", "format_of", "read_document", "records"]
 
@@ -94,6 +97,6 @@ def read_document(lines: Iterable[str], *, file: str, format: str | None = None)
         head = head_of(stream)
         format, stream = format_of(head), chain(head, stream)
     collector = Collector(file, format)
-    for record in exports.tagged(records(stream, format), file if format in SCALARS else ""):
+    for record in histories.tagged(records(stream, format), file if format in SCALARS else ""):
         collector.add(record)
     return collector.document(counted.count)

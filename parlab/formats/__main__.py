@@ -6,7 +6,7 @@ parlab.read joins the readers with the findings, so it stands above this package
 import runpy
 import sys
 
-from parlab.formats import learn_command
+from parlab.formats.learnt import learn_command
 
 if learn_command.OPTIONS & {argument.partition("=")[0] for argument in sys.argv[1:]}:
     sys.exit(learn_command.main())

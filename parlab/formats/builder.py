@@ -11,8 +11,8 @@ from collections import OrderedDict
 from typing import Any
 
 from parlab.formats import schema
+from parlab.formats.grammar.records import Ending, Record
 from parlab.formats.launch import MAX_ARGUMENTS
-from parlab.formats.records import Ending, Record
 from parlab.formats.statistics import BLOCK, Stream
 
 MAX_NAMES = 500

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parlab.formats import autotuning, event_files, read_document
-from parlab.formats.documents import Collector, note_cut_lines
+from parlab.formats import read_document
+from parlab.formats.documents.documents import Collector, note_cut_lines
+from parlab.formats.exports import event_files
 from parlab.formats.schema import Document
 from parlab.formats.source import Lines, open_text
+from parlab.formats.tools import autotuning
 
 MAX_FILES = 10_000
 MAX_TUNER_FILE = 2**20

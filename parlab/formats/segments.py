@@ -9,9 +9,9 @@ from typing import Any
 
 from parlab.formats import schema
 from parlab.formats.builder import MAX_NAMES, MAX_VALIDATIONS, Builder
+from parlab.formats.grammar.processes import STATED
+from parlab.formats.grammar.records import Ending, Record
 from parlab.formats.launch import normalise
-from parlab.formats.processes import STATED
-from parlab.formats.records import Ending, Record
 from parlab.formats.summary import fill_from_figures, segment_of
 
 MAX_SEGMENTS = 500

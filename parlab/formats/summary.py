@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from parlab.formats import schema
 from parlab.formats.builder import Builder
+from parlab.formats.grammar.records import Record
 from parlab.formats.launch import normalise
-from parlab.formats.records import Record
 from parlab.formats.statistics import Stream
 
 _PRINTED_MEAN = "mean of the printed values, without the first record"

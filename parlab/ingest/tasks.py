@@ -12,17 +12,17 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from pydantic import ValidationError
 
-from parlab.ingest import services
-from parlab.ingest.orders import queues_of
-from parlab.ingest.refused import store_refused
-from parlab.ingest.retention import series_retain
-from parlab.ingest.run_files import traces_take
-from parlab.ingest.waiting import GATHER_S, client, is_idle, post, take_waiting
-from parlab.lab import services as lab
+from parlab.ingest.batches import services
+from parlab.ingest.batches.orders import queues_of
+from parlab.ingest.batches.refused import store_refused
+from parlab.ingest.batches.retention import series_retain
+from parlab.ingest.batches.run_files import traces_take
+from parlab.ingest.batches.waiting import GATHER_S, client, is_idle, post, take_waiting
 from parlab.lab.models import Attempt
+from parlab.lab.services.access.node_keys import key_finder, key_used, signing_keys
 from parlab.refusals import refuse
 from parlab.series import partitions
-from runners.protocol import (
+from runners.wire.protocol import (
     ACKNOWLEDGE_TASK,
     ANSWER_LIFETIME_S,
     APPLY_BATCH_TASK,
@@ -32,7 +32,7 @@ from runners.protocol import (
     answer_key,
     sign,
 )
-from runners.trust import Untrusted, open_envelope
+from runners.wire.trust import Untrusted, open_envelope
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _apply_waiting(first: Any) -> list[Attempt]:
 
 def _opened(envelopes: Sequence[Any]) -> Iterator[Received]:
     """Check signatures and fields; what is invalid is refused."""
-    find_key = lab.key_finder({node for envelope in envelopes if (node := sender_of(envelope))})
+    find_key = key_finder({node for envelope in envelopes if (node := sender_of(envelope))})
     for envelope in envelopes:
         try:
             opened = open_envelope(envelope, "batch", find_key)
@@ -125,7 +125,7 @@ def _apply(received: Sequence[Received], ahead: list[Received] | None = None) ->
             return []
         return [attempt for each in received for attempt in _apply([each], ahead)]
     for node, key_id in {(each.batch.node, each.key_id) for each in received}:
-        lab.key_used(node_name=node, key_id=key_id)
+        key_used(node_name=node, key_id=key_id)
     answers, held = _divided(zip(received, applied.positions, strict=True), _is_ahead)
     if ahead is None:
         answers += held
@@ -174,7 +174,7 @@ def _answer(answers: Sequence[Answer]) -> None:
     spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): (each, position)
               for each, position in answers}  # fmt: skip
     nodes = {each.batch.node for each, _ in spools.values()}
-    keys, queues = lab.signing_keys(nodes), queues_of(nodes)
+    keys, queues = signing_keys(nodes), queues_of(nodes)
     messages = []
     for each, position in spools.values():
         batch = each.batch

@@ -24,7 +24,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from parlab.lab.models import Event, Experiment
-from parlab.lab.services import event_add, storable
+from parlab.lab.services import storable
+from parlab.lab.services.events import event_add
 
 from . import mails, messages, sending, signing
 from .models import Delivery, Subscription

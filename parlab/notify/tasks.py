@@ -1,6 +1,6 @@
 from celery import shared_task
 
-from parlab.lab.services import audit_forget
+from parlab.lab.services.access.audit import audit_forget
 from parlab.notify import services
 
 

@@ -81,7 +81,7 @@ class Dashboard(models.Model):
     is_default = models.BooleanField(default=False)
     """Whether its experiment links to it for everybody."""
     panels: "models.JSONField[Any]" = models.JSONField(default=list)
-    """See `parlab.pages.dashboards.Panel`."""
+    """See `parlab.pages.reads.dashboards.Panel`."""
     revision = models.PositiveIntegerField(default=1)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     saved_at = models.DateTimeField(auto_now=True)

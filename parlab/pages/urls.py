@@ -3,49 +3,47 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from .logins import Throttled
-from .views import (
-    account,
-    advice,
-    audit,
+from parlab.pages.forms.logins import Throttled
+from parlab.pages.views.experiments import (
     comparisons,
-    csp,
-    dashboards,
     differences,
     experiments,
     figures,
     findings,
-    flags,
-    goodput,
-    home,
-    imports,
     lists,
-    log_formats,
-    logs,
     marks,
     networks,
-    nodes,
-    notifications,
     pictures,
-    plans,
-    published,
-    questions,
-    ranks,
     reported,
-    reports,
     run_actions,
-    runs,
     saved_views,
-    schedules,
-    simulations,
-    sources,
-    studies,
     sweeps,
+)
+from parlab.pages.views.files import imports, log_formats, sources
+from parlab.pages.views.planning import flags, plans, questions, simulations, studies
+from parlab.pages.views.runs import (
+    advice,
+    goodput,
+    logs,
+    ranks,
+    runs,
+    schedules,
     timelines,
     trace_view,
     traces,
-    watches,
     waterfalls,
+)
+from parlab.pages.views.team import (
+    account,
+    audit,
+    csp,
+    dashboards,
+    home,
+    nodes,
+    notifications,
+    published,
+    reports,
+    watches,
 )
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"

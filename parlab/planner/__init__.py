@@ -1,9 +1,9 @@
 """Predict time, memory, layouts and cost of a training before it runs. Pure; see docs/planner.md."""
 
-from .calibration import DEFAULT, Calibration, Observation, calibrate
-from .cluster import Cluster, Link, cluster
-from .prediction import Prediction, predict, predict_job
-from .workload import Job, Model
+from parlab.planner.calibration.calibration import DEFAULT, Calibration, Observation, calibrate
+from parlab.planner.job.cluster import Cluster, Link, cluster
+from parlab.planner.job.workload import Job, Model
+from parlab.planner.prediction.prediction import Prediction, predict, predict_job
 
 __all__ = [
     "DEFAULT",

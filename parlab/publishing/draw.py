@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from django.conf import settings
 
-from parlab.lab import services as lab
 from parlab.lab.models import PictureJob, ReportFile, ReportVersion
+from parlab.lab.services.pictures import file_store, picture_add, picture_job_claim, picture_job_end, picture_job_note
 from parlab.reports.blocks import Content
 
 from .chromium import SCALE, Browser, NoPicture, find_program, started
@@ -27,12 +27,12 @@ Note = Callable[[int, int], None]
 
 def draw(*, job_id: int) -> None:
     """Draw the pictures of a job unless another worker has claimed it; a failure is stored as the job's problem."""
-    job = lab.picture_job_claim(job_id=job_id)
+    job = picture_job_claim(job_id=job_id)
     if job is None:
         return
 
     def note(done: int, total: int) -> None:
-        lab.picture_job_note(job=job, done=done, total=total)
+        picture_job_note(job=job, done=done, total=total)
 
     try:
         with started(program=find_program(settings.CHROMIUM), limit_s=LIMIT_S) as browser:
@@ -41,12 +41,12 @@ def draw(*, job_id: int) -> None:
             else:
                 _draw_run(browser, job, note)
     except NoPicture as problem:
-        lab.picture_job_end(job=job, problem=str(problem))
+        picture_job_end(job=job, problem=str(problem))
     except OSError as problem:
         logger.exception("pictures of job %s could not be drawn", job_id)
-        lab.picture_job_end(job=job, problem=f"the server could not draw: {problem.strerror or problem}. Draw again.")
+        picture_job_end(job=job, problem=f"the server could not draw: {problem.strerror or problem}. Draw again.")
     else:
-        lab.picture_job_end(job=job)
+        picture_job_end(job=job)
 
 
 def _draw_version(browser: Browser, version: ReportVersion, note: Note) -> None:
@@ -72,7 +72,7 @@ def _draw_version(browser: Browser, version: ReportVersion, note: Note) -> None:
 def _store_file(
     version: ReportVersion, name: str, data: bytes, media_type: str, width: int = 0, height: int = 0
 ) -> None:
-    file = lab.file_store(data=data, media_type=media_type, width=width, height=height)
+    file = file_store(data=data, media_type=media_type, width=width, height=height)
     ReportFile.objects.get_or_create(version=version, name=name, defaults={"file": file})
 
 
@@ -85,9 +85,9 @@ def _draw_run(browser: Browser, job: PictureJob, note: Note) -> None:
     for done, panel in enumerate(run_panels, 1):
         picture = page_png(browser, panel.html, WIDTH)
         width, height = _png_size(picture)
-        file = lab.file_store(data=picture, media_type="image/png", width=width, height=height)
+        file = file_store(data=picture, media_type="image/png", width=width, height=height)
         facts = {"origin": "drawn", "panel": panel.name, "run": run.number, "attempt": run.attempt_number}
-        lab.picture_add(
+        picture_add(
             experiment=run.experiment, run=run, file=file, caption=panel.caption, facts=facts, user=job.created_by
         )
         note(done, len(run_panels))

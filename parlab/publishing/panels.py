@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
-from parlab.charts import curves, device_map
-from parlab.charts.curves import Curve
 from parlab.charts.format import SPACE
-from parlab.lab import selectors
+from parlab.charts.runs import curves
+from parlab.charts.runs.curves import Curve
+from parlab.charts.sweeps import device_map
 from parlab.lab.models import Run
+from parlab.lab.selectors.device_grids import device_grid
+from parlab.lab.selectors.findings import run_doubts, run_findings
+from parlab.lab.selectors.records import run_records
+from parlab.lab.selectors.runs import config_sections, flat, run_figures, sections_in_use
 from parlab.reports.facts import HEADLINES, Fact, numbers_of, timers_of
 from parlab.reports.pivot import Record
 from parlab.series import store
@@ -65,8 +69,8 @@ def step_figure(run: Run) -> Mapping[str, Any] | None:
 
 def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
     """Return both panels of a run; `curve` is its step time figure as SVG."""
-    findings = selectors.run_findings(run)
-    (record,) = selectors.run_records([run], selectors.run_doubts(findings, [run]))
+    findings = run_findings(run)
+    (record,) = run_records([run], run_doubts(findings, [run]))
     shared = {"run": run, "experiment": run.experiment, "style": SafeString(style()), "width": WIDTH}
     results = _results(run, record) | {"findings": findings, "curve": data_url(curve, "image/svg+xml") if curve else ""}
     context = {"configuration": _configuration(run), "results": results}
@@ -82,12 +86,12 @@ def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
 
 def _configuration(run: Run) -> dict[str, Any]:
     """Return what applies to the run: no fields that its engine ignores, no placements that the map shows."""
-    drawn = device_map.draw(selectors.device_grid(run))
-    arguments = selectors.flat(run.launch.get("arguments", {}))
+    drawn = device_map.draw(device_grid(run))
+    arguments = flat(run.launch.get("arguments", {}))
     visible_rows = [row for row in arguments if drawn is None or not row[0].startswith("device_mapping.")]
     return {
         "map": drawn,
-        "sections": selectors.sections_in_use(run, selectors.config_sections(run.resolved, run.point, run.config))[0],
+        "sections": sections_in_use(run, config_sections(run.resolved, run.point, run.config))[0],
         "arguments": _side_by_side(visible_rows[:MAX_ARGUMENTS]),
         "left_out": max(0, len(visible_rows) - MAX_ARGUMENTS),
     }
@@ -104,7 +108,7 @@ def _results(run: Run, record: Record) -> dict[str, Any]:
         # Figures of the file that are already among the numbers are not repeated.
         "figures": [
             (name, text)
-            for name, text in selectors.run_figures(run)
+            for name, text in run_figures(run)
             if (name, text) not in facts_drawn and not (name == _UTILISATION and "gpu_util_pct" in fields)
         ],
     }

@@ -7,8 +7,9 @@ from functools import partial
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from parlab.lab import services as lab
 from parlab.lab.models import Report, ReportFile, ReportVersion, StoredFile
+from parlab.lab.services.pictures import pictures_request
+from parlab.lab.services.reports import Stale, report_publish
 from parlab.reports.blocks import PictureBlock
 from parlab.reports.document import read
 
@@ -23,9 +24,9 @@ def publish(*, report: Report, revision: int, figures: Figures, user: User) -> R
     Raises lab.Stale if the text has changed since `revision`, and ValueError for a text that cannot be rendered.
     """
     if report.revision != revision:
-        raise lab.Stale(report)
+        raise Stale(report)
     content = resolve(read(report.text), report=report, figures=figures)
-    version = lab.report_publish(report=report, content=content.model_dump(mode="json"), revision=revision, user=user)
+    version = report_publish(report=report, content=content.model_dump(mode="json"), revision=revision, user=user)
     digests = {block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)}
     # The version keeps its pictures when they are deleted from the gallery.
     files = [
@@ -34,6 +35,6 @@ def publish(*, report: Report, revision: int, figures: Figures, user: User) -> R
     ]
     ReportFile.objects.bulk_create(files, ignore_conflicts=True)
     if not version.jobs.exists():
-        job = lab.pictures_request(user=user, version=version)
+        job = pictures_request(user=user, version=version)
         transaction.on_commit(partial(send, job.pk))
     return version

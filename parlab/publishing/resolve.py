@@ -15,9 +15,13 @@ from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Sca
 from parlab.charts.points import RunPoint, is_number
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
 from parlab.charts.theme import Drawing
-from parlab.ingest.result_tables import is_tuning_summary
-from parlab.lab import selectors
+from parlab.ingest.files.result_tables import is_tuning_summary
 from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot, Source
+from parlab.lab.selectors import experiments as experiments_selectors
+from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.selectors.experiments import Versions, versions_with_results
+from parlab.lab.selectors.findings import experiment_findings, run_doubts
+from parlab.lab.selectors.records import run_records
 from parlab.reports import blocks
 from parlab.reports.blocks import Block, Content
 from parlab.reports.directives import Directive, listed, number, select_records
@@ -141,15 +145,15 @@ class Resolver:
         records: list[Record] = []
         notes: list[str] = []
         for experiment in experiments:
-            versions = selectors.versions_with_results(experiment, version)
+            versions = versions_with_results(experiment, version)
             if version.isdecimal() and not (versions.selected and versions.selected.version == int(version)):
                 raise ValueError(f"experiment {experiment.slug} has no version {version}")
             notes += [] if version else _version_note(versions)
-            experiment_runs = selectors.experiment_runs(experiment, versions)
-            doubts = selectors.run_doubts(selectors.experiment_findings(experiment), experiment_runs)
+            experiment_runs = experiments_selectors.experiment_runs(experiment, versions)
+            doubts = run_doubts(experiment_findings(experiment), experiment_runs)
             columns = {"experiment": experiment.name} if len(experiments) > 1 else {}
             runs += experiment_runs
-            records += [{**columns, **record} for record in selectors.run_records(experiment_runs, doubts)]
+            records += [{**columns, **record} for record in run_records(experiment_runs, doubts)]
         return _Loaded(experiments, runs, records, " ".join(notes))
 
     def _selected(self, options: Mapping[str, str]) -> tuple[_Loaded, list[Record]]:
@@ -196,7 +200,7 @@ class Resolver:
         figure = EXPERIMENT_FIGURES[directive.name]
         if axis_options and not figure.choices:
             raise ValueError(f"figure {figure.name} has fixed axes; remove {', '.join(axis_options)}")
-        options = _axis_options(axis_options, selectors.run_points(runs)) if axis_options else AUTO
+        options = _axis_options(axis_options, run_points(runs)) if axis_options else AUTO
         return self.figures.draw(figure, runs, options)
 
     def _run_figure(self, directive: Directive, run: Run) -> Drawing:
@@ -367,7 +371,7 @@ def _picture_block(snapshot: Snapshot, directive: Directive) -> Block:
     )
 
 
-def _version_note(versions: selectors.Versions) -> list[str]:
+def _version_note(versions: Versions) -> list[str]:
     """Say which version is shown if the newest version is not, because it has no results."""
     if versions.selected is None or versions.selected == versions.configs[0]:
         return []

@@ -5,7 +5,7 @@ import logging
 from celery import shared_task
 from kombu.exceptions import OperationalError
 
-from parlab.lab import services as lab
+from parlab.lab.services.pictures import picture_jobs_stalled
 from parlab.publishing.draw import draw as draw_job
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ def draw(job_id: int) -> None:
 @shared_task(name="parlab.publishing.resume")
 def resume() -> None:
     """Send again jobs that were never started, and jobs of killed workers."""
-    for job_id in lab.picture_jobs_stalled().values_list("pk", flat=True)[:20]:
+    for job_id in picture_jobs_stalled().values_list("pk", flat=True)[:20]:
         draw.delay(job_id)
 
 

@@ -18,7 +18,7 @@ from parlab.series.log_lines import HELD_BYTES, Line
 from parlab.series.models import LogChunk
 from parlab.series.statements import Select, Upsert
 from parlab.series.streams import NODE
-from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
+from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 CHUNK_BYTES = 256 * 1024
 TAIL_SCAN_BYTES = 16 << 20

@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 from parlab.series.streams import NODE
-from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
+from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 SHOWN_CHARACTERS = 2_000
 HELD_BYTES = 16 * 1024

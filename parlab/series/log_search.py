@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from parlab.series.log import read_log
 from parlab.series.log_lines import line_for_page
-from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
+from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_FOUND = 200
 SCAN_BYTES = 1 << 29

@@ -19,15 +19,16 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from parlab.formats.schema import Document, UnreadLine
-from parlab.ingest import archives
-from parlab.ingest import imports as ingest
-from parlab.ingest.outcome import NAME_LENGTH, Change, Import, ImportedRun
-from parlab.ingest.reading import Progress
-from parlab.ingest.received import PictureLookup, Refused, copied, visible
-from parlab.ingest.workspace import open_workspace
+from parlab.ingest.files import archives
+from parlab.ingest.files import imports as ingest
+from parlab.ingest.files.outcome import NAME_LENGTH, Change, Import, ImportedRun
+from parlab.ingest.files.reading import Progress
+from parlab.ingest.files.received import PictureLookup, Refused, copied, visible
+from parlab.ingest.files.workspace import open_workspace
 from parlab.lab.models import Experiment, Run, TrackedRun
-from parlab.lab.services import experiment_create, storable
+from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
+from parlab.lab.services.experiments import experiment_create
 from parlab.series import store as series_store
 from parlab.tracking.artifacts import BLOCK_BYTES, BadArtifact, artifact_store
 from parlab.tracking.runs import (

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import Count
 
-from parlab.formats.names import MEANINGS, SETTINGS, quantity_of_metric, setting_of
-from parlab.ingest.attempt_summaries import attempt_summarise, is_printed
-from parlab.ingest.services import attempts_end
+from parlab.formats.grammar.names import MEANINGS, SETTINGS, quantity_of_metric, setting_of
+from parlab.ingest.batches.services import attempts_end
+from parlab.ingest.summaries.attempt_summaries import attempt_summarise, is_printed
 from parlab.lab.models import Experiment, LatestMetric, NameMeaning, Run, RunParameter, TrackedRun
-from parlab.lab.services import findings_refresh
 from parlab.lab.services.configs import lock_experiment
+from parlab.lab.services.findings import findings_refresh
 from parlab.tracking.runs import settings_read
 
 MAX_NAMES = 500

@@ -23,11 +23,11 @@ from django.db import transaction
 from django.db.models import Max, QuerySet
 from django.utils import timezone
 
-from parlab.formats.names import launch_of
-from parlab.ingest.attempt_summaries import is_printed
-from parlab.ingest.launches import resolved_of
-from parlab.ingest.output import output_append
-from parlab.ingest.services import attempts_end, summarise_at_intervals
+from parlab.formats.grammar.names import launch_of
+from parlab.ingest.batches.output import output_append
+from parlab.ingest.batches.services import attempts_end, summarise_at_intervals
+from parlab.ingest.files.launches import resolved_of
+from parlab.ingest.summaries.attempt_summaries import is_printed
 from parlab.lab.models import (
     Attempt,
     Config,
@@ -40,12 +40,14 @@ from parlab.lab.models import (
     RunTag,
     TrackedRun,
 )
-from parlab.lab.services import findings_refresh, run_ended, storable
+from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
+from parlab.lab.services.events import run_ended
+from parlab.lab.services.findings import findings_refresh
 from parlab.lab.services.runs import next_number
 from parlab.series.statements import Upsert
 from runners.config import digest, sections
-from runners.protocol import EVENT_LINE_LIMIT, RunState
+from runners.wire.protocol import EVENT_LINE_LIMIT, RunState
 
 logger = logging.getLogger(__name__)
 

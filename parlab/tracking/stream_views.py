@@ -19,10 +19,10 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
-from parlab.lab import services as lab
+from parlab.client.journal import HEADER, Kind, encode
 from parlab.lab.models import Stream
-from runners.journal import HEADER, Kind, encode
-from runners.protocol import MAX_BATCH_BYTES
+from parlab.lab.services.access.tokens import token_find
+from runners.wire.protocol import MAX_BATCH_BYTES
 
 from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, streams_apply
 
@@ -110,7 +110,7 @@ def _user(authorization: str) -> User:
     remedy = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
     if kind.lower() not in ("token", "bearer"):
         raise Problem(401, "authentication required", field=None, value=None, remedy=remedy)
-    token = lab.token_find(secret.strip())
+    token = token_find(secret.strip())
     if token is None or not token.user.is_active:
         raise Problem(401, "unknown, expired or revoked token", field=None, value=None, remedy=remedy)
     if not token.allows("write"):

@@ -18,14 +18,15 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
-from parlab.ingest.events import Parsed
-from parlab.ingest.output import Output, outputs_append
-from parlab.ingest.printed import is_sampled
-from parlab.ingest.services import summarise_at_intervals
+from parlab.ingest.batches.events import Parsed
+from parlab.ingest.batches.output import Output, outputs_append
+from parlab.ingest.batches.services import summarise_at_intervals
+from parlab.ingest.summaries.printed import is_sampled
 from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
-from parlab.lab.services import experiment_create, storable
+from parlab.lab.services import storable
+from parlab.lab.services.experiments import experiment_create
 from parlab.series.statements import Update
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .runs import (
     Point,

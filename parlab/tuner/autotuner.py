@@ -11,16 +11,15 @@ from django.db import transaction
 from pydantic import BaseModel, Field, ValidationError
 
 from parlab.fleet import services as fleet
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Member, Run, Snapshot
 from parlab.lab.services import storable
 from parlab.lab.services.attempts import configuration_snapshot, headline, results_snapshot
-from parlab.lab.services.configs import lock_experiment
-from parlab.lab.services.runs import next_number
+from parlab.lab.services.configs import config_save, lock_experiment
+from parlab.lab.services.runs import config_launch, next_number
 from parlab.series.log import read_log
 from runners.config import Point, RunConfig, digest, tuned_config
 from runners.config.engines import AUTOTUNING
-from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX, RunState
+from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX, RunState
 
 from .models import Study, Trial
 from .planning import Planner, planner_for
@@ -72,7 +71,7 @@ def autotuner_start(*, study: Study, space: StudySpace) -> Run:
     if study.driver is not None:
         return study.driver
     config = _search_config(study, space)
-    launched = lab.config_launch(config=config, user=study.created_by, only={digest({})})
+    launched = config_launch(config=config, user=study.created_by, only={digest({})})
     study.driver = launched.created[0] if launched.created else config.runs.get(point_digest=digest({}))
     study.save(update_fields=["driver"])
     transaction.on_commit(fleet.dispatch, robust=True)
@@ -92,7 +91,7 @@ def _search_config(study: Study, space: StudySpace) -> Config:
         "max_micro_batch_size": max(config.train.micro_batch_size for config in configs),
     }
     note = f"Study {study.pk}: DeepSpeed's own autotuner over the space of version {study.config.version}"
-    return lab.config_save(
+    return config_save(
         experiment=study.config.experiment, data=data, sweep={}, note=note, user=study.created_by, as_next=True
     )
 

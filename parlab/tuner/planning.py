@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from parlab.lab.models import Config, Node
 from parlab.planner import predict
-from parlab.planner.nodes import cluster_of
+from parlab.planner.job.nodes import cluster_of
 from runners.config import RunConfig
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from django.db.models import F, Q
 from django.utils import timezone
 
-from parlab.charts import studies as charts
+from parlab.charts.sweeps import studies as charts
 from parlab.lab.models import Attempt, Run
 from runners.config import engine_of
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .models import Study, Trial
 

@@ -13,11 +13,12 @@ from django.utils import timezone
 
 from parlab.charts.format import SPACE, quantity
 from parlab.fleet import services as fleet
-from parlab.lab import services as lab
 from parlab.lab.models import Config, Event, Run
 from parlab.lab.services.configs import lock_experiment
+from parlab.lab.services.events import event_add
+from parlab.lab.services.runs import config_launch
 from runners.config import RunConfig, digest, expand
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .autotuner import autotuner_start, refuse_unless_zero, trials_store
 from .models import Study, Trial
@@ -221,7 +222,7 @@ def _end(study: Study, state: Study.State, reason: str) -> None:
     )
     study.refresh_from_db()
     if ended:
-        lab.event_add(
+        event_add(
             kind=Event.Kind.STUDY_DONE,
             text=f"Study {study.pk} of {study.config.experiment.name} {state}: {reason}",
             path=study.get_absolute_url(),
@@ -299,7 +300,7 @@ def _launch(study: Study, arm: _Arm, study_space: StudySpace, launch: Launch) ->
     run = arm.config.runs.filter(point_digest=digest(point.values)).first()
     is_reused = run is not None
     if run is None:
-        result = lab.config_launch(config=arm.config, user=study.created_by, only={digest(point.values)})
+        result = config_launch(config=arm.config, user=study.created_by, only={digest(point.values)})
         run = result.created[0] if result.created else arm.config.runs.get(point_digest=digest(point.values))
         transaction.on_commit(fleet.dispatch, robust=True)
     candidate = study_space.space.by_key[launch.key]

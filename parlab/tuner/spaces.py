@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from parlab.charts.studies import Setting
+from parlab.charts.sweeps.studies import Setting
 from parlab.lab.models import Config, Member, Run
 from parlab.lab.services.runs import launchable
-from parlab.planner.configs import job_of
-from parlab.planner.workload import SCHEDULES, Job
+from parlab.planner.job.configs import job_of
+from parlab.planner.job.workload import SCHEDULES, Job
 from parlab.tuner.space import Candidate, Objective, Observation, Past, Space
 from runners.config import Point, RunConfig
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .models import Study
 from .planning import Plan, Planner, planner_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from parlab.charts.format import SPACE, quantity
-from parlab.planner.configs import job_of
+from parlab.planner.job.configs import job_of
 from runners.config import RunConfig, check, complete, engine_of
 
 from .models import Study

@@ -8,9 +8,9 @@ from datetime import timedelta
 from django.db.models import Q
 
 from parlab.lab.models import Node
+from parlab.watch.analysis.environments import differences
+from parlab.watch.analysis.measures import LINK_RATES
 
-from .environments import differences
-from .measures import LINK_RATES
 from .models import Alert, Watch, WatchQuerySet
 
 WITHIN = timedelta(days=7)

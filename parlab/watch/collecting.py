@@ -16,11 +16,11 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Experiment, Run, RunTag
 from parlab.lab.services import storable
-from runners.protocol import RunState
+from parlab.watch.analysis.environments import hardware_of
+from parlab.watch.analysis.measures import MAX_MEASURES, values_of
+from runners.wire.protocol import RunState
 
 from .commits import commit_of
-from .environments import hardware_of
-from .measures import MAX_MEASURES, values_of
 from .models import Result, Watch
 
 _Row = TypeVar("_Row")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 
 OPTION = "--commit"
-"""The argument of a command that is followed by the commit to run; see runners/at_commit.py."""
+"""The argument of a command that is followed by the commit to run; see runners/node/launch/at_commit.py."""
 MAX_COMMITS = 2_000
 TIMEOUT_S = 120
 _ADDRESS = re.compile(r"(?:https?|ssh|git)://[^\s]{1,480}|[\w.-]{1,80}@[\w.-]{1,200}:[^\s]{1,300}|/[^\0\n]{1,480}")

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from django.db import transaction
 
 from parlab.charts.format import signed_percent, signed_range
-from parlab.lab import services as lab
 from parlab.lab.models import Event
+from parlab.lab.services.events import event_add
+from parlab.watch.analysis.measures import measure_of
+from parlab.watch.analysis.tracks import Point, Track
 
 from .causes import alert_join
-from .measures import measure_of
 from .models import Alert, Result, Series, Watch
-from .tracks import Point, Track
 
 NEAR = 3
 """Results by which the changes of one cause may be apart: measures differ in noise."""
@@ -231,7 +231,7 @@ def _store(alert: Alert, parts: list[dict[str, Any]]) -> None:
 
 def _announce(alert: Alert) -> None:
     """Store the event of a new alert; parlab.notify delivers it."""
-    lab.event_add(
+    event_add(
         kind=Event.Kind.WATCH_ALERT,
         text=sentence_of(alert),
         path=alert.get_absolute_url(),

@@ -17,9 +17,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.fleet.capacity import Need, gpu_count, missing_ability
-from parlab.fleet.left_out import node_leave_out
-from parlab.lab import services as lab
+from parlab.fleet.excluded_nodes import node_leave_out
 from parlab.lab.models import Experiment, Node
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
 from runners.config import ConfigError, RunConfig
 from runners.config.devices import CPU, CUDA
 from runners.config.engines import HEALTH
@@ -108,7 +109,7 @@ def node_watch(*, node: Node, user: User, peer: Node | None = None) -> Watch | N
         if watch is None:
             return _created(node, peer, data, user)
         if watch.config is not None and _differs(watch.config.data, data):
-            config = lab.config_save(
+            config = config_save(
                 experiment=watch.config.experiment, data=data, sweep={}, note=watch.name, user=user, as_next=True
             )
             Watch.objects.filter(pk=watch.pk).update(config=config)
@@ -130,13 +131,13 @@ def _differs(stored: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
 @transaction.atomic
 def _created(node: Node, peer: Node | None, data: dict[str, Any], user: User) -> Watch:
     name = f"Link of {node.name} and {peer.name}" if peer else f"Health of {node.name}"
-    experiment = Experiment.objects.filter(name=EXPERIMENT).first() or lab.experiment_create(
+    experiment = Experiment.objects.filter(name=EXPERIMENT).first() or experiment_create(
         name=EXPERIMENT,
         question="Is a device or a cable slower than it was?",
         notes="Health sweeps of all nodes, one version of the configuration per node and per link; see page Watch.",
         owner=user,
     )
-    config = lab.config_save(experiment=experiment, data=data, sweep={}, note=name, user=user, as_next=True)
+    config = config_save(experiment=experiment, data=data, sweep={}, note=name, user=user, as_next=True)
     key = f"node:{node.name}" + (f":{peer.name}" if peer else "")
     schedule = daily(key)
     watch, is_new = Watch.objects.get_or_create(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .commits import OPTION as COMMIT
 
 OPTION, PIP = "--lock", "--pip"
-"""Options of runners/at_commit.py: the pins to install, and the options of pip."""
+"""Options of runners/node/launch/at_commit.py: the pins to install, and the options of pip."""
 LONGEST = 4_000
 """Characters of a lock in one argument of a command."""
 MAX_CHARACTERS = 500_000
@@ -74,8 +74,8 @@ def with_lock(data: Mapping[str, Any], pins: str) -> dict[str, Any]:
         argv += [OPTION, pins]
     else:
         raise ValueError(
-            f"command.argv installs no lock; use runners/at_commit.py with {PIP} and its options before {COMMIT}, or"
-            f" end it with {OPTION} and pins, see docs/watch.md"
+            f"command.argv installs no lock; use runners/node/launch/at_commit.py with {PIP} and its options before"
+            f" {COMMIT}, or end it with {OPTION} and pins, see docs/watch.md"
         )
     return {**data, "command": {**data["command"], "argv": argv}}
 

@@ -9,8 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from parlab.lab.models import Config, Node, Run
-
-from .measures import LINK_RATES, measure_of
+from parlab.watch.analysis.measures import LINK_RATES, measure_of
 
 
 def feed_key() -> str:

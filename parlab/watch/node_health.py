@@ -10,8 +10,8 @@ from django.db.models import OuterRef, Subquery
 
 from parlab.charts.format import signed_percent
 from parlab.lab.models import Node
+from parlab.watch.analysis.measures import HEALTH, measure_of
 
-from .measures import HEALTH, measure_of
 from .models import Alert, Result, Series, Watch
 from .selectors import state_of
 

@@ -11,10 +11,11 @@ from django.utils import timezone
 
 from parlab.charts.format import signed_percent
 from parlab.fleet import services as fleet
-from parlab.lab import services as lab
 from parlab.lab.models import Config, Run
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import config_launch
 from runners.config import ConfigError
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .collecting import lock_note_of, note_of
 from .commits import with_commit
@@ -65,7 +66,7 @@ def _advance(order: Order) -> str:
     runs = {run.pk: run for run in config.runs.filter(origin=Run.Origin.MEASURED)}
     if not order.targets:
         before = {pk: run.attempt_number - (0 if run.is_final else 1) for pk, run in runs.items()}
-        lab.config_launch(config=config, user=user)
+        config_launch(config=config, user=user)
         runs = {run.pk: run for run in config.runs.filter(origin=Run.Origin.MEASURED)}
         order.targets = {str(pk): before.get(pk, 0) + order.count for pk in runs}
         Order.objects.filter(pk=order.pk).update(targets=order.targets)
@@ -99,7 +100,7 @@ def config_at(watch: Watch, commit: str, lock: str = "") -> Config:
     data = with_lock(data, lock) if lock else data
     note = f"{lock_note_of(watch)}{digest_of(lock)} {commit}".strip() if lock else f"{note_of(watch)}{commit}"
     existing = watch.config.experiment.configs.filter(note=note[:300]).first()
-    return existing or lab.config_save(
+    return existing or config_save(
         experiment=watch.config.experiment,
         data=data,
         sweep=watch.config.sweep,

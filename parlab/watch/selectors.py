@@ -12,13 +12,13 @@ from django.db.models import Count, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from parlab.charts import watched
 from parlab.charts.format import signed_percent, signed_range
+from parlab.charts.runs import watched
 from parlab.charts.theme import Drawing
+from parlab.watch.analysis.environments import Difference, differences
+from parlab.watch.analysis.measures import measure_of
 
 from .detecting import is_worse, sentence_of
-from .environments import Difference, differences
-from .measures import measure_of
 from .models import Alert, Commit, Result, Series, Watch
 
 WEEK = timedelta(days=7)

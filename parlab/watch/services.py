@@ -10,6 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.lab.models import Config, Experiment
+from parlab.watch.analysis.histories import read_history
 
 from .bisecting import bisect_advance
 from .collecting import experiment_store, history_store, results_collect
@@ -17,7 +18,6 @@ from .commits import check_repository, commit_of
 from .cron import next_time
 from .detecting import watch_detect
 from .health import alert_follow, is_possible
-from .histories import read_history
 from .models import Alert, Bisect, Order, Watch
 from .ordering import order_place, orders_advance, suspicions_settle
 from .triggers import nodes_check, repository_check, schedule_check

@@ -26,7 +26,7 @@ class Launcher:
     module: str = ""
     """Python module of a launcher that passes torch's variables to its ranks and finds a free port itself."""
     program: str = ""
-    """Program of any other launcher: it gets a free port, and starts each rank through runners.ranks."""
+    """Program of any other launcher: it gets a free port, and starts each rank through runners.node.launch.ranks."""
     options: tuple[str, ...] = ()
     """Its arguments on one node; {ranks} is the number of ranks, {port} a free port."""
     span_options: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Launcher:
     node's, {master} and {port} are where the ranks meet, {hostfile} lists all nodes.
     """
     spans_by_itself: bool = False
-    """It is called on the first node only, and starts the ranks of all nodes: see runners.span."""
+    """It is called on the first node only, and starts the ranks of all nodes: see runners.node.launch.span."""
     spans_slurm_only: bool = False
     """Its nodes must be those of one job of Slurm."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from runners.config import CollectivesSection
-from runners.engines.memory import memory_meter
-from runners.engines.process_group import barrier, leave
-from runners.engines.rank import Rank, start
+from runners.engines.process.memory import memory_meter
+from runners.engines.process.process_group import barrier, leave
+from runners.engines.process.rank import Rank, start
 from runners.models import collectives
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -18,8 +18,8 @@ from typing import Any
 
 from runners.config import ConfigError, RunConfig, tuned_config
 from runners.config.engines import AUTOTUNING
-from runners.engines.process_group import Place, barrier, leave, place_from_environment
-from runners.engines.rank import Rank, start
+from runners.engines.process.process_group import Place, barrier, leave, place_from_environment
+from runners.engines.process.rank import Rank, start
 from runners.engines.zero import ZeroTrainer, emit_start, train_steps
 
 PROFILED_STEPS = 3

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runners import launch, ports, processes
 from runners.config import ConfigError, Problem, RunConfig
 from runners.engines.autotuned import PROFILED_STEPS, VISIBLE_DEVICES
-from runners.engines.rank import Rank, start
+from runners.engines.process.rank import Rank, start
 from runners.engines.zero_settings import deepspeed_settings
-from runners.protocol import EVENT_PREFIX, RunState
-from runners.verdict import Evidence
+from runners.node.launch import launch, ports
+from runners.supervisor import processes
+from runners.supervisor.verdict import Evidence
+from runners.wire.protocol import EVENT_PREFIX, RunState
 
 PROFILE = "profile_model_info"
 """Name of the experiment that only counts parameters and measures activations."""

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runners import launch, processes
 from runners.config import ConfigError, Problem, RunConfig, check
-from runners.engines.rank import Rank, start
-from runners.protocol import EVENT_PREFIX, RunState
-from runners.verdict import Evidence
+from runners.engines.process.rank import Rank, start
+from runners.node.launch import launch
+from runners.supervisor import processes
+from runners.supervisor.verdict import Evidence
+from runners.wire.protocol import EVENT_PREFIX, RunState
 
 LAST_LINES = 20
 """Number of last lines of a failed trial that are copied to the log."""

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from runners import launch, ports
-from runners.abilities import ALLOWED_COMMANDS, is_command_list
 from runners.config import PLACEHOLDER, ConfigError, Problem, RunConfig
-from runners.engines import starting
-from runners.events import Printer
-from runners.processes import MARKER
-from runners.share import Share
+from runners.engines.process import starting
+from runners.engines.process.events import Printer
+from runners.node.abilities import ALLOWED_COMMANDS, is_command_list
+from runners.node.launch import launch, ports
+from runners.node.launch.share import Share
+from runners.supervisor.processes import MARKER
 
 
 def command_argv(config: RunConfig) -> list[str]:
@@ -89,7 +89,7 @@ def launched(config: RunConfig, argv: Sequence[str], port: int) -> list[str]:
         message = f"{kind} is not installed on this node; install it, or use torchrun or plain"
         raise ConfigError([Problem("launcher.kind", kind, message)])
     # torchrun starts Python scripts: a module in front of the script gives each rank a stream of its own.
-    streams = ["-m", "runners.streams"] if config.starter.module else []
+    streams = ["-m", "runners.supervisor.streams"] if config.starter.module else []
     return [program, *launcher[1:], *streams, *argv]
 
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from runners.config import ConfigError, Problem, RunConfig, check
 from runners.config.devices import AUTO, DEVICES
-from runners.engines.process_group import Place, place_by_hand, place_from_environment
-from runners.engines.starting import config_at
+from runners.engines.process.process_group import Place, place_by_hand, place_from_environment
+from runners.engines.process.starting import config_at
 from runners.schedules import SCHEDULES
 
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from runners.engines.memory import memory_meter
-from runners.engines.process_group import barrier, leave
-from runners.engines.rank import Rank, start
+from runners.engines.process.memory import memory_meter
+from runners.engines.process.process_group import barrier, leave
+from runners.engines.process.rank import Rank, start
 
 MAX_RANKS_IN_PAIRS = 8
 """With more ranks only neighbours are measured: the number of pairs grows with the square."""

@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import Dataset, SequentialSampler
 
 from runners.config import ConfigError, Problem, RunConfig
-from runners.engines.data import make_arguments
-from runners.engines.memory import memory_meter
-from runners.engines.networks import NO_LABEL, hugging_face_model, import_transformers, labels_at
-from runners.engines.process_group import barrier, leave
-from runners.engines.profiling import StepRecorder
-from runners.engines.rank import Rank, start
-from runners.timers import StepTimes, Timers
+from runners.engines.process.memory import memory_meter
+from runners.engines.process.process_group import barrier, leave
+from runners.engines.process.profiling import StepRecorder
+from runners.engines.process.rank import Rank, start
+from runners.engines.process.timers import StepTimes, Timers
+from runners.engines.training.data import make_arguments
+from runners.engines.training.networks import NO_LABEL, hugging_face_model, import_transformers, labels_at
 
 
 class SyntheticText(Dataset[dict[str, torch.Tensor]]):

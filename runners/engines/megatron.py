@@ -12,13 +12,13 @@ from typing import Any
 
 from runners.config import RunConfig
 from runners.config.devices import DEVICES
-from runners.engines.layout import open_layout
 from runners.engines.megatron_flags import UNUSED, argument_dump, arguments_of, read_flags
 from runners.engines.megatron_log import MegatronLog
-from runners.engines.megatron_stage import MegatronRank, StepResult
-from runners.engines.process_group import Place, barrier, leave
-from runners.engines.profiling import StepRecorder
-from runners.engines.rank import Rank, start
+from runners.engines.process.process_group import Place, barrier, leave
+from runners.engines.process.profiling import StepRecorder
+from runners.engines.process.rank import Rank, start
+from runners.engines.training.layout import open_layout
+from runners.engines.training.megatron_stage import MegatronRank, StepResult
 
 
 def train(rank: Rank, unused: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runners.config import ConfigError, RunConfig, check
-from runners.engines.process_group import Place, place_from_environment
+from runners.engines.process.process_group import Place, place_from_environment
 
 DECAY = 0.01
 """Weight decay of torch's AdamW, and Megatron's default."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 
 from runners.config import RunConfig
-from runners.engines.megatron_stage import StepResult
-from runners.events import Printer
+from runners.engines.process.events import Printer
+from runners.engines.training.megatron_stage import StepResult
 
 MIB = 2**20
 """The unit that Megatron-LM calls MB."""

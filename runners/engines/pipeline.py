@@ -11,11 +11,11 @@ import sys
 
 from runners.config import RunConfig
 from runners.engines.command_line import Request, read_command_line
-from runners.engines.process_group import Place, barrier, leave
-from runners.engines.profiling import StepRecorder
-from runners.engines.rank import Rank, start
-from runners.engines.stage import PipelineStage, StepResult
-from runners.engines.transfers import open_channels
+from runners.engines.process.process_group import Place, barrier, leave
+from runners.engines.process.profiling import StepRecorder
+from runners.engines.process.rank import Rank, start
+from runners.engines.training.stage import PipelineStage, StepResult
+from runners.engines.training.transfers import open_channels
 
 
 def train(rank: Rank, request: Request) -> None:

@@ -14,16 +14,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runners.config import ConfigError, Problem, RunConfig
-from runners.engines.data import make_arguments
-from runners.engines.memory import memory_meter
-from runners.engines.process_group import barrier, join, leave
-from runners.engines.profiling import StepRecorder
-from runners.engines.rank import Rank, start
-from runners.engines.shards import Cut, cut_linear_layers
+from runners.engines.process.memory import memory_meter
+from runners.engines.process.process_group import barrier, join, leave
+from runners.engines.process.profiling import StepRecorder
+from runners.engines.process.rank import Rank, start
+from runners.engines.process.timers import StepTimes, Timers
+from runners.engines.training.data import make_arguments
+from runners.engines.training.shards import Cut, cut_linear_layers
 from runners.models.gpt import GPTStage
 from runners.models.megatron import Inputs, Losses, MegatronStage
 from runners.schedules import layers_of_stages
-from runners.timers import StepTimes, Timers
 
 
 def ranks_of_stages(config: RunConfig) -> list[list[int]]:

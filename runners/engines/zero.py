@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
-from runners.engines.data import make_arguments
-from runners.engines.memory import MemoryMeter, memory_meter
-from runners.engines.networks import build
-from runners.engines.process_group import barrier, leave
-from runners.engines.profiling import StepRecorder
-from runners.engines.rank import Rank, start
+from runners.engines.process.memory import MemoryMeter, memory_meter
+from runners.engines.process.process_group import barrier, leave
+from runners.engines.process.profiling import StepRecorder
+from runners.engines.process.rank import Rank, start
+from runners.engines.process.timers import StepTimes, Timers
+from runners.engines.training.data import make_arguments
+from runners.engines.training.networks import build
 from runners.engines.zero_settings import deepspeed_settings, import_deepspeed
-from runners.timers import StepTimes, Timers
 
 
 class MeanLoss:

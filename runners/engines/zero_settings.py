@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
 from runners.config.devices import DEVICES
-from runners.engines.rank import Rank
+from runners.engines.process.rank import Rank
 
 BUCKET_VALUES = 500_000_000
 """DeepSpeed's default reduce_bucket_size, in values: it allocates all of them, 2 GB in fp32, for any model."""

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runners import launch
 from runners.config import ConfigError, RunConfig, check
-from runners.events import Printer
+from runners.engines.process.events import Printer
 from runners.links import interface
 from runners.links.emulate import Refused, run_emulated
 from runners.links.ranks import NODE
 from runners.links.refusal import refusal
-from runners.processes import die_with
-from runners.share import Share
+from runners.node.launch import launch
+from runners.node.launch.share import Share
+from runners.supervisor.processes import die_with
 
 CONFIG_EXIT_CODE = 2
 

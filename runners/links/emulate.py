@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runners.config import RunConfig
-from runners.events import Printer
+from runners.engines.process.events import Printer
 from runners.links import netem
 from runners.links.ability import REMEDY, try_here
 from runners.links.forwarder import Link
 from runners.links.measure import Measurement, round_trips, some_links, throughput
 from runners.links.namespaces import inside, new_namespace, open_tun, set_sysctl
 from runners.links.ranks import NODE, nursery, run_ranks, start_python
-from runners.processes import die_with
+from runners.supervisor.processes import die_with
 
 SURELY_CARRIED = 2e9
 """Rate in bits/s up to which the machine's own throughput is not checked first."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runners.links.ability import REMEDY, ability
-from runners.rundir import write_atomically
+from runners.node.rundir import write_atomically
 
 if TYPE_CHECKING:
     from runners.config import NetworkSection, RunConfig

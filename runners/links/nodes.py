@@ -26,7 +26,7 @@ from runners.links.forwarder import Link
 from runners.links.measure import round_trips
 from runners.links.namespaces import MAX_HOSTS, address, inside
 from runners.links.ranks import fork_inside
-from runners.processes import die_with
+from runners.supervisor.processes import die_with
 
 STOP_WITHIN_S = 5.0
 POLL_S = 0.2

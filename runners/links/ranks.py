@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runners.config import RunConfig
-from runners.events import Printer
+from runners.engines.process.events import Printer
 from runners.links.namespaces import DEVICE, address, enter
-from runners.processes import die_with
+from runners.supervisor.processes import die_with
 
 MASTER_PORT = 29500
 """Always free, because the first rank's namespace is new."""

@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from parlab.lab.forms import ConfigForm
+from parlab.lab.forms.forms import ConfigForm
 from parlab.lab.models import Config
 
 

@@ -11,12 +11,13 @@ from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.lab import services
-from parlab.lab.config_layout import unused_fields
-from parlab.lab.form_fields import SweepField, form_field
-from parlab.lab.forms import ConfigForm
+from parlab.lab.forms.config_layout import unused_fields
+from parlab.lab.forms.form_fields import SweepField, form_field
+from parlab.lab.forms.forms import ConfigForm
+from parlab.lab.forms.presets import PRESETS
 from parlab.lab.models import Config, Experiment, Node, Run
-from parlab.lab.presets import PRESETS
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import config_launch
 from runners.config import complete, expand, field_names
 from tests.conftest import SMALL
 
@@ -26,7 +27,7 @@ SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2
 
 @pytest.fixture
 def config(experiment: Experiment, admin_user: Any) -> Config:
-    return services.config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=admin_user)
+    return config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=admin_user)
 
 
 def url(config: Config) -> str:
@@ -66,7 +67,7 @@ def test_an_unused_version_is_edited_in_place(admin: Client, config: Config, typ
 def test_saving_a_used_version_creates_the_next_and_lists_the_changes(
     admin: Client, config: Config, typed: Typed, admin_user: Any
 ) -> None:
-    services.config_launch(config=config, user=admin_user)
+    config_launch(config=config, user=admin_user)
     page = save(admin, config, typed(config, train__iterations="7", train__optimizer="sgd"))
     second = Config.objects.get(version=2)
     config.refresh_from_db()
@@ -159,7 +160,7 @@ def test_launch_reports_new_runs_and_invalid_points(admin: Client, config: Confi
 
 def test_a_rejected_launch_shows_the_reason(admin: Client, experiment: Experiment, admin_user: Any) -> None:
     data = {"parallel": {"engine": "autotuning", "data_parallel_size": 2}, "cluster": {"nodes": 2}}
-    config = services.config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
+    config = config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
     page = admin.post(
         reverse("admin:lab_config_changelist"), {"action": "launch", "_selected_action": config.pk}, follow=True
     ).content.decode()
@@ -289,7 +290,7 @@ def test_every_preset_can_run_and_fills_the_form(key: str, admin: Client, experi
 
 def test_a_device_map_is_drawn_beside_the_form(admin: Client, experiment: Experiment, admin_user: Any) -> None:
     data = PRESETS["bert-large-shards"].data
-    config = services.config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
+    config = config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
     page = admin.get(url(config)).content.decode()
     assert page.count("<title>stage ") == 32
     assert "8 stages \N{MULTIPLICATION SIGN} 4 shards on 8 devices" in page

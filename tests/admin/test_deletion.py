@@ -6,9 +6,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Snapshot, StoredFile
-from runners.protocol import Report
+from parlab.lab.services.access.tokens import token_create
+from parlab.lab.services.attempts import summary_store
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.members import attempt_report
+from parlab.lab.services.pictures import file_store, picture_add
+from runners.wire.protocol import Report
 from tests.conftest import place
 
 
@@ -16,8 +21,8 @@ def test_an_experiment_with_finished_runs_is_deleted_after_a_confirmation(
     admin: Client, experiment: Experiment, make_attempt: Callable[..., Attempt]
 ) -> None:
     attempt = make_attempt(state="running")
-    services.attempt_report(attempt=attempt, report=Report(state="finished", at=1.0))
-    services.summary_store(attempt=attempt, summary={"samples_per_s": 1.0})
+    attempt_report(attempt=attempt, report=Report(state="finished", at=1.0))
+    summary_store(attempt=attempt, summary={"samples_per_s": 1.0})
     url = reverse("admin:lab_experiment_delete", args=[experiment.pk])
 
     response = admin.get(url)
@@ -46,11 +51,11 @@ def test_an_experiment_with_an_active_run_cannot_be_deleted(
 def test_deleting_experiments_lists_their_contents_and_deletes_their_pictures(
     admin: Client, admin_user: User, experiment: Experiment, make_attempt: Callable[..., Attempt]
 ) -> None:
-    services.attempt_report(attempt=make_attempt(state="running"), report=Report(state="finished", at=1.0))
-    other = services.experiment_create(name="Other", owner=admin_user)
+    attempt_report(attempt=make_attempt(state="running"), report=Report(state="finished", at=1.0))
+    other = experiment_create(name="Other", owner=admin_user)
     for number, owner in enumerate((experiment, experiment, other)):
-        file = services.file_store(data=bytes([number // 2]), media_type="image/png", width=1, height=1)
-        services.picture_add(experiment=owner, file=file, caption=str(number), facts={}, user=admin_user)
+        file = file_store(data=bytes([number // 2]), media_type="image/png", width=1, height=1)
+        picture_add(experiment=owner, file=file, caption=str(number), facts={}, user=admin_user)
     url = reverse("admin:lab_experiment_changelist")
     chosen = {"action": "delete_selected", "_selected_action": [experiment.pk]}
 
@@ -66,7 +71,7 @@ def test_a_used_config_cannot_be_deleted(
     admin: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
 ) -> None:
     used = make_attempt(state="finished").run.config
-    unused = services.config_save(
+    unused = config_save(
         experiment=used.experiment, data={**used.data, "train": {"seed": 9}}, sweep={}, note="", user=used.created_by
     )
     admin.post(reverse("admin:lab_config_delete", args=[used.pk]), {"post": "yes"})
@@ -88,6 +93,6 @@ def test_nodes_with_attempts_and_users_with_objects_cannot_be_deleted(
     assert "has 1 attempt; disable it instead" in node
     assert "clear Active instead" in maker
     guest = User.objects.create_user("guest", password="made nothing but a token")
-    services.token_create(user=guest, name="token", by=guest)
+    token_create(user=guest, name="token", by=guest)
     admin.post(reverse("admin:auth_user_delete", args=[guest.pk]), {"post": "yes"})
     assert not User.objects.filter(username="guest").exists()

@@ -12,9 +12,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Snapshot
-from runners.protocol import RunState
+from parlab.lab.services.attempts import summary_store
+from parlab.lab.services.runs import config_launch
+from runners.wire.protocol import RunState
 from tests.conftest import place
 
 MODELS = ["experiment", "config", "run", "snapshot", "node"]
@@ -25,14 +26,14 @@ def lab(make_config: Callable[..., Config], user: User) -> list[Run]:
     """Twelve runs in two versions of an experiment, on a node, some of them with results."""
     runs = []
     for seeds in ([1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]):
-        runs += services.config_launch(config=make_config(sweep={"train.seed": seeds}), user=user).created
+        runs += config_launch(config=make_config(sweep={"train.seed": seeds}), user=user).created
     node = Node.objects.create(name="gpu1", hardware={"gpus": [{}, {}]}, last_heartbeat_at=timezone.now())
     Attempt.objects.update(state="finished")
     for attempt in Attempt.objects.all():
         place(attempt, node)
     Run.objects.update(state="finished")
     for attempt in Attempt.objects.all():
-        services.summary_store(attempt=attempt, summary={"step_time_s": {"median": 1.5}, "samples_per_s": 2.0})
+        summary_store(attempt=attempt, summary={"step_time_s": {"median": 1.5}, "samples_per_s": 2.0})
     return runs
 
 

@@ -13,7 +13,8 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.lab.models import ApiToken, Config, Node, Run
-from parlab.lab.services import groups_refresh, token_create
+from parlab.lab.services.access.groups import groups_refresh
+from parlab.lab.services.access.tokens import token_create
 
 pytestmark = pytest.mark.django_db
 USERS = "admin:auth_user_changelist"

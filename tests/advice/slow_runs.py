@@ -12,12 +12,12 @@ from typing import Any
 
 import psutil
 
-from parlab.ingest.attempt_summaries import attempt_summarise
-from parlab.ingest.services import batch_apply
+from parlab.ingest.batches.services import batch_apply
+from parlab.ingest.summaries.attempt_summaries import attempt_summarise
 from parlab.lab.models import Attempt, Config, Node, Run
-from runners.abilities import ALLOWED_COMMANDS
 from runners.config.engines import ENGINES
-from runners.protocol import Batch
+from runners.node.abilities import ALLOWED_COMMANDS
+from runners.wire.protocol import Batch
 from tests.conftest import place
 from tests.engines.started import run_behind_links, run_engine
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from parlab.advice.exchange import exchanged_bytes, rate_of, reached_of
-from parlab.advice.looks import Signs
+from parlab.advice.observations import Signs
 from parlab.advice.rules import Case, advise
+from parlab.advice.waterfalls.exchange import exchanged_bytes, rate_of, reached_of
 from parlab.planner import Cluster, Job, Model, cluster
 
 from .test_rules import measured_on

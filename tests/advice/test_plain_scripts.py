@@ -11,10 +11,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.advice.growth import growth, growth_at
-from parlab.advice.measured import Step, timers_of, waterfall_of
-from parlab.ingest.attempt_summaries import attempt_summarise
+from parlab.advice.waterfalls.measured import Step, timers_of, waterfall_of
+from parlab.ingest.summaries.attempt_summaries import attempt_summarise
 from parlab.lab.models import Run, TrackedRun
-from parlab.lab.selectors.advice import run_advice
+from parlab.lab.selectors.analysis.advice import run_advice
 from parlab.tracking.streams import Opening, StreamBatch, stream_open, streams_apply
 
 from .test_waterfall import by_rank, ms

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from parlab.advice.looks import Reached, Signs, Slowest
-from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
-from parlab.advice.neighbours import neighbours
+from parlab.advice.adjacent_settings import neighbours
+from parlab.advice.observations import Reached, Signs, Slowest
 from parlab.advice.rules import Case, advise, gain_of, is_certain
 from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
 from parlab.advice.simulated import Passes
-from parlab.advice.waterfall import Waterfall
+from parlab.advice.waterfalls.measured import Rate, Step, timers_of, waterfall_of
+from parlab.advice.waterfalls.waterfall import Waterfall
 from parlab.planner import Cluster, Job, Model, cluster, predict_job
 from parlab.planner.schedule import Link, Plan, StageTimes, outcome, uniform
 

@@ -17,7 +17,7 @@ import pytest
 
 from parlab.advice.advice import Advice
 from parlab.lab.models import Run
-from parlab.lab.selectors.advice import run_advice
+from parlab.lab.selectors.analysis.advice import run_advice
 from runners.config import with_values
 
 from .slow_runs import MakeAttempt, MakeConfig, printed_by, stored_run

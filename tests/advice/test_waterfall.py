@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
-from parlab.advice.predicted import predicted_waterfall
-from parlab.advice.terms import TERMS
-from parlab.advice.timers import Timer
-from parlab.advice.traced import TracedStep
-from parlab.advice.waterfall import NS, Waterfall, assembled, difference, rounded
+from parlab.advice.waterfalls.measured import Rate, Step, timers_of, waterfall_of
+from parlab.advice.waterfalls.predicted import predicted_waterfall
+from parlab.advice.waterfalls.terms import TERMS
+from parlab.advice.waterfalls.timers import Timer
+from parlab.advice.waterfalls.traced import TracedStep
+from parlab.advice.waterfalls.waterfall import NS, Waterfall, assembled, difference, rounded
 from parlab.planner import Job, Model, cluster, predict_job
-from parlab.planner.timing import Timing
+from parlab.planner.prediction.timing import Timing
 
 PEAK, CEILING = Rate(100e12, "data sheet"), Rate(80e12, "measured ceiling", is_measured=True)
 

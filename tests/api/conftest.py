@@ -9,11 +9,11 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from parlab.lab import services as lab
+from parlab.lab.services.access.tokens import token_create
 
 
 def with_token(user: User) -> Client:
-    _, secret = lab.token_create(user=user, name="a script", by=user)
+    _, secret = token_create(user=user, name="a script", by=user)
     return Client(headers={"Authorization": f"Token {secret}"})
 
 

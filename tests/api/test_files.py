@@ -18,9 +18,9 @@ from PIL import Image
 
 from parlab.advice.advice import Advice
 from parlab.fleet import trials
-from parlab.lab import services as lab
 from parlab.lab.models import ApiToken, Attempt, AuditEntry, Run
-from parlab.lab.selectors.advice import RunAdvice
+from parlab.lab.selectors.analysis.advice import RunAdvice
+from parlab.lab.services.access.tokens import token_create
 from tests.api.conftest import with_token
 from tests.traces.generator import Plan, document, file_of
 
@@ -161,7 +161,7 @@ def test_advice_is_read_and_tried(
 ) -> None:
     change = {"train.micro_batch_size": 2, "train.global_batch_size": 8}
     advice = Advice("micro_batch", "Micro batch 2", 0.1, 0.05, 0.2, "compute", "a rule", "measured", change)
-    monkeypatch.setattr("parlab.api.advice.run_advice", lambda run: RunAdvice([advice], ""))
+    monkeypatch.setattr("parlab.api.experiments.advice.run_advice", lambda run: RunAdvice([advice], ""))
     monkeypatch.setattr(trials, "run_advice", lambda run: RunAdvice([advice], ""))
     Run.objects.filter(pk=run.pk).update(step_time_s=0.5)
     address = f"{EXPERIMENT}runs/{run.number}/advice/"
@@ -206,7 +206,7 @@ def test_the_account_and_its_tokens(api: Client, reader: Client) -> None:
 
 
 def test_a_token_makes_none_that_may_do_more_or_lasts_longer(user: User) -> None:
-    _, secret = lab.token_create(user=user, name="weak", by=user, scopes=["write"], days=3)
+    _, secret = token_create(user=user, name="weak", by=user, scopes=["write"], days=3)
     weak = Client(headers={"Authorization": f"Token {secret}"})
     address = "/api/account/tokens/"
     assert "no scope launch" in error(weak.post(address, {"name": "a", "scopes": ["launch"]}, JSON))["message"]

@@ -15,8 +15,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Run, Source
+from parlab.lab.services.access.tokens import token_create
 from tests.patience import PATIENCE_S
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -124,7 +124,7 @@ def test_a_logged_in_browser_needs_the_csrf_token(user: User) -> None:
 @pytest.fixture
 def token(transactional_db: None) -> str:
     user = User.objects.create_superuser("ada", password="correct horse battery")
-    return lab.token_create(user=user, name="the documentation", by=user)[1]
+    return token_create(user=user, name="the documentation", by=user)[1]
 
 
 def examples() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from parlab.ingest.output import output_append
+from parlab.ingest.batches.output import output_append
 from parlab.lab.models import Attempt, AuditEntry, Experiment, Node, Run
 from parlab.pages.models import Visit
 from tests.pages.conftest import finish

@@ -20,10 +20,12 @@ from django.db import close_old_connections, transaction
 from drf_spectacular.generators import SchemaGenerator
 from hypothesis import strategies as st
 
-from parlab.api import waiting
-from parlab.ingest.output import output_append
-from parlab.lab import services as lab
+from parlab.api.experiments import waiting
+from parlab.ingest.batches.output import output_append
 from parlab.lab.models import Attempt
+from parlab.lab.services.access.groups import groups_refresh
+from parlab.lab.services.access.tokens import token_create
+from parlab.lab.services.marks import comment_add
 
 if TYPE_CHECKING:
     import schemathesis
@@ -65,12 +67,12 @@ def checks() -> list[Any]:
 @pytest.fixture
 def tokens(db: None) -> dict[str, str]:
     """The header of each role; that of `nobody` is empty."""
-    lab.groups_refresh()
+    groups_refresh()
     headers = {"nobody": ""}
     for role in ROLES[1:]:
         person = User.objects.create_user(role, password="member of a group")
         person.groups.add(Group.objects.get(name=role))
-        headers[role] = f"Token {lab.token_create(user=person, name='a script', by=person)[1]}"
+        headers[role] = f"Token {token_create(user=person, name='a script', by=person)[1]}"
     return headers
 
 
@@ -79,7 +81,7 @@ def places(make_attempt: Callable[..., Attempt], user: User, monkeypatch: pytest
     """Parts of addresses behind which there is something."""
     attempt = make_attempt(state="finished")
     output_append(attempt, b"".join(STEP % (step, b"NaN" if step == 3 else b"1.5") for step in range(1, 6)))
-    comment = lab.comment_add(experiment=attempt.run.experiment, text="words", user=user)
+    comment = comment_add(experiment=attempt.run.experiment, text="words", user=user)
     monkeypatch.setattr(waiting, "_EVERY_S", 0.0)
     monkeypatch.setattr(waiting, "_timeout_s", lambda text: 0.0 * _timeout(text))
     return {"slug": attempt.run.experiment.slug, "number": attempt.run.number, "id": comment.pk}

@@ -12,7 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.lab.models import SCOPES, ApiToken, Attempt
-from parlab.lab.services import config_save, experiment_create, token_create, tokens_revoke
+from parlab.lab.services.access.tokens import token_create, tokens_revoke
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
 from parlab.watch.models import Watch
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,8 @@ from parlab.advice.nodes import FEWER, MORE, is_worth
 from parlab.advice.rules import SMALLEST_GAIN
 from parlab.advice.score import CLEAR, Measurement, Replay, records, replay
 from parlab.planner import predict_job
-from parlab.planner.published import load
-from parlab.planner.rows import read
+from parlab.planner.publications.published import load
+from parlab.planner.publications.rows import read
 from tests.bench.result import Result, Scale, Unavailable
 
 LEAST_SAVED_H = 0.15

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from parlab.advice.nodes import FEWER
 from parlab.lab.models import Run
-from parlab.lab.selectors.advice import run_advice
+from parlab.lab.selectors.analysis.advice import run_advice
 from runners.config import with_values
 from runners.links.ability import try_here
 from tests.bench.nodes import POOL, Nodes, nodes_of

@@ -7,8 +7,8 @@ attention, 1F1B or interleaved 1F1B, without ZeRO-3.
 
 from __future__ import annotations
 
-from parlab.planner.rows import Row
-from parlab.planner.workload import Job
+from parlab.planner.job.workload import Job
+from parlab.planner.publications.rows import Row
 
 _MATRIX = ((128e9, 0.95), (16e9, 0.9), (1e9, 0.6), (0.0, 0.1))
 _VECTOR = ((16e9, 0.95), (1e9, 0.5), (0.0, 0.1))

@@ -17,16 +17,16 @@ from statistics import median
 
 from django.contrib.auth import get_user_model
 
+from parlab import init
+from parlab.client.command.output import Followed, follow
+from parlab.client.http import Connection, Unreachable
+from parlab.client.settings import Settings
 from parlab.embedded import free_port
 from parlab.lab.models import Run, TrackedRun
-from parlab.lab.services import token_create
+from parlab.lab.services.access.tokens import token_create
 from parlab.series import store
 from parlab.series.columns import unpack
 from parlab.series.models import SeriesChunk
-from runners.client import init
-from runners.client.http import Connection, Unreachable
-from runners.client.output import Followed, follow
-from runners.client.settings import Settings
 from tests.bench.result import Result, Scale
 
 METRICS = {f"train/metric_{number}": 1.2345678 * (number + 1) for number in range(10)}
@@ -37,7 +37,7 @@ LINE = (
 # Ten metrics ten times a second, until the file of the argument exists.
 SCRIPT = """
 import os, sys, time
-from runners.client import init
+from parlab import init
 run = init("bench scripts", run_id=sys.argv[1], telemetry=False)
 step = 0
 while not os.path.exists(sys.argv[2]):
@@ -49,7 +49,7 @@ run.finish()
 # What a person tries first.
 FIRST = """
 import time
-from runners.client import init
+from parlab import init
 with init("bench first", run_id="RUN", telemetry=False) as run:
     for step in range(100_000):
         run.log({"loss": 3.0 / (step + 1)}, step=step)

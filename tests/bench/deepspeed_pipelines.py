@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runners.config import RunConfig
-from runners.engines.data import make_batch
-from runners.engines.process_group import Place
-from runners.engines.rank import Rank
-from runners.engines.stage import PipelineStage
-from runners.engines.transfers import open_channels
+from runners.engines.process.process_group import Place
+from runners.engines.process.rank import Rank
+from runners.engines.training.data import make_batch
+from runners.engines.training.stage import PipelineStage
+from runners.engines.training.transfers import open_channels
 from runners.engines.zero_settings import import_deepspeed
 from runners.models.gpt import GPTStage
 from tests.bench.pipelines import RANKS, ROUNDS, make_config

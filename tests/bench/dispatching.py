@@ -11,9 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from parlab.fleet import services
-from parlab.lab import services as lab
 from parlab.lab.models import Node, Run
-from runners.protocol import RunState
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
+from runners.wire.protocol import RunState
 from tests.bench.nodes import broker
 from tests.bench.result import Result, Scale
 
@@ -31,10 +33,10 @@ def dispatch_1000_runs_s(scale: Scale) -> Result:
             for number in range(count)
         )
         user, _ = User.objects.get_or_create(username="bench", defaults={"is_superuser": True})
-        experiment = lab.experiment_create(name="A full queue", owner=user)
+        experiment = experiment_create(name="A full queue", owner=user)
         sweep = {"train.seed": list(range(count))}
-        config = lab.config_save(experiment=experiment, data={"cluster": {"pool": POOL}}, sweep=sweep, user=user)
-        lab.config_launch(config=config, user=user)
+        config = config_save(experiment=experiment, data={"cluster": {"pool": POOL}}, sweep=sweep, user=user)
+        config_launch(config=config, user=user)
         queued = Run.objects.filter(experiment=experiment, state=RunState.QUEUED)
         began, statements, rounds = time.perf_counter(), 0, 0
         while queued.exists():

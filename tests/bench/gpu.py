@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from parlab.planner.flops import Shape, mfu, model_flops
-from parlab.planner.hardware import peak_of
+from parlab.planner.job.hardware import peak_of
+from parlab.planner.prediction.flops import Shape, mfu, model_flops
 from tests.engines.started import Output, run_engine
 
 SIZES: dict[str, dict[str, int]] = {

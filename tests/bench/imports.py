@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 
 from parlab.formats.source import Lines
-from parlab.ingest.imports import source_import
+from parlab.ingest.files.imports import source_import
 from tests.bench.result import Result, Scale
 
 TIMERS = (

@@ -8,11 +8,11 @@ from statistics import median
 import numpy as np
 from django.db import transaction
 
-from parlab.ingest.events import Limits, parse
-from parlab.ingest.services import batch_apply
+from parlab.ingest.batches.events import Limits, parse
+from parlab.ingest.batches.services import batch_apply
 from parlab.lab.models import Attempt
 from parlab.series import store
-from runners.protocol import MAX_BATCH_BYTES, Batch
+from runners.wire.protocol import MAX_BATCH_BYTES, Batch
 from tests.bench.database import RANKS, PointRow, new_attempt
 from tests.bench.result import Result, Scale
 

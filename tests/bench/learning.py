@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from parlab.formats import learnt
+from parlab.formats.learnt import learnt
 from parlab.formats.source import Lines, open_text
 from tests.bench.result import Result, Scale
 

@@ -24,9 +24,9 @@ from parlab.lab.models import Attempt, Member, Node
 from parlab.series import store
 from parlab.series.columns import unpack
 from parlab.series.models import SeriesChunk
-from runners.protocol import Report
-from runners.rundir import RunDir, StateDir, lock
-from runners.spool import SpoolWriter
+from runners.node.rundir import RunDir, StateDir, lock
+from runners.supervisor.spool import SpoolWriter
+from runners.wire.protocol import Report
 from tests.bench.database import new_attempt
 from tests.bench.ingest import training
 from tests.bench.networks import ROOT
@@ -114,7 +114,7 @@ def stack() -> Iterator[Stack]:
         start = Starter(held, directory, url)
         workers = [start([*WORKER, f"--hostname=bench{n}@%h"]) for n in range(count)]
         state = StateDir(directory / "state")
-        daemon = ["-m", "runners.daemon", "--node", NODE, "--no-measure", "--state-dir", str(state.root)]
+        daemon = ["-m", "runners.node.daemon", "--node", NODE, "--no-measure", "--state-dir", str(state.root)]
         running = Stack(state, directory, workers, start(daemon))
         Node.objects.filter(name=NODE).update(last_heartbeat_at=None)
         wait_for(lambda: Node.objects.online().filter(name=NODE).exists(), "the daemon is known to the server")

@@ -14,8 +14,9 @@ from typing import Any
 
 from kombu import Connection, Consumer, Queue
 
-from runners.broker import Broker
-from runners.protocol import (
+from runners.supervisor.shipping import GATHER_S
+from runners.wire.broker import Broker
+from runners.wire.protocol import (
     APPLY_BATCH_TASK,
     CONTROL_QUEUE,
     GO_TASK,
@@ -32,7 +33,6 @@ from runners.protocol import (
     node_queue,
     verify,
 )
-from runners.shipping import GATHER_S
 from tests.bench.simulated_daemons import heartbeat_of
 from tests.signed import sealed_batch, sealed_heartbeat
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from django.contrib.auth.models import User
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Node
-from runners.protocol import RunState
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
+from runners.wire.protocol import RunState
 from tests.bench.load import WORKER, Starter, beat, cpu_s
 from tests.bench.many_daemons import POOL, RANKS
 from tests.bench.nodes import broker, page_s
@@ -58,7 +60,7 @@ def thousand_ranks_page_s(scale: Scale) -> Result:
 def _launched(count: int) -> Attempt:
     """Queue the run, which beat dispatches."""
     user, _ = User.objects.get_or_create(username="bench", defaults={"is_superuser": True})
-    experiment = lab.experiment_create(name="A thousand ranks", owner=user)
+    experiment = experiment_create(name="A thousand ranks", owner=user)
     ranks = count * RANKS
     data = {
         "train": {"global_batch_size": ranks, "iterations": STEPS},
@@ -67,8 +69,8 @@ def _launched(count: int) -> Attempt:
         "launcher": {"kind": "plain"},
         "cluster": {"pool": POOL, "nodes": count, "gpus_per_node": RANKS, "device": "cpu"},
     }
-    config = lab.config_save(experiment=experiment, data=data, sweep={}, user=user)
-    (run,) = lab.config_launch(config=config, user=user).created
+    config = config_save(experiment=experiment, data=data, sweep={}, user=user)
+    (run,) = config_launch(config=config, user=user).created
     return run.current_attempt()
 
 

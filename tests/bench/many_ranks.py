@@ -13,11 +13,11 @@ from django.contrib.auth import get_user_model
 from django.core.cache import cache
 from django.test import Client, override_settings
 
-from parlab.ingest.events import Limits, parse
-from parlab.ingest.services import batch_apply
+from parlab.ingest.batches.events import Limits, parse
+from parlab.ingest.batches.services import batch_apply
 from parlab.lab.models import Attempt, Member, Node, Run
 from parlab.series import store
-from runners.protocol import Batch
+from runners.wire.protocol import Batch
 from tests.bench.database import new_attempt
 from tests.bench.lists import PLAIN_FILES
 from tests.bench.result import Result, Scale

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from runners.config import RunConfig
-from runners.engines.data import make_batch
-from runners.engines.layout import open_layout
-from runners.engines.megatron_stage import MegatronRank
+from runners.engines.training.data import make_batch
+from runners.engines.training.layout import open_layout
+from runners.engines.training.megatron_stage import MegatronRank
 from runners.models.gpt import GPTStage
 from tests.bench.ranks import TINY, Step, side_by_side
 from tests.bench.result import Result, Scale

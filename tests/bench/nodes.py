@@ -27,10 +27,11 @@ from parlab.demo.networks import LINKS, network_sweeps
 from parlab.demo.sweeps import SMALL_GPT, scaling
 from parlab.embedded import free_port, redis_command
 from parlab.fleet import services
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Node
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
 from runners.config import RunConfig, expand
-from runners.protocol import Batch, RunState
+from runners.wire.protocol import Batch, RunState
 from tests.bench.lists import PLAIN_FILES
 from tests.bench.networks import ROOT, emulation
 from tests.bench.result import Result, Scale
@@ -53,8 +54,8 @@ class Nodes:
         """Launch a run and wait until it has ended; raises RuntimeError if it has not finished."""
         user, _ = User.objects.get_or_create(username="bench", defaults={"is_superuser": True})
         name = f"Over nodes {Experiment.objects.count()}"
-        experiment = lab.experiment_create(name=name, owner=user)
-        config = lab.config_save(experiment=experiment, data=data, sweep={}, user=user)
+        experiment = experiment_create(name=name, owner=user)
+        config = config_save(experiment=experiment, data=data, sweep={}, user=user)
         self.workers.events.clear()
         began = time.time()
         (run,) = services.launch(config=config, user=user).created
@@ -144,7 +145,7 @@ def nodes_of(count: int, delay_ms: float = 0.0, bandwidth_gbps: float | None = N
         directory = Path(name)
         links = ["--delay-ms", str(delay_ms)] if delay_ms else []
         links += ["--bandwidth-gbps", str(bandwidth_gbps)] if bandwidth_gbps else []
-        daemon = [sys.executable, "-m", "runners.daemon", "--node", "bench-{node}", "--address", "{address}"]
+        daemon = [sys.executable, "-m", "runners.node.daemon", "--node", "bench-{node}", "--address", "{address}"]
         daemon += ["--pool", POOL, "--no-measure", "--state-dir", f"{name}/state-{{node}}"]
         environment = {
             "REDIS_URL": url,

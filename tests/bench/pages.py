@@ -13,8 +13,8 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from parlab.lab.models import Attempt, Experiment, Run
-from parlab.pages.dashboards import dashboard_create
 from parlab.pages.models import Dashboard
+from parlab.pages.reads.dashboards import dashboard_create
 from parlab.series import store
 from parlab.series.columns import Columns
 from parlab.series.models import SeriesChunk, SeriesLevel

@@ -12,9 +12,9 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleIn
 from torch.nn import functional
 
 from runners.config import RunConfig
-from runners.engines.data import make_batch
-from runners.engines.stage import PipelineStage
-from runners.engines.transfers import open_channels
+from runners.engines.training.data import make_batch
+from runners.engines.training.stage import PipelineStage
+from runners.engines.training.transfers import open_channels
 from runners.models.gpt import GPTStage
 from tests.bench.ranks import TINY, Step, side_by_side
 from tests.bench.result import Result, Scale

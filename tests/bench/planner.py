@@ -15,16 +15,17 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from parlab.planner import predict_job, sc21
-from parlab.planner.calibration import CODE_BASES, DEFAULT, Calibration, calibrate
-from parlab.planner.cluster import device
-from parlab.planner.job_flops import flops_of
-from parlab.planner.layouts import search
-from parlab.planner.memory import outside_bytes
-from parlab.planner.parameters import MemoryParameters, TimeParameters
-from parlab.planner.published import Calibrations, load, observation, predict_row, read_measured
-from parlab.planner.request import PlanRequest
-from parlab.planner.rows import Row
+from parlab.planner import predict_job
+from parlab.planner.calibration.calibration import CODE_BASES, DEFAULT, Calibration, calibrate
+from parlab.planner.job.cluster import device
+from parlab.planner.prediction.job_flops import flops_of
+from parlab.planner.prediction.memory import outside_bytes
+from parlab.planner.prediction.parameters import MemoryParameters, TimeParameters
+from parlab.planner.publications import sc21
+from parlab.planner.publications.published import Calibrations, load, observation, predict_row, read_measured
+from parlab.planner.publications.rows import Row
+from parlab.planner.requests.request import PlanRequest
+from parlab.planner.search.layouts import search
 
 from . import scoreboard
 

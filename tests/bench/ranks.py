@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from runners.engines.process_group import Place, join, leave
+from runners.engines.process.process_group import Place, join, leave
 
 TIMEOUT = timedelta(seconds=300)
 TINY = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}

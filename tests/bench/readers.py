@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from parlab.formats import learnt, records
-from parlab.formats.blocks import MAX_DOCUMENT
-from parlab.formats.logs import LOGS
-from parlab.formats.records import Record
-from parlab.formats.rst import MAX_RST
+from parlab.formats import records
+from parlab.formats.documents.blocks import MAX_DOCUMENT
+from parlab.formats.documents.rst import MAX_RST
+from parlab.formats.grammar.records import Record
+from parlab.formats.learnt import learnt
+from parlab.formats.logs.registry import LOGS
 from tests.bench.formats import _block
 from tests.bench.reader_lines import MORE_LINES
 from tests.bench.result import Result, Scale

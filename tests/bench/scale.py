@@ -110,7 +110,7 @@ def next_partition() -> None:
 
 def delete(size: int, experiment: Experiment) -> None:
     """Print how long the deletion of an experiment takes, and how long others wait."""
-    from parlab.ingest.deletion import experiment_delete
+    from parlab.ingest.batches.deletion import experiment_delete
 
     waits = Writer()
     took_s = timed(lambda: experiment_delete(experiment=experiment))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from statistics import mean, median
 from typing import NamedTuple
 
-from parlab.planner.calibration import Calibration
-from parlab.planner.published import Calibrations, predict_row
-from parlab.planner.rows import Row
+from parlab.planner.calibration.calibration import Calibration
+from parlab.planner.publications.published import Calibrations, predict_row
+from parlab.planner.publications.rows import Row
 
 from . import calculon
 

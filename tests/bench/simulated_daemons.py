@@ -2,7 +2,8 @@
 
 `python -m tests.bench.simulated_daemons URL COUNT STEP_S`, with PARLAB_NODE_KEY in the environment. Each run prints a
 step with ten metrics every STEP_S seconds, `train.iterations` times, and ends. Spools are kept in memory, and shipped
-by the rules of `runners.shipping`: a busy server gets fewer and longer batches, and none twice that still waits.
+by the rules of `runners.supervisor.shipping`: a busy server gets fewer and longer batches, and none twice that
+still waits.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 
 import redis
 
-from runners.broker import CONTROL_QUEUE_LIMIT
-from runners.guard import message, read
-from runners.protocol import (
+from runners.supervisor.shipping import ANSWERED_S, GATHER_S, HINT_S, QUEUE_SLACK_S, RESEND_MAX_S, RESEND_S, WINDOW
+from runners.wire.broker import CONTROL_QUEUE_LIMIT
+from runners.wire.message_filter import message, read
+from runners.wire.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
     CANCEL_TASK,
@@ -46,8 +48,7 @@ from runners.protocol import (
     node_queue,
     verify,
 )
-from runners.shipping import ANSWERED_S, GATHER_S, HINT_S, QUEUE_SLACK_S, RESEND_MAX_S, RESEND_S, WINDOW
-from runners.trust import shared_key
+from runners.wire.trust import shared_key
 from tests.signed import sealed_batch, sealed_heartbeat
 
 POOL, METRICS, TURN_S = "bench-thousand", 10, 0.1

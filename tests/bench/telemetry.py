@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from runners import gpus
-from runners.supervise import SAMPLE_S
-from runners.telemetry import Samples
+from runners.supervisor.supervise import SAMPLE_S
+from runners.telemetry import gpus
+from runners.telemetry.telemetry import Samples
 from tests.bench import megatrons
 from tests.bench.ranks import Step, side_by_side
 from tests.bench.result import Result, Scale

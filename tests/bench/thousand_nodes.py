@@ -25,10 +25,12 @@ from django.core.management import call_command
 from django.test import Client
 
 from parlab.embedded import free_port
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Member, MemberState, Node, Run
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
 from parlab.series import store
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.bench.load import WORKER, Starter, beat, cpu_s
 from tests.bench.nodes import broker
 from tests.bench.result import Result, Scale
@@ -137,7 +139,7 @@ def _listening(url: str) -> int:
 def _launched(name: str, count: int, *, iterations: int) -> Experiment:
     """Queue runs on one node each; beat dispatches them."""
     user = User.objects.get(username="bench")
-    experiment = lab.experiment_create(name=name, owner=user)
+    experiment = experiment_create(name=name, owner=user)
     data: dict[str, Any] = {
         "train": {"iterations": iterations},
         "parallel": {"engine": "command"},
@@ -145,8 +147,8 @@ def _launched(name: str, count: int, *, iterations: int) -> Experiment:
         "launcher": {"kind": "plain"},
         "cluster": {"pool": POOL, "device": "cpu"},
     }
-    config = lab.config_save(experiment=experiment, data=data, sweep={"train.seed": list(range(count))}, user=user)
-    lab.config_launch(config=config, user=user)
+    config = config_save(experiment=experiment, data=data, sweep={"train.seed": list(range(count))}, user=user)
+    config_launch(config=config, user=user)
     return experiment
 
 

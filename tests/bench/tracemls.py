@@ -23,8 +23,8 @@ from statistics import median
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from parlab.client.http import Connection
 from parlab.lab.models import TrackedRun
-from runners.client.http import Connection
 from runners.links.ability import try_here
 from runners.links.namespaces import DEVICE, address
 from tests.bench import environments

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runners.guard import sound
-from runners.protocol import CONTROL_QUEUE
-from runners.trust import open_envelope, seal, shared_key
+from runners.wire.message_filter import sound
+from runners.wire.protocol import CONTROL_QUEUE
+from runners.wire.trust import open_envelope, seal, shared_key
 from tests.bench.result import Result, Scale
 
 KEY = shared_key(b"a shared key", "n1")

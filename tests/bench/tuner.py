@@ -13,8 +13,9 @@ from typing import Any
 
 import psutil
 
-from parlab.planner import cluster, published, rows
-from parlab.planner.prediction import predict_job
+from parlab.planner import cluster
+from parlab.planner.prediction.prediction import predict_job
+from parlab.planner.publications import published, rows
 from parlab.tuner.planning import NodePlanner
 from parlab.tuner.space import Candidate, Observation, Past, Space
 from parlab.tuner.spaces import candidate, features_of_job, setting_name

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parlab.watch.changes import Detector
-from parlab.watch.node_shifts import Floats, Ints
-from parlab.watch.tracks import scan
+from parlab.watch.analysis.changes import Detector
+from parlab.watch.analysis.node_shifts import Floats, Ints
+from parlab.watch.analysis.tracks import scan
 from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
 from tests.bench.watch_public import REQUIREMENT, public_series

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from runners.config import RunConfig
-from runners.engines.networks import build
-from runners.engines.process_group import Place
-from runners.engines.rank import Rank
+from runners.engines.process.process_group import Place
+from runners.engines.process.rank import Rank
+from runners.engines.training.networks import build
 from runners.engines.zero import ZeroTrainer, micro_batches
 from runners.engines.zero_settings import deepspeed_settings, import_deepspeed
 from tests.bench.ranks import TINY, Step, Times, side_by_side, step_s

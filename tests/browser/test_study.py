@@ -18,9 +18,10 @@ pytestmark = pytest.mark.slow
 
 MAKE_SPACE = """
 from django.contrib.auth.models import User
-from parlab.lab import services
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
 user = User.objects.get(username="demo")
-experiment = services.experiment_create(name="A space to tune", question="Which micro batch?", owner=user)
+experiment = experiment_create(name="A space to tune", question="Which micro batch?", owner=user)
 data = {
     "model": {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 32, "vocab_size": 256},
     "train": {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 12, "warmup_steps": 2},
@@ -28,7 +29,7 @@ data = {
     "cluster": {"device": "cpu"},
 }
 sizes = {"train.micro_batch_size, train.global_batch_size": [[1, 2], [4, 8]]}
-services.config_save(experiment=experiment, data=data, sweep=sizes, user=user)
+config_save(experiment=experiment, data=data, sweep=sizes, user=user)
 """
 
 

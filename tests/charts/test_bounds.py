@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from parlab.charts import efficiency, heatmap, memory, phases, theme, throughput
+from parlab.charts import theme
 from parlab.charts.axes import plan
 from parlab.charts.labels import BEST, BOUND, LINE_END
 from parlab.charts.measures import Available, Options
 from parlab.charts.points import MemoryBound, RunPoint, Spread, Timer
+from parlab.charts.sweeps import efficiency, heatmap, memory, phases, throughput
 
 GIB = 2.0**30
 H100 = MemoryBound(80 * GIB, "H100 SXM")

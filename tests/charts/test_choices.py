@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from parlab.charts import efficiency, heatmap, memory, roofline, throughput
 from parlab.charts.measures import MEASURES, Available, Options, measured
 from parlab.charts.points import Roof, RunPoint, Spread
+from parlab.charts.sweeps import efficiency, heatmap, memory, roofline, throughput
 
 from .test_experiment_figures import MICRO, SCHEDULE, point, sweep, traces
 

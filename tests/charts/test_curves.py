@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from parlab.charts import curves
-from parlab.charts.curves import Curve
+from parlab.charts.runs import curves
+from parlab.charts.runs.curves import Curve
 
 
 def curve(values: list[float], start: float = 1000.0) -> Curve:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parlab.charts import bandwidth, capacity, device_map
-from parlab.charts.bandwidth import Message
-from parlab.charts.capacity import Search, Trial
+from parlab.charts.sweeps import bandwidth, capacity, device_map
+from parlab.charts.sweeps.bandwidth import Message
+from parlab.charts.sweeps.capacity import Search, Trial
 
 
 def grid(stages: int, shards: int, devices: int) -> list[list[str]]:

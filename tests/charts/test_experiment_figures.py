@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from parlab.charts import heatmap, memory, phases, theme, throughput
+from parlab.charts import theme
 from parlab.charts.axes import log_ticks
 from parlab.charts.measures import Options
 from parlab.charts.points import RunPoint, Spread, Timer
+from parlab.charts.sweeps import heatmap, memory, phases, throughput
 
 MICRO = "train.micro_batch_size"
 SCHEDULE = "parallel.schedule"

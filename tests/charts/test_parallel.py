@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parlab.charts.parallel import parallel
 from parlab.charts.points import RunPoint, Spread
+from parlab.charts.sweeps.parallel import parallel
 
 
 def point(number: int, variant: str, samples_per_s: float) -> RunPoint:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parlab.charts import predicted
-from parlab.charts.predicted import PredictedPoint, SizePoint
+from parlab.charts.sweeps import predicted
+from parlab.charts.sweeps.predicted import PredictedPoint, SizePoint
 
 
 def point(number: int, measured: float | None, guess: float, plain: float) -> PredictedPoint:

@@ -8,7 +8,18 @@ import json
 import numpy as np
 import pytest
 
-from parlab.charts.ranks import MAX_ROWS, Cells, Ranks, Slow, Values, columns_for, figure, numbers, sentence, slowest
+from parlab.charts.runs.ranks import (
+    MAX_ROWS,
+    Cells,
+    Ranks,
+    Slow,
+    Values,
+    columns_for,
+    figure,
+    numbers,
+    sentence,
+    slowest,
+)
 
 
 def cells_of(means: Values, nodes: int = 1, width: int = 1) -> Cells:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from parlab.charts.bandwidth import Message
 from parlab.charts.points import Roof, RunPoint, Spread, Timer
-from parlab.charts.predicted import PredictedPoint
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure, Source
 from parlab.charts.repeats import pooled
+from parlab.charts.sweeps.bandwidth import Message
+from parlab.charts.sweeps.predicted import PredictedPoint
 
 MICRO, SCHEDULE = "train.micro_batch_size", "parallel.schedule"
 FACTORS = (0.96, 1.0, 1.04)

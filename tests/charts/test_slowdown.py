@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parlab.charts import slowdown
-from parlab.charts.slowdown import Slowdown
+from parlab.charts.sweeps import slowdown
+from parlab.charts.sweeps.slowdown import Slowdown
 
 CELLS = [
     Slowdown("gpipe", 1, "0.1 ms", 1.0, 6.64),

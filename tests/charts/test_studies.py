@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parlab.charts import studies
-from parlab.charts.studies import Course, Setting, Trial
+from parlab.charts.sweeps import studies
+from parlab.charts.sweeps.studies import Course, Setting, Trial
 
 
 def trial(number: int, size: int, value: float | None, state: str = "finished", passes: int = 1) -> Trial:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from parlab.charts import telemetry
-from parlab.charts.curves import Curve
-from parlab.charts.telemetry import Names
+from parlab.charts.runs import telemetry
+from parlab.charts.runs.curves import Curve
+from parlab.charts.runs.telemetry import Names
 
 
 def curve(values: list[float], start: float = 1000.0) -> Curve:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parlab.charts import theme, timeline
-from parlab.charts.timeline import Bar, Timeline
+from parlab.charts import theme
+from parlab.charts.runs import timeline
+from parlab.charts.runs.timeline import Bar, Timeline
 
 
 def timeline_of(title: str = "1f1b", iteration_s: float = 4.0, ranks: int = 2) -> Timeline:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.charts import utilisation
 from parlab.charts.points import RunPoint
+from parlab.charts.sweeps import utilisation
 
 
 def point(number: int, **shares: Any) -> RunPoint:

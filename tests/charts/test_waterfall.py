@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parlab.charts.waterfall import Bar, Column, Delta, difference_figure, figure
+from parlab.charts.runs.waterfall import Bar, Column, Delta, difference_figure, figure
 
 
 def bar(title: str, seconds: float) -> Bar:

@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
 
-from parlab.lab import services as lab
+from parlab.lab.services.access.tokens import token_create
 
 ROOT = Path(__file__).resolve().parents[2]
 Script = Callable[..., subprocess.Popen[str]]
@@ -42,7 +42,7 @@ def offline(client_home: Path) -> dict[str, str]:
 @pytest.fixture
 def token(admin: User) -> str:
     """Secret of a token of a user with all permissions."""
-    return lab.token_create(user=admin, name="training script", by=admin)[1]
+    return token_create(user=admin, name="training script", by=admin)[1]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from parlab.client.http import Connection, Unreachable
 from parlab.embedded import free_port
-from runners.client.http import Connection, Unreachable
 from tests.client.conftest import ROOT
 from tests.patience import wait_for
 
@@ -22,7 +22,7 @@ django.setup()
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 import uvicorn
-from parlab.lab.services import token_create
+from parlab.lab.services.access.tokens import token_create
 call_command("migrate", verbosity=0)
 users = get_user_model().objects
 user = users.filter(username="ada").first() or users.create_superuser("ada", password="correct horse battery")

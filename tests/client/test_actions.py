@@ -21,15 +21,15 @@ from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 from torch.utils.tensorboard import SummaryWriter
 
+from parlab.client.command import actions, tables
+from parlab.client.command.commands import main
 from parlab.lab.models import Attempt, Experiment, Run
-from parlab.lab.services import experiment_create
+from parlab.lab.services.experiments import experiment_create
 from parlab.planner import cluster, predict
-from parlab.planner.launches import described_launch
-from parlab.planner.request import PlanRequest
+from parlab.planner.requests.launches import described_launch
+from parlab.planner.requests.request import PlanRequest
 from parlab.series import log, store
 from parlab.series.columns import Columns
-from runners.client import actions, tables
-from runners.client.commands import main
 from runners.config import check, complete
 from tests.client.test_commands import HEAD, iterations
 

@@ -17,12 +17,12 @@ import pytest
 from PIL import Image
 from pytest_django.live_server_helper import LiveServer
 
+from parlab import Api
+from parlab.client.http import Connection, Refused
+from parlab.client.server.frames import frames
 from parlab.lab.models import Attempt, Finding, Run
 from parlab.series import log, store
 from parlab.series.columns import Columns
-from runners.client import Api
-from runners.client.frames import frames
-from runners.client.http import Connection, Refused
 from tests.client.test_commands import HEAD, iterations
 from tests.traces.generator import Plan, document, file_of
 

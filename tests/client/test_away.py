@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pytest_django.live_server_helper import LiveServer
 
+from parlab.client.shipping import RETRY_MAX_S, RETRY_S
 from parlab.embedded import free_port
 from parlab.lab.models import Run
-from runners.client.shipping import RETRY_MAX_S, RETRY_S
 from tests.client.conftest import Script
 from tests.client.gate import Gate, Mode, gate
 from tests.client.served import served
@@ -25,7 +25,7 @@ TRIES_OF_AN_HOUR = next(number for number, seconds in enumerate(pauses, 1) if se
 TRAINING = """
 import sys
 import parlab
-from runners.client import http, shipping
+from parlab.client import http, shipping
 shipping.RETRY_S, shipping.RETRY_MAX_S = shipping.RETRY_S / 3000, shipping.RETRY_MAX_S / 3000
 http.Connection.__init__.__kwdefaults__["timeout_s"] = float(sys.argv[1])
 run = parlab.init("Away", telemetry=False)

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from runners.client import beats, output, shipping
-from runners.client.beats import HEARTBEAT_S, SETTLE_S
-from runners.client.http import Connection
-from runners.client.output import Followed, follow
-from runners.client.shipping import Shipment, Shipper
-from runners.client.spools import Stream
+from parlab.client import beats, shipping
+from parlab.client.beats import HEARTBEAT_S, SETTLE_S
+from parlab.client.command import output
+from parlab.client.command.output import Followed, follow
+from parlab.client.http import Connection
+from parlab.client.shipping import Shipment, Shipper
+from parlab.client.spools import Stream
 
 
 class Clock:

@@ -45,7 +45,7 @@ class Parlab:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "runners.client.commands", *arguments],
+            [sys.executable, "-m", "parlab.client.command.commands", *arguments],
             env=self.environ,
             cwd=self._directory,
             stdin=subprocess.PIPE,

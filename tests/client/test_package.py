@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runners import journal
+from parlab.client import journal
 from tests.client.conftest import ROOT
 
 VERSIONS = tuple(f"3.{minor}" for minor in range(9, 15))
@@ -23,7 +23,8 @@ with parlab.init("Light", {"a": {"b": 1}}) as run:
     for step in range(3):
         with run.phase("forward"):
             run.log({"loss": 1.5, "nan": float("nan"), "text": "x"}, step=step)
-from runners.client import commands, callbacks
+from parlab.client import callbacks
+from parlab.client.command import commands
 heavy = {"django", "pydantic", "torch", "celery", "numpy", "redis", "psutil"} & {m.split(".")[0] for m in sys.modules}
 assert not heavy, heavy
 """

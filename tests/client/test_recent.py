@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runners import journal
-from runners.client import recent as module
-from runners.client.recent import Recent
+from parlab.client import journal
+from parlab.client import recent as module
+from parlab.client.recent import Recent
 
 
 def test_what_is_remembered_is_what_the_journal_holds_from_any_record_on(

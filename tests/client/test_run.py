@@ -35,7 +35,7 @@ while True:
     step += 1
     print(step, flush=True)
 """
-SYNC = "import sys; from runners.client.commands import main; sys.exit(main(['sync']))"
+SYNC = "import sys; from parlab.client.command.commands import main; sys.exit(main(['sync']))"
 
 
 def steps_of(run: Run, metric: str, rank: int = 0) -> list[int]:
@@ -212,7 +212,7 @@ def test_a_clock_that_is_years_off_moves_only_the_time_stamps_of_points(environ:
 
 
 def test_settings_of_any_kind_become_flat_texts() -> None:
-    from runners.client.environment import flat
+    from parlab.client.environment import flat
 
     assert flat({"a": {"b": [1, 2], "c": {}}, 3: None}) == {"a.b": "[1, 2]", "a.c": "{}", "3": "None"}
     assert flat(json.JSONDecoder)  # anything with attributes

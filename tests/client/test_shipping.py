@@ -10,11 +10,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from parlab.client import journal, shipping
+from parlab.client.http import Connection
+from parlab.client.spools import Stream
 from parlab.tracking.stream_views import MAX_BODY_BYTES
-from runners import journal
-from runners.client import shipping
-from runners.client.http import Connection
-from runners.client.spools import Stream
 
 LINE = b"x" * 350 + b"\n"
 LINES = 30_000

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runners import journal
-from runners.client.spools import Stream, leftovers
+from parlab.client import journal
+from parlab.client.spools import Stream, leftovers
 from tests.client.conftest import ROOT
 from tests.runners.test_spool import mount_full, small_disk
 
@@ -20,7 +20,7 @@ __all__ = ["small_disk"]
 
 # Creates streams, and takes what others left, as scripts that start at the same moment do.
 CREATE_AND_TAKE = """
-from runners.client.spools import Stream, leftovers
+from parlab.client.spools import Stream, leftovers
 for number in range(40):
     stream = Stream.create({"run": number})
     for left in leftovers():

@@ -10,10 +10,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
+from parlab.client import journal
 from parlab.lab.models import Run, Stream
+from parlab.lab.services.access.tokens import token_create
 from parlab.series import log, store
-from runners import journal
 
 pytestmark = pytest.mark.django_db
 
@@ -54,7 +54,7 @@ class Sender:
 
 @pytest.fixture
 def sender(client: Client, admin: User) -> Sender:
-    return Sender(client, lab.token_create(user=admin, name="script", by=admin)[1])
+    return Sender(client, token_create(user=admin, name="script", by=admin)[1])
 
 
 def steps() -> list[int]:

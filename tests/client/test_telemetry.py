@@ -12,10 +12,10 @@ from typing import Any
 import pynvml
 import pytest
 
+from parlab.client import nvml, telemetry
+from parlab.client.launch import launch
 from parlab.lab.models import Run
 from parlab.series import store
-from runners.client import nvml, telemetry
-from runners.client.launch import launch
 from tests.client.conftest import Script, ended
 from tests.patience import wait_for
 

@@ -287,7 +287,7 @@ def test_the_numbers_of_the_runs_are_read_as_the_page_shows(variables: dict[str,
 def test_commands_and_the_sbatch_file_of_the_page_report_their_runs(
     server: Served, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    commands = {**COMMANDS, "parlab": f'#!/bin/bash\nexec {sys.executable} -m runners.client.commands "$@"\n'}
+    commands = {**COMMANDS, "parlab": f'#!/bin/bash\nexec {sys.executable} -m parlab.client.command.commands "$@"\n'}
     for name, source in commands.items():
         (tmp_path / name).write_text(source)
         (tmp_path / name).chmod(stat.S_IRWXU)

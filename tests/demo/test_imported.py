@@ -9,7 +9,7 @@ from django.test import Client
 from parlab.demo import content
 from parlab.demo.imported import CASE, DIRECTORY, DOCUMENTS
 from parlab.lab.models import Experiment, Finding, PictureJob, ReportLink, Run, Source
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from parlab.demo import content
-from parlab.lab.services import groups_refresh
+from parlab.lab.services.access.groups import groups_refresh
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 

@@ -21,7 +21,7 @@ from parlab.watch.bisecting import bisect_start
 from parlab.watch.commits import commit_of
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from runners.engines.command import check_allowed
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 
 @pytest.fixture

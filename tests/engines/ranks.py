@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from runners.config import RunConfig
-from runners.engines.data import make_arguments
-from runners.engines.layout import Layout, open_layout
-from runners.engines.megatron_stage import MegatronRank
-from runners.engines.networks import build
-from runners.engines.process_group import Place, barrier, join, leave
-from runners.engines.stage import PipelineStage
-from runners.engines.transfers import open_channels
+from runners.engines.process.process_group import Place, barrier, join, leave
+from runners.engines.training.data import make_arguments
+from runners.engines.training.layout import Layout, open_layout
+from runners.engines.training.megatron_stage import MegatronRank
+from runners.engines.training.networks import build
+from runners.engines.training.stage import PipelineStage
+from runners.engines.training.transfers import open_channels
 from tests.patience import TRAINING_S
 
 TIMEOUT = timedelta(seconds=TRAINING_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runners.config import RunConfig
-from runners.protocol import EVENT_PREFIX
+from runners.wire.protocol import EVENT_PREFIX
 from tests.patience import TRAINING_S
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parlab.formats import nccl_tests
+from parlab.formats.tools import nccl_tests
 from runners.config import check
 from runners.engines.allreduce import OPERATIONS
 from tests.engines.started import Output, run_engine

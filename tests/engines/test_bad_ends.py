@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from runners import launch
 from runners.config import RunConfig
-from runners.protocol import EVENT_PREFIX
-from runners.rundir import RunDir
+from runners.node.launch import launch
+from runners.node.rundir import RunDir
+from runners.wire.protocol import EVENT_PREFIX
 from tests.conftest import SMALL
 from tests.patience import wait_for
 from tests.runners.supervised import Supervise, Supervised, supervise

@@ -10,7 +10,7 @@ import pytest
 
 from runners.config import ConfigError, RunConfig
 from runners.engines.capacity import candidates, search, trial_data
-from runners.launch import command
+from runners.node.launch.launch import command
 from tests.engines.started import run_engine
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from runners.abilities import ALLOWED_COMMANDS
 from runners.config import ConfigError, RunConfig, check
 from runners.engines.command import check_allowed, command_argv, launched
-from runners.launch import command
+from runners.node.abilities import ALLOWED_COMMANDS
+from runners.node.launch.launch import command
 from tests.engines.started import Output, run_engine
 
 SCRIPT = r"""#!PYTHON

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from runners.config import RunConfig
-from runners.engines.emulated import EmulatedPasses
-from runners.engines.executor import Boundary
-from runners.engines.process_group import Place, choose_device
-from runners.engines.stage import PipelineStage
+from runners.engines.process.process_group import Place, choose_device
+from runners.engines.training.emulated import EmulatedPasses
+from runners.engines.training.executor import Boundary
+from runners.engines.training.stage import PipelineStage
 from runners.schedules import Operation
 from tests.conftest import SMALL
 
@@ -41,7 +41,7 @@ def test_a_stage_takes_its_times_and_has_neither_weights_nor_loss() -> None:
 
 def test_each_stage_has_its_time_and_halves_of_a_backward_pass_take_half(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("runners.engines.emulated.wait", waited.append)
+    monkeypatch.setattr("runners.engines.training.emulated.wait", waited.append)
     times = config(
         [1, 2, 3, 4], [10, 20, 30, 40], schedule="interleaved-1f1b", virtual_stages=2, pipeline_parallel_size=2
     )

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.events import MAX_LINE_BYTES, Printer
-from runners.protocol import EVENT_PREFIX
+from runners.engines.process.events import MAX_LINE_BYTES, Printer
+from runners.wire.protocol import EVENT_PREFIX
 from tests.patience import PATIENCE_S
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from parlab.formats import huggingface
+from parlab.formats.logs import huggingface
 from runners.config import RunConfig, check
-from runners.engines.data import make_batch
-from runners.engines.networks import hugging_face_model
+from runners.engines.training.data import make_batch
+from runners.engines.training.networks import hugging_face_model
 from tests.engines.ranks import train_in_one_process
 from tests.engines.started import Output, run_engine
 

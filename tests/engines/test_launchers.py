@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from runners import launch, ports, ranks
-from runners.abilities import ALLOWED_COMMANDS
 from runners.config import RunConfig
-from runners.protocol import Report
-from runners.verdict import Evidence
+from runners.node.abilities import ALLOWED_COMMANDS
+from runners.node.launch import launch, ports, ranks
+from runners.supervisor.verdict import Evidence
+from runners.wire.protocol import Report
 from tests.conftest import SMALL
 from tests.engines.test_bad_ends import prepare
 from tests.patience import wait_for
@@ -119,7 +119,7 @@ def test_an_engine_trains_under_each_launcher_and_a_killed_rank_is_named(
     events = [json.loads(line) for line in run.output().splitlines() if line.startswith(b'{"parlab":')]
     assert {(e["world_size"], e["rank"]) for e in events if e["event"] == "start"} == {(2, 0), (2, 1)}
     second = [process for process in run.training() if process.environ().get("RANK") == "1"]
-    next(process for process in second if "runners.ranks" not in process.cmdline()).kill()
+    next(process for process in second if "runners.node.launch.ranks" not in process.cmdline()).kill()
     final = run.ends()
     assert final.reason.startswith(f"killed by signal 9 (SIGKILL) on rank 1 of host {socket.gethostname()};")
     assert run.training() == []
@@ -181,7 +181,7 @@ def test_a_launcher_whose_port_was_taken_is_started_again_with_another_port(
 
 def test_deepspeeds_launcher_never_uses_its_default_port_that_all_runs_would_share() -> None:
     argv = launch.command(RunConfig.model_validate(make_data("deepspeed")), Path("config.json"))
-    assert argv[1:3] == ["-m", "runners.ports"]
+    assert argv[1:3] == ["-m", "runners.node.launch.ports"]
     assert "--master_port={master_port}" in argv
 
 

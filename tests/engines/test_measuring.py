@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from runners.engines import memory
-from runners.engines.memory import ProcessMemory, is_out_of_memory, memory_meter, memory_shortage
-from runners.timers import NO_MICRO_BATCH, Timers
+from runners.engines.process import memory
+from runners.engines.process.memory import ProcessMemory, is_out_of_memory, memory_meter, memory_shortage
+from runners.engines.process.timers import NO_MICRO_BATCH, Timers
 
 MIB = 2**20
 DEVICES = [torch.device("cpu"), *([torch.device("cuda", 0)] if torch.cuda.is_available() else [])]

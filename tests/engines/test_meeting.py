@@ -10,7 +10,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from runners.config import ConfigError
-from runners.engines.meeting import check_that_devices_differ, meet
+from runners.engines.process.rendezvous import check_that_devices_differ, meet
 
 SHORT = timedelta(seconds=2)
 

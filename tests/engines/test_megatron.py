@@ -16,9 +16,9 @@ from parlab.embedded import free_port
 from runners.config import ConfigError
 from runners.engines.megatron_flags import Megatron, argument_dump, arguments_of, read_flags
 from runners.engines.megatron_log import MegatronLog
-from runners.engines.megatron_stage import StepResult
-from runners.events import Printer
-from runners.timers import StepTimes
+from runners.engines.process.events import Printer
+from runners.engines.process.timers import StepTimes
+from runners.engines.training.megatron_stage import StepResult
 from tests.engines.test_pipeline import ROOT, Ended, ended
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from runners.config import RunConfig
-from runners.engines.megatron_stage import MegatronRank
+from runners.engines.training.megatron_stage import MegatronRank
 from tests.engines.ranks import Trained, train_in_layouts, train_in_one_process
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runners.config import ModelSection, ParallelSection, RunConfig, TrainSection
-from runners.engines.data import CLS, FIRST_WORD, MASK, SEP, make_batch, make_sentence_pairs
+from runners.engines.training.data import CLS, FIRST_WORD, MASK, SEP, make_batch, make_sentence_pairs
 from runners.models.attention import attend
 from runners.models.gpt import GPTStage, num_parameters
 from runners.models.linear import accumulate, defer_weight_gradients

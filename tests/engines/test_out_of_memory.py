@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runners.protocol import RunState
-from runners.verdict import Evidence
+from runners.supervisor.verdict import Evidence
+from runners.wire.protocol import RunState
 from tests.engines.started import run_engine
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from parlab.embedded import free_port
-from runners.protocol import EVENT_PREFIX, OOM_EXIT_CODE
 from runners.schedules import schedule
+from runners.wire.protocol import EVENT_PREFIX, OOM_EXIT_CODE
 from tests.patience import PATIENCE_S, TRAINING_S
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import torch
 
 from parlab.traces.stored import analyse
 from runners.config import RunConfig
-from runners.engines.profiling import StepRecorder
-from runners.files import DIRECTORY, trace_name
-from runners.timers import Timers
+from runners.engines.process.profiling import StepRecorder
+from runners.engines.process.timers import Timers
+from runners.supervisor.files import DIRECTORY, trace_name
 
 
 def train(config: RunConfig, rank: int) -> None:

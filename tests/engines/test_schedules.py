@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.engines.executor import gradient_buffers, traffic
-from runners.engines.transfers import Key
+from runners.engines.training.executor import gradient_buffers, traffic
+from runners.engines.training.transfers import Key
 from runners.schedules import (
     SCHEDULES,
     Operation,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from runners.config import RunConfig, check
-from runners.engines.process_group import Place, join, leave
-from runners.engines.rank import Rank
+from runners.engines.process.process_group import Place, join, leave
+from runners.engines.process.rank import Rank
 from runners.engines.sharding import ShardedTrainer
 from tests.engines.ranks import CONTEXT, TIMEOUT, train_in_one_process
 from tests.engines.started import run_engine

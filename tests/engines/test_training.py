@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from runners.config import ParallelSection, RunConfig
-from runners.engines.stage import PipelineStage
+from runners.engines.training.stage import PipelineStage
 from tests.engines.ranks import Trained, train_in_one_process, train_in_pipeline
 
 STEPS = 3

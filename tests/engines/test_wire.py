@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.config import check
-from runners.engines.wire import EightBitWire, Wire
+from runners.engines.training.transfer_precision import EightBitWire, Wire
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from runners.config import RunConfig, check
-from runners.engines.data import make_arguments
-from runners.engines.networks import build
+from runners.engines.training.data import make_arguments
+from runners.engines.training.networks import build
 from tests.engines.started import run_engine
 from tests.engines.zero_ranks import train_with_zero
 

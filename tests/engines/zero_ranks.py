@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from runners.config import RunConfig
-from runners.engines.process_group import Place, join, leave
-from runners.engines.rank import Rank
+from runners.engines.process.process_group import Place, join, leave
+from runners.engines.process.rank import Rank
 from runners.engines.zero import ZeroTrainer
 from tests.engines.ranks import CONTEXT, TIMEOUT
 from tests.patience import TRAINING_S

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from parlab.lab.models import Attempt
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.faults.injected import KINDS
 from tests.faults.kinds import Fault, Scene, problem_of_cause
 from tests.faults.rows import END, RECOVERY_S, Row

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import redis
 
-from runners.journal import Kind, encode
-from runners.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE, RunState, node_queue
-from runners.rundir import StateDir
+from parlab.client.journal import Kind, encode
+from runners.node.rundir import StateDir
+from runners.wire.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE, RunState, node_queue
 from tests.faults import clock, read_only
 from tests.faults.kinds import KILLED, Fault, Scene, Strike, kill_rank, lost_with, supervisor_killed
 from tests.faults.stack import NODES, WEB, WORKERS, Service, Stack

@@ -12,9 +12,9 @@ import psutil
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Member, Run
-from parlab.lab.services import first_cause
-from runners.protocol import RunState
-from runners.rundir import RunDir
+from parlab.lab.services.members import first_cause
+from runners.node.rundir import RunDir
+from runners.wire.protocol import RunState
 from tests.faults.stack import NODES, WEB, Stack
 from tests.faults.workload import RANKS, Key, Workload
 from tests.slurm.cluster import NODES as SLURM_NODES

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-from runners.client import init
+from parlab import init
 
 EXPERIMENT = "Reports over HTTP"
 STEP_S = 0.5

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from parlab.embedded import free_port, redis_command
-from runners.processes import MARKER, die_with
-from runners.rundir import RunDir, StateDir
+from runners.node.rundir import RunDir, StateDir
+from runners.supervisor.processes import MARKER, die_with
 from tests.faults import clock, ticker
 from tests.faults.disks import POSTGRES_MIB, SIZE_MIB, Disk
 from tests.faults.postgres import Postgres

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from runners.processes import die_with
+from runners.supervisor.processes import die_with
 from tests.faults import rows
 
 MAX_IDLE = 3

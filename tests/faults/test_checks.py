@@ -20,7 +20,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from parlab.embedded import free_port
-from parlab.ingest.output import output_append
+from parlab.ingest.batches.output import output_append
 from parlab.lab.models import Attempt, Experiment
 from tests.faults import campaign, injected, kinds, read_only, rows, stages
 from tests.faults.disks import Disk

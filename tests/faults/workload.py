@@ -15,10 +15,10 @@ from django.contrib.auth.models import User
 from parlab.fleet import services
 from parlab.fleet.services import waiting_reason
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
-from parlab.lab.services import token_create
+from parlab.lab.services.access.tokens import token_create
 from parlab.series import log, store
 from runners.config import digest
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.faults.reporter import EXPERIMENT
 from tests.faults.stack import LOGIN, Stack
 from tests.faults.ticker import loss_of

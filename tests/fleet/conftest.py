@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from parlab.celery import app
 from parlab.lab.models import Node
-from runners.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, RunSpec, node_queue, verify
+from runners.wire.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, RunSpec, node_queue, verify
 
 Received = Callable[..., list[Any]]
 _KINDS: dict[str, Any] = {START_TASK: RunSpec, GO_TASK: Go, CANCEL_TASK: Cancel}

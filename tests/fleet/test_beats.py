@@ -15,12 +15,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from parlab.fleet import beats, services
-from parlab.ingest.waiting import take_heartbeats
+from parlab.ingest.batches.waiting import take_heartbeats
 from parlab.lab.models import Attempt, Node, RefusedMessage
 from parlab.refusals import PENDING
-from runners.guard import message
-from runners.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, LEASE_S, Heartbeat, HeldRun, Refused
-from runners.trust import Untrusted
+from runners.wire.message_filter import message
+from runners.wire.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, LEASE_S, Heartbeat, HeldRun, Refused
+from runners.wire.trust import Untrusted
 from tests.conftest import place
 from tests.signed import content_of, sealed_heartbeat
 

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Config, Member, Node, Run
-from parlab.lab.services import config_launch
-from runners.protocol import LEASE_S, RunSpec, RunState
+from parlab.lab.services.runs import config_launch
+from runners.wire.protocol import LEASE_S, RunSpec, RunState
 from tests.conftest import SMALL, place
 
 from .conftest import Received

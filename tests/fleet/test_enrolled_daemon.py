@@ -12,8 +12,8 @@ from django.contrib.auth.models import User
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Config, Node, NodeKey, RefusedMessage
-from parlab.lab.services import node_code_create, node_key_rotate, node_keys_revoke
-from runners.protocol import RunState
+from parlab.lab.services.access.node_keys import node_code_create, node_key_rotate, node_keys_revoke
+from runners.wire.protocol import RunState
 from tests.fleet.workers import Workers
 from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine
@@ -46,7 +46,7 @@ def test_a_node_with_a_code_enrols_runs_rotates_and_is_revoked(
 ) -> None:
     workers = Workers(broker)
     code = node_code_create(node_name="gpu1", by=user)
-    command = [sys.executable, "-m", "runners.daemon", "enrol", "--code", code, *machine.arguments()]
+    command = [sys.executable, "-m", "runners.node.daemon", "enrol", "--code", code, *machine.arguments()]
     with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE) as enrolment:
         workers.until(lambda: enrolment.poll() is not None, "the node is enrolled")
         assert enrolment.returncode == 0, enrolment.stderr and enrolment.stderr.read()

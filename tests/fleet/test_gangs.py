@@ -17,12 +17,15 @@ from hypothesis.extra.django import TestCase
 
 from parlab.fleet import services
 from parlab.fleet.differences import node_differences
-from parlab.ingest import orders
-from parlab.ingest.services import batch_apply
-from parlab.lab import services as lab
+from parlab.ingest.batches import orders
+from parlab.ingest.batches.services import batch_apply
 from parlab.lab.models import Attempt, Config, Member, Node, Run
-from parlab.lab.services import config_launch
-from runners.protocol import (
+from parlab.lab.services import runs as runs_services
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.members import attempt_report
+from parlab.lab.services.runs import config_launch
+from runners.wire.protocol import (
     Abilities,
     Batch,
     Cancel,
@@ -35,7 +38,7 @@ from runners.protocol import (
     RunState,
     node_queue,
 )
-from runners.trust import LIFETIME_S
+from runners.wire.trust import LIFETIME_S
 from tests.conftest import SMALL
 
 from .conftest import Received
@@ -425,7 +428,7 @@ def states(*runs: Run) -> list[str]:
 
 def end(*runs: Run) -> None:
     for run in runs:
-        lab.attempt_report(attempt=run.current_attempt(), report=Report(state="finished", at=time.time()))
+        attempt_report(attempt=run.current_attempt(), report=Report(state="finished", at=time.time()))
 
 
 class MessagesInAnyOrder(TestCase):
@@ -435,9 +438,9 @@ class MessagesInAnyOrder(TestCase):
 
     def setUp(self) -> None:
         self.user = User.objects.create_user("ada")
-        experiment = lab.experiment_create(name="Any order", owner=self.user)
-        config = lab.config_save(experiment=experiment, data=THREE, sweep={}, user=self.user)
-        (self.run_,) = lab.config_launch(config=config, user=self.user).created
+        experiment = experiment_create(name="Any order", owner=self.user)
+        config = config_save(experiment=experiment, data=THREE, sweep={}, user=self.user)
+        (self.run_,) = runs_services.config_launch(config=config, user=self.user).created
         for name in NAMES:
             Node.objects.create(name=name, last_heartbeat_at=timezone.now())
         services.dispatch()
@@ -464,7 +467,7 @@ class MessagesInAnyOrder(TestCase):
                 sent = Report.model_validate(
                     {"state": event, "at": time.time() + later_s, "reason": event, "is_consequence": is_consequence}
                 )
-                lab.attempt_report(attempt=attempt, report=sent, node_rank=node_rank)
+                attempt_report(attempt=attempt, report=sent, node_rank=node_rank)
             attempt.refresh_from_db()
             members = list(attempt.members.all())
             for member in members:

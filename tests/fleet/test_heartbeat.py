@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Member, Node, Run
-from runners.protocol import LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
+from runners.wire.protocol import LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
 from tests.conftest import place
 
 from .conftest import Received

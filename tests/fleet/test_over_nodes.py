@@ -20,7 +20,7 @@ from django.utils import timezone
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Config, Member, Node, Run
 from parlab.series.models import SeriesChunk
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.conftest import SMALL
 from tests.fleet.workers import Workers
 from tests.patience import PATIENCE_S, wait_for
@@ -170,7 +170,16 @@ def test_a_drained_node_is_upgraded_during_a_run_and_takes_no_other_meanwhile(
     ticking: Ticking, workers: Workers, make_config: Callable[..., Config], user: User
 ) -> None:
     machine = ticking.by_rank[1]
-    command = [sys.executable, "-m", "runners.daemon", "drain", "--lease", "1h", "--state-dir", str(machine.state_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "runners.node.daemon",
+        "drain",
+        "--lease",
+        "1h",
+        "--state-dir",
+        str(machine.state_dir),
+    ]
     subprocess.run(command, cwd=ROOT, env=machine.environment, check=True, timeout=PATIENCE_S)
     node = Node.objects.get(name=machine.name)
     workers.until(lambda: Node.objects.filter(pk=node.pk, is_draining=True).exists(), "the server knows")

@@ -11,7 +11,7 @@ from django.test import Client
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Member
-from runners.protocol import Abilities, Heartbeat, HeldRun, RunSpec
+from runners.wire.protocol import Abilities, Heartbeat, HeldRun, RunSpec
 from tests.conftest import SMALL
 
 from .conftest import Received

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Member, Node
-from runners.protocol import LEASE_S, Heartbeat, HeldRun, RunState
+from runners.wire.protocol import LEASE_S, Heartbeat, HeldRun, RunState
 from tests.conftest import place
 
 pytestmark = pytest.mark.django_db

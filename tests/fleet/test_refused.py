@@ -20,11 +20,10 @@ from django.test import Client
 
 from parlab.celery import app
 from parlab.lab.models import Node, RefusedMessage
-from parlab.lab.services import refused_store
-from parlab.lab.services.refused import MAX_ROWS
-from runners.guard import Unreadable, sound
-from runners.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE, Heartbeat, Refused, node_queue
-from runners.refusals import MAX_KEYS, Refusals
+from parlab.lab.services.access.refused import MAX_ROWS, refused_store
+from runners.wire.message_filter import Unreadable, sound
+from runners.wire.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE, Heartbeat, Refused, node_queue
+from runners.wire.refusals import MAX_KEYS, Refusals
 from tests.junk import HUGE, JUNK, WHOLE
 from tests.patience import PATIENCE_S, wait_for
 from tests.signed import sealed_heartbeat

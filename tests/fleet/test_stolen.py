@@ -18,11 +18,10 @@ from django.utils import timezone
 from parlab.fleet import beats
 from parlab.fleet.tasks import heartbeat
 from parlab.lab.models import Node, NodeKey
-from parlab.lab.services import find_key, node_code_create, node_keys_revoke, signing_key
-from parlab.lab.services.node_keys import _padded
+from parlab.lab.services.access.node_keys import _padded, find_key, node_code_create, node_keys_revoke, signing_key
 from parlab.refusals import PENDING
-from runners.protocol import Cancel, Heartbeat, sign, verify
-from runners.trust import Key, Untrusted, seal, shared_key
+from runners.wire.protocol import Cancel, Heartbeat, sign, verify
+from runners.wire.trust import Key, Untrusted, seal, shared_key
 from tests.signed import sealed_heartbeat
 
 PASSWORD = "correct horse battery"
@@ -201,7 +200,7 @@ def test_an_order_of_yesterday_starts_nothing_today(
     key = enrolled("gpu1")
     then = time.time() - timedelta(minutes=11).total_seconds()
     with monkeypatch.context() as patch:
-        patch.setattr("runners.trust.time.time", lambda: then)
+        patch.setattr("runners.wire.trust.time.time", lambda: then)
         kept = sign(Cancel(run=1, attempt=1, node="gpu1"), key)
     with pytest.raises(Untrusted, match="expired"):
         verify(kept, lambda *_: key.secret, Cancel, node="gpu1")

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from parlab.celery import app
 from parlab.lab.models import Node, RefusedMessage
 from parlab.refusals import PENDING
-from runners.protocol import HEARTBEAT_TASK, Heartbeat
-from runners.trust import seal, shared_key
+from runners.wire.protocol import HEARTBEAT_TASK, Heartbeat
+from runners.wire.trust import seal, shared_key
 from tests.signed import sealed_heartbeat
 
 

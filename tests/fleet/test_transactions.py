@@ -21,7 +21,7 @@ from redis.connection import Connection
 from parlab.fleet import services
 from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt, Node
-from runners.protocol import LEASE_S, Batch, Heartbeat, Report, RunState
+from runners.wire.protocol import LEASE_S, Batch, Heartbeat, Report, RunState
 from tests.conftest import place
 from tests.signed import sealed_batch
 

@@ -20,10 +20,11 @@ from django.utils import timezone
 from parlab.celery import app
 from parlab.fleet import beats
 from parlab.fleet.tasks import enrol, heartbeat
-from parlab.ingest import orders, tasks
+from parlab.ingest import tasks
+from parlab.ingest.batches import orders
 from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt, Node, NodeKey
-from parlab.lab.services import (
+from parlab.lab.services.access.node_keys import (
     node_code_create,
     node_key_rotate,
     node_keys_revoke,
@@ -32,10 +33,10 @@ from parlab.lab.services import (
 )
 from parlab.refusals import PENDING
 from parlab.series import log
-from runners import trust
-from runners.agreement import agreed_key, derived_pair, new_pair
-from runners.keys import NodeKeys
-from runners.protocol import (
+from runners.wire import trust
+from runners.wire.agreement import agreed_key, derived_pair, new_pair
+from runners.wire.keys import NodeKeys
+from runners.wire.protocol import (
     ACKNOWLEDGE_TASK,
     Acknowledge,
     Batch,
@@ -47,7 +48,7 @@ from runners.protocol import (
     enrolled_key,
     verify,
 )
-from runners.trust import Key, Seen, Untrusted, code_key, seal, shared_key
+from runners.wire.trust import Key, Seen, Untrusted, code_key, seal, shared_key
 from tests.conftest import place
 from tests.signed import sealed_batch, sealed_heartbeat
 
@@ -209,7 +210,7 @@ def test_most_heartbeats_need_no_row_written(make_attempt: Callable[..., Attempt
 
 
 def enrolled(name: str, code: str, broker: str, keys: NodeKeys) -> None:
-    """Do what `runners.daemon enrol` does, with the server's task called here."""
+    """Do what `runners.node.daemon enrol` does, with the server's task called here."""
     key_id, _, secret = code.partition("-")
     pair, signer = new_pair(), Key(key_id, code_key(secret, name, key_id))
     enrol(seal("enrol", name, Enrol(key_id=key_id, public=pair.public).model_dump(), signer))

@@ -8,7 +8,9 @@ from django.contrib.auth.models import User
 
 from parlab.fleet.services import waiting_reason, waiting_reasons
 from parlab.lab.models import Attempt, Config, Node, Run
-from parlab.lab.services import config_launch, config_save, experiment_create
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
 from tests.conftest import SMALL, place
 
 pytestmark = pytest.mark.django_db
@@ -20,7 +22,7 @@ def run(make_attempt: Callable[..., Attempt]) -> Run:
 
 
 def test_no_node_ever(run: Run) -> None:
-    assert "python -m runners.daemon --pool default" in waiting_reason(run)
+    assert "python -m runners.node.daemon --pool default" in waiting_reason(run)
 
 
 def test_no_node_online(run: Run, make_node: Callable[..., Node]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from parlab.fleet.tasks import enrol, heartbeat
 from parlab.ingest.tasks import apply_batch
-from runners.protocol import Batch
+from runners.wire.protocol import Batch
 from tests.inbox import Inbox
 from tests.signed import content_of
 

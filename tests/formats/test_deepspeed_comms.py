@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlab.formats import records
-from parlab.formats.records import Record
+from parlab.formats.grammar.records import Record
 from parlab.formats.schema import Table
 
 LOG = "[2026-02-01 10:00:01,101] [INFO] [logging.py:107:log_dist] [Rank 0]"

@@ -21,10 +21,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parlab.formats import FORMATS, learnt, read_document
-from parlab.formats.documents import MAX_EXAMPLES
+from parlab.formats import FORMATS, read_document
+from parlab.formats.documents.documents import MAX_EXAMPLES
+from parlab.formats.documents.prose import figures
 from parlab.formats.files import read_file
-from parlab.formats.prose import figures
+from parlab.formats.learnt import learnt
 from tests.formats.golden import HERE, cases
 from tests.formats.mutations import damaged, damaged_event_file
 from tests.formats.test_corpus import CORPUS

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats.learn_command import main
-from parlab.formats.learnt import Learnt, _sampled, fit, learn, read
-from parlab.formats.records import Record
+from parlab.formats.grammar.records import Record
+from parlab.formats.learnt.learn_command import main
+from parlab.formats.learnt.learnt import Learnt, _sampled, fit, learn, read
+from parlab.formats.learnt.slots import Slots
 from parlab.formats.segments import Segments
-from parlab.formats.slots import Slots
 
 LINE = "[fit] tick={n} lossy=4.{n} dt: {ms} ms tok/sec: {rate}\n"
 LINES = [LINE.format(n=n, ms=100 + n, rate=20_000 - n) for n in range(1, 6)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats import read_document, records
-from parlab.formats.rates import rate_of
+from parlab.formats.grammar.rates import rate_of
 from parlab.formats.schema import Segment
 
 ITERATION = (

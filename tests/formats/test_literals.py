@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats import FORMATS, prose, prose_gpus
-from parlab.formats.literals import Sought, literals_of
-from parlab.formats.silence import _NOISE, NOISE
-from parlab.formats.sniff import _Index
+from parlab.formats import FORMATS
+from parlab.formats.documents import prose, prose_gpus
+from parlab.formats.grammar.literals import Sought, literals_of
+from parlab.formats.grammar.silence import _NOISE, NOISE
+from parlab.formats.grammar.sniff import _Index
 
 HERE = Path(__file__).parent
 LINES_OF_A_FILE = 150

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats.markdown import _blocks, _document, _parse
-from parlab.formats.markdown_parts import parts
+from parlab.formats.documents.markdown import _blocks, _document, _parse
+from parlab.formats.documents.markdown_parts import parts
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]

@@ -3,7 +3,7 @@
 import pytest
 
 from parlab.formats import read_document
-from parlab.formats.processes import stated_processes
+from parlab.formats.grammar.processes import stated_processes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parlab.formats.prose_gpus import stated_gpus
+from parlab.formats.documents.prose_gpus import stated_gpus
 
 
 @pytest.mark.parametrize(

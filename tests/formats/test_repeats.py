@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from parlab.formats import learnt, records
-from parlab.formats.records import Record
-from parlab.formats.repeats import Repeats, same
-from parlab.formats.rows import Columns
-from parlab.formats.stepblocks import StepBlocks
+from parlab.formats import records
+from parlab.formats.grammar.records import Record
+from parlab.formats.grammar.repeats import Repeats, same
+from parlab.formats.grammar.rows import Columns
+from parlab.formats.grammar.stepblocks import StepBlocks
+from parlab.formats.learnt import learnt
 from tests.bench.readers import LINES, reader, sample
 from tests.formats.mutations import damaged
 from tests.formats.test_fuzz import SAMPLES

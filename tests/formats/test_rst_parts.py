@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats.rst import _blocks, _document, _tree
-from parlab.formats.rst_parts import parts
+from parlab.formats.documents.rst import _blocks, _document, _tree
+from parlab.formats.documents.rst_parts import parts
 
 HERE = Path(__file__).parent
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from parlab.formats import format_of, head_of, read_document, records
-from parlab.formats.logs import LOGS
+from parlab.formats.grammar.silence import NOISE, PARTS, SILENT, is_measurement
+from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Config, Table
-from parlab.formats.silence import NOISE, PARTS, SILENT, is_measurement
 from parlab.formats.source import open_text
 from tests.formats.golden import HERE, cases
 from tests.formats.test_corpus import CORPUS

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from parlab.formats import Document, Record, all_reduce_bench, format_of, read_document, records
-from parlab.formats.nanotron import human
-from parlab.formats.nvidia_smi import MAX_ROWS
+from parlab.formats import Document, Record, format_of, read_document, records
+from parlab.formats.logs.nanotron import human
 from parlab.formats.schema import Segment
+from parlab.formats.tools import all_reduce_bench
+from parlab.formats.tools.nvidia_smi import MAX_ROWS
 
 
 def read(text: str, format: str | None = None) -> Document:

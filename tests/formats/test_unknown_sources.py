@@ -14,8 +14,8 @@ import zstandard
 
 from parlab.formats import Document, format_of, read_document
 from parlab.formats.files import read_file
-from parlab.formats.metric_fields import metric_field
-from parlab.formats.steplines import UNNAMED
+from parlab.formats.grammar.metric_fields import metric_field
+from parlab.formats.grammar.steplines import UNNAMED
 
 LINE = " iteration {n:8d}/ 100 | elapsed time per iteration (ms): 5{n:02d}.0 | lm loss: 8.{n}E+00 |\n"
 LOG = "".join(LINE.format(n=n) for n in range(1, 51))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runners.spool import read_batch
+from runners.supervisor.spool import read_batch
 
 BUSY = """
 import time, torch

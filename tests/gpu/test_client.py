@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 # Nothing answers at the address, so that everything stays on disk.
 SCRIPT = f"""
 import torch
-from runners import client
+from parlab.client import run as client
 run = client.init(experiment="gpu", url="http://127.0.0.1:9", token="secret")
 held = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
 {BUSY}"""

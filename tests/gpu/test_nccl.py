@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from runners.engines.allreduce import OPERATIONS, Exchange, time_exchange
-from runners.engines.meeting import meet
-from runners.engines.process_group import barrier, leave
+from runners.engines.process.process_group import barrier, leave
+from runners.engines.process.rendezvous import meet
 from tests.engines.started import ROOT
 from tests.gpu.places import BOTH, GPU
 from tests.gpu.test_engines import make_data

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runners.rundir import RunDir
+from runners.node.rundir import RunDir
 from tests.gpu.load import BUSY, events
 from tests.gpu.places import GPU
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")
 
-from runners import gpus, telemetry
+from runners.telemetry import gpus, telemetry
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -42,7 +42,7 @@ def test_samples_of_a_busy_gpu_show_its_load(device: str, tmp_path: Path) -> Non
     }
     run.write_launch(launch)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu["uuid"]}
-    command = [sys.executable, "-m", "runners.supervise", str(run.path)]
+    command = [sys.executable, "-m", "runners.supervisor.supervise", str(run.path)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=PATIENCE_S)
     samples = [event for event in events(run.spool) if event["rank"] == 0]
     assert len(samples) >= 4

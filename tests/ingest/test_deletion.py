@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from django.db import connection
 
-from parlab.ingest import deletion
+from parlab.ingest.batches import deletion
 from parlab.lab.models import Attempt, Experiment
 from parlab.series import removal, store
 from parlab.series.columns import Columns

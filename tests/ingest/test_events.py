@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.ingest.events import MAX_METRICS, Limits, Parsed, parse
+from parlab.ingest.batches.events import MAX_METRICS, Limits, Parsed, parse
 from parlab.series.columns import Columns
 
 from .output import event, step, training

@@ -13,15 +13,16 @@ from django.conf import settings
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from parlab.ingest import services, tasks
-from parlab.ingest.services import UNKNOWN, batches_apply
+from parlab.ingest import tasks
+from parlab.ingest.batches import services
+from parlab.ingest.batches.services import UNKNOWN, batches_apply
+from parlab.ingest.batches.waiting import MAX_BYTES, is_idle, take_waiting
 from parlab.ingest.tasks import apply_batch
-from parlab.ingest.waiting import MAX_BYTES, is_idle, take_waiting
 from parlab.lab.models import Attempt
 from parlab.refusals import PENDING
 from parlab.series import log, store
-from runners.guard import message
-from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, INGEST_QUEUE, Batch
+from runners.wire.message_filter import message
+from runners.wire.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, INGEST_QUEUE, Batch
 from tests.signed import content_of, sealed_batch
 
 from .output import event, step, training
@@ -162,7 +163,9 @@ def test_live_batches_are_taken_first_and_the_backlog_gets_its_share(make_attemp
 def test_of_many_waiting_batches_half_are_left_for_another_worker(
     make_attempt: MakeAttempt, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parlab.ingest.waiting._taken_at", {})  # right after another group two are taken together
+    monkeypatch.setattr(
+        "parlab.ingest.batches.waiting._taken_at", {}
+    )  # right after another group two are taken together
     attempts = [make_attempt() for _ in range(10)]
     client: Any = redis.Redis.from_url(broker)
     for number in range(100):

@@ -13,8 +13,8 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 
-from parlab.ingest import preview
-from parlab.ingest.imports import Import, source_import, source_reingest, upload_import
+from parlab.ingest.files import preview
+from parlab.ingest.files.imports import Import, source_import, source_reingest, upload_import
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.series import log, store
 from tests.patience import PATIENCE_S

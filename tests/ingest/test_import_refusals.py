@@ -17,9 +17,9 @@ import pytest
 from django.contrib.auth.models import User
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from parlab.ingest import archives
-from parlab.ingest.imports import Refused, source_import, upload_import
-from parlab.ingest.received import display_name, kind_of
+from parlab.ingest.files import archives
+from parlab.ingest.files.imports import Refused, source_import, upload_import
+from parlab.ingest.files.received import display_name, kind_of
 from parlab.lab.models import Experiment, Run, Source
 
 from .pages import PNG, megatron, zipped

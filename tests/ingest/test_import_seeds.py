@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.ingest.imports import Import, Refused, source_import, source_reingest
+from parlab.ingest.files.imports import Import, Refused, source_import, source_reingest
 from parlab.lab.models import Finding, Run, Snapshot, Source
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

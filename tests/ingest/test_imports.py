@@ -13,14 +13,15 @@ import zstandard
 from django.contrib.auth.models import User
 from django.db import connection
 
-from parlab.ingest import drafts
-from parlab.ingest.delivery import raw_pieces
-from parlab.ingest.imports import Import, Refused, source_import, source_reingest, upload_import
-from parlab.ingest.results import results_in
+from parlab.ingest.files import drafts
+from parlab.ingest.files.delivery import raw_pieces
+from parlab.ingest.files.imports import Import, Refused, source_import, source_reingest, upload_import
+from parlab.ingest.files.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
-from parlab.lab.selectors import run_points, run_records
-from parlab.lab.selectors.plannable import calibration_candidates
-from parlab.lab.services import finding_acknowledge, findings_refresh
+from parlab.lab.selectors.analysis.plannable import calibration_candidates
+from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.selectors.records import run_records
+from parlab.lab.services.findings import finding_acknowledge, findings_refresh
 from parlab.series import chunks, log, store
 from parlab.series.models import LogChunk, SeriesChunk
 from tests.patience import PATIENCE_S

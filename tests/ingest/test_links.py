@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from parlab.ingest.events import Limits, parse
-from parlab.ingest.summary import summary_of
+from parlab.ingest.batches.events import Limits, parse
+from parlab.ingest.summaries.summary import summary_of
 from parlab.series.columns import Columns
 
 from .output import event, training

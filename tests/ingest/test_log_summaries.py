@@ -10,9 +10,11 @@ from django.conf import settings
 from django.core.cache import cache
 from django.db import OperationalError, connection
 
-from parlab.ingest import printed, services, tasks
-from parlab.ingest.attempt_summaries import attempt_summarise
-from parlab.ingest.services import attempt_reingest, attempt_summarise_due, batch_apply
+from parlab.ingest import tasks
+from parlab.ingest.batches import services
+from parlab.ingest.batches.services import attempt_reingest, attempt_summarise_due, batch_apply
+from parlab.ingest.summaries import printed
+from parlab.ingest.summaries.attempt_summaries import attempt_summarise
 from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt, Run
 from parlab.series import log, store

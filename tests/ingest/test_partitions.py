@@ -15,7 +15,8 @@ from django.db import connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.test.utils import CaptureQueriesContext
 
-from parlab.ingest import deletion, services, tasks
+from parlab.ingest import tasks
+from parlab.ingest.batches import deletion, services
 from parlab.lab.models import Attempt, Member, Run
 from parlab.series import archive, log, operations, partitions, store
 from parlab.series.columns import Columns

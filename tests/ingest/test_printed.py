@@ -11,12 +11,12 @@ from django.core.cache import cache
 from django.core.management import call_command
 
 from parlab.formats.schema import Launch
-from parlab.ingest import printed
-from parlab.ingest.services import attempt_reingest, batch_apply
+from parlab.ingest.batches.services import attempt_reingest, batch_apply
+from parlab.ingest.summaries import printed
 from parlab.lab.models import Attempt, Finding, Run
 from parlab.series import store
 from runners.config import RunConfig
-from runners.protocol import Report
+from runners.wire.protocol import Report
 
 from .output import event, step
 from .test_services import batch, stored

@@ -9,13 +9,13 @@ import pytest
 from django.core.cache import cache
 from django.db import connection
 
-from parlab.ingest import rebuild, services
-from parlab.ingest.services import attempt_reingest, batch_apply
+from parlab.ingest.batches import rebuild, services
+from parlab.ingest.batches.services import attempt_reingest, batch_apply
 from parlab.lab.models import Attempt, Run
 from parlab.series import archive, replacing, store
 from parlab.series.models import LogChunk, OperationChunk, SeriesArchive, SeriesChunk, SeriesLevel
 from runners.config import RunConfig
-from runners.protocol import Report
+from runners.wire.protocol import Report
 
 from .output import event, step, training
 from .test_services import FINISHED, batch, stored

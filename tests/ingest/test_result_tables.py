@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from parlab.formats.documents.tables import table
 from parlab.formats.schema import Table
-from parlab.formats.tables import table
-from parlab.ingest.columns import heading_pair, quantity_in_context, quantity_of, setting_of
-from parlab.ingest.result_tables import TableResult, results_of
+from parlab.ingest.files.columns import heading_pair, quantity_in_context, quantity_of, setting_of
+from parlab.ingest.files.result_tables import TableResult, results_of
 
 
 def pipes(text: str, context: str = "") -> list[TableResult]:

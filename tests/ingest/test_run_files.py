@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from parlab.ingest.run_files import traces_take
-from parlab.ingest.services import batch_apply
+from parlab.ingest.batches.run_files import traces_take
+from parlab.ingest.batches.services import batch_apply
 from parlab.lab.models import Attempt, RankTrace
-from parlab.lab.selectors.waterfalls import traced_step
-from runners.protocol import Batch, FilePiece
+from parlab.lab.selectors.analysis.waterfalls import traced_step
+from runners.wire.protocol import Batch, FilePiece
 from tests.traces.generator import Plan, document, file_of
 
 pytestmark = pytest.mark.django_db

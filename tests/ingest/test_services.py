@@ -14,11 +14,11 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parlab.ingest.services import UNKNOWN, attempt_reingest, batch_apply
+from parlab.ingest.batches.services import UNKNOWN, attempt_reingest, batch_apply
 from parlab.lab.models import Attempt, Member, Node, Run
 from parlab.series import log, operations, store
 from parlab.series.models import LogChunk, OperationChunk, SeriesChunk
-from runners.protocol import LEASE_S, Batch, Report
+from runners.wire.protocol import LEASE_S, Batch, Report
 from tests.conftest import place
 from tests.patience import PATIENCE_S
 
@@ -270,7 +270,7 @@ def test_a_failed_batch_stores_nothing(make_attempt: MakeAttempt, monkeypatch: p
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("parlab.ingest.services.attempt_report", full_disk)
+        patch.setattr("parlab.ingest.batches.services.attempt_report", full_disk)
         with pytest.raises(OSError, match="disk full"):
             batch_apply(batch=batch(attempt, 0, training(3), FINISHED))
     assert stored(attempt) == empty

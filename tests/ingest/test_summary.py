@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.ingest.events import Limits, parse
-from parlab.ingest.summary import summarise, summary_of
+from parlab.ingest.batches.events import Limits, parse
+from parlab.ingest.summaries.summary import summarise, summary_of
 from parlab.lab.models import Attempt
 from parlab.series import store
 from parlab.series.columns import Columns

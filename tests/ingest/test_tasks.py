@@ -11,13 +11,13 @@ from django.conf import settings
 from django.db import OperationalError
 
 from parlab.celery import app
-from parlab.ingest import services
+from parlab.ingest.batches import services
 from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt
 from parlab.refusals import PENDING
 from parlab.series import log
-from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Acknowledge, Batch, node_queue, verify
-from runners.trust import Key, seal, shared_key
+from runners.wire.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Acknowledge, Batch, node_queue, verify
+from runners.wire.trust import Key, seal, shared_key
 from tests.signed import sealed_batch
 
 

@@ -9,13 +9,13 @@ import pytest
 from django.core.management import call_command
 
 from parlab.formats.schema import Launch
-from parlab.ingest.imported_summary import with_utilisation
-from parlab.ingest.launches import resolved_of
-from parlab.ingest.services import batch_apply
-from parlab.ingest.utilisation import reference_of
+from parlab.ingest.batches.services import batch_apply
+from parlab.ingest.files.imported_summary import with_utilisation
+from parlab.ingest.files.launches import resolved_of
+from parlab.ingest.summaries.utilisation import reference_of
 from parlab.lab.models import Attempt, Node
-from parlab.planner.flops import Shape, model_flops
-from runners.protocol import Report
+from parlab.planner.prediction.flops import Shape, model_flops
+from runners.wire.protocol import Report
 
 from .output import event, step, training
 from .test_services import batch

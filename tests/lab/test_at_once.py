@@ -12,9 +12,12 @@ from django.db import connection
 from django.utils import timezone
 
 from parlab.fleet import services as fleet
-from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
-from runners.protocol import Report, RunState
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_clone, experiment_create
+from parlab.lab.services.members import attempt_lose, attempt_report
+from parlab.lab.services.runs import Launch, config_launch, run_cancel_request
+from runners.wire.protocol import Report, RunState
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S
 
@@ -47,14 +50,14 @@ def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
 
 @pytest.fixture
 def config(experiment: Experiment, user: User) -> Config:
-    return services.config_save(experiment=experiment, data=SMALL, sweep={"train.seed": list(range(20))}, user=user)
+    return config_save(experiment=experiment, data=SMALL, sweep={"train.seed": list(range(20))}, user=user)
 
 
 def test_concurrent_launches_create_each_run_once(config: Config, user: User) -> None:
-    launch = lambda: services.config_launch(config=config, user=user)  # noqa: E731
+    launch = lambda: config_launch(config=config, user=user)  # noqa: E731
     results = at_once(launch, launch, launch)
     assert not [result for result in results if isinstance(result, Exception)]
-    assert sorted(len(result.created) for result in results if isinstance(result, services.Launch)) == [0, 0, 20]
+    assert sorted(len(result.created) for result in results if isinstance(result, Launch)) == [0, 0, 20]
     assert sorted(Run.objects.values_list("number", flat=True)) == list(range(1, 21))
     assert Attempt.objects.count() == 20
 
@@ -62,19 +65,19 @@ def test_concurrent_launches_create_each_run_once(config: Config, user: User) ->
 def test_concurrent_launches_of_two_versions_use_distinct_numbers(
     experiment: Experiment, config: Config, user: User
 ) -> None:
-    services.config_launch(config=config, user=user)
-    other = services.config_save(experiment=experiment, data=SMALL, sweep={"train.seed": [91, 92]}, user=user)
+    config_launch(config=config, user=user)
+    other = config_save(experiment=experiment, data=SMALL, sweep={"train.seed": [91, 92]}, user=user)
     third = Config.objects.create(
         experiment=experiment, version=3, data=other.data, sweep={"train.seed": [93]}, digest="x", created_by=user
     )
-    results = at_once(*[lambda each=each: services.config_launch(config=each, user=user) for each in (other, third)])
+    results = at_once(*[lambda each=each: config_launch(config=each, user=user) for each in (other, third)])
     assert not [result for result in results if isinstance(result, Exception)]
     assert sorted(Run.objects.values_list("number", flat=True)) == list(range(1, 24))
 
 
 def test_concurrent_saves_of_a_version_keep_both(experiment: Experiment, config: Config, user: User) -> None:
     def save(seed: int) -> Callable[[], Config]:
-        return lambda: services.config_save(
+        return lambda: config_save(
             experiment=experiment, data=SMALL, sweep={"train.seed": [seed]}, user=user, based_on=config
         )
 
@@ -87,13 +90,13 @@ def test_concurrent_saves_of_a_version_keep_both(experiment: Experiment, config:
 
 def test_concurrent_clones_and_creations_with_the_same_name(experiment: Experiment, user: User) -> None:
     def clone() -> Experiment:
-        return services.experiment_clone(experiment=experiment, user=user)
+        return experiment_clone(experiment=experiment, user=user)
 
     copies = at_once(clone, clone)
     assert sorted(str(copy) for copy in copies) == ["Pipeline schedules (copy 2)", "Pipeline schedules (copy)"]
 
     def create() -> Experiment:
-        return services.experiment_create(name="New", owner=user)
+        return experiment_create(name="New", owner=user)
 
     results = at_once(create, create)
     (refused,) = [result for result in results if not isinstance(result, Experiment)]
@@ -101,7 +104,7 @@ def test_concurrent_clones_and_creations_with_the_same_name(experiment: Experime
 
 
 def test_concurrent_dispatchers_do_not_fill_a_slot_twice(config: Config, user: User) -> None:
-    services.config_launch(config=config, user=user)
+    config_launch(config=config, user=user)
     Node.objects.create(name="gpu1", slots=3, last_heartbeat_at=timezone.now())
     results = at_once(fleet.dispatch, fleet.dispatch, fleet.dispatch)
     assert not [result for result in results if isinstance(result, Exception)]
@@ -115,14 +118,14 @@ def test_concurrent_cancel_loss_and_end_leave_a_consistent_state(make_attempt: C
         run = attempt.run
 
         def cancel(run: Run = run) -> Any:
-            return services.run_cancel_request(run=run)
+            return run_cancel_request(run=run)
 
         def lose(attempt: Attempt = attempt) -> Any:
-            return services.attempt_lose(attempt=attempt, reason="silent")
+            return attempt_lose(attempt=attempt, reason="silent")
 
         def end(attempt: Attempt = attempt) -> Any:
             report = Report(state="finished", at=timezone.now().timestamp())
-            return services.attempt_report(attempt=attempt, report=report)
+            return attempt_report(attempt=attempt, report=report)
 
         results = at_once(cancel, lose, end)
         unexpected = [result for result in results if isinstance(result, Exception) and type(result) is not ValueError]
@@ -134,9 +137,9 @@ def test_concurrent_cancel_loss_and_end_leave_a_consistent_state(make_attempt: C
 
 
 def test_a_cancel_concurrent_with_a_dispatch(config: Config, user: User) -> None:
-    runs = services.config_launch(config=config, user=user).created
+    runs = config_launch(config=config, user=user).created
     Node.objects.create(name="gpu1", slots=20, last_heartbeat_at=timezone.now())
-    cancels = [lambda run=run: services.run_cancel_request(run=run) for run in runs[:5]]
+    cancels = [lambda run=run: run_cancel_request(run=run) for run in runs[:5]]
     results = at_once(fleet.dispatch, *cancels)
     assert not [result for result in results if isinstance(result, Exception)]
     for run in Run.objects.all():

@@ -13,10 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from parlab.lab import services
 from parlab.lab.models import Attempt, Run, Snapshot
+from parlab.lab.services.attempts import summary_store
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.members import attempt_lose, attempt_report
+from parlab.lab.services.runs import config_launch, run_cancel_request, run_relaunch
 from runners.config import digest
-from runners.protocol import FINAL_STATES, Report, RunState
+from runners.wire.protocol import FINAL_STATES, Report, RunState
 from tests.conftest import SMALL
 
 NOW = 1_700_000_000.0
@@ -29,8 +33,8 @@ def report(state: str, **fields: Any) -> Report:
 def test_a_run_follows_its_attempt_from_start_to_end(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="dispatched")
     command, environment = ["python", "-m", "engine"], {"hostname": "gpu1", "gpus": []}
-    assert services.attempt_report(attempt=attempt, report=report("running", command=command, environment=environment))
-    assert services.attempt_report(
+    assert attempt_report(attempt=attempt, report=report("running", command=command, environment=environment))
+    assert attempt_report(
         attempt=attempt, report=report("failed", at=NOW + 5, exit_code=1, reason="ValueError: x", traceback="Trace")
     )
     attempt.refresh_from_db()
@@ -51,7 +55,7 @@ def test_a_run_follows_its_attempt_from_start_to_end(make_attempt: Callable[...,
 
 def test_an_end_without_a_start_is_accepted(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="dispatched")
-    assert services.attempt_report(attempt=attempt, report=report("oom", exit_code=77))
+    assert attempt_report(attempt=attempt, report=report("oom", exit_code=77))
     attempt.run.refresh_from_db()
     assert attempt.run.state == RunState.OOM
 
@@ -60,7 +64,7 @@ def test_an_end_without_a_start_is_accepted(make_attempt: Callable[..., Attempt]
 @pytest.mark.parametrize("late", ["running", "finished", "lost"])
 def test_a_report_after_the_end_changes_nothing(end: str, late: str, make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state=end)
-    assert not services.attempt_report(attempt=attempt, report=report(late, reason="late", exit_code=3))
+    assert not attempt_report(attempt=attempt, report=report(late, reason="late", exit_code=3))
     attempt.refresh_from_db()
     assert (attempt.state, attempt.reason, attempt.exit_code) == (end, "", None)
     assert attempt.run.attempts.count() == 1
@@ -70,7 +74,7 @@ def test_a_lost_run_is_retried_until_max_attempts(make_attempt: Callable[..., At
     first = make_attempt(state="running")
     run = first.run
     Run.objects.update(summary={"old": 1}, step_time_s=1.0, started_at=timezone.now())
-    assert services.attempt_lose(attempt=first, reason="node gone")
+    assert attempt_lose(attempt=first, reason="node gone")
     run.refresh_from_db()
     assert (run.state, run.attempt_number, run.summary, run.step_time_s, run.started_at) == (
         "queued",
@@ -82,7 +86,7 @@ def test_a_lost_run_is_retried_until_max_attempts(make_attempt: Callable[..., At
     second = run.current_attempt()
     Attempt.objects.filter(pk=second.pk).update(state="running")
     Run.objects.update(state="running")
-    assert services.attempt_lose(attempt=second, reason="node gone again")
+    assert attempt_lose(attempt=second, reason="node gone again")
     run.refresh_from_db()
     assert (run.state, run.reason, run.attempt_number) == ("lost", "node gone again", 2), "max_attempts is 2"
     first.refresh_from_db()
@@ -91,8 +95,8 @@ def test_a_lost_run_is_retried_until_max_attempts(make_attempt: Callable[..., At
 
 def test_a_run_lost_after_a_cancel_is_cancelled(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="running")
-    services.run_cancel_request(run=attempt.run)
-    services.attempt_lose(attempt=attempt, reason="node gone")
+    run_cancel_request(run=attempt.run)
+    attempt_lose(attempt=attempt, reason="node gone")
     attempt.refresh_from_db()
     attempt.run.refresh_from_db()
     assert (attempt.state, attempt.run.state, attempt.run.attempt_number) == ("cancelled", "cancelled", 1)
@@ -109,7 +113,7 @@ def test_characters_that_databases_reject_are_replaced(make_attempt: Callable[..
         traceback="a\x00b",
         environment={"speed": math.nan, "half": "\ud800", "\x00": [math.inf]},
     )
-    assert services.attempt_report(attempt=attempt, report=hostile)
+    assert attempt_report(attempt=attempt, report=hostile)
     attempt.refresh_from_db()
     assert attempt.reason == "nul \N{REPLACEMENT CHARACTER} in it"
     assert attempt.environment == {"speed": None, "half": "?", "\N{REPLACEMENT CHARACTER}": [None]}
@@ -120,7 +124,7 @@ def test_characters_that_databases_reject_are_replaced(make_attempt: Callable[..
 def test_the_environment_is_stored_as_one_snapshot(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="dispatched")
     for state in ("running", "running", "finished"):
-        services.attempt_report(attempt=attempt, report=report(state, environment={"hostname": "gpu1"}))
+        attempt_report(attempt=attempt, report=report(state, environment={"hostname": "gpu1"}))
     snapshot = Snapshot.objects.get(run=attempt.run, kind=Snapshot.Kind.ENVIRONMENT)
     assert snapshot.content["environment"] == {"hostname": "gpu1"}
     assert snapshot.digest == digest(snapshot.content)
@@ -137,7 +141,7 @@ SUMMARY = {
 
 def test_a_summary_gives_the_run_its_headline_numbers(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="running")
-    services.summary_store(attempt=attempt, summary=SUMMARY)
+    summary_store(attempt=attempt, summary=SUMMARY)
     attempt.refresh_from_db()
     run = attempt.run
     run.refresh_from_db()
@@ -149,8 +153,8 @@ def test_a_summary_gives_the_run_its_headline_numbers(make_attempt: Callable[...
 
 def test_a_summary_of_an_earlier_attempt_does_not_change_the_run(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="running")
-    services.attempt_lose(attempt=attempt, reason="node gone")
-    services.summary_store(attempt=attempt, summary=SUMMARY)
+    attempt_lose(attempt=attempt, reason="node gone")
+    summary_store(attempt=attempt, summary=SUMMARY)
     attempt.run.refresh_from_db()
     assert (attempt.run.summary, attempt.run.step_time_s) == ({}, None)
     attempt.refresh_from_db()
@@ -161,16 +165,16 @@ def test_equal_results_share_a_snapshot_and_different_ones_do_not(
     make_attempt: Callable[..., Attempt],
 ) -> None:
     attempt = make_attempt(state="finished")
-    services.summary_store(attempt=attempt, summary=SUMMARY)
-    services.summary_store(attempt=attempt, summary=dict(reversed(SUMMARY.items())))
+    summary_store(attempt=attempt, summary=SUMMARY)
+    summary_store(attempt=attempt, summary=dict(reversed(SUMMARY.items())))
     results = Snapshot.objects.filter(run=attempt.run, kind=Snapshot.Kind.RESULTS)
     assert results.count() == 1
-    services.summary_store(attempt=attempt, summary={**SUMMARY, "samples_per_s": 9.0})
+    summary_store(attempt=attempt, summary={**SUMMARY, "samples_per_s": 9.0})
     assert results.count() == 2
 
 
 def test_snapshots_cannot_be_changed_or_deleted(make_attempt: Callable[..., Attempt]) -> None:
-    services.summary_store(attempt=make_attempt(state="finished"), summary=SUMMARY)
+    summary_store(attempt=make_attempt(state="finished"), summary=SUMMARY)
     with pytest.raises(TypeError, match="are immutable"):
         Snapshot.objects.update(content={})
     with pytest.raises(TypeError, match="are immutable"):
@@ -197,9 +201,9 @@ class StatesOnlyGoForward(TestCase):
 
     def setUp(self) -> None:
         self.user = User.objects.create_user("ada")
-        experiment = services.experiment_create(name="Any order", owner=self.user)
-        config = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=self.user)
-        (self.run_,) = services.config_launch(config=config, user=self.user).created
+        experiment = experiment_create(name="Any order", owner=self.user)
+        config = config_save(experiment=experiment, data=SMALL, sweep={}, user=self.user)
+        (self.run_,) = config_launch(config=config, user=self.user).created
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
@@ -243,15 +247,15 @@ class StatesOnlyGoForward(TestCase):
                 if Attempt.objects.filter(pk=attempt.pk, state="queued").update(state="dispatched"):
                     Run.objects.filter(pk=self.run_.pk, attempt_number=attempt.number).update(state="dispatched")
             elif event == "cancel":
-                services.run_cancel_request(run=self.run_)
+                run_cancel_request(run=self.run_)
             elif event == "relaunch":
-                services.run_relaunch(run=self.run_, user=self.user)
+                run_relaunch(run=self.run_, user=self.user)
             elif event == "lose":
-                services.attempt_lose(attempt=attempt, reason="lost")
+                attempt_lose(attempt=attempt, reason="lost")
             elif event == "summary":
-                services.summary_store(attempt=attempt, summary={"samples_per_s": back})
+                summary_store(attempt=attempt, summary={"samples_per_s": back})
             else:
-                services.attempt_report(attempt=attempt, report=report(event, reason=event))
+                attempt_report(attempt=attempt, report=report(event, reason=event))
         except ValueError:
             assert event in ("cancel", "relaunch"), "only people are refused"
 

@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.lab import services
 from parlab.lab.models import Config, Experiment, Snapshot
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_clone, experiment_create
+from parlab.lab.services.published import published_run_add
+from parlab.lab.services.runs import config_launch, run_cancel_request, run_relaunch
 from runners.config import ConfigError, complete, with_values
 from tests.conftest import SMALL
 
 
 def save(experiment: Experiment, user: User, sweep: dict[str, Any] | None = None, **more: Any) -> Config:
     data = more.pop("data", SMALL)
-    return services.config_save(experiment=experiment, data=data, sweep=sweep or {}, user=user, **more)
+    return config_save(experiment=experiment, data=data, sweep=sweep or {}, user=user, **more)
 
 
 def test_a_saved_config_is_complete(experiment: Experiment, user: User) -> None:
@@ -35,7 +38,7 @@ def test_an_unused_version_is_edited_in_place_and_a_used_version_is_kept(experim
     first = save(experiment, user)
     edited = save(experiment, user, {"train.seed": [1]})
     assert (edited.pk, edited.version) == (first.pk, 1)
-    services.config_launch(config=edited, user=user)
+    config_launch(config=edited, user=user)
     second = save(experiment, user, {"train.seed": [1, 2]}, note="another seed")
     assert (second.version, second.note) == (2, "another seed")
     edited.refresh_from_db()
@@ -51,7 +54,7 @@ def test_an_edit_of_an_outdated_version_becomes_a_new_version(experiment: Experi
 def test_launch_reads_the_current_config(experiment: Experiment, user: User) -> None:
     stale = save(experiment, user)
     save(experiment, user, {"train.seed": [1, 2]})
-    assert len(services.config_launch(config=stale, user=user).created) == 2
+    assert len(config_launch(config=stale, user=user).created) == 2
 
 
 @pytest.mark.parametrize(
@@ -82,18 +85,18 @@ def test_the_base_may_be_invalid_without_its_axes(experiment: Experiment, user: 
 
 def test_slugs_and_names_are_unique(user: User) -> None:
     names = ["Scaling!", "Scaling?", "日本語", "日本", "x" * 120]
-    slugs = [services.experiment_create(name=name, owner=user).slug for name in names]
+    slugs = [experiment_create(name=name, owner=user).slug for name in names]
     assert slugs[:4] == ["scaling", "scaling-2", "experiment", "experiment-2"]
     with pytest.raises(ValueError, match="is taken; choose another"):
-        services.experiment_create(name="Scaling!", owner=user)
+        experiment_create(name="Scaling!", owner=user)
     for _ in range(2):
-        services.experiment_clone(experiment=Experiment.objects.get(name="x" * 120), user=user)
+        experiment_clone(experiment=Experiment.objects.get(name="x" * 120), user=user)
 
 
 def test_a_clone_has_the_latest_config_and_no_runs(experiment: Experiment, user: User) -> None:
-    services.config_launch(config=save(experiment, user), user=user)
+    config_launch(config=save(experiment, user), user=user)
     latest = save(experiment, user, {"train.seed": [1, 2]})
-    clone = services.experiment_clone(experiment=experiment, user=user)
+    clone = experiment_clone(experiment=experiment, user=user)
     (config,) = clone.configs.all()
     assert (config.version, config.sweep, config.digest) == (1, latest.sweep, latest.digest)
     assert not clone.runs.exists()
@@ -103,7 +106,7 @@ def test_published_runs_may_have_unsupported_axes_and_layouts(experiment: Experi
     data = with_values(SMALL, {"model.kind": "bert", "parallel.tensor_parallel_size": 2})
     config = save(experiment, user, data=data, runnable=False)
     point = {"network": "delay 1ms", "parallel.pipeline_parallel_size": 4, "method": "theirs"}
-    run = services.published_run_add(
+    run = published_run_add(
         config=config, point=point, user=user, summary={"step_time_s": {"mean": 2.0}, "samples_per_s": 4}
     )
     run.refresh_from_db()
@@ -112,8 +115,8 @@ def test_published_runs_may_have_unsupported_axes_and_layouts(experiment: Experi
     assert run.resolved["cluster"]["gpus_per_node"] == 8
     assert Snapshot.objects.get(run=run).kind == Snapshot.Kind.RESULTS
     with pytest.raises(ValueError, match="already has run #1"):
-        services.published_run_add(config=config, point=point, user=user, summary={})
+        published_run_add(config=config, point=point, user=user, summary={})
     with pytest.raises(ValueError, match="was not measured by parlab"):
-        services.run_relaunch(run=run, user=user)
+        run_relaunch(run=run, user=user)
     with pytest.raises(ValueError, match="has already ended"):
-        services.run_cancel_request(run=run)
+        run_cancel_request(run=run)

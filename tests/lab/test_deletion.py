@@ -5,17 +5,18 @@ from collections.abc import Callable
 import pytest
 from django.db.models import RestrictedError
 
-from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot
-from runners.protocol import Report
+from parlab.lab.services.attempts import summary_store
+from parlab.lab.services.members import attempt_report
+from runners.wire.protocol import Report
 
 
 def test_an_experiment_is_deleted_with_its_configs_runs_and_snapshots(
     experiment: Experiment, make_attempt: Callable[..., Attempt]
 ) -> None:
     attempt = make_attempt(state="running")
-    services.attempt_report(attempt=attempt, report=Report(state="finished", at=1.0))
-    services.summary_store(attempt=attempt, summary={"samples_per_s": 1.0})
+    attempt_report(attempt=attempt, report=Report(state="finished", at=1.0))
+    summary_store(attempt=attempt, summary={"samples_per_s": 1.0})
     assert Snapshot.objects.count() == 1
 
     experiment.delete()

@@ -11,8 +11,10 @@ from django.test import Client
 from django.utils import timezone
 
 from parlab.charts.format import DASH
-from parlab.lab import selectors, services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
+from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import config_launch
 from parlab.pages.rows.links import link_rows
 from parlab.pages.rows.sweep import sweep_tables
 from runners.config import ConfigError
@@ -40,8 +42,8 @@ def source(make_attempt: Callable[..., Attempt]) -> Run:
 
 
 def launched(experiment: Experiment, user: User, data: dict[str, Any]) -> Run:
-    config = services.config_save(experiment=experiment, data=data, sweep={}, user=user)
-    (run,) = services.config_launch(config=config, user=user).created
+    config = config_save(experiment=experiment, data=data, sweep={}, user=user)
+    (run,) = config_launch(config=config, user=user).created
     return run
 
 
@@ -83,7 +85,7 @@ def test_an_emulated_run_is_marked_everywhere(source: Run, experiment: Experimen
     assert ">emulated</span>" in browser.get(experiment.get_absolute_url()).content.decode()
     rows = browser.get(f"/api/experiments/{experiment.slug}/runs/").json()["results"]
     assert [row["is_emulated"] for row in rows] == [False, True]
-    (point,) = selectors.run_points([run])
+    (point,) = run_points([run])
     assert point.label == "emulated"
     assert "emulated" in point.short_label
 
@@ -117,7 +119,7 @@ def test_without_a_node_that_emulates_links_the_launch_explains_and_offers_a_sim
     why = "emulated links require root"
     node = Node.objects.create(name="laptop", hardware={"links": {"why_not": why}}, last_heartbeat_at=timezone.now())
     data = {**SMALL, "network": {"apply": "emulate", "delay_ms": 1}}
-    services.config_save(experiment=experiment, data=data, sweep={}, user=user)
+    config_save(experiment=experiment, data=data, sweep={}, user=user)
     browser = Client()
     browser.force_login(user)
     page = browser.get(experiment.get_absolute_url()).content.decode()

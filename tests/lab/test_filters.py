@@ -10,9 +10,11 @@ from django.contrib.auth.models import User
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Run
-from parlab.lab.selectors import experiment_list, filters, run_list
+from parlab.lab.selectors import filters
+from parlab.lab.selectors.lists import experiment_list, run_list
+from parlab.lab.services.archive import experiments_archive, experiments_tag
+from parlab.lab.services.experiments import experiment_create
 from runners.config import RunConfig
 
 pytestmark = pytest.mark.django_db
@@ -112,8 +114,8 @@ def test_the_list_of_experiments_counts_matching_runs(runs: list[Run]) -> None:
 
 
 def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: User) -> None:
-    other = lab.experiment_create(name="ZeRO on eight GPUs", owner=user)
-    lab.experiments_tag(experiments=[other], name="V100")
+    other = experiment_create(name="ZeRO on eight GPUs", owner=user)
+    experiments_tag(experiments=[other], name="V100")
 
     def slugs(query: str) -> list[str]:
         result = experiment_list(query=query, page=None)
@@ -123,7 +125,7 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
     assert slugs("tag:v100") == slugs("v100") == slugs("name:zero") == ["zero-on-eight-gpus"]
     assert slugs("-tag:v100") == ["pipeline-schedules"]
     assert slugs("owner:ada") == ["pipeline-schedules", "zero-on-eight-gpus"]
-    lab.experiments_archive(experiments=[other])
+    experiments_archive(experiments=[other])
     assert slugs("") == ["pipeline-schedules"]
     assert slugs("is:archived") == ["zero-on-eight-gpus"]
     assert run_list(query="", page=None).page.paginator.count == 3

@@ -8,17 +8,12 @@ from django.core.cache import cache
 from pytest_django import DjangoAssertNumQueries
 
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Run, Source
-from parlab.lab.services import (
-    attempt_report,
-    ended_findings_refresh,
-    finding_acknowledge,
-    finding_reopen,
-    findings_refresh,
-    summary_store,
-)
 from parlab.lab.services import findings as services
+from parlab.lab.services.attempts import summary_store
+from parlab.lab.services.findings import ended_findings_refresh, finding_acknowledge, finding_reopen, findings_refresh
+from parlab.lab.services.members import attempt_report
 from runners.config import RunConfig, digest
-from runners.protocol import Report
+from runners.wire.protocol import Report
 
 MakeAttempt = Callable[..., Attempt]
 

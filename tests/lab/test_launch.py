@@ -3,10 +3,11 @@
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.lab import services
 from parlab.lab.models import Config, Experiment, Run, Snapshot
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import config_launch
 from runners.config import ConfigError
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.conftest import SMALL
 
 SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
@@ -14,11 +15,11 @@ SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2
 
 @pytest.fixture
 def config(experiment: Experiment, user: User) -> Config:
-    return services.config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=user)
+    return config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=user)
 
 
 def test_a_launch_queues_a_run_for_every_valid_point(config: Config, user: User) -> None:
-    launch = services.config_launch(config=config, user=user)
+    launch = config_launch(config=config, user=user)
     # 4 sequences in micro batches of 4 give a single micro batch: too few for 1f1b with two stages.
     assert [run.label for run in launch.created] == [
         "schedule gpipe, micro_batch_size 1",
@@ -38,14 +39,14 @@ def test_a_launch_queues_a_run_for_every_valid_point(config: Config, user: User)
 
 
 def test_a_second_launch_creates_nothing(config: Config, user: User) -> None:
-    services.config_launch(config=config, user=user)
-    second = services.config_launch(config=config, user=user)
+    config_launch(config=config, user=user)
+    second = config_launch(config=config, user=user)
     assert (second.created, second.existing) == ([], 5)
     assert config.runs.count() == 5
 
 
 def test_every_run_gets_a_snapshot_of_its_configuration(config: Config, user: User) -> None:
-    run = services.config_launch(config=config, user=user).created[0]
+    run = config_launch(config=config, user=user).created[0]
     snapshot = Snapshot.objects.get(run=run)
     assert snapshot.kind == Snapshot.Kind.CONFIGURATION
     assert snapshot.content["config"] == run.resolved
@@ -53,30 +54,30 @@ def test_every_run_gets_a_snapshot_of_its_configuration(config: Config, user: Us
 
 
 def test_a_config_without_a_sweep_is_a_single_run_labelled_by_version(experiment: Experiment, user: User) -> None:
-    config = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
-    assert [run.label for run in services.config_launch(config=config, user=user).created] == ["v1"]
+    config = config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
+    assert [run.label for run in config_launch(config=config, user=user).created] == ["v1"]
 
 
 def test_an_engine_that_stays_on_its_node_is_rejected_for_several_nodes(experiment: Experiment, user: User) -> None:
     data = {**SMALL, "cluster": {"nodes": 2}, "parallel": {**SMALL["parallel"], "engine": "capacity"}}
-    config = services.config_save(experiment=experiment, data=data, sweep={}, user=user)
+    config = config_save(experiment=experiment, data=data, sweep={}, user=user)
     with pytest.raises(ConfigError, match=r"cluster\.nodes: nodes 2 .* engine capacity.* set nodes to 1"):
-        services.config_launch(config=config, user=user)
+        config_launch(config=config, user=user)
     assert not config.runs.exists()
 
 
 def test_points_that_cannot_start_on_their_nodes_are_reported_as_invalid(experiment: Experiment, user: User) -> None:
     data = {**SMALL, "parallel": {**SMALL["parallel"], "engine": "capacity"}}
-    config = services.config_save(experiment=experiment, data=data, sweep={"cluster.nodes": [1, 2]}, user=user)
-    launch = services.config_launch(config=config, user=user)
+    config = config_save(experiment=experiment, data=data, sweep={"cluster.nodes": [1, 2]}, user=user)
+    launch = config_launch(config=config, user=user)
     assert (len(launch.created), [point.values for point in launch.invalid]) == (1, [{"cluster.nodes": 2}])
 
 
 @pytest.mark.usefixtures("config")
 def test_run_numbers_continue_across_versions(experiment: Experiment, config: Config, user: User) -> None:
-    services.config_launch(config=config, user=user)
-    second = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
-    assert [run.number for run in services.config_launch(config=second, user=user).created] == [6]
+    config_launch(config=config, user=user)
+    second = config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
+    assert [run.number for run in config_launch(config=second, user=user).created] == [6]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,15 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.charts import throughput
+from parlab.charts.sweeps import throughput
 from parlab.findings.noise import noise
-from parlab.lab import selectors
-from parlab.lab import services as lab
 from parlab.lab.models import Config, Run
+from parlab.lab.selectors.analysis.rankings import experiment_leads, verdict
+from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.selectors.experiments import experiment_runs, experiment_versions, launch_plan
+from parlab.lab.selectors.records import run_records
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import config_launch, run_relaunch
 from parlab.pages.rows.comparisons import compare
 from parlab.pages.rows.sweep import sweep_tables
 from parlab.reports.pivot import pivot, with_best
@@ -32,10 +36,10 @@ FACTORS = (0.98, 1.0, 1.02)
 def repeats(make_config: Callable[..., Config], user: User) -> list[Run]:
     """Twelve finished runs: four points, three repeats."""
     config = make_config(sweep=SWEEP)
-    config = lab.config_save(
+    config = config_save(
         experiment=config.experiment, data={**config.data, "launcher": {"repeats": 3}}, sweep=SWEEP, user=user
     )
-    runs = lab.config_launch(config=config, user=user).created
+    runs = config_launch(config=config, user=user).created
     for run in runs:
         seconds = TIMES[run.point["parallel.schedule"], run.point["train.micro_batch_size"]]
         finish(run.current_attempt(), seconds * FACTORS[run.repeat - 1])
@@ -54,18 +58,18 @@ def test_each_repeat_is_a_run_with_the_next_seed(repeats: list[Run]) -> None:
 def test_a_second_launch_starts_only_missing_repeats_and_a_study_one_run(repeats: list[Run], user: User) -> None:
     config = repeats[0].config
     repeats[5].delete()
-    versions = selectors.experiment_versions(config.experiment, "")
-    plan = selectors.launch_plan(config, selectors.experiment_runs(config.experiment, versions))
+    versions = experiment_versions(config.experiment, "")
+    plan = launch_plan(config, experiment_runs(config.experiment, versions))
     assert (plan.to_start, plan.repeats) == (1, 3)
-    again = lab.config_launch(config=config, user=user)
+    again = config_launch(config=config, user=user)
     assert [(run.repeat, run.point) for run in again.created] == [(2, repeats[5].point)]
     Run.objects.filter(config=config).delete()
     point = config.points()[0]
-    assert len(lab.config_launch(config=config, user=user, only={point.digest}).created) == 1
+    assert len(config_launch(config=config, user=user, only={point.digest}).created) == 1
 
 
 def test_a_relaunched_repeat_stays_itself(repeats: list[Run], user: User) -> None:
-    lab.run_relaunch(run=repeats[5], user=user)
+    run_relaunch(run=repeats[5], user=user)
     again = Run.objects.get(pk=repeats[5].pk)
     assert (again.attempt_number, again.repeat, again.resolved) == (2, 2, repeats[5].resolved)
 
@@ -93,7 +97,7 @@ def test_the_table_of_a_sweep_shows_means_and_marks_what_noise_explains(repeats:
 
 
 def test_figures_pool_repeats_and_say_what_is_noise(repeats: list[Run]) -> None:
-    points = selectors.run_points(repeats)
+    points = run_points(repeats)
     assert [len(point.repeats) for point in points] == [3, 3, 3, 3]
     drawing = throughput.figure(points)
     assert drawing.figure is not None
@@ -105,13 +109,13 @@ def test_figures_pool_repeats_and_say_what_is_noise(repeats: list[Run]) -> None:
 
 
 def test_the_lead_compares_means_and_lists_agree(repeats: list[Run]) -> None:
-    lead = selectors.verdict(repeats).lead
+    lead = verdict(repeats).lead
     assert lead is not None
     assert lead.second is not None
     assert (lead.best.number, lead.second.number, lead.repeats) == (4, 2, 3)
     assert lead.is_of_repeats
     assert lead.is_within_noise
-    listed = selectors.experiment_leads([repeats[0].experiment_id])[repeats[0].experiment_id]
+    listed = experiment_leads([repeats[0].experiment_id])[repeats[0].experiment_id]
     assert (listed.best.number, listed.second and listed.second.number) == (4, 2)
     assert listed.value == pytest.approx(lead.value)
 
@@ -128,7 +132,7 @@ def test_a_comparison_marks_differences_smaller_than_noise(repeats: list[Run]) -
 
 
 def test_a_report_gives_the_deviation_and_marks_close_values(repeats: list[Run]) -> None:
-    records = selectors.run_records(repeats)
+    records = run_records(repeats)
     table = with_best(pivot(records, ["train.micro_batch_size"], ["parallel.schedule"], "step_time_s"))
     close, best = table.cells[1]
     assert best.is_best

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from parlab.lab.models import Attempt
-from parlab.lab.selectors import run_points
+from parlab.lab.selectors.analysis.sweep import run_points
 
 
 def test_phases_are_averaged_over_all_ranks(make_attempt: Callable[..., Attempt]) -> None:

@@ -12,11 +12,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from parlab.fleet import services as fleet
-from parlab.lab import services as lab
 from parlab.lab.models import Event, Node
 from parlab.lab.services.findings import _store
+from parlab.lab.services.members import attempt_lose, attempt_report
 from parlab.tracking import runs
-from runners.protocol import LEASE_S, Report
+from runners.wire.protocol import LEASE_S, Report
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +29,7 @@ def kinds() -> list[str]:
 def test_the_end_of_a_launched_run_is_one_event(make_attempt: Callable[..., Any], state: Any) -> None:
     attempt = make_attempt()
     for _ in range(2):
-        lab.attempt_report(attempt=attempt, report=Report(state=state, at=time.time()))
+        attempt_report(attempt=attempt, report=Report(state=state, at=time.time()))
 
     assert kinds() == [f"run.{state}"]
 
@@ -40,11 +40,11 @@ def test_a_lost_run_that_starts_again_is_no_event_until_its_last_attempt(
     attempt = make_attempt()
     attempt.run.resolved["launcher"]["max_attempts"] = 2
     attempt.run.save()
-    lab.attempt_lose(attempt=attempt, reason="node gone")
+    attempt_lose(attempt=attempt, reason="node gone")
     assert kinds() == []
 
     second = attempt.run.attempts.get(number=2)
-    lab.attempt_lose(attempt=second, reason="node gone again")
+    attempt_lose(attempt=second, reason="node gone again")
     assert kinds() == ["run.lost"]
 
 

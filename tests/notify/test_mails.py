@@ -14,7 +14,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from parlab.lab.models import Event
-from parlab.lab.services import event_add
+from parlab.lab.services.events import event_add
 from parlab.notify import mails, services
 from parlab.notify.models import Delivery
 

@@ -16,11 +16,12 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from parlab.lab import services as lab
 from parlab.lab.models import Event, Experiment
+from parlab.lab.services.members import attempt_report
+from parlab.lab.services.runs import run_cancel_request
 from parlab.notify import sending, services, signing
 from parlab.notify.models import Delivery, Subscription
-from runners.protocol import Report
+from runners.wire.protocol import Report
 
 from .conftest import Receiver
 
@@ -30,7 +31,7 @@ MakeAttempt = Callable[..., Any]
 
 
 def fail(attempt: Any, reason: str = "rank 0: ValueError") -> None:
-    lab.attempt_report(attempt=attempt, report=Report(state="failed", at=time.time(), reason=reason, exit_code=1))
+    attempt_report(attempt=attempt, report=Report(state="failed", at=time.time(), reason=reason, exit_code=1))
 
 
 def make_due() -> None:
@@ -88,7 +89,7 @@ def test_a_subscription_gets_its_topics_of_its_experiment_from_its_creation_on(
     assert receiver.requests == []
 
     subscribe(("ended",), earlier.run.experiment)
-    lab.run_cancel_request(run=make_attempt(state="queued", point={"a": 3}).run)
+    run_cancel_request(run=make_attempt(state="queued", point={"a": 3}).run)
     services.deliver()
     assert [json.loads(request.body)["kind"] for request in receiver.requests] == ["run.cancelled"]
 

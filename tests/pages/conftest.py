@@ -16,7 +16,7 @@ from django.test import Client
 from parlab.formats import read_document
 from parlab.lab.models import Attempt, Config, Experiment, Run, Source, SourceChunk
 from parlab.lab.services import storable
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 SWEEP: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2]}
 

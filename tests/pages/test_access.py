@@ -22,8 +22,9 @@ from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt
+from parlab.lab.services.access.groups import groups_refresh
+from parlab.lab.services.reports import report_create
 
 TABLE = Path(__file__).with_name("access.txt")
 ROLES = ("nobody", "viewer", "operator", "admin")
@@ -72,7 +73,7 @@ def is_refused(response: Any) -> bool:
 @pytest.fixture
 def clients(db: None) -> dict[str, Client]:
     """A browser for each role; that of `nobody` is not logged in."""
-    lab.groups_refresh()
+    groups_refresh()
     browsers = {"nobody": Client(raise_request_exception=False)}
     for role in ROLES[1:]:
         person = User.objects.create_user(role, password="member of a group", is_staff=role != "viewer")
@@ -87,7 +88,7 @@ def test_every_address_lets_in_whom_the_table_names(
     clients: dict[str, Client], make_attempt: Callable[..., Attempt], user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_attempt(state="finished").run
-    lab.report_create(title=run.experiment.slug, text="words", experiment=run.experiment, user=user)
+    report_create(title=run.experiment.slug, text="words", experiment=run.experiment, user=user)
     monkeypatch.setitem(PLACES, "slug", run.experiment.slug)
     lines, broken, gaps = [], [], []
     for route in dict.fromkeys(routes(get_resolver())):

@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from parlab.lab.models import ApiToken
-from parlab.lab.services import token_create, tokens
-from parlab.lab.services.tokens import token_find
+from parlab.lab.services.access import tokens
+from parlab.lab.services.access.tokens import token_create, token_find
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct horse battery"

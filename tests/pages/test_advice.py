@@ -10,9 +10,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.advice.advice import Advice
-from parlab.lab import services as lab
 from parlab.lab.models import AdviceTrial, Attempt, Config, Run
-from parlab.lab.selectors.advice import RunAdvice, run_advice
+from parlab.lab.selectors.analysis.advice import RunAdvice, run_advice
+from parlab.lab.services.advice import advice_trial_add
 from tests.advice.slow_runs import stored_run
 
 from .conftest import finish
@@ -94,7 +94,7 @@ def test_advice_respects_what_the_engine_supports(slow_run: Run) -> None:
 
 def test_a_changed_run_that_failed_is_no_gain(page: Client, slow_run: Run, user: User) -> None:
     advice = Advice("zero", "ZeRO stage 1", 0.1, 0.0, 0.2, "data", "rule", "evidence", {"parallel.zero_stage": 1})
-    lab.advice_trial_add(run=slow_run, changed_run=slow_run, advice=advice, user=user)
+    advice_trial_add(run=slow_run, changed_run=slow_run, advice=advice, user=user)
     Run.objects.filter(pk=slow_run.pk).update(state="failed")
     shown = page.get("/advice/")
     assert shown.context["trials"][0].verdict == "the changed run ended as failed"

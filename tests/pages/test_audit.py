@@ -13,9 +13,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, AuditEntry, RefusedMessage
-from parlab.pages.views import csp
+from parlab.lab.services.access.audit import audit_add, audit_forget
+from parlab.lab.services.access.tokens import token_create
+from parlab.pages.views.team import csp
 from parlab.refusals import PENDING
 
 pytestmark = pytest.mark.django_db
@@ -58,7 +59,7 @@ def test_logins_and_the_tokens_of_scripts_are_recorded(admin_user: User) -> None
     client.post(reverse("login"), {"username": "admin", "password": "wrong"})
     assert entries() == []
     client.post(reverse("login"), {"username": "admin", "password": "password"})
-    _, secret = lab.token_create(user=admin_user, name="nightly", by=admin_user)
+    _, secret = token_create(user=admin_user, name="nightly", by=admin_user)
     headers = {"Authorization": f"Token {secret}"}
     Client().post("/api/experiments/", json.dumps({"name": "By a script"}), "application/json", headers=headers)
     bearer = {"Authorization": f"Bearer {secret}"}
@@ -80,7 +81,7 @@ def test_what_changes_nothing_is_not_recorded(browser: Client, user: User, djang
 
 def test_administrators_read_and_filter_the_log(browser: Client, admin_user: User, django_user_model: Any) -> None:
     for action, path in (("launch", "/experiments/a/launch/1/"), ("delete", "/experiments/b<i>/")):
-        lab.audit_add(user=admin_user, action=action, route="x", method="POST", path=path, status=302)
+        audit_add(user=admin_user, action=action, route="x", method="POST", path=path, status=302)
     page = browser.get(reverse("audit")).content.decode()
     assert "/experiments/a/launch/1/" in page
     assert "b&lt;i&gt;" in page
@@ -95,12 +96,12 @@ def test_administrators_read_and_filter_the_log(browser: Client, admin_user: Use
 
 def test_entries_outlive_their_user_and_end_after_a_while(admin_user: User, django_user_model: Any) -> None:
     guest = django_user_model.objects.create_user("guest")
-    lab.audit_add(user=guest, action="login", route="login", method="POST", path="/login/", status=302)
+    audit_add(user=guest, action="login", route="login", method="POST", path="/login/", status=302)
     guest.delete()
     assert AuditEntry.objects.get().username == "guest"
-    assert lab.audit_forget() == 0
+    assert audit_forget() == 0
     AuditEntry.objects.update(at=timezone.now() - timedelta(days=500))
-    assert lab.audit_forget() == 1
+    assert audit_forget() == 1
 
 
 def test_browsers_report_what_the_policy_has_blocked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Run
-from parlab.pages.notes import notes_html
+from parlab.lab.services.experiments import experiment_create
+from parlab.pages.reads.notes import notes_html
 
 from .conftest import finish
 from .test_experiments import EXPERIMENT, cells, text
@@ -164,7 +164,7 @@ def test_notes_are_markdown(notes: str, shown: str) -> None:
 def test_hostile_notes_bring_nothing_that_runs_or_loads(page: Client, user: User, notes: str) -> None:
     rendered = notes_html(notes)
     assert not re.search(r"<(?!/?(?:p|br|a|code|em|strong)\b)|href=\"(?:javascript|data):|<a[^>]* on", rendered)
-    experiment = lab.experiment_create(name="Hostile", notes=notes, owner=user)
+    experiment = experiment_create(name="Hostile", notes=notes, owner=user)
     content = page.get(experiment.get_absolute_url()).content.decode()
     assert "<script>alert" not in content
     assert "onerror=alert(1)>" not in content

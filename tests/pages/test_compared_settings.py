@@ -13,8 +13,8 @@ from django.test import Client
 from parlab.charts.format import MINUS
 from parlab.charts.importance import importances
 from parlab.charts.measures import MEASURES
-from parlab.charts.parallel import Brush, brush_of, selected
 from parlab.charts.points import RunPoint
+from parlab.charts.sweeps.parallel import Brush, brush_of, selected
 from parlab.lab.models import Run
 from parlab.series import store
 from parlab.series.columns import Columns

@@ -12,8 +12,11 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Run
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.published import published_run_add
+from parlab.lab.services.runs import config_launch
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -94,9 +97,9 @@ def test_runs_of_several_experiments_and_without_numbers_stand_beside_each_other
     page: Client, four_runs: list[Run], user: User, swept: Config, make_attempt: Callable[..., Attempt]
 ) -> None:
     lost = finish(make_attempt(config=swept, point={"train.micro_batch_size": 8}), state="oom", reason=EVIL)
-    other = lab.experiment_create(name=EVIL, owner=user)
-    config = lab.config_save(experiment=other, data=swept.data, sweep={}, user=user)
-    published = lab.published_run_add(
+    other = experiment_create(name=EVIL, owner=user)
+    config = config_save(experiment=other, data=swept.data, sweep={}, user=user)
+    published = published_run_add(
         config=config, point={"net <i>": "fast"}, user=user, summary={"step_time_s": {"mean": 6.64}}
     )
     response = page.get(address(four_runs[0], lost, published))
@@ -182,7 +185,7 @@ def test_twenty_runs_take_as_many_queries_as_two(
     with django_assert_num_queries(5):  # session, person, runs, repeats, saved views
         page.get(address(*four_runs[:2]))
     config = make_config(sweep={"train.seed": list(range(20))})
-    runs = lab.config_launch(config=config, user=user).created
+    runs = config_launch(config=config, user=user).created
     with django_assert_num_queries(5):
         page.get(address(*runs))
 
@@ -212,7 +215,7 @@ def test_of_many_settings_parallel_coordinates_show_those_that_say_most(
     page: Client, make_config: Callable[..., Config], user: User
 ) -> None:
     config = make_config(sweep={"train.seed": [1, 2, 3]})
-    runs = lab.config_launch(config=config, user=user).created
+    runs = config_launch(config=config, user=user).created
     for place, run in enumerate(runs):
         arguments = {f"rare_{n}": n for n in range(20)} if place == 0 else {}
         resolved = {**run.resolved, "command": {**run.resolved["command"], **arguments}}
@@ -227,12 +230,10 @@ def test_of_many_settings_parallel_coordinates_show_those_that_say_most(
 
 
 def test_many_fields_that_only_one_run_states_are_folded(page: Client, user: User, swept: Config) -> None:
-    config = lab.config_save(
-        experiment=lab.experiment_create(name="Files", owner=user), data=swept.data, sweep={}, user=user
-    )
+    config = config_save(experiment=experiment_create(name="Files", owner=user), data=swept.data, sweep={}, user=user)
     wide = {f"stage_{number}": f"GPU:{number}" for number in range(9)}
     runs = [
-        lab.published_run_add(config=config, point=point, user=user, summary={"step_time_s": {"mean": 2.0}})
+        published_run_add(config=config, point=point, user=user, summary={"step_time_s": {"mean": 2.0}})
         for point in ({"system": "a", **wide}, {"system": "b"}, {"system": "c"})
     ]
     html = page.get(address(*runs)).content.decode()

@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 
 from parlab.lab.models import Experiment, Run
-from parlab.pages.dashboards import KINDS, Panel, new_panel, rearranged
 from parlab.pages.models import Dashboard
+from parlab.pages.reads.dashboards import KINDS, Panel, new_panel, rearranged
 
 from .conftest import finish
 from .test_experiments import text

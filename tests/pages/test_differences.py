@@ -11,8 +11,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Run
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch, run_relaunch
 
 from .conftest import SWEEP, finish
 from .test_experiments import EXPERIMENT, text
@@ -79,7 +81,7 @@ def test_the_attempt_before_has_its_own_numbers_and_its_own_machine(
     facts = {"hostname": "old", "gpu": EVIL, "variables": {"PARLAB_RUN": "1/1"}}
     Attempt.objects.filter(pk=first.pk).update(environment=facts)
     run = finish(first, 0.5)
-    second = lab.run_relaunch(run=run, user=admin)
+    second = run_relaunch(run=run, user=admin)
     facts = {"hostname": "new", "gpu": EVIL, "variables": {"PARLAB_RUN": "1/2"}}
     Attempt.objects.filter(pk=second.pk).update(environment=facts)
     finish(second, 0.25)
@@ -96,7 +98,7 @@ def test_the_version_before_is_offered_by_the_same_point(
 ) -> None:
     data = {**swept.data, "train": {**swept.data["train"], "iterations": 9}}
     newer = make_config(data=data, sweep=SWEEP)
-    runs = lab.config_launch(config=newer, user=user).created
+    runs = config_launch(config=newer, user=user).created
     response = page.get(url(runs[0].number))
     assert "Previous version: 1, run 1" in text(response)
     assert rows(response, "Configuration")["Iterations"] == ["9", "4"]
@@ -110,9 +112,9 @@ def test_the_version_before_is_offered_by_the_same_point(
 def test_runs_are_searched_by_words_numbers_and_terms(page: Client, four_runs: list[Run], user: User) -> None:
     for run, label in zip(four_runs, ("gpipe, size 1", "gpipe, size 21", "1f1b, size 1", EVIL), strict=True):
         Run.objects.filter(pk=run.pk).update(label=label)
-    other = lab.experiment_create(name="Elsewhere 2", owner=user)
-    config = lab.config_save(experiment=other, data=four_runs[0].config.data, sweep={}, user=user)
-    lab.config_launch(config=config, user=user)
+    other = experiment_create(name="Elsewhere 2", owner=user)
+    config = config_save(experiment=other, data=four_runs[0].config.data, sweep={}, user=user)
+    config_launch(config=config, user=user)
     assert matches(page.get(url(1, q="gpipe"))) == ["2"]
     assert matches(page.get(url(1, q="size+1"))) == ["3"]
     assert matches(page.get(url(2, q="%233"))) == ["3"]

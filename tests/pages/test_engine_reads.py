@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from parlab.charts import device_map
 from parlab.charts.format import DASH
-from parlab.lab import selectors
+from parlab.charts.sweeps import device_map
 from parlab.lab.models import Attempt, Config, Node, Run
-from parlab.pages import engine_reads
+from parlab.lab.selectors.device_grids import device_grid
+from parlab.pages.reads import engine_measurements
 from parlab.series import store
 from parlab.series.columns import Columns
 from tests.conftest import SMALL, place
@@ -110,7 +110,7 @@ def test_the_limit_of_a_search_on_gpus_is_their_memory(search: Attempt) -> None:
     node = Node.objects.create(name="gpu-1", hardware={"gpus": [{"memory_bytes": 2**34}, {"memory_bytes": 2**35}]})
     search.run.resolved["cluster"]["device"] = "cuda"
     place(search, node)
-    result = engine_reads.run_search(search.run, search)
+    result = engine_measurements.run_search(search.run, search)
     assert result is not None
     assert (result.limit_bytes, result.per_node) == (2.0**34, 2)
 
@@ -151,11 +151,11 @@ def test_a_map_of_stages_and_shards_is_drawn_with_the_name_of_each_device(
 def test_the_map_of_an_imported_configuration_comes_from_its_arguments() -> None:
     places = {f"device_mapping.stage_{stage}.shard_{shard}": "GPU:0" for stage in range(2) for shard in range(3)}
     run = Run(resolved={}, launch={"arguments": places | {"mode": "sharding"}})
-    drawn = device_map.draw(selectors.device_grid(run))
+    drawn = device_map.draw(device_grid(run))
     assert drawn is not None
     assert len(drawn.cells) == 6
     places.pop("device_mapping.stage_1.shard_1")
-    assert device_map.draw(selectors.device_grid(Run(resolved={}, launch={"arguments": places}))) is None
+    assert device_map.draw(device_grid(Run(resolved={}, launch={"arguments": places}))) is None
 
 
 def test_other_engines_have_none_of_these(page: Client, attempt_of: Callable[..., Attempt]) -> None:

@@ -13,9 +13,12 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.charts.format import DASH
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Run
-from runners.protocol import RunState
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.published import published_run_add
+from parlab.lab.services.runs import config_launch
+from runners.wire.protocol import RunState
 
 from .conftest import SWEEP, finish
 
@@ -81,17 +84,17 @@ def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
     with django_assert_num_queries(10):
         page.get("/experiments/")
     for number in range(5):
-        other = lab.experiment_create(name=f"Other {number}", owner=user)
-        config = lab.config_save(experiment=other, data=four_runs[0].config.data, sweep=SWEEP, user=user)
-        lab.config_launch(config=config, user=user)
+        other = experiment_create(name=f"Other {number}", owner=user)
+        config = config_save(experiment=other, data=four_runs[0].config.data, sweep=SWEEP, user=user)
+        config_launch(config=config, user=user)
         other.runs.update(samples_per_s=5, state="finished")
     with django_assert_num_queries(10):
         page.get("/experiments/")
 
 
 def test_the_search_filters_by_every_word_and_answers_htmx_with_the_list_only(page: Client, user: User) -> None:
-    lab.experiment_create(name="ZeRO on eight GPUs", question="How far does memory go?", owner=user)
-    lab.experiment_create(name="Pipelines", question="Memory of GPipe", owner=user)
+    experiment_create(name="ZeRO on eight GPUs", question="How far does memory go?", owner=user)
+    experiment_create(name="Pipelines", question="Memory of GPipe", owner=user)
     page_text = text(page.get("/experiments/?q=memory zero"))
     assert "ZeRO on eight GPUs" in page_text
     assert "Pipelines" not in page_text
@@ -120,9 +123,9 @@ def test_the_list_has_pages(page: Client, user: User) -> None:
 
 def test_names_and_notes_of_people_are_text(page: Client, user: User, make_config: Callable[..., Config]) -> None:
     evil = "<script>alert(1)</script>"
-    experiment = lab.experiment_create(name=evil, question=evil, notes=evil, source=evil, owner=user)
-    config = lab.config_save(experiment=experiment, data=make_config().data, sweep={}, note=evil, user=user)
-    lab.published_run_add(config=config, point={evil: evil}, user=user, summary={}, state="oom", reason=evil)
+    experiment = experiment_create(name=evil, question=evil, notes=evil, source=evil, owner=user)
+    config = config_save(experiment=experiment, data=make_config().data, sweep={}, note=evil, user=user)
+    published_run_add(config=config, point={evil: evil}, user=user, summary={}, state="oom", reason=evil)
     for url in (
         "/",
         "/experiments/",
@@ -174,9 +177,9 @@ def test_three_axes_become_a_table_per_schedule_in_the_shape_of_the_paper(
         for network, row in zip(["fast", "delay 10ms bandwidth 1Gbps"], rows, strict=True):
             for size, seconds in zip([1, 2], row, strict=True):
                 point = {"parallel.schedule": schedule, "network": network, "train.micro_batch_size": size}
-                lab.published_run_add(config=config, point=point, user=user, summary={"step_time_s": {"mean": seconds}})
+                published_run_add(config=config, point=point, user=user, summary={"step_time_s": {"mean": seconds}})
     why = "Fail due to running out of DRAM"
-    lab.published_run_add(config=config, point={"method": "ZeRO-3"}, user=user, summary={}, state="oom", reason=why)
+    published_run_add(config=config, point={"method": "ZeRO-3"}, user=user, summary={}, state="oom", reason=why)
     response = page.get(EXPERIMENT)
     assert cells(response, 0)[2:] == [["fast", "6.64", "6.76"], ["delay 10ms bandwidth 1Gbps", "8.38", "8.61"]]
     assert cells(response, 1)[2:] == [["fast", "6.54", "6.65"], ["delay 10ms bandwidth 1Gbps", "11.21", "11.03"]]
@@ -259,7 +262,7 @@ def test_runs_of_unlike_nodes_and_software_in_one_ranking_are_said(page: Client,
 
 def test_very_many_runs_come_in_pages(page: Client, make_config: Callable[..., Config], user: User) -> None:
     config = make_config(sweep={"train.seed": list(range(205))})
-    lab.config_launch(config=config, user=user)
+    config_launch(config=config, user=user)
     first, second = page.get(EXPERIMENT), page.get(f"{EXPERIMENT}?page=2")
     assert first.content.decode().count("<tr data-run=") == 200
     assert re.findall(r'<tr data-run="(\d+)"', second.content.decode()) == ["201", "202", "203", "204", "205"]
@@ -378,7 +381,7 @@ def test_an_error_page_needs_no_database(page: Client, experiment: Experiment, m
     def broken(**_: Any) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr("parlab.pages.views.lists.selectors.experiment_list", broken)
+    monkeypatch.setattr("parlab.pages.views.experiments.lists.selectors.experiment_list", broken)
     page.raise_request_exception = False
     response = page.get("/experiments/")
     assert response.status_code == 500

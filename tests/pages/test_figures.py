@@ -23,8 +23,9 @@ from django.test import Client
 from parlab.charts.points import RunPoint
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure, Source
 from parlab.charts.theme import Drawing, Table
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.services.published import published_run_add
+from parlab.lab.services.reports import report_create
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -102,7 +103,7 @@ def test_a_figure_of_the_registry_can_be_put_into_a_report(
     page: Client, user: User, experiment: Experiment, four_runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EXPERIMENT_FIGURES, "toy", Figure("toy", "Toy figure", _toy_figure))
-    report = lab.report_create(title="Toy", text="{{ figure toy }}", experiment=experiment, user=user)
+    report = report_create(title="Toy", text="{{ figure toy }}", experiment=experiment, user=user)
     answer = figure(page, f"{report.get_absolute_url()}figure/?d=figure toy")
     assert answer["figure"]["data"][0]["y"] == [1, 2, 3, 4]
 
@@ -137,14 +138,14 @@ def test_a_figure_changes_only_with_its_choices(page: Client, four_runs: list[Ru
 def test_a_csv_holds_no_formulas(page: Client, admin: User, swept: Config) -> None:
     evil = '=HYPERLINK("http://x")'
     summary = {"step_time_s": {"median": 1.0}, "samples_per_s": 4.0}
-    lab.published_run_add(config=swept, point={"network": evil}, user=admin, summary=summary)
-    lab.published_run_add(config=swept, point={"network": "-1+1"}, user=admin, summary=summary)
+    published_run_add(config=swept, point={"network": evil}, user=admin, summary=summary)
+    published_run_add(config=swept, point={"network": "-1+1"}, user=admin, summary=summary)
     rows = numbers(page, f"{EXPERIMENT}figures/throughput.csv")
     assert [row["network"] for row in rows] == [f"'{evil}", "'-1+1"]
 
 
 def test_figures_without_phases_say_so(page: Client, admin: User, swept: Config) -> None:
-    lab.published_run_add(config=swept, point={}, user=admin, summary={"step_time_s": {"mean": 1.0}})
+    published_run_add(config=swept, point={}, user=admin, summary={"step_time_s": {"mean": 1.0}})
     assert "published figures do not include" in figure(page, f"{EXPERIMENT}figures/phases.json")["empty"]
     assert numbers(page, f"{EXPERIMENT}figures/phases.csv") == []
 
@@ -176,7 +177,7 @@ def test_memory_of_a_run_includes_the_node(page: Client, make_attempt: Callable[
 
 
 def test_curves_without_points_say_so(page: Client, admin: User, swept: Config) -> None:
-    lab.published_run_add(config=swept, point={}, user=admin, summary={})
+    published_run_add(config=swept, point={}, user=admin, summary={})
     assert "published" in figure(page, f"{EXPERIMENT}runs/1/figures/step-time.json")["empty"]
 
 

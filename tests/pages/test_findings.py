@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.findings import RULES
-from parlab.findings.neighbours import Off, Point, off
+from parlab.findings.sweep_points import Off, Point, off
 from parlab.lab.models import Experiment, Finding, Run, Source
 from runners.config import digest
 

@@ -14,8 +14,11 @@ from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Node, Run
+from parlab.lab.services.archive import experiments_archive
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
 from parlab.series import store
 from parlab.series.columns import Columns
 from tests.conftest import place
@@ -130,7 +133,7 @@ def test_archived_experiments_are_out_of_the_way(
     page: Client, four_runs: list[Run], experiment: Experiment, user: User
 ) -> None:
     Run.objects.update(ended_at=timezone.now())
-    lab.experiments_archive(experiments=[experiment])
+    experiments_archive(experiments=[experiment])
     assert "Pipeline schedules" not in text(page.get("/"))
 
 
@@ -142,11 +145,9 @@ def test_home_takes_as_many_queries_for_much_as_for_little(
     with django_assert_max_num_queries(16) as few:
         page.get("/")
     for number in range(4):
-        other = lab.experiment_create(name=f"Other {number}", owner=user)
-        config = lab.config_save(
-            experiment=other, data=four_runs[0].config.data, sweep={"train.seed": [1, 2]}, user=user
-        )
-        lab.config_launch(config=config, user=user)
+        other = experiment_create(name=f"Other {number}", owner=user)
+        config = config_save(experiment=other, data=four_runs[0].config.data, sweep={"train.seed": [1, 2]}, user=user)
+        config_launch(config=config, user=user)
         other.runs.filter(number=1).update(samples_per_s=5, state="finished", ended_at=timezone.now())
     with django_assert_max_num_queries(len(few) + 1):  # the step of the runs that now wait
         page.get("/")

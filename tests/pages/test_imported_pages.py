@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.ingest.imports import upload_import
+from parlab.ingest.files.imports import upload_import
 from parlab.lab.models import Experiment, Run
 
 from .test_experiments import text

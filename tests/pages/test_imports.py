@@ -19,7 +19,7 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.lab.models import Experiment, Finding, Run, Source
-from parlab.pages import uploads
+from parlab.pages.forms import uploads
 from tests.patience import PATIENCE_S
 
 from .test_experiments import text

@@ -10,9 +10,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Run, RunNote, Tag
-from parlab.pages.columns import EXPERIMENT_COLUMNS, LISTS, RUN_COLUMNS
+from parlab.lab.services.archive import experiments_tag
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
+from parlab.pages.forms.columns import EXPERIMENT_COLUMNS, LISTS, RUN_COLUMNS
 from parlab.pages.templatetags.lists import CELLS, EXPERIMENT_CELLS
 
 from .conftest import finish
@@ -59,7 +62,7 @@ def test_columns_are_kept_for_each_person(page: Client, viewer: Client, four_run
 
 
 def test_chosen_experiments_are_tagged_and_found_by_it(page: Client, experiment: Experiment, user: User) -> None:
-    other = lab.experiment_create(name="Other", owner=user)
+    other = experiment_create(name="Other", owner=user)
     chosen = {"experiment": [experiment.pk, other.pk], "next": LIST}
     page_text = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
     assert "2 experiments tagged v100." in page_text
@@ -77,7 +80,7 @@ def test_archiving_can_be_undone_and_leaves_what_runs(
     page: Client, four_runs: list[Run], user: User, make_attempt: Callable[..., Attempt]
 ) -> None:
     experiment = four_runs[0].experiment
-    other = lab.experiment_create(name="Idle", owner=user)
+    other = experiment_create(name="Idle", owner=user)
     make_attempt(state="running", point={"x": 1})
     chosen = {"experiment": [experiment.pk, other.pk], "action": "archive", "next": LIST}
     response = page.post("/experiments/change/", chosen, follow=True)
@@ -119,12 +122,10 @@ def test_the_lists_take_at_most_fourteen_queries(
     viewer: Client, user: User, four_runs: list[Run], django_assert_max_num_queries: Any, show: str
 ) -> None:
     for number in range(6):
-        other = lab.experiment_create(name=f"Other {number}", owner=user)
-        config = lab.config_save(
-            experiment=other, data=four_runs[0].config.data, sweep={"train.seed": [1, 2]}, user=user
-        )
-        lab.config_launch(config=config, user=user)
-        lab.experiments_tag(experiments=[other], name="v100")
+        other = experiment_create(name=f"Other {number}", owner=user)
+        config = config_save(experiment=other, data=four_runs[0].config.data, sweep={"train.seed": [1, 2]}, user=user)
+        config_launch(config=config, user=user)
+        experiments_tag(experiments=[other], name="v100")
     viewer.post(f"/columns/{show}/", {"column": [column.name for column in LISTS[show]]})
     # Of a user whose rights are looked up, which costs two.
     with django_assert_max_num_queries(14):

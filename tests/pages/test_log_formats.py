@@ -11,10 +11,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.formats.learn_command import main
-from parlab.ingest.imports import source_reingest
+from parlab.formats.learnt.learn_command import main
+from parlab.ingest.files.imports import source_reingest
 from parlab.lab.models import LogFormat, Run, Source
-from parlab.pages import upload_work, uploads
+from parlab.pages.forms import upload_work, uploads
 from tests.patience import wait_for
 
 from .test_experiments import text

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from parlab.lab.models import LoginFailure
-from parlab.lab.services.logins import FREE_FAILURES, FREE_NAMES
+from parlab.lab.services.access.logins import FREE_FAILURES, FREE_NAMES
 
 PASSWORD = "correct horse battery"
 

@@ -13,8 +13,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Comment, Finding, Run, Star, TagOfRun
+from parlab.lab.services.marks import comment_add, run_note_save, runs_star, runs_tag
 from parlab.pages.models import Visit
 
 from .conftest import finish
@@ -129,7 +129,7 @@ def test_pages_say_what_changed_since_the_last_visit(page: Client, run: Run, adm
     for place in places:
         assert "Since your last visit" not in words(page.get(place))  # the first visit
     colleague = User.objects.create_user("colleague")
-    lab.comment_add(experiment=experiment, text="Look at the memory.", user=colleague)
+    comment_add(experiment=experiment, text="Look at the memory.", user=colleague)
     assert "Since your last visit" not in words(page.get("/"))  # still the same visit
     Visit.objects.update(last_at=timezone.now() - timedelta(hours=2))
     Run.objects.filter(pk=run.pk).update(ended_at=timezone.now() - timedelta(hours=1))
@@ -147,9 +147,9 @@ def test_pages_say_what_changed_since_the_last_visit(page: Client, run: Run, adm
 
 
 def test_experiment_pages_show_stars_tags_and_notes_of_runs(page: Client, run: Run, admin: User) -> None:
-    lab.runs_star(runs=[run], user=admin)
-    lab.runs_tag(runs=[run], name="best")
-    lab.run_note_save(run=run, text="with the new kernel", user=admin)
+    runs_star(runs=[run], user=admin)
+    runs_tag(runs=[run], name="best")
+    run_note_save(run=run, text="with the new kernel", user=admin)
     body = page.get(run.experiment.get_absolute_url()).content.decode()
     assert f"Starred by {admin.username}" in body
     assert ">best</a>" in body

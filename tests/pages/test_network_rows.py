@@ -9,9 +9,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from parlab.demo.content import published_three_nodes
-from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Experiment, Run
-from parlab.lab.selectors.pipelines import network_in_text
+from parlab.lab.selectors.analysis.pipelines import has_pipelines, network_in_text, pipeline_of, times_of
 from parlab.pages.rows.networks import network_sweep
 from parlab.planner.schedule import Plan
 from runners.config import RunConfig, with_values
@@ -93,8 +92,8 @@ def test_emulated_runs_are_simulated_with_their_configured_times(emulated: Calla
     # Two stages, four micro batches of 40 ms, neighbours one apart: each waits for its round trip.
     assert cell.simulated.simulation.iteration_s == pytest.approx(0.24, abs=0.01)
     assert table.rows[0].cells[0].error is not None  # nothing was calibrated with it
-    assert selectors.has_pipelines([fast, slow])
-    assert not selectors.has_pipelines([])
+    assert has_pipelines([fast, slow])
+    assert not has_pipelines([])
 
 
 def test_an_unlimited_default_link_shares_the_row_of_the_published_one(published: list[Run]) -> None:
@@ -121,9 +120,9 @@ def test_timers_of_a_measured_run_give_the_times_of_its_passes(emulated: Callabl
         name: {"by_rank": {"0": seconds, "1": 2 * seconds}}
         for name, seconds in (("forward-compute", 0.04), ("backward-compute", 0.08), ("optimizer", 0.01))
     }
-    pipeline_run = selectors.pipeline_of(run)
+    pipeline_run = pipeline_of(run)
     assert pipeline_run is not None
-    times = selectors.times_of(pipeline_run)
+    times = times_of(pipeline_run)
     assert times is not None
     assert [stage.forward_s for stage in times.stages] == [0.01, 0.02]
     assert [stage.backward_s for stage in times.stages] == [0.02, 0.04]
@@ -144,11 +143,11 @@ def test_a_schedule_that_never_ran_on_the_default_network_has_no_measured_slowdo
 
 def test_runs_with_differing_links_are_left_out(emulated: Callable[..., Run]) -> None:
     run = emulated(0.3, {**SLOW, "network.links": [{"source": 0, "target": 1, "delay_ms": 20}]})
-    assert selectors.pipeline_of(run) is None
+    assert pipeline_of(run) is None
     several = with_values(
         emulated(0.4, {**SLOW, "train.seed": 5}).resolved, {"cluster.nodes": 2, "cluster.gpus_per_node": 2}
     )
-    assert selectors.pipeline_of(Run(resolved=several, point={}, summary={})) is None
+    assert pipeline_of(Run(resolved=several, point={}, summary={})) is None
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,7 @@ def test_runs_with_differing_links_are_left_out(emulated: Callable[..., Run]) ->
 def test_values_out_of_range_yield_no_pipeline(emulated: Callable[..., Run], values: dict[str, Any]) -> None:
     run = emulated(0.3, SLOW)
     run.resolved = with_values(run.resolved, values)
-    assert selectors.pipeline_of(run) is None
+    assert pipeline_of(run) is None
     assert network_sweep([run]).tables == []
 
 
@@ -177,9 +176,9 @@ def test_times_out_of_range_are_ignored(emulated: Callable[..., Run]) -> None:
     run.summary["timers_s"] = {
         name: {"by_rank": {"0": 1e17, "1": -1}} for name in ("forward-compute", "backward-compute")
     }
-    pipeline_run = selectors.pipeline_of(run)
+    pipeline_run = pipeline_of(run)
     assert pipeline_run is not None
-    assert selectors.times_of(pipeline_run) is None
+    assert times_of(pipeline_run) is None
     assert network_sweep([run]).tables[0].rows[0].cells[0].simulated is None
 
 
@@ -196,9 +195,9 @@ def test_runs_without_a_size_are_left_out(emulated: Callable[..., Run]) -> None:
         ("train", "global_batch_size"),
     ):
         resolved = {**run.resolved, section: {k: v for k, v in run.resolved[section].items() if k != field}}
-        assert selectors.pipeline_of(Run(resolved=resolved, point={}, summary={})) is None
+        assert pipeline_of(Run(resolved=resolved, point={}, summary={})) is None
     odd = with_values(run.resolved, {"train.micro_batch_size": "many"})
-    assert selectors.pipeline_of(Run(resolved=odd, point={}, summary={})) is None
+    assert pipeline_of(Run(resolved=odd, point={}, summary={})) is None
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from urllib.parse import parse_qsl
 import pytest
 from django.test import Client
 
-from parlab.lab import selectors
 from parlab.lab.models import Device
+from parlab.lab.selectors.analysis import plans as plans_selectors
 from parlab.planner import cluster, predict_job
-from parlab.planner.answer import answer, best_layout
-from parlab.planner.cluster import device
-from parlab.planner.hardware import devices
-from parlab.planner.presets import PRESETS, usual_question
-from parlab.planner.request import PlanRequest
-from parlab.planner.written import written
+from parlab.planner.job.cluster import device
+from parlab.planner.job.hardware import devices
+from parlab.planner.job.presets import PRESETS, usual_question
+from parlab.planner.requests.answer import answer, best_layout
+from parlab.planner.requests.answer_json import written
+from parlab.planner.requests.request import PlanRequest
 
 pytestmark = pytest.mark.usefixtures("catalogue")
 
@@ -219,7 +219,7 @@ def test_the_figure_has_a_point_for_each_number_of_nodes_that_trains(viewer: Cli
 def test_the_api_answers_what_the_planner_does(viewer: Client) -> None:
     reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json")
     assert reply.status_code == 200, reply.content
-    question, price = selectors.priced(PlanRequest.model_validate(SMALL))
+    question, price = plans_selectors.priced(PlanRequest.model_validate(SMALL))
     expected = written(answer(question, device("A100 SXM4 80 GB")), price)
     assert reply.json() == json.loads(expected.model_dump_json())
 

@@ -12,11 +12,11 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from parlab.pages.plan_fields import CHOSEN
+from parlab.pages.forms.plan_fields import CHOSEN
 from parlab.planner import predict_job
-from parlab.planner.budget import budget
-from parlab.planner.cluster import device
-from parlab.planner.request import PlanRequest
+from parlab.planner.job.cluster import device
+from parlab.planner.requests.request import PlanRequest
+from parlab.planner.search.budget import budget
 
 BASE: dict[str, Any] = {
     "layers": 24, "hidden": 2048, "heads": 16, "sequence": 4096, "vocabulary": 32_000, "global_batch": 256,

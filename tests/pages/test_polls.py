@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from parlab.lab.models import Attempt, Run
-from parlab.pages import polls
+from parlab.pages.requests import polls
 
 pytestmark = pytest.mark.django_db
 HTMX = {"HX-Request": "true"}

@@ -10,12 +10,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Member, Node, Run
-from parlab.planner import predict_job, sc21
-from parlab.planner.cluster import device
-from parlab.planner.configs import job_of
-from parlab.planner.nodes import cluster_of
+from parlab.lab.selectors.analysis.plans import calibration_of, calibration_pool
+from parlab.planner import predict_job
+from parlab.planner.job.cluster import device
+from parlab.planner.job.configs import job_of
+from parlab.planner.job.nodes import cluster_of
+from parlab.planner.publications import sc21
 from runners.config import RunConfig, with_values
 from tests.conftest import place
 
@@ -75,9 +76,9 @@ def test_a_sweep_that_cannot_be_predicted_says_why(page: Client, sweep: list[Run
 
 
 def test_runs_of_a_cluster_and_engine_are_offered_as_a_calibration(page: Client, sweep: list[Run]) -> None:
-    (group,) = selectors.calibration_pool().groups
+    (group,) = calibration_pool().groups
     assert group.title == "engine zero on CPU process (pool default), 8 runs"
-    fitted = selectors.calibration_of(group, device("A100"))
+    fitted = calibration_of(group, device("A100"))
     assert fitted.time_rows == len(BATCHES)
     text = page.get("/plan/", {"calibration": group.key}).content.decode()
     assert f"Calibrated on {group.title}: 8 times" in text
@@ -87,11 +88,11 @@ def test_runs_of_a_cluster_and_engine_are_offered_as_a_calibration(page: Client,
 def test_calibrations_are_read_once_until_a_run_changes(
     sweep: list[Run], django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
 ) -> None:
-    (first,) = selectors.calibration_pool().groups
+    (first,) = calibration_pool().groups
     with django_assert_max_num_queries(3):
-        assert selectors.calibration_pool().groups == [first]
+        assert calibration_pool().groups == [first]
     Run.objects.filter(pk=sweep[0].pk).update(step_time_s=1e-3)
-    assert selectors.calibration_pool().groups != [first]
+    assert calibration_pool().groups != [first]
 
 
 def test_a_calibration_that_is_gone_is_refused(page: Client) -> None:
@@ -103,7 +104,7 @@ def test_emulated_links_calibrate_nothing(page: Client, sweep: list[Run]) -> Non
     for run in sweep:
         emulated = with_values(run.resolved, {"network.apply": "emulate", "network.delay_ms": 5})
         Run.objects.filter(pk=run.pk).update(resolved=emulated)
-    pool = selectors.calibration_pool()
+    pool = calibration_pool()
     assert pool.groups == []
     assert pool.sources[0].unused == ["8 runs: its links were shaped or emulated"]
 
@@ -111,7 +112,7 @@ def test_emulated_links_calibrate_nothing(page: Client, sweep: list[Run]) -> Non
 def test_runs_of_which_no_machine_is_known_are_not_taken_for_runs_on_a_cpu(page: Client, sweep: list[Run]) -> None:
     Attempt.objects.update(environment={})
     Member.objects.all().delete()
-    assert selectors.calibration_pool().sources[0].unused == ["8 runs: the hardware is not recorded"]
+    assert calibration_pool().sources[0].unused == ["8 runs: the hardware is not recorded"]
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def logs(sweep: list[Run]) -> list[Run]:
 def test_files_that_say_their_sizes_calibrate_on_the_device_that_is_planned_for(page: Client, logs: list[Run]) -> None:
     Run.objects.filter(pk=logs[0].pk).update(resolved=logs[0].resolved | {"model": {"num_layers": 24}})
     Run.objects.filter(pk=logs[1].pk).update(point={"network setting": "slow"})
-    (group,) = selectors.calibration_pool().groups
+    (group,) = calibration_pool().groups
     assert group.title.endswith("on a GPU not named in its files, 6 runs")
     text = page.get("/plan/", {"calibration": group.key, "gpu": "H100 SXM"}).content.decode()
     assert "assuming H100 SXM: 6 times" in text
@@ -148,7 +149,7 @@ def test_files_that_name_their_gpu_are_predicted(page: Client, logs: list[Run]) 
         run.summary["peak"] = {"device": "A100 SXM4 80 GB"}
         run.save()
     assert "Half of the 8 runs" in page.get(address).json()["caption"]
-    (group,) = selectors.calibration_pool().groups
+    (group,) = calibration_pool().groups
     assert group.device == "A100 SXM4 80 GB"
 
 
@@ -157,7 +158,7 @@ def test_links_are_read_as_the_network_page_reads_them(page: Client, logs: list[
     experiment.notes = "Measured on a cluster of AWS p3.2xlarge instances."
     experiment.save()
     Run.objects.filter(pk=logs[0].pk).update(point={"network setting": "delay 10ms bandwidth 1Gbps"})
-    observations = selectors.calibration_pool().groups[0].observations
+    observations = calibration_pool().groups[0].observations
     clusters = {observation.job.micro_batch_size: observation.cluster for observation in observations}
     assert {where.device.name for where in clusters.values()} == {"V100 SXM2 16 GB"}
     assert clusters[BATCHES[0]].between.latency_s == 0.01
@@ -188,15 +189,15 @@ def test_rows_of_nvidias_table_are_timed_by_their_flops(page: Client, logs: list
 
 
 def test_a_calibration_follows_changed_numbers_and_moved_nodes(sweep: list[Run]) -> None:
-    before = selectors.calibration_pool().groups[0]
-    assert selectors.calibration_pool().groups[0] is before
+    before = calibration_pool().groups[0]
+    assert calibration_pool().groups[0] is before
     run = sweep[0]
     Run.objects.filter(pk=run.pk).update(step_time_s=2 * (run.step_time_s or 0))
-    slower = selectors.calibration_pool().groups[0]
+    slower = calibration_pool().groups[0]
     assert slower.observations != before.observations
     gpu = device("CPU EPYC 7763")
-    assert selectors.calibration_of(slower, gpu) != selectors.calibration_of(before, gpu)
+    assert calibration_of(slower, gpu) != calibration_of(before, gpu)
     Run.objects.filter(pk=run.pk).update(numbers_at=timezone.now())
-    assert selectors.calibration_pool().groups[0] is not slower
+    assert calibration_pool().groups[0] is not slower
     Node.objects.update(pool="upstairs")
-    assert "upstairs" in selectors.calibration_pool().groups[0].title
+    assert "upstairs" in calibration_pool().groups[0].title

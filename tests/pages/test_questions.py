@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Source
-from parlab.pages.question import PRESETS
-from parlab.pages.question_forms import QUESTIONS
-from parlab.pages.read_bandwidths import messages_of
+from parlab.lab.services.runs import run_cancel_request
+from parlab.pages.forms.question import PRESETS
+from parlab.pages.forms.questions import QUESTIONS
+from parlab.pages.reads.bandwidths import messages_of
 from parlab.series import store
 from runners.config import RunConfig, expand
 from tests.conftest import SMALL, place
@@ -252,5 +252,5 @@ def test_a_cancelled_search_says_what_it_found_so_far(
 ) -> None:
     data = SMALL | {"parallel": {"engine": "capacity"}, "capacity": {"find": "num_layers", "at_most": 8}}
     attempt = make_attempt(config=make_config(data=data), state="queued")
-    lab.run_cancel_request(run=attempt.run)
+    run_cancel_request(run=attempt.run)
     assert "No answer. Run 1 was cancelled: cancelled before it started." in text(page.get(ANSWER))

@@ -12,8 +12,9 @@ from django.core.serializers import serialize
 from django.test import Client
 from django.urls import URLPattern, reverse
 
-from parlab.lab import services as lab
 from parlab.lab.models import Config, Experiment, Node, Report, Run
+from parlab.lab.services.access.groups import groups_refresh
+from parlab.lab.services.reports import report_create
 from parlab.pages import urls
 from parlab.pages.models import Preference
 from parlab.tuner.models import Study
@@ -30,7 +31,7 @@ def member() -> Callable[[str, str], Client]:
     """Log in as a member of a group: member("operator", "bob")."""
 
     def make(group: str, name: str) -> Client:
-        lab.groups_refresh()
+        groups_refresh()
         person = User.objects.create_user(name, password="member of a group")
         person.groups.add(Group.objects.get(name=group))
         client = Client()
@@ -67,7 +68,7 @@ def test_who_may_only_look_changes_nothing_at_any_address(
 ) -> None:
     run = make_attempt(state="queued").run
     slug = run.experiment.slug
-    report = lab.report_create(title=slug, text="words", experiment=run.experiment, user=user)
+    report = report_create(title=slug, text="words", experiment=run.experiment, user=user)
     assert (report.slug, run.number) == (slug, 1)
     client = member("viewer", "eve")
     before = everything()
@@ -85,7 +86,7 @@ def test_who_may_only_look_changes_nothing_at_any_address(
 def test_operators_write_their_own_reports_and_leave_those_of_others(
     member: Callable[[str, str], Client], experiment: Experiment, user: User
 ) -> None:
-    theirs = lab.report_create(title="Theirs", text="words", experiment=experiment, user=user)
+    theirs = report_create(title="Theirs", text="words", experiment=experiment, user=user)
     bob = member("operator", "bob")
     fields = {"title": "Mine now", "text": "x", "revision": 1}
 

@@ -13,8 +13,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Node, Run, Snapshot
+from parlab.lab.services.published import published_run_add
+from parlab.lab.services.runs import run_relaunch
 from parlab.series.log import append_log
 from tests.conftest import place
 
@@ -172,16 +173,30 @@ def test_programs_of_the_virtual_environment_are_named_as_its_path_finds_them(
 ) -> None:
     attempt = finish(make_attempt()).current_attempt()
     python, mpirun = "/opt/venv/bin/python3.11", "/opt/venv/bin/mpirun"
-    command = [python, "-m", "runners.ports", mpirun, "-np", "2", python, "-m", "runners.ranks", "/srv/train.py"]
+    command = [
+        python,
+        "-m",
+        "runners.node.launch.ports",
+        mpirun,
+        "-np",
+        "2",
+        python,
+        "-m",
+        "runners.node.launch.ranks",
+        "/srv/train.py",
+    ]
     Attempt.objects.filter(pk=attempt.pk).update(command=command)
-    assert " python -m runners.ports mpirun -np 2 python -m runners.ranks /srv/train.py" in text(page.get(RUN))
+    assert (
+        " python -m runners.node.launch.ports mpirun -np 2 python -m runners.node.launch.ranks /srv/train.py"
+        in text(page.get(RUN))
+    )
 
 
 def test_earlier_attempts_keep_their_own_log(page: Client, admin: User, make_attempt: Callable[..., Attempt]) -> None:
     first = make_attempt(state="running")
     append_log(first.pk, b"of the first attempt\n")
     run = finish(first, state="failed")
-    lab.run_relaunch(run=run, user=admin)
+    run_relaunch(run=run, user=admin)
     current, earlier = page.get(RUN), page.get(f"{RUN}?attempt=1")
     assert "of the first attempt" not in text(current)
     assert "of the first attempt" in text(earlier)
@@ -212,7 +227,7 @@ def test_snapshots_can_be_read(page: Client, four_runs: list[Run]) -> None:
 
 def test_published_figures_have_a_page_without_attempts(page: Client, admin: User, swept: Config) -> None:
     point = {"network": "fast"}
-    lab.published_run_add(config=swept, point=point, user=admin, summary={"step_time_s": {"mean": 6.64}})
+    published_run_add(config=swept, point=point, user=admin, summary={"step_time_s": {"mean": 6.64}})
     response = page.get(RUN)
     page_text = text(response)
     assert "published figures" in page_text
@@ -275,7 +290,7 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
 ) -> None:
     empty = text(page.get("/nodes/"))
     assert "No nodes registered" in empty
-    assert "python -m runners.daemon" in empty
+    assert "python -m runners.node.daemon" in empty
     gpus = [{"index": i, "name": "NVIDIA <b>H200</b>", "memory_bytes": 2**37} for i in range(4)]
     matmul = {"flops": {"fp32": {"1": 5e10, "64": 2.5e12}, "bf16": {}, "odd": "x"}, "torch": "2.13.0"}
     hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul}

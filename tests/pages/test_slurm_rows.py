@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from parlab.lab.models import Attempt, Node
-from parlab.lab.services import cause_text
+from parlab.lab.services.members import cause_text
 from parlab.pages.rows.slurm import slurm_job
 from tests.conftest import place
 

@@ -11,8 +11,8 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 
-from parlab.lab import selectors
 from parlab.lab.models import Experiment, Picture, Run, Source
+from parlab.lab.selectors.sources import source_lines
 
 from .test_experiments import EXPERIMENT, text
 
@@ -196,12 +196,12 @@ def test_lines_are_found_across_pieces(
     make_source: MakeSource, first: int, last: int, expected: list[tuple[int, str, bool]]
 ) -> None:
     source = make_source(b"zero\none\rtwo\n\nthree\nfour")
-    assert [tuple(line) for line in selectors.source_lines(source, first, last, around=1)] == expected
+    assert [tuple(line) for line in source_lines(source, first, last, around=1)] == expected
 
 
 def test_a_line_without_end_is_cut(make_source: MakeSource) -> None:
     source = make_source(b"x" * 3000 + b"\nnext\n")
-    [endless, after] = selectors.source_lines(source, 1, 1, around=1)
+    [endless, after] = source_lines(source, 1, 1, around=1)
     assert len(endless.text) == 401
     assert after.text == "next"
 

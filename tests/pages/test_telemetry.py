@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from parlab.charts.telemetry import KINDS
+from parlab.charts.runs.telemetry import KINDS
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns

@@ -11,7 +11,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from parlab.ingest.traces import lanes_path
+from parlab.ingest.summaries.traces import lanes_path
 from parlab.lab.models import RankTrace, Run
 from tests.traces.generator import Plan, document, file_of
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats.schema import Launch
-from parlab.ingest.architecture import described_fields, replicas_of
-from parlab.ingest.launches import resolved_of
+from parlab.ingest.files.architecture import described_fields, replicas_of
+from parlab.ingest.files.launches import resolved_of
 from parlab.planner import cluster, predict, predict_job
-from parlab.planner.configs import job_of
-from parlab.planner.descriptions import description_of
-from parlab.planner.hardware import find
-from parlab.planner.launches import described_launch, launch_of
-from parlab.planner.presets import PRESETS, usual_question
-from parlab.planner.request import PlanRequest
-from parlab.planner.stated import stated_job
-from parlab.planner.work import work_of
+from parlab.planner.job.configs import job_of
+from parlab.planner.job.descriptions import description_of
+from parlab.planner.job.hardware import find
+from parlab.planner.job.imported_jobs import stated_job
+from parlab.planner.job.presets import PRESETS, usual_question
+from parlab.planner.prediction.work import work_of
+from parlab.planner.requests.launches import described_launch, launch_of
+from parlab.planner.requests.request import PlanRequest
 from runners.config import ENGINES, check, complete
 from runners.config.features import FEATURE_FIELDS
 

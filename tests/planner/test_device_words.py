@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parlab.planner.device_words import INSTANCES, device_in_text, instance_in_text
-from parlab.planner.hardware import find
+from parlab.planner.job.device_words import INSTANCES, device_in_text, instance_in_text
+from parlab.planner.job.hardware import find
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from parlab.planner.flops import (
+from parlab.planner.job.hardware import Peak
+from parlab.planner.prediction.flops import (
     Shape,
     executed_flops,
     flops_per_gpu,
@@ -12,7 +13,6 @@ from parlab.planner.flops import (
     parameters,
     training_time_s,
 )
-from parlab.planner.hardware import Peak
 
 A100 = Peak(312e12, "NVIDIA A100 data sheet")
 

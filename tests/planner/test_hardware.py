@@ -2,7 +2,7 @@
 
 import pytest
 
-from parlab.planner.hardware import find, peak_of
+from parlab.planner.job.hardware import find, peak_of
 
 
 @pytest.mark.parametrize(

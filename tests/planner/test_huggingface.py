@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parlab.planner.huggingface import model_of, read_config
+from parlab.planner.job.huggingface import model_of, read_config
 
 # fmt: off
 CONFIGS: dict[str, tuple[float, dict[str, Any]]] = {

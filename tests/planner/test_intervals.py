@@ -8,8 +8,8 @@ from math import log
 import pytest
 
 from parlab.planner import DEFAULT, Job, Model, Observation, calibrate, cluster, predict_job
-from parlab.planner.calibration import Calibration
-from parlab.planner.timing import Clock
+from parlab.planner.calibration.calibration import Calibration
+from parlab.planner.prediction.timing import Clock
 
 MODEL = Model(32, 4096, 32, 2048, 51_200)
 BASE = Job(MODEL, 512, 2, 4, 1, 16, recompute="full")

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from parlab.planner import Job, Model, cluster, predict_job
-from parlab.planner.cluster import device
-from parlab.planner.coverage import warnings
-from parlab.planner.memory import micro_batches_in_flight, stage_layers
-from parlab.planner.published import predict_rows
-from parlab.planner.request import PlanRequest
-from parlab.planner.workload import Schedule
+from parlab.planner.calibration.coverage import warnings
+from parlab.planner.job.cluster import device
+from parlab.planner.job.workload import Schedule
+from parlab.planner.prediction.memory import micro_batches_in_flight, stage_layers
+from parlab.planner.publications.published import predict_rows
+from parlab.planner.requests.request import PlanRequest
 
 GPT = Model(48, 8192, 64, 2048, 51_200)
 JOB = Job(GPT, 128, tensor_parallel=8, pipeline_parallel=4, data_parallel=2, recompute="full")

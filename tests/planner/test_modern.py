@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from parlab.planner import Job, Model, cluster, predict_job, rows
-from parlab.planner.answer import work
-from parlab.planner.attention import fused_share
-from parlab.planner.cluster import device
-from parlab.planner.memory import activation_bytes
-from parlab.planner.presets import PRESETS, preset
-from parlab.planner.published import predict_rows
+from parlab.planner import Job, Model, cluster, predict_job
+from parlab.planner.job.cluster import device
+from parlab.planner.job.presets import PRESETS, preset
+from parlab.planner.prediction.attention import fused_share
+from parlab.planner.prediction.memory import activation_bytes
+from parlab.planner.publications import rows
+from parlab.planner.publications.published import predict_rows
+from parlab.planner.requests.answer import work
 
 LLAMA = Model(
     32, 4096, 32, 8192, 128_256, 8, 14_336, True, has_tied_embeddings=False, has_positions=False, has_dropout=False

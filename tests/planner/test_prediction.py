@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from parlab.planner import DEFAULT, Job, Model, Observation, calibrate, cluster, predict, predict_job
-from parlab.planner.cluster import Link, gbit_s
-from parlab.planner.memory import layers_of_stage, micro_batches_in_flight
-from parlab.planner.nodes import cluster_of
+from parlab.planner.job.cluster import Link, gbit_s
+from parlab.planner.job.nodes import cluster_of
+from parlab.planner.prediction.memory import layers_of_stage, micro_batches_in_flight
 from runners.config import RunConfig
 
 GPT = Model(24, 2048, 16, 1024, 50_304)

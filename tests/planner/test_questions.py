@@ -7,20 +7,13 @@ from dataclasses import replace
 import pytest
 
 from parlab.planner import Job, Model, cluster, predict_job
-from parlab.planner.answer import other_schedules, sizing
-from parlab.planner.budget import budget
-from parlab.planner.cluster import device, with_gpus
-from parlab.planner.layouts import search
-from parlab.planner.questions import (
-    fewest_nodes,
-    fits_somehow,
-    largest_model,
-    node_counts,
-    trade_off,
-    verdict,
-)
-from parlab.planner.request import PlanRequest
-from parlab.planner.sc21 import compared
+from parlab.planner.job.cluster import device, with_gpus
+from parlab.planner.publications.sc21 import compared
+from parlab.planner.requests.answer import other_schedules, sizing
+from parlab.planner.requests.request import PlanRequest
+from parlab.planner.search.budget import budget
+from parlab.planner.search.layouts import search
+from parlab.planner.search.questions import fewest_nodes, fits_somehow, largest_model, node_counts, trade_off, verdict
 
 GPT3 = Model(96, 12_288, 96, 2048, 51_200)
 JOB = Job(GPT3, 1536, has_flash_attention=True)

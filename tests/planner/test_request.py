@@ -11,12 +11,13 @@ import pytest
 from django.core.management import call_command
 from pydantic import ValidationError
 
-from parlab.planner import predict_job, rows
-from parlab.planner.cluster import device
-from parlab.planner.huggingface import model_of
-from parlab.planner.presets import preset
-from parlab.planner.refusals import refusals
-from parlab.planner.request import PlanRequest
+from parlab.planner import predict_job
+from parlab.planner.job.cluster import device
+from parlab.planner.job.huggingface import model_of
+from parlab.planner.job.presets import preset
+from parlab.planner.publications import rows
+from parlab.planner.requests.refusals import refusals
+from parlab.planner.requests.request import PlanRequest
 
 LLAMA = {
     "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "mlp": "gated", "vocabulary": 128256,

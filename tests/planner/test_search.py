@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from parlab.planner import Job, cluster, predict_job
-from parlab.planner.candidates import families
-from parlab.planner.cluster import Cluster, device
-from parlab.planner.job_flops import flops_of
-from parlab.planner.layouts import LISTED, search
-from parlab.planner.presets import preset
-from parlab.planner.request import PlanRequest
-from parlab.planner.workload import SCHEDULES, Schedule
+from parlab.planner.job.cluster import Cluster, device
+from parlab.planner.job.presets import preset
+from parlab.planner.job.workload import SCHEDULES, Schedule
+from parlab.planner.prediction.job_flops import flops_of
+from parlab.planner.requests.request import PlanRequest
+from parlab.planner.search.candidates import families
+from parlab.planner.search.layouts import LISTED, search
 
 NODES = cluster("H100", 64, 8)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parlab.planner import Job, Model, cluster
-from parlab.planner.memory import memory, needed_bytes
-from parlab.planner.parameters import MemoryParameters, TimeParameters, as_vector, names
-from parlab.planner.tape import Batch, Formula, larger, smaller
-from parlab.planner.timing import Clock
+from parlab.planner.calibration.recorded_formulas import Batch, Formula, larger, smaller
+from parlab.planner.prediction.memory import memory, needed_bytes
+from parlab.planner.prediction.parameters import MemoryParameters, TimeParameters, as_vector, names
+from parlab.planner.prediction.timing import Clock
 
 HARDWARE = cluster("A100", 64, 8)
 BASE = Job(Model(24, 2048, 16, 1024, 51_200), 128, tensor_parallel=2, pipeline_parallel=4, data_parallel=8)

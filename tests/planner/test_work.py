@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from parlab.planner.flops import Shape, executed_flops, model_flops
-from parlab.planner.hardware import Peak
-from parlab.planner.work import utilisation, work_of
+from parlab.planner.job.hardware import Peak
+from parlab.planner.prediction.flops import Shape, executed_flops, model_flops
+from parlab.planner.prediction.work import utilisation, work_of
 
 # The 1T row of Narayanan et al. 2021, table 1: full recomputation, 102.37 s per iteration by the formula of the paper.
 TRILLION = {"num_layers": 128, "hidden_size": 25600, "sequence_length": 2048, "vocab_size": 51200, "kind": "gpt"}

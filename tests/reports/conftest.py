@@ -9,9 +9,9 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Report, ReportVersion, Run
-from parlab.pages.views.reports import figures
+from parlab.lab.services.reports import report_create
+from parlab.pages.views.team.reports import figures
 from parlab.publishing.publish import publish
 from tests.pages.conftest import SWEEP, finish
 
@@ -41,7 +41,7 @@ def make_report(experiment: Experiment, user: User) -> Callable[[str], Report]:
     """Write a report about the experiment: make_report("{{ figure throughput }}")."""
 
     def make(text: str) -> Report:
-        return lab.report_create(title="What we found", text=text, experiment=experiment, user=user)
+        return report_create(title="What we found", text=text, experiment=experiment, user=user)
 
     return make
 

@@ -21,8 +21,8 @@ from django.urls import reverse
 from django.utils import timezone
 from PIL import Image
 
-from parlab.lab import services as lab
 from parlab.lab.models import PictureJob, ReportVersion, Run, Snapshot
+from parlab.lab.services.pictures import picture_job_claim, picture_job_end, picture_job_note, picture_jobs_stalled
 from parlab.publishing.chromium import NoPicture, Page, started
 from parlab.publishing.draw import draw
 from tests.browser.install import find_chromium
@@ -206,11 +206,11 @@ def test_one_worker_claims_a_job_and_the_job_of_a_killed_worker_is_retried(
 ) -> None:
     job = job_of(make_version("text"))
 
-    first = lab.picture_job_claim(job_id=job.pk)
-    second = lab.picture_job_claim(job_id=job.pk)
+    first = picture_job_claim(job_id=job.pk)
+    second = picture_job_claim(job_id=job.pk)
     PictureJob.objects.update(changed_at=timezone.now() - timedelta(minutes=4))
-    stalled = list(lab.picture_jobs_stalled())
-    third = lab.picture_job_claim(job_id=job.pk)
+    stalled = list(picture_jobs_stalled())
+    third = picture_job_claim(job_id=job.pk)
 
     assert first is not None
     assert second is None
@@ -222,7 +222,7 @@ def test_one_worker_claims_a_job_and_the_job_of_a_killed_worker_is_retried(
 def test_a_job_that_kills_its_worker_is_given_up(four_runs: list[Run], make_version: Publish) -> None:
     job = job_of(make_version("text"))
     for _ in range(4):
-        lab.picture_job_claim(job_id=job.pk)
+        picture_job_claim(job_id=job.pk)
         PictureJob.objects.update(changed_at=timezone.now() - timedelta(minutes=4))
 
     job.refresh_from_db()
@@ -236,10 +236,10 @@ def test_the_progress_of_drawing_is_shown(page: Client, four_runs: list[Run], ma
     job = job_of(version)
 
     before = page.get(url).content.decode()
-    lab.picture_job_claim(job_id=job.pk)
-    lab.picture_job_note(job=job, done=1, total=2)
+    picture_job_claim(job_id=job.pk)
+    picture_job_note(job=job, done=1, total=2)
     during = page.get(url).content.decode()
-    lab.picture_job_end(job=job)
+    picture_job_end(job=job)
     after = page.get(url).content.decode()
 
     assert "waiting for a worker" in before

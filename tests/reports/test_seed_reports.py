@@ -14,11 +14,12 @@ from django.contrib.auth.models import User
 
 from parlab.charts.format import DASH, SPACE
 from parlab.formats.schema import Document, Table
-from parlab.ingest.imports import source_import
-from parlab.lab import selectors
-from parlab.lab import services as lab
+from parlab.ingest.files.imports import source_import
 from parlab.lab.models import Attempt, Config, Experiment
-from parlab.pages.views.reports import figures
+from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
+from parlab.lab.selectors.records import run_records
+from parlab.lab.services.reports import report_create
+from parlab.pages.views.team.reports import figures
 from parlab.publishing.resolve import resolve
 from parlab.reports.blocks import CodeBlock, Content, ProblemBlock, TableBlock, ValueBlock
 from parlab.reports.document import read
@@ -45,9 +46,9 @@ def written(user: User) -> Callable[[str, str], Written]:
         imported = source_import(experiment=None, name=path.name, stream=io.BytesIO(text), user=user)
         experiment = imported.experiment
         assert experiment is not None
-        runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
-        made = TEMPLATES[template].text(experiment.name, selectors.run_records(runs))
-        report = lab.report_create(title=experiment.name, text=made, experiment=experiment, user=user)
+        runs = experiment_runs(experiment, experiment_versions(experiment, ""))
+        made = TEMPLATES[template].text(experiment.name, run_records(runs))
+        report = report_create(title=experiment.name, text=made, experiment=experiment, user=user)
         content = resolve(read(report.text), report=report, figures=figures())
         problems = [block.message for block in content.blocks.values() if isinstance(block, ProblemBlock)]
         assert [problem for problem in problems if "has not been drawn yet" not in problem] == []
@@ -148,9 +149,9 @@ def test_measured_runs_take_the_shape_of_the_published_tables(
             schedule = axes["parallel.schedule"][number // 4]
             point = {"parallel.schedule": schedule, "network": row[0], "train.micro_batch_size": micro}
             finish(make_attempt(config=config, point=point), float(cell.removesuffix(" s")), point=point)
-    runs = selectors.experiment_runs(config.experiment, selectors.experiment_versions(config.experiment, ""))
-    text = TEMPLATES["schedules"].text("", selectors.run_records(runs)).replace("decimals=printed", "decimals=2")
-    report = lab.report_create(title="Measured", text=text, experiment=config.experiment, user=user)
+    runs = experiment_runs(config.experiment, experiment_versions(config.experiment, ""))
+    text = TEMPLATES["schedules"].text("", run_records(runs)).replace("decimals=printed", "decimals=2")
+    report = report_create(title="Measured", text=text, experiment=config.experiment, user=user)
 
     content = resolve(read(report.text), report=report, figures=figures())
 

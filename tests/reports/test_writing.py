@@ -12,8 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from parlab.lab import services as lab
 from parlab.lab.models import Config, Experiment, Finding, PictureJob, Report, ReportVersion, Run
+from parlab.lab.services.experiments import experiment_delete
+from parlab.lab.services.reports import report_create
 from parlab.reports.templates import TEMPLATES
 
 pytestmark = pytest.mark.django_db
@@ -161,7 +162,7 @@ def test_a_draft_reports_its_deleted_experiment_and_published_versions_stay(
     url = reverse("report-version", args=[version.report.slug, 1])
     before = page.get(f"{url}report.md").content
 
-    lab.experiment_delete(experiment=four_runs[0].experiment)
+    experiment_delete(experiment=four_runs[0].experiment)
 
     draft = page.get(reverse("written-report", args=[version.report.slug])).content.decode()
     assert "has no default experiment, or it was deleted; add experiment=slug" in draft
@@ -316,10 +317,10 @@ def test_a_reader_cannot_write(reader: Client, make_report: Make) -> None:
 
 
 def test_reports_with_the_same_title_have_different_addresses(user: User) -> None:
-    reports = [lab.report_create(title="Same", text="", experiment=None, user=user) for _ in range(3)]
+    reports = [report_create(title="Same", text="", experiment=None, user=user) for _ in range(3)]
 
     assert [report.slug for report in reports] == ["same", "same-2", "same-3"]
-    assert lab.report_create(title="New", text="", experiment=None, user=user).slug == "new-2"
+    assert report_create(title="New", text="", experiment=None, user=user).slug == "new-2"
 
 
 def test_an_escaped_comma_belongs_to_its_value(page: Client, four_runs: list[Run], make_report: Make) -> None:

@@ -20,9 +20,10 @@ import pytest
 import redis
 from kombu import Connection, Consumer, Queue
 
-from runners.broker import Broker
-from runners.processes import marked
-from runners.protocol import (
+from runners.node.rundir import RunDir, StateDir
+from runners.supervisor.processes import marked
+from runners.wire.broker import Broker
+from runners.wire.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
     BACKLOG_QUEUE,
@@ -43,7 +44,6 @@ from runners.protocol import (
     node_queue,
     sign,
 )
-from runners.rundir import RunDir, StateDir
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
 from tests.signed import content_of

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from runners import launch
 from runners.config import RunConfig
-from runners.daemon import main
-from runners.share import Share
+from runners.node.daemon import main
+from runners.node.launch import launch
+from runners.node.launch.share import Share
 
 
 def scripted(config: RunConfig, config_path: Path, share: Share) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import redis
 
-from runners.broker import Broker
-from runners.protocol import (
+from runners.wire.broker import Broker
+from runners.wire.protocol import (
     ACKNOWLEDGE_TASK,
     CANCEL_TASK,
     GO_TASK,
@@ -36,7 +36,7 @@ from tests.runners.namespaces import DEVICE, Network
 from tests.signed import content_of
 
 CAUSE_WAIT_S = 4.0
-"""As in parlab/ingest/orders.py, which this module does without."""
+"""As in parlab/ingest/batches/orders.py, which this module does without."""
 
 
 def node_name(node_rank: int) -> str:

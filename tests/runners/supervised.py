@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.journal import NODE
-from runners.processes import MARKER, marked
-from runners.protocol import Report
-from runners.rundir import RunDir
-from runners.spool import read_batch
+from parlab.client.journal import NODE
+from runners.node.rundir import RunDir
+from runners.supervisor.processes import MARKER, marked
+from runners.supervisor.spool import read_batch
+from runners.wire.protocol import Report
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import ROOT
 
@@ -33,7 +33,7 @@ class Supervised:
         self.run = run
         self.marker = f"test-{os.getpid()}-{time.time_ns()}:7/1"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "runners.supervise", str(run.path)],
+            [sys.executable, "-m", "runners.supervisor.supervise", str(run.path)],
             cwd=ROOT,
             env={**os.environ, "REDIS_URL": "not for the training", MARKER: self.marker, **environment},
             stderr=subprocess.PIPE,

@@ -83,7 +83,7 @@ def test_the_daemon_runs_where_only_its_requirements_are_installed(
     log = tmp_path / "log"
     with log.open("wb") as output:
         daemon = subprocess.Popen(
-            [node_python, "-m", "runners.daemon", "--node", NODE, "--state-dir", tmp_path / "state"],
+            [node_python, "-m", "runners.node.daemon", "--node", NODE, "--state-dir", tmp_path / "state"],
             cwd=package,
             # Celery would load Django for this variable if it were left to its habits.
             env={**environment, "DJANGO_SETTINGS_MODULE": "parlab.settings"},
@@ -96,6 +96,6 @@ def test_the_daemon_runs_where_only_its_requirements_are_installed(
     finally:
         daemon.kill()
         daemon.wait()
-    for module in ("runners.supervise", "runners.engines.pipeline"):
+    for module in ("runners.supervisor.supervise", "runners.engines.pipeline"):
         done = subprocess.run([node_python, "-m", module, "--help"], cwd=package, env=environment, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()

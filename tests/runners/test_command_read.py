@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.cache import cache
 
-from parlab.ingest.services import batch_apply
+from parlab.ingest.batches.services import batch_apply
 from parlab.lab.models import Attempt, Node
 from parlab.series import store
 from runners.config import RunConfig

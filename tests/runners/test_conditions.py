@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runners.conditions import conditions
+from runners.telemetry.conditions import conditions
 from tests.runners.conftest import NVML, ROOT
 
 
@@ -42,7 +42,7 @@ def test_a_machine_that_states_nothing_has_its_kernel(tmp_path: Path) -> None:
 def test_gpus_state_their_firmware_clocks_and_power() -> None:
     full = {"name": "NVIDIA H200", "uuid": "GPU-a", "vbios": "96.00.A1", "gsp": "575.57", "power_limit_mw": 600_000,
             "sm_mhz": 1980, "memory_mhz": 3201, "application_mhz": 1500, "locked_mhz": 1400, "ecc": 1}  # fmt: skip
-    program = "import json; from runners.gpus import conditions; print(json.dumps(conditions()))"
+    program = "import json; from runners.telemetry.gpus import conditions; print(json.dumps(conditions()))"
     environment = {**os.environ, "PYTHONPATH": str(NVML), "FAKE_GPUS": json.dumps([full, {"name": "x", "uuid": "b"}])}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -20,10 +20,10 @@ import pytest
 import redis
 
 from parlab.embedded import free_port
-from runners.processes import MARKER
-from runners.protocol import EVENT_PREFIX, START_TASK, Report, RunSpec, node_queue, sign
-from runners.rundir import is_locked
-from runners.spool import SpoolWriter, read_batch
+from runners.node.rundir import is_locked
+from runners.supervisor.processes import MARKER
+from runners.supervisor.spool import SpoolWriter, read_batch
+from runners.wire.protocol import EVENT_PREFIX, START_TASK, Report, RunSpec, node_queue, sign
 from tests.conftest import SMALL, start_redis
 from tests.junk import HUGE, JUNK
 from tests.patience import PATIENCE_S, wait_for
@@ -160,7 +160,7 @@ def test_a_training_sees_its_configuration_and_none_of_the_nodes_secrets(machine
 
 
 def test_the_pipeline_engine_trains_under_torchrun(machine: NodeMachine, server: Server) -> None:
-    machine.start_daemon(module="runners.daemon")
+    machine.start_daemon(module="runners.node.daemon")
     server.start(1)
     report = server.end_of(1)
     assert (report.state, report.reason) == ("finished", "")
@@ -407,7 +407,7 @@ def test_a_disk_without_room_for_a_run_is_reported_from_memory(machine: NodeMach
 def run_daemon(machine: NodeMachine, *arguments: str, without: str = "") -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in machine.environment.items() if name != without}
     return subprocess.run(
-        [sys.executable, "-m", "runners.daemon", *arguments],
+        [sys.executable, "-m", "runners.node.daemon", *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,

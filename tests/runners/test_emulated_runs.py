@@ -83,7 +83,7 @@ def test_nothing_is_left_of_a_run_that_is_cancelled_or_whose_supervisor_is_kille
     how: str, machine: NodeMachine, server: Server
 ) -> None:
     before = namespaces_of(list(psutil.process_iter()))
-    machine.start_daemon("runners.daemon")
+    machine.start_daemon("runners.node.daemon")
     endless = {**WAITING, "train": {**WAITING["train"], "iterations": 100_000}}
     server.start(1, config=endless)
     server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains")
@@ -99,7 +99,7 @@ def test_nothing_is_left_of_a_run_that_is_cancelled_or_whose_supervisor_is_kille
 
 
 def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: NodeMachine, server: Server) -> None:
-    machine.start_daemon("runners.daemon")
+    machine.start_daemon("runners.node.daemon")
     server.start(1, config={**WAITING, "train": {**WAITING["train"], "iterations": 100_000}})
     server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains")
     (carrier,) = [process for process in machine.processes(1) if "runners.links.forwarder" in process.cmdline()]
@@ -110,7 +110,7 @@ def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: Nod
 
 
 def test_a_rank_that_fails_ends_the_run_and_is_named(machine: NodeMachine, server: Server) -> None:
-    machine.start_daemon("runners.daemon")
+    machine.start_daemon("runners.node.daemon")
     server.start(1, config={**WAITING, "emulation": {"source_run": "nobody/1"}})
     report = server.end_of(1)
     assert report.state == "failed"

@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from parlab.lab.config_layout import unused_fields
+from parlab.lab.forms.config_layout import unused_fields
 from runners.config import ENGINES, RunConfig, check, engine_of, field_names, sections
 from runners.config.devices import DEVICES
 from runners.config.launchers import LAUNCHERS
@@ -23,9 +23,9 @@ from tests.runners.toy_engine import TOY
 TOY_DATA = SMALL | {"parallel": {"engine": TOY.name, "data_parallel_size": 2}}
 
 # Files in which names of engines are values that people chose, not decisions about engines.
-CHOICES = ("parlab/demo/", "parlab/lab/presets.py")
+CHOICES = ("parlab/demo/", "parlab/lab/forms/presets.py")
 # Files that read the text of other programs, in which the same words have other meanings.
-FOREIGN_WORDS = ("parlab/formats/", "parlab/planner/rows.py", "parlab/planner/stated.py")
+FOREIGN_WORDS = ("parlab/formats/", "parlab/planner/publications/rows.py", "parlab/planner/job/imported_jobs.py")
 # Values of sharding.mode, two of which are spelled like engines.
 MODES = {
     "runners/config/sections.py": "('sharding', 'pipeline', 'hybrid')",

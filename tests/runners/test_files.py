@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.files import DIRECTORY, PIECE_BYTES, FileFeed, rank_of, trace_name
-from runners.protocol import Batch, FilePiece, Report
-from runners.spool import SpoolWriter, read_batch
+from runners.supervisor.files import DIRECTORY, PIECE_BYTES, FileFeed, rank_of, trace_name
+from runners.supervisor.spool import SpoolWriter, read_batch
+from runners.wire.protocol import Batch, FilePiece, Report
 
 FINISHED = Report(state="finished", at=2.0, exit_code=0)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runners.config import RunConfig
-from runners.gpus import used_by
+from runners.telemetry.gpus import used_by
 from tests.runners.conftest import NVML, ROOT
 
 FOUR = [{"index": n, "name": "NVIDIA H200", "memory_bytes": 143771 << 20, "uuid": f"GPU-{n}{n}aa-bb"} for n in range(4)]
@@ -69,7 +69,7 @@ def test_a_map_of_shards_names_its_gpus() -> None:
 
 
 def described(**environment: str) -> Any:
-    program = "import json; from runners import telemetry; print(json.dumps(telemetry.hardware()))"
+    program = "import json; from runners.telemetry import telemetry; print(json.dumps(telemetry.hardware()))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from runners.hangs import FIRST_STEP_FACTOR, SLOW_STEP_FACTOR, Watch
+from runners.supervisor.hangs import FIRST_STEP_FACTOR, SLOW_STEP_FACTOR, Watch
 from tests.runners.supervised import Prepare, Supervise, supervise
 
 __all__ = ["supervise"]

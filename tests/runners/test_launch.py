@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runners.config import RunConfig
-from runners.launch import SECRETS, additions, command, shell_line, without_secrets
+from runners.node.launch.launch import SECRETS, additions, command, shell_line, without_secrets
 from tests.conftest import SMALL
 
 

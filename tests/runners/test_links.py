@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 
-from runners import launch
 from runners.config import NetworkSection, RunConfig
-from runners.keeper import Keeper, Limits
 from runners.links import interface, netem
 from runners.links.ability import ability
 from runners.links.emulate import Host, forwarding, links_of, make_hosts, mtu_for
@@ -28,8 +26,10 @@ from runners.links.forwarder import Clock, Forwarder, Link
 from runners.links.measure import round_trips, some_links, throughput
 from runners.links.namespaces import DEVICE, PACKET_INFO_BYTES, address, inside, new_namespace, open_tun
 from runners.links.refusal import refusal
-from runners.rundir import StateDir
-from runners.spool import final_report
+from runners.node.keeper import Keeper, Limits
+from runners.node.launch import launch
+from runners.node.rundir import StateDir
+from runners.supervisor.spool import final_report
 from tests.patience import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runners import matmul
+from runners.telemetry import matmul
 from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine, Server
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runners.processes import die_with
-from runners.protocol import OOM_EXIT_CODE, RunState
-from runners.verdict import Evidence
+from runners.supervisor.processes import die_with
+from runners.supervisor.verdict import Evidence
+from runners.wire.protocol import OOM_EXIT_CODE, RunState
 from tests.patience import TRAINING_S
 
 ROOT = Path(__file__).parents[2]

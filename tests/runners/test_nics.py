@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from runners import nics, traffic
+from parlab.client import traffic
+from runners.telemetry import nics
 
 
 class Clock:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
-from runners.protocol import Heartbeat, Report
+from runners.wire.protocol import Heartbeat, Report
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import ROOT
@@ -185,7 +185,16 @@ def test_heartbeats_name_what_a_node_can_do_and_its_clock(three_nodes: Nodes) ->
 
 def test_a_drained_node_says_so_until_its_next_daemon(three_nodes: Nodes) -> None:
     machine = three_nodes.machines[0]
-    command = [sys.executable, "-m", "runners.daemon", "drain", "--lease", "1h", "--state-dir", str(machine.state_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "runners.node.daemon",
+        "drain",
+        "--lease",
+        "1h",
+        "--state-dir",
+        str(machine.state_dir),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_S)
     drained = three_nodes.until(lambda: next_beat(three_nodes, is_draining=True), "a heartbeat says draining")
     assert drained.lease_s == 3600

@@ -19,7 +19,7 @@ import redis
 
 from runners.config import ENGINES, check
 from runners.config.launchers import LAUNCHERS
-from runners.launch import check_span
+from runners.node.launch.launch import check_span
 from tests.conftest import SMALL
 from tests.patience import wait_for
 from tests.runners.conftest import ROOT

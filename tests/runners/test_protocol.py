@@ -12,18 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from runners.protocol import (
-    FINAL_STATES,
-    MAX_BATCH_BYTES,
-    Batch,
-    Cancel,
-    Report,
-    RunSpec,
-    RunState,
-    sign,
-    verify,
-)
-from runners.trust import Untrusted
+from runners.wire.protocol import FINAL_STATES, MAX_BATCH_BYTES, Batch, Cancel, Report, RunSpec, RunState, sign, verify
+from runners.wire.trust import Untrusted
 
 KEY = b"secret"
 SPEC = RunSpec(run=1, attempt=2, node="n1", config={"train": {"iterations": 3}})

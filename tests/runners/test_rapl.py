@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runners.rapl import Rapl
+from runners.telemetry.rapl import Rapl
 
 
 def zone(root: Path, name: str, title: str, microjoules: int) -> Path:

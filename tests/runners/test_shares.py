@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from runners import span_node
-from runners.addresses import AddressError, address_towards, check_own, choose, held_port, local_addresses
-from runners.clocks import ClockOffset
 from runners.config import RunConfig, check
-from runners.daemon_settings import read_duration
-from runners.launch import additions, check_span, command
-from runners.share import Share, hostfile
-from runners.shipping import BrokerAway
-from runners.verdict import Evidence, Verdict
+from runners.node.addresses import AddressError, address_towards, check_own, choose, held_port, local_addresses
+from runners.node.clocks import ClockOffset
+from runners.node.daemon_settings import read_duration
+from runners.node.launch import span_node
+from runners.node.launch.launch import additions, check_span, command
+from runners.node.launch.share import Share, hostfile
+from runners.supervisor.shipping import BrokerAway
+from runners.supervisor.verdict import Evidence, Verdict
 from tests.conftest import SMALL
 
 SECOND = Share(1, 2, "10.0.0.2", "ib0", ("10.0.0.1", "10.0.0.2"), 4711)
@@ -81,7 +81,7 @@ def test_what_cannot_span_nodes_is_refused_with_a_remedy(sections: dict[str, Any
 @pytest.mark.parametrize("kind", ["mpirun", "srun"])
 def test_a_launcher_of_all_nodes_is_called_with_all_ranks_and_a_path_that_each_node_has(kind: str) -> None:
     argv = command(over_two(launcher={"kind": kind}), Path("/state/runs/1-1-1/config.json"), SECOND)
-    assert argv[1:3] == ["-m", "runners.span"]
+    assert argv[1:3] == ["-m", "runners.node.launch.span"]
     assert argv[-4:] == ["-m", "runners.engines.pipeline", "--config", "config.json"]
     assert "-np 2" in shlex.join(argv) or "--ntasks=2" in argv
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import redis
 
-from runners import spool
-from runners.broker import Broker
-from runners.guard import message
-from runners.keys import NodeKeys
-from runners.protocol import ACKNOWLEDGE_TASK, CANCEL_TASK, INGEST_QUEUE, Batch, Report, node_queue
-from runners.rundir import RunDir, StateDir
-from runners.shipping import ANSWERED_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Outgoing, Shipment, Shipper
-from runners.spool import SpoolWriter
+from runners.node.rundir import RunDir, StateDir
+from runners.supervisor import spool
+from runners.supervisor.shipping import ANSWERED_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Outgoing, Shipment, Shipper
+from runners.supervisor.spool import SpoolWriter
+from runners.wire.broker import Broker
+from runners.wire.keys import NodeKeys
+from runners.wire.message_filter import message
+from runners.wire.protocol import ACKNOWLEDGE_TASK, CANCEL_TASK, INGEST_QUEUE, Batch, Report, node_queue
 from tests.patience import PATIENCE_S
 from tests.runners.test_spool import mount_full, small_disk
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from runners import ranks, span
-from runners.ports import REFUSED
-from runners.protocol import RunState
-from runners.rundir import RunDir
-from runners.share import Share
-from runners.span_node import DEATHS, ENVIRONMENT, RUN_DIRECTORY
-from runners.verdict import Evidence, Verdict
+from runners.node.launch import ranks, span
+from runners.node.launch.ports import REFUSED
+from runners.node.launch.share import Share
+from runners.node.launch.span_node import DEATHS, ENVIRONMENT, RUN_DIRECTORY
+from runners.node.rundir import RunDir
+from runners.supervisor.verdict import Evidence, Verdict
+from runners.wire.protocol import RunState
 from tests.patience import PATIENCE_S
 from tests.runners.supervised import Supervise, supervise
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners import journal, spool
-from runners.protocol import Report
-from runners.spool import Piece, SpoolWriter, read_batch
+from parlab.client import journal
+from runners.supervisor import spool
+from runners.supervisor.spool import Piece, SpoolWriter, read_batch
+from runners.wire.protocol import Report
 
 RUNNING = Report(state="running", at=1.0)
 FINISHED = Report(state="finished", at=2.0, exit_code=0)
@@ -309,7 +310,7 @@ def test_a_report_full_of_characters_that_need_escapes_still_fits_the_reserve(tm
 WRITE_FOREVER = """
 import sys
 from pathlib import Path
-from runners.spool import SpoolWriter
+from runners.supervisor.spool import SpoolWriter
 writer = SpoolWriter(Path(sys.argv[1]))
 number = 0
 while True:

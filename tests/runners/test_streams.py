@@ -9,10 +9,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from runners.journal import NODE
-from runners.recorder import Recorder
-from runners.spool import SpoolWriter, read_batch
-from runners.streams import VARIABLE, Outputs, Piece
+from parlab.client.journal import NODE
+from runners.supervisor.recorder import Recorder
+from runners.supervisor.spool import SpoolWriter, read_batch
+from runners.supervisor.streams import VARIABLE, Outputs, Piece
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import ROOT
 from tests.runners.supervised import Prepare, Supervise, supervise
@@ -22,7 +22,7 @@ __all__ = ["supervise"]
 
 def start_rank(script: Path, rank: int, directory: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "RANK": str(rank), VARIABLE: directory, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "runners.streams", str(script)]
+    command = [sys.executable, "-m", "runners.supervisor.streams", str(script)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -108,7 +108,7 @@ LAUNCHER = """
     import os, subprocess, sys
     print("starting", flush=True)
     ranks = [
-        subprocess.Popen([sys.executable, "-m", "runners.streams", __file__.replace("script", "rank")],
+        subprocess.Popen([sys.executable, "-m", "runners.supervisor.streams", __file__.replace("script", "rank")],
                          env={**os.environ, "RANK": str(rank)})
         for rank in range(6, 9)
     ]

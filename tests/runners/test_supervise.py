@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from runners.config import RunConfig
-from runners.launch import command
-from runners.rundir import RunDir
-from runners.spool import read_batch
+from runners.node.launch.launch import command
+from runners.node.rundir import RunDir
+from runners.supervisor.spool import read_batch
 from tests.conftest import SMALL
 from tests.patience import wait_for
 from tests.runners.conftest import ROOT
@@ -42,7 +42,9 @@ def test_the_training_sees_no_secrets_when_the_daemon_starts_its_supervisor(prep
     # The daemon's part is tested in test_daemon; here: nothing is added on the way.
     run = prepared("import os; print(sorted(n for n in os.environ if 'KEY' in n or 'REDIS' in n))")
     environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
-    subprocess.run([sys.executable, "-m", "runners.supervise", str(run.path)], cwd=ROOT, env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "runners.supervisor.supervise", str(run.path)], cwd=ROOT, env=environment, check=True
+    )
     output = b""
     position = 0
     while (piece := read_batch(run.spool, position)).next_position != position:
@@ -239,7 +241,10 @@ def test_a_second_supervisor_of_a_run_is_refused(prepared: Prepare, supervise: S
     run = supervise(prepared("import time; print('here', flush=True); time.sleep(600)"))
     run.says(b"here")
     second = subprocess.run(
-        [sys.executable, "-m", "runners.supervise", str(run.run.path)], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "runners.supervisor.supervise", str(run.run.path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert second.returncode == 2
     assert "already has a supervisor" in second.stderr
@@ -248,9 +253,8 @@ def test_a_second_supervisor_of_a_run_is_refused(prepared: Prepare, supervise: S
 
 
 def test_a_supervisor_imports_nothing_heavy() -> None:
-    program = (
-        "import sys, runners.supervise; print([m for m in ('torch', 'celery', 'numpy', 'django') if m in sys.modules])"
-    )
+    heavy = ("torch", "celery", "numpy", "django")
+    program = f"import sys, runners.supervisor.supervise; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "[]\n"
 

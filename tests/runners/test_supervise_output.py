@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from runners import standstill
-from runners.rundir import StateDir
-from runners.spool import forget, read_batch, tail
+from runners.node import stop_and_drain
+from runners.node.rundir import StateDir
+from runners.supervisor.spool import forget, read_batch, tail
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import NVML
 from tests.runners.supervised import WAIT, Prepare, Supervise, Supervised, open_gate, supervise, without_telemetry
@@ -231,13 +231,13 @@ def test_a_cancel_reaches_a_run_whose_disk_has_no_room_for_the_reason(
 def test_stop_all_waits_as_long_as_a_run_may_wait_for_room(
     prepared: Prepare, supervise: Supervise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standstill, "STOP_ALL_WITHIN_S", 0.2)
+    monkeypatch.setattr(stop_and_drain, "STOP_ALL_WITHIN_S", 0.2)
     state = StateDir(tmp_path / "state")
     script = "while True: print('y' * 10_000)"
     run = supervise(prepared(script, root=state.runs_path, spool_limit_mib=1, disk_grace_s=PATIENCE_S))
     wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the limit")
     with ThreadPoolExecutor() as pool:
-        stopping = pool.submit(standstill.stop_all, state)
+        stopping = pool.submit(stop_and_drain.stop_all, state)
         wait_for(lambda: run.training() == [], "the training is ended")
         time.sleep(1)
         assert not stopping.done()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runners import telemetry
+from runners.telemetry import telemetry
 from tests.patience import wait_for
 
 
@@ -44,7 +44,7 @@ def test_a_machine_without_nvidia_smi_has_no_gpus(tmp_path: Path, monkeypatch: p
 
 def test_the_environment_names_versions_without_importing_anything_heavy() -> None:
     program = (
-        "import json, sys; from runners import telemetry;"
+        "import json, sys; from runners.telemetry import telemetry;"
         "print(json.dumps(telemetry.environment({'hostname': 'here'})), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

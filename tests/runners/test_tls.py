@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from runners.broker import Broker
-from runners.keys import NodeKeys
-from runners.protocol import INGEST_QUEUE, Batch
-from runners.shipping import BrokerAway, Outgoing
+from runners.supervisor.shipping import BrokerAway, Outgoing
+from runners.wire.broker import Broker
+from runners.wire.keys import NodeKeys
+from runners.wire.protocol import INGEST_QUEUE, Batch
 
 
 def certificate(directory: Path, name: str) -> tuple[Path, Path]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from runners.protocol import RunState
-from runners.verdict import MAX_REASON_CHARS, TAIL_BYTES, Evidence, Verdict, last_traceback
+from runners.supervisor.verdict import MAX_REASON_CHARS, TAIL_BYTES, Evidence, Verdict, last_traceback
+from runners.wire.protocol import RunState
 
 
 def event(name: str, rank: int = 0, **fields: object) -> bytes:

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from runners.config.engines import ENGINES, Engine
-from runners.engines.process_group import barrier, leave
-from runners.engines.rank import Rank, start
+from runners.engines.process.process_group import barrier, leave
+from runners.engines.process.rank import Rank, start
 
 TOY = Engine(
     name="toy",

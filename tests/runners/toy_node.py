@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from runners.daemon import main
+from runners.node.daemon import main
 from tests.runners.toy_engine import register
 
 if __name__ == "__main__":

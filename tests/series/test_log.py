@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parlab.lab.models import Attempt
 from parlab.series import log
 from parlab.series.models import LogChunk
-from runners.protocol import EVENT_LINE_LIMIT
+from runners.wire.protocol import EVENT_LINE_LIMIT
 
 EVENT = b'{"parlab":1,"t":1.0,"rank":0,"event":"step","step":1}\n'
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.ingest.events import Limits, parse
+from parlab.ingest.batches.events import Limits, parse
 from parlab.lab.models import Attempt
 from parlab.series import log
 from parlab.series.log_search import log_find, text_pattern

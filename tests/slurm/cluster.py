@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from parlab.embedded import free_port
-from runners.processes import die_with
+from runners.supervisor.processes import die_with
 from tests.patience import wait_for
 
 SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])

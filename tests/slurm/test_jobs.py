@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from runners.keeper import Limits
-from runners.protocol import RunSpec
-from runners.slurm import cluster as commands
-from runners.slurm.keeper import JobKeeper
-from runners.slurm.pool import Pool
-from runners.slurm.state import JobStateDir
-from runners.spool import final_report
+from runners.node.keeper import Limits
+from runners.node.slurm import cluster as commands
+from runners.node.slurm.keeper import JobKeeper
+from runners.node.slurm.pool import Pool
+from runners.node.slurm.state import JobStateDir
+from runners.supervisor.spool import final_report
+from runners.wire.protocol import RunSpec
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import NODE, ROOT, Server
 from tests.slurm.cluster import Cluster
@@ -141,7 +141,7 @@ def test_stop_all_cancels_all_jobs_also_those_whose_id_is_not_recorded(
     run, job = jobs.ready()
     login.kill_daemon()
     login.record(run).write(id=None)
-    command = [sys.executable, "-m", "runners.daemon", "stop-all", "--slurm", "--state-dir", str(login.state_dir)]
+    command = [sys.executable, "-m", "runners.node.daemon", "stop-all", "--slurm", "--state-dir", str(login.state_dir)]
     done = subprocess.run(command, cwd=ROOT, env=login.environment, capture_output=True, text=True, timeout=PATIENCE_S)
     jobs.forget()
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from django.test import Client
 from parlab.fleet import services
 from parlab.lab.models import Config, Node, Run
 from parlab.series import log, store
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.conftest import SMALL
 from tests.fleet.conftest import broker
 from tests.fleet.workers import Workers

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from runners.protocol import Batch, Report
-from runners.shipping import BrokerAway, Outgoing, Shipment
-from runners.slurm import reach, ship
-from runners.slurm.state import JobDir, JobStateDir
-from runners.spool import SpoolWriter
-from runners.trust import Key
+from runners.node.slurm import reach, ship
+from runners.node.slurm.state import JobDir, JobStateDir
+from runners.supervisor.shipping import BrokerAway, Outgoing, Shipment
+from runners.supervisor.spool import SpoolWriter
+from runners.wire.protocol import Batch, Report
+from runners.wire.trust import Key
 from tests.runners.conftest import Server
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import WAITS, Jobs, LoginNode, config

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from runners.config import RunConfig
-from runners.slurm import queue, submit
-from runners.slurm.pool import Pool, read_pool
-from runners.slurm.queue import End, Job, Partition
+from runners.node.slurm import queue, submit
+from runners.node.slurm.pool import Pool, read_pool
+from runners.node.slurm.queue import End, Job, Partition
 from tests.conftest import SMALL
 
 SQUEUE = """\
@@ -121,7 +121,7 @@ def test_the_script_has_what_the_configuration_asks_for() -> None:
     ]
     assert "cd '/shared/a b/jobs/12-1' 2>/dev/null || exit 90" in text
     assert f'export PYTHONPATH={submit.PACKAGE_ROOT}"${{PYTHONPATH:+:$PYTHONPATH}}"' in text
-    assert text.rstrip().endswith("-m runners.slurm.member '/shared/a b/runs/12-1'")
+    assert text.rstrip().endswith("-m runners.node.slurm.member '/shared/a b/runs/12-1'")
 
 
 @pytest.mark.parametrize(

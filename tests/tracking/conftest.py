@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
 
-from parlab.lab import services as lab
+from parlab.lab.services.access.tokens import token_create
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
@@ -19,7 +19,7 @@ os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 @pytest.fixture
 def token(admin: User) -> str:
     """Secret of a token with all rights."""
-    return lab.token_create(user=admin, name="training script", by=admin)[1]
+    return token_create(user=admin, name="training script", by=admin)[1]
 
 
 @pytest.fixture

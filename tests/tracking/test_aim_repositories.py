@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.ingest.received import Refused
+from parlab.ingest.files.received import Refused
 from parlab.lab.models import Run
 from parlab.tracking.imports import stores_import
 from parlab.tracking.stores import StoreError, rocksdb, stores_in

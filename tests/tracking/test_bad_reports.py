@@ -9,8 +9,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Run
+from parlab.lab.services.access.tokens import token_create
 
 from .test_mlflow_rest import Rest, experiment_id, rest, run_id
 
@@ -51,7 +51,7 @@ def test_wrong_tokens_missing_rights_and_large_bodies_are_refused_in_mlflows_sha
     rest: Rest, run_id: str, settings: Any
 ) -> None:
     eve = User.objects.create_user("eve")
-    _, weak = lab.token_create(user=eve, name="weak", by=eve)
+    _, weak = token_create(user=eve, name="weak", by=eve)
     body = {"run_id": run_id, "key": "k", "value": "v"}
     for secret, status, code in (("parlab_wrong", 401, "UNAUTHENTICATED"), (weak, 403, "PERMISSION_DENIED")):
         assert Rest(secret).post("runs/set-tag", body)[0] == status

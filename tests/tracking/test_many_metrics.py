@@ -6,9 +6,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.ingest.events import MAX_REPORTED_METRICS
-from parlab.lab import services as lab
+from parlab.ingest.batches.events import MAX_REPORTED_METRICS
 from parlab.lab.models import LatestMetric
+from parlab.lab.services.experiments import experiment_create
 from parlab.series import store
 from parlab.tracking import runs
 from parlab.tracking.runs import Point
@@ -18,7 +18,7 @@ COUNT, PAGE_BYTES = 100_000, 1_000_000
 
 
 def test_a_hundred_thousand_names_fill_the_log_and_no_page(admin: User, page: Client) -> None:
-    experiment = lab.experiment_create(name="layers", owner=admin)
+    experiment = experiment_create(name="layers", owner=admin)
     tracked = runs.tracked_run_start(experiment=experiment, user=admin)
     for start in range(0, COUNT, 20_000):
         points = [Point(f"layer.{n}.grad_norm", 1.5, 1, 0) for n in range(start, start + 20_000)]

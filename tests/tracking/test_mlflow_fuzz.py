@@ -11,7 +11,8 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parlab.lab import services as lab
+from parlab.lab.services.access.tokens import token_create
+from parlab.lab.services.experiments import experiment_create
 from parlab.tracking import runs
 from parlab.tracking.mlflow import urls
 
@@ -128,8 +129,8 @@ def endpoints() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "PATCH", "DELETE"])
 def test_no_request_is_answered_with_a_5xx(admin: User, settings_of_files: None, method: str) -> None:
-    secret = lab.token_create(user=admin, name="fuzz", by=admin)[1]
-    experiment = lab.experiment_create(name="fuzzed", owner=admin)
+    secret = token_create(user=admin, name="fuzz", by=admin)[1]
+    experiment = experiment_create(name="fuzzed", owner=admin)
     runs.tracked_run_start(experiment=experiment, user=admin, run_uuid=RUN)
     client = Client(headers={"Authorization": f"Bearer {secret}"}, raise_request_exception=True)
     targets = [address for own, address in endpoints() if own == method]

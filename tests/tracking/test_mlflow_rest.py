@@ -10,8 +10,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Experiment
+from parlab.lab.services.access.tokens import token_create
 
 pytestmark = pytest.mark.django_db
 Answer = tuple[int, dict[str, Any]]
@@ -46,7 +46,7 @@ class Rest:
 @pytest.fixture
 def rest(admin: User, settings: Any, tmp_path: Any) -> Rest:
     settings.ARTIFACTS_DIR = tmp_path
-    return Rest(lab.token_create(user=admin, name="script", by=admin)[1])
+    return Rest(token_create(user=admin, name="script", by=admin)[1])
 
 
 @pytest.fixture

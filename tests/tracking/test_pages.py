@@ -11,9 +11,9 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.ingest.services import attempt_reingest
+from parlab.ingest.batches.services import attempt_reingest
 from parlab.lab.models import Experiment, Run, TrackedRun
-from parlab.lab.selectors.plannable import calibration_candidates
+from parlab.lab.selectors.analysis.plannable import calibration_candidates
 from parlab.series import store
 from parlab.tracking import runs
 from parlab.tracking.runs import Point

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.formats.names import launch_of, setting_of
+from parlab.formats.grammar.names import launch_of, setting_of
 from parlab.lab.models import Experiment, NameMeaning, Run, TrackedRun
 from parlab.tracking import runs
 from parlab.tracking.artifacts import artifact_store

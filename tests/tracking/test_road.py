@@ -12,12 +12,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connections
 
-from parlab.lab import services as lab
+from parlab.client import journal
 from parlab.lab.models import LatestMetric, Stream, TrackedRun
+from parlab.lab.services.access.tokens import token_create
+from parlab.lab.services.experiments import experiment_create
 from parlab.series import store
 from parlab.tracking import runs, streams
-from parlab.tracking.road import HELD_BYTES, MAX_BODY_BYTES, ReportRoad
-from runners import journal
+from parlab.tracking.fast_requests import HELD_BYTES, MAX_BODY_BYTES, ReportRoad
 
 LOG_METRIC = "/api/2.0/mlflow/runs/log-metric"
 
@@ -98,12 +99,12 @@ async def exchange(road: ReportRoad, sent: Sent) -> list[Any]:
 
 @pytest.fixture
 def secret(admin: User) -> str:
-    return lab.token_create(user=admin, name="script", by=admin)[1]
+    return token_create(user=admin, name="script", by=admin)[1]
 
 
 @pytest.fixture
 def run_id(admin: User) -> str:
-    experiment = lab.experiment_create(name="road", owner=admin)
+    experiment = experiment_create(name="road", owner=admin)
     return runs.tracked_run_start(experiment=experiment, user=admin).uuid
 
 

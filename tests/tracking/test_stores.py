@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
-from parlab.ingest.received import Refused
+from parlab.ingest.files.received import Refused
 from parlab.lab.models import Artifact, Experiment, Run, TrackedRun
 from parlab.series import store
 from parlab.tracking.imports import stores_import, upload_import

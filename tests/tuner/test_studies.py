@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from parlab.lab.models import Attempt, Config, Node, Run
-from parlab.lab.services import experiment_create
+from parlab.lab.services.experiments import experiment_create
 from parlab.tuner import services
 from parlab.tuner.forms import StudyForm
 from parlab.tuner.models import Study, Trial

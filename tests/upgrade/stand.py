@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from parlab.client.http import Connection, Refused, Unreachable
 from parlab.embedded import free_port, redis_command
-from runners.client.http import Connection, Refused, Unreachable
 from tests.faults.postgres import Postgres
 from tests.faults.stack import Service
 from tests.patience import TRAINING_S, wait_for
@@ -91,7 +91,17 @@ class Stand:
 
     def start_node(self, root: Path) -> None:
         """Start the daemon of a release."""
-        argv = [sys.executable, "-m", "runners.daemon", "--node", NODE, "--slots", "2", "--state-dir", str(self.state)]
+        argv = [
+            sys.executable,
+            "-m",
+            "runners.daemon",
+            "--node",
+            NODE,
+            "--slots",
+            "2",
+            "--state-dir",
+            str(self.state),
+        ]
         self._start(NODE, root, argv)
 
     def drain_node(self, root: Path) -> None:

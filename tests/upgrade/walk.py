@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runners.client.http import Connection, Refused
+from parlab.client.http import Connection, Refused
 from tests.faults import ticker
 from tests.patience import wait_for
 from tests.upgrade.release import ROOT, extract

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Run
 from parlab.watch.models import Result, Watch
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 
 def repeats(count: int, *, level: float = 0.1, noise: float = 0.01, seed: int = 1) -> list[float]:

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from parlab.watch.measures import is_cost, measure_of, values_of
-from parlab.watch.tracks import Point, Track, scan
+from parlab.watch.analysis.measures import is_cost, measure_of, values_of
+from parlab.watch.analysis.tracks import Point, Track, scan
 from tests.bench.watch import SEEDS, measured, ours, total
 from tests.bench.watch_series import simulated
 

@@ -12,13 +12,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Run
+from parlab.lab.services.attempts import summary_store
 from parlab.watch import services
 from parlab.watch.collecting import OVERLAP, results_collect
 from parlab.watch.models import Watch
 from runners.config import digest
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 COUNT = 2_100
 """More than one look could once read."""
@@ -98,7 +98,7 @@ def test_a_summary_that_is_computed_again_later_changes_the_result(
     run = make_attempt(config=watched, state="queued").run
     (attempt, *_) = attempts_add(run, 3, at=timezone.now() - timedelta(days=9))
     results_collect(watch=watch)
-    lab.summary_store(attempt=attempt, summary={"step_time_s": {"median": 0.2}})
+    summary_store(attempt=attempt, summary={"step_time_s": {"median": 0.2}})
     assert results_collect(watch=watch) == 1
     assert watch.results.get(attempt_number=attempt.number).values == {"step_time": 0.2}
 

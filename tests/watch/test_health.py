@@ -11,15 +11,15 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from parlab.fleet.left_out import node_leave_out, node_put_back
+from parlab.fleet.excluded_nodes import node_leave_out, node_put_back
 from parlab.fleet.services import dispatch, waiting_reason
-from parlab.ingest.summary import summary_of
+from parlab.ingest.summaries.summary import summary_of
 from parlab.lab.models import Config, Node, Run
-from parlab.lab.services import config_launch
+from parlab.lab.services.runs import config_launch
 from parlab.series.columns import Columns
 from parlab.watch import health
+from parlab.watch.analysis.measures import measure_of, values_of
 from parlab.watch.detecting import watch_detect
-from parlab.watch.measures import measure_of, values_of
 from parlab.watch.models import Alert, Watch
 from parlab.watch.triggers import schedule_check
 from tests.conftest import SMALL

@@ -23,7 +23,7 @@ from parlab.watch.bisecting import bisect_cost, bisect_locks_start, bisect_switc
 from parlab.watch.detecting import watch_detect
 from parlab.watch.locks import read_lock, steps_between, with_lock
 from parlab.watch.models import Alert, Bisect, Watch
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 from tests.watch.conftest import history, repeats
 
 AT_COMMIT = Path(settings.BASE_DIR) / "runners" / "at_commit.py"

@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config
+from parlab.lab.services.access.tokens import token_create
 from parlab.watch import services
 from parlab.watch.models import Alert, Result, Series, Watch
 
@@ -106,7 +106,7 @@ def viewer_client(user: User) -> Client:
 
 def test_the_feeds_are_read_with_a_token(client: Client, alerted: Alert, user: User) -> None:
     assert client.get("/watch/feed.json").status_code == 302
-    secret = lab.token_create(user=user, name="reader", by=user)[1]
+    secret = token_create(user=user, name="reader", by=user)[1]
     headers = {"Authorization": f"Token {secret}"}
     feed = client.get("/watch/feed.json", headers=headers).json()
     assert feed["items"][0]["url"].endswith(alerted.get_absolute_url())

@@ -17,7 +17,7 @@ from django.test import Client
 from parlab.fleet.services import dispatch
 from parlab.lab.models import Node
 from parlab.watch import health, services
-from parlab.watch.measures import LINK_RATES
+from parlab.watch.analysis.measures import LINK_RATES
 from parlab.watch.models import Alert, Order, Result, Watch
 from parlab.watch.ordering import order_place
 from runners.links.interface import tbf_arguments

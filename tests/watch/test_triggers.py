@@ -24,7 +24,7 @@ from parlab.watch.commits import check_repository, commit_of, with_commit
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from parlab.watch.ordering import orders_advance
 from parlab.watch.triggers import nodes_check, repository_check, schedule_check
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .conftest import repeats
 

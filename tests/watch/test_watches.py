@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Event, Experiment, Run, RunTag, TrackedRun
+from parlab.lab.services.attempts import summary_store
 from parlab.notify.topics import kinds_of
 from parlab.watch import selectors, services
 from parlab.watch.detecting import watch_detect
@@ -61,7 +61,7 @@ def test_results_are_collected_once_and_follow_corrections(watch: Watch, make_re
     services.watch_refresh(watch=watch)
     assert watch.results.count() == 26
     for attempt, value in zip(attempts[20:], repeats(6, seed=2), strict=True):
-        lab.summary_store(attempt=attempt, summary={"step_time_s": {"median": value}})
+        summary_store(attempt=attempt, summary={"step_time_s": {"median": value}})
     services.watch_refresh(watch=watch)
     alert = Alert.objects.get()
     assert alert.state == Alert.State.WRONG

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 def bring_catalogue(apps, schema_editor):
     # Late, so that a later move of the planner's modules is noticed here and nowhere else.
-    from parlab.planner.hardware import devices
+    from parlab.planner.job.hardware import devices
 
     known = apps.get_model('lab', 'Device')
     for gpu in devices():

@@ -7,7 +7,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 def bring_devices(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
     # Imported late, so that a later move of the planner's modules affects only this migration.
-    from parlab.planner.hardware import devices
+    from parlab.planner.job.hardware import devices
 
     catalogue = apps.get_model("lab", "Device")
     for gpu in devices():

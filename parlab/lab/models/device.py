@@ -4,7 +4,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
 
-from parlab.planner.hardware import Gpu
+from parlab.planner.job.hardware import Gpu
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 _LARGEST = 1e21

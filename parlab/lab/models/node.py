@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from runners.protocol import LEASE_S
+from runners.wire.protocol import LEASE_S
 
 
 class NodeQuerySet(models.QuerySet["Node"]):

@@ -8,9 +8,9 @@ from django.db.models.functions import Cast, Coalesce, NullIf
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab.config_layout import shown_label
+from parlab.lab.forms.config_layout import shown_label
 from runners.config import engine_of, filled_fields
-from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
+from runners.wire.protocol import ACTIVE_STATES, FINAL_STATES, RunState
 
 from .config import Config
 from .experiment import Experiment

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django.db.models import Count, Q
 
 from parlab.lab.models import Comment, Experiment, Finding, Run
-from runners.protocol import FINAL_STATES
+from runners.wire.protocol import FINAL_STATES
 
 from .experiments import StateCount, state_counts
 

@@ -11,7 +11,7 @@ from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
 from parlab.lab.services.runs import launchable
 from runners.config import ConfigError, Point, repeated
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .links import why_no_links
 

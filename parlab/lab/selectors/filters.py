@@ -12,7 +12,7 @@ from django.db.models import Exists, OuterRef, Q
 from parlab.charts.format import UNIT_FACTORS
 from parlab.lab.models import Finding, Run, RunNote, Star, Tag, TagOfRun
 from runners.config import field_names
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 MAX_LENGTH = 400
 MAX_TERMS = 20

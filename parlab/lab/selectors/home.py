@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, Max, OuterRef
 
 from parlab.lab.models import Config, Experiment, Finding, Run
-from runners.protocol import RunState
+from parlab.lab.selectors.analysis.rankings import Lead, experiment_leads
+from runners.wire.protocol import RunState
 
 from .experiments import StateCount, experiment_states, with_current_attempt
-from .leads import Lead, experiment_leads
 from .runs import step_time
 
 ACTIVE_SHOWN = 12

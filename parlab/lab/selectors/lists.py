@@ -13,12 +13,12 @@ from django.db.models.functions import Cast, Coalesce, Greatest
 
 from parlab.lab.models import Experiment, Finding, Run, RunNote, Star, Tag, TagOfRun
 from parlab.lab.models.run import FACTS
-from runners.protocol import RunState
+from parlab.lab.selectors.analysis.rankings import Lead, experiment_leads
+from runners.wire.protocol import RunState
 
 from . import filters
 from .experiments import StateCount, experiment_states
 from .filters import Filter
-from .leads import Lead, experiment_leads
 
 EXPERIMENTS_PER_PAGE = 50
 RUNS_PER_PAGE = 100

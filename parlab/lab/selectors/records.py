@@ -8,11 +8,11 @@ from itertools import chain
 from typing import Any
 
 from parlab.lab.models import Run
+from parlab.lab.selectors.analysis.utilisation import share_pct
 
 from .figures import stated
 from .findings import RUN, Doubts
 from .runs import step_time
-from .utilisation import share_pct
 
 # Column of a finding (names of METRICS) -> the fields of a record that it concerns.
 _DOUBTED = {

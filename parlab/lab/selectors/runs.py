@@ -12,10 +12,10 @@ from django.utils import timezone
 
 from parlab.charts.format import field_value, quantity
 from parlab.charts.points import Spread
-from parlab.lab.config_layout import unused_fields
+from parlab.lab.forms.config_layout import unused_fields
 from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from .figures import figure_title, stated
 

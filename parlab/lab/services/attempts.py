@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt, Member, Run, Snapshot
 from runners.config import digest
-from runners.protocol import Report, RunState
+from runners.wire.protocol import Report, RunState
 
 from . import storable
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from parlab.lab.models import Run
 from runners.config import ConfigError, Point, Problem, RunConfig, check, with_values
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 _FIELD = "emulation.source_run"
 

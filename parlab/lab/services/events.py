@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from parlab.lab.models import Event, Experiment, Finding, Node, Run
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from . import storable
 

@@ -7,7 +7,7 @@ import re
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
-from parlab.formats.learnt import Learnt
+from parlab.formats.learnt.learnt import Learnt
 from parlab.lab.models import LogFormat
 
 MAX_NAME = 60

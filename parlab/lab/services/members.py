@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Member, MemberState, Run, Snapshot
-from runners.protocol import Report, RunState
+from runners.wire.protocol import Report, RunState
 
 from . import events, storable
 from .attempts import environment_snapshot, lock_attempt, queue_next_attempt

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Config, Run
 from runners.config import complete, digest, field_names, with_values
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from . import storable
 from .attempts import headline, results_snapshot

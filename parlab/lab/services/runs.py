@@ -10,7 +10,7 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Config, Run, Snapshot
 from runners.config import ConfigError, Point, Problem, RunConfig, repeated
 from runners.config.engines import engine_names
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 from . import events
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt

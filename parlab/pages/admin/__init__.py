@@ -6,7 +6,7 @@ module of the app `parlab.pages`; URLs and permissions follow the models' own ap
 
 from django.contrib import admin
 
-from parlab.pages.logins import ThrottledAdmin
+from parlab.pages.forms.logins import ThrottledAdmin
 
 from .configs import ConfigAdmin
 from .devices import DeviceAdmin

@@ -22,12 +22,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.fleet import services as fleet
-from parlab.lab import services
-from parlab.lab.forms import ConfigForm, fieldsets, form_values, typed_values
+from parlab.lab.forms.forms import ConfigForm, fieldsets, form_values, typed_values
+from parlab.lab.forms.presets import PRESETS
 from parlab.lab.models import Config
-from parlab.lab.presets import PRESETS
-from parlab.lab.services.runs import point_label
-from parlab.pages.sweep_preview import changes_between, saved_preview, typed_preview, version_before
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import Launch, point_label
+from parlab.pages.forms.sweep_preview import changes_between, saved_preview, typed_preview, version_before
 
 from .acting import act_on_each, back, buttons, change_url, pretty
 
@@ -142,7 +142,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     def save_model(self, request: HttpRequest, obj: Config, form: Any, change: bool) -> None:
         # "Add" must not overwrite a version that the user has not seen.
         based_on = Config(pk=obj.pk, digest=form.cleaned_data["seen_digest"])
-        saved = services.config_save(
+        saved = config_save(
             experiment=obj.experiment,
             data=form.data_of_config,
             sweep=form.cleaned_data["sweep"],
@@ -205,7 +205,7 @@ def _preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
     return list(groups.items())
 
 
-def launch_sentence(launch: services.Launch) -> str:
+def launch_sentence(launch: Launch) -> str:
     """Describe the result of a launch, including points that cannot run."""
     parts = [f"launched {len(launch.created)} {_plural('run', len(launch.created))}"]
     if launch.existing:

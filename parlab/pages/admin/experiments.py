@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from parlab.ingest import deletion
-from parlab.lab import services
+from parlab.ingest.batches import deletion
 from parlab.lab.models import Config, Experiment, Finding, Run, Snapshot, Source
+from parlab.lab.services.experiments import experiment_clone, experiment_create, experiment_delete
 
 from .acting import CreatedBy, act_on_each, back, buttons, link
 
@@ -97,7 +97,7 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
         return names, {name: count for name, count in counts.items() if count}, set(), blocking
 
     def delete_model(self, request: HttpRequest, obj: Experiment) -> None:
-        services.experiment_delete(experiment=obj)
+        experiment_delete(experiment=obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
         for experiment in queryset:
@@ -117,7 +117,7 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
         if change:
             super().save_model(request, obj, form, change)
             return
-        created = services.experiment_create(
+        created = experiment_create(
             name=obj.name, question=obj.question, notes=obj.notes, owner=obj.owner, source=obj.source
         )
         obj.pk = created.pk
@@ -126,7 +126,7 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
     @admin.action(description="Clone", permissions=["add"])
     def clone(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> HttpResponse | None:
         def act(experiment: Experiment) -> str:
-            clone = services.experiment_clone(experiment=experiment, user=request.user)  # type: ignore[arg-type]
+            clone = experiment_clone(experiment=experiment, user=request.user)  # type: ignore[arg-type]
             return format_html("cloned as {}, with its latest configuration and without runs", link(clone))
 
         act_on_each(request, queryset, act)

@@ -8,8 +8,8 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from parlab.lab import services
 from parlab.lab.models import NodeKey
+from parlab.lab.services.access.node_keys import node_code_create
 
 _CODE = "code_shown_once"
 
@@ -43,7 +43,7 @@ class NodeKeyAdmin(admin.ModelAdmin[NodeKey]):
         return False
 
     def save_model(self, request: HttpRequest, obj: NodeKey, form: Any, change: bool) -> None:
-        code = services.node_code_create(node_name=obj.node_name, by=cast(User, request.user))
+        code = node_code_create(node_name=obj.node_name, by=cast(User, request.user))
         # The code itself must not reach the log of changes, which shows the names of objects.
         obj.pk = NodeKey.objects.get(key_id=code.partition("-")[0]).pk
         obj.refresh_from_db()

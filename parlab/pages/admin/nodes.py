@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
 from parlab.fleet.capacity import gpu_count
-from parlab.lab import services
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Node
+from parlab.lab.services.access.node_keys import node_key_rotate, node_keys_revoke
 
 from .acting import act_on_each, confirmation, pretty
 
@@ -89,7 +89,7 @@ class NodeAdmin(admin.ModelAdmin[Node]):
     @admin.action(description="Rotate keys", permissions=["keys"])
     def rotate_key(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         def rotate(node: Node) -> str:
-            services.node_key_rotate(node_name=node.name, by=cast(User, request.user))
+            node_key_rotate(node_name=node.name, by=cast(User, request.user))
             return "the node agrees on its next key as soon as its daemon is online; runs continue"
 
         act_on_each(request, queryset, rotate)
@@ -101,7 +101,7 @@ class NodeAdmin(admin.ModelAdmin[Node]):
         if page is not None:
             return page
         for node in queryset:
-            services.node_keys_revoke(node_name=node.name, by=cast(User, request.user))
+            node_keys_revoke(node_name=node.name, by=cast(User, request.user))
             messages.success(request, f"{node}: revoked; to readmit it, create a code in Node keys and enrol it")
         return None
 

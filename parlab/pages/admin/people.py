@@ -14,9 +14,9 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from parlab.lab import services
 from parlab.lab.models import ApiToken
-from parlab.lab.services.groups import ADMIN, OPERATOR
+from parlab.lab.services.access.groups import ADMIN, OPERATOR
+from parlab.lab.services.access.tokens import token_create, tokens_revoke
 
 admin.site.unregister(User)
 
@@ -80,7 +80,7 @@ class PersonAdmin(UserAdmin[User]):
                 continue
             try:
                 name = f"made by {by} at {timezone.now():%Y-%m-%d %H:%M:%S}"
-                created.append((person, services.token_create(user=person, name=name, by=by)[1]))
+                created.append((person, token_create(user=person, name=name, by=by)[1]))
             except ValueError as problem:
                 messages.error(request, f"{person}: {problem}.")
         if not created:
@@ -92,7 +92,7 @@ class PersonAdmin(UserAdmin[User]):
 
     @admin.action(description="Revoke API tokens", permissions=["token"])
     def revoke_token(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
-        count = services.tokens_revoke(tokens=ApiToken.objects.filter(user__in=queryset), by=cast(User, request.user))
+        count = tokens_revoke(tokens=ApiToken.objects.filter(user__in=queryset), by=cast(User, request.user))
         messages.success(
             request,
             f"Revoked {count} {'token' if count == 1 else 'tokens'}; revoked tokens are answered with 401.",

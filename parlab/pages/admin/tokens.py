@@ -7,8 +7,8 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from parlab.lab import services
 from parlab.lab.models import ApiToken
+from parlab.lab.services.access.tokens import tokens_revoke
 
 from .acting import ReadOnly
 
@@ -64,7 +64,7 @@ class ApiTokenAdmin(ReadOnly, admin.ModelAdmin[ApiToken]):
 
     @admin.action(description="Revoke", permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
-        count = services.tokens_revoke(tokens=queryset, by=cast(User, request.user))
+        count = tokens_revoke(tokens=queryset, by=cast(User, request.user))
         messages.success(
             request,
             f"Revoked {count} {'token' if count == 1 else 'tokens'}; revoked tokens are answered with 401.",

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from django.http import QueryDict
 
+from parlab.lab.forms.presets import PRESETS, Preset
 from parlab.lab.models import Config
-from parlab.lab.presets import PRESETS, Preset
 from parlab.lab.services import storable
 from runners.config import RunConfig, complete
 from runners.config.sweep import TOGETHER, axis_fields

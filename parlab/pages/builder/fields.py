@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts.fields import label_of, unit_of
 from parlab.charts.format import field_title
-from parlab.lab.config_layout import TITLES, section_names
+from parlab.lab.forms.config_layout import TITLES, section_names
 from runners.config import engine_names, sections
 from runners.config.problems import Problem
 

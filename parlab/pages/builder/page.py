@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.lab.config_layout import unused_fields
+from parlab.lab.forms.config_layout import unused_fields
+from parlab.lab.forms.presets import PRESETS
 from parlab.lab.models import Config, Experiment, Node
-from parlab.lab.presets import PRESETS
+from parlab.pages.forms.sweep_preview import NO_RUNS, PointRow, Preview, changes_between, points_preview
 from parlab.pages.rows.predictions import Pools
-from parlab.pages.sweep_preview import NO_RUNS, PointRow, Preview, changes_between, points_preview
 from runners.config import ENGINES, Problem
 
 from .axes import value_text

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import SPACE
 from parlab.lab.services.runs import launchable
+from parlab.pages.forms.sweep_preview import PointRow
 from parlab.pages.rows.predictions import Expected, Pools
-from parlab.pages.sweep_preview import PointRow
 from runners.config import Point, RunConfig, check, with_values
 
 from .axes import value_text

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from parlab.advice.adjacent_settings import KINDS
 from parlab.advice.advice import Advice
-from parlab.advice.neighbours import KINDS
 from parlab.advice.score import Record
 from parlab.charts.format import DASH, exact, quantity, significant
 from parlab.lab.models import AdviceTrial, Run
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 
 class AdviceRow(NamedTuple):

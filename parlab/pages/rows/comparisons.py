@@ -12,11 +12,11 @@ from parlab.charts.points import RunPoint
 from parlab.charts.repeats import count_of, percent, pooled, values_of, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
 from parlab.lab.models import Run
+from parlab.lab.selectors.analysis.repeats import repeat_groups, with_repeats
+from parlab.lab.selectors.analysis.sweep import run_point
 from parlab.lab.selectors.records import run_settings
-from parlab.lab.selectors.repeats import repeat_groups, with_repeats
-from parlab.lab.selectors.sweep import run_point
 from runners.config import SEED
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 
 class Difference(NamedTuple):

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from parlab.charts.format import Unit, for_column, significant, unit_for
 from parlab.lab.models import Run
-from parlab.lab.selectors.pipelines import Network, PipelineRun, Shape, Times, pipeline_of, times_of
+from parlab.lab.selectors.analysis.pipelines import Network, PipelineRun, Shape, Times, pipeline_of, times_of
 from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, code_of, outcome
 
 Source = Literal["measured", "emulated", "simulated"]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from parlab.lab.models import Device, Node
 from parlab.planner import predict
-from parlab.planner.coverage import warnings
-from parlab.planner.nodes import cluster_of
+from parlab.planner.calibration.coverage import warnings
+from parlab.planner.job.nodes import cluster_of
 from runners.config import RunConfig
 
 

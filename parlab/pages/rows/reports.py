@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from parlab.charts.format import DASH, quantity
 from parlab.lab.models import Experiment, Finding, Run
+from parlab.lab.selectors.analysis.utilisation import measured_pct
 from parlab.lab.selectors.findings import RUN, experiment_findings, run_doubts
-from parlab.lab.selectors.utilisation import measured_pct
 from parlab.reports.markdown import Cell, Doubt, Report
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 _NUMBERS = {
     "step_time": ("Step time", "step_time_s", "s"),

@@ -19,11 +19,15 @@ from parlab.charts.format import (
     unit_for,
 )
 from parlab.charts.points import Spread
-from parlab.lab import selectors
 from parlab.lab.models import Finding, Run
-from parlab.lab.selectors import Doubts, RunMarks, Surroundings, figure_title
-from parlab.lab.selectors.surroundings import differing
-from runners.protocol import RunState
+from parlab.lab.selectors import figures as figures_selectors
+from parlab.lab.selectors import runs as runs_selectors
+from parlab.lab.selectors.analysis.surroundings import Surroundings, differing
+from parlab.lab.selectors.analysis.utilisation import measured_pct
+from parlab.lab.selectors.figures import figure_title
+from parlab.lab.selectors.findings import Doubts
+from parlab.lab.selectors.lists import RunMarks, run_marks
+from runners.wire.protocol import RunState
 
 MAX_FIGURES = 8
 """Columns for figures that files state and that have no column of their own."""
@@ -90,12 +94,12 @@ class RunTable(NamedTuple):
 def run_row(run: Run, *, step: int | None, waiting: str = "", doubts: Doubts | None = None) -> RunRow:
     return RunRow(
         run,
-        selectors.step_time(run.summary),
+        runs_selectors.step_time(run.summary),
         step,
         waiting or run.reason,
         doubts or {},
-        selectors.measured_pct(run.summary, "mfu"),
-        selectors.measured_pct(run.summary, "gpu_util"),
+        measured_pct(run.summary, "mfu"),
+        measured_pct(run.summary, "gpu_util"),
     )
 
 
@@ -112,7 +116,7 @@ def run_table(
     `surroundings` where it ran.
     """
     runs, doubts = list(runs), doubts or {}
-    marks = selectors.run_marks([run.pk for run in runs])
+    marks = run_marks([run.pk for run in runs])
     rows = [
         run_row(
             run,
@@ -257,7 +261,7 @@ def _place_columns(runs: Sequence[Run], surroundings: Mapping[int, Surroundings]
 
 def _stated_columns(runs: Sequence[Run]) -> list[RunColumn]:
     """Return one column per further figure that files state of these runs."""
-    stated = {run.pk: selectors.stated(run.summary) for run in runs}
+    stated = {run.pk: figures_selectors.stated(run.summary) for run in runs}
     names = list(dict.fromkeys(name for figures in stated.values() for name in figures))[:MAX_FIGURES]
 
     def column(name: str) -> RunColumn:

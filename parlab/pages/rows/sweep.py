@@ -13,13 +13,12 @@ from parlab.charts.format import DASH, Unit, exact_quantity, field_value, for_co
 from parlab.charts.points import MAX_LISTED, in_order, shared_marks
 from parlab.charts.repeats import APPROXIMATELY, percent, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
-from parlab.lab import selectors
 from parlab.lab.models import Finding, Run
-from parlab.lab.selectors import METRICS, Doubts, Metric, SweepEntry, sweep_entries
-from parlab.lab.selectors.findings import RUN
-from parlab.lab.selectors.sweep import VERSION_AXIS
+from parlab.lab.selectors.analysis.repeats import repeat_groups
+from parlab.lab.selectors.analysis.sweep import METRICS, VERSION_AXIS, Metric, SweepEntry, sweep_entries
+from parlab.lab.selectors.findings import RUN, Doubts
 from runners.config import Point
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 COLUMN_AXIS = "train.micro_batch_size"
 GROUP_AXIS = "parallel.schedule"
@@ -132,7 +131,7 @@ def _unit(entries: Sequence[SweepEntry], metric: Metric) -> Unit:
 def _noise(entries: Sequence[SweepEntry], metric: Metric) -> Noise | None:
     """Return how much the repeats of the finished runs vary; None without repeats."""
     finished = [entry.run for entry in entries if entry.run and entry.run.state == RunState.FINISHED]
-    return noise(_measured(group, metric) for group in selectors.repeat_groups(finished))
+    return noise(_measured(group, metric) for group in repeat_groups(finished))
 
 
 def _noise_text(noise: Noise) -> str:
@@ -196,7 +195,7 @@ def _cells(places: Sequence[Sequence[SweepEntry]], scale: _Scale) -> list[Cell]:
 
 def _repeats(entries: Sequence[SweepEntry]) -> list[Run]:
     """Return the runs of a cell: the repeats of one point, else the newest run."""
-    groups = selectors.repeat_groups(entry.run for entry in entries if entry.run)
+    groups = repeat_groups(entry.run for entry in entries if entry.run)
     return groups[-1] if groups else []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from parlab.charts.format import DASH, quantity, significant
-from parlab.charts.traces import RankBar
+from parlab.charts.runs.traces import RankBar
 from parlab.lab.models import Run
 from parlab.traces.collectives import Meeting
 from parlab.traces.stored import Analysis, contradictions, node_lateness

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import duration, exact
-from parlab.formats.tables import experiment_settings
-from parlab.ingest.result_tables import is_tuning_summary
+from parlab.formats.documents.tables import experiment_settings
+from parlab.ingest.files.result_tables import is_tuning_summary
 from parlab.lab.selectors.figures import figure_value
 
 _TOTAL = "global"

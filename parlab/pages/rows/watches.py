@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parlab.advice.waterfall import Waterfall
+from parlab.advice.waterfalls.waterfall import Waterfall
 from parlab.lab.models import Attempt
-from parlab.lab.selectors import run_waterfalls
+from parlab.lab.selectors.analysis.waterfalls import run_waterfalls
 from parlab.watch.models import Alert, Result
 
 from .waterfalls import ChangeTable, change_table

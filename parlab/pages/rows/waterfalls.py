@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parlab.advice.terms import TERMS
-from parlab.advice.waterfall import NS, Change, Waterfall, difference, rounded
+from parlab.advice.waterfalls.terms import TERMS
+from parlab.advice.waterfalls.waterfall import NS, Change, Waterfall, difference, rounded
 from parlab.charts.format import Unit, unit_for
-from parlab.charts.waterfall import KINDS, Bar, Column, Delta
+from parlab.charts.runs.waterfall import KINDS, Bar, Column, Delta
 
 _DIGITS = 5
 """Significant digits of the step time; the terms have the same number of decimal places."""

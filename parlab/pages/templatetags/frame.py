@@ -12,8 +12,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
-from parlab.pages.columns import Column
-from parlab.pages.saved_views import views_of
+from parlab.pages.forms.columns import Column
+from parlab.pages.reads.saved_views import views_of
 
 register = template.Library()
 

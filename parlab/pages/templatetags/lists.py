@@ -11,13 +11,13 @@ from django.utils.text import Truncator
 
 from parlab.charts.format import DASH
 from parlab.lab.models import Run
-from parlab.lab.selectors import ExperimentRow, RunLine, RunMarks
 from parlab.lab.selectors.findings import RUN
-from parlab.pages.addresses import address
-from parlab.pages.columns import Column
+from parlab.lab.selectors.lists import ExperimentRow, RunLine, RunMarks
+from parlab.pages.forms.columns import Column
+from parlab.pages.requests.addresses import address
 from parlab.pages.rows.runs import RunTable, TableRow, headline
 from parlab.pages.templatetags import numbers
-from runners.protocol import RunState
+from runners.wire.protocol import RunState
 
 register = template.Library()
 

@@ -6,7 +6,7 @@ from django import template
 from django.utils.safestring import SafeString
 
 from parlab.lab.models import Comment
-from parlab.pages.notes import notes_html
+from parlab.pages.reads.notes import notes_html
 
 register = template.Library()
 

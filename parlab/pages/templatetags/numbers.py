@@ -15,10 +15,11 @@ from django.utils.safestring import SafeString
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
 from parlab.charts.points import Spread, first_ones
-from parlab.lab import config_layout, selectors
+from parlab.lab.forms import config_layout
 from parlab.lab.models import Finding, Run
-from parlab.lab.selectors import Lead
-from runners.protocol import RunState
+from parlab.lab.selectors import figures as figures_selectors
+from parlab.lab.selectors.analysis.rankings import Lead
+from runners.wire.protocol import RunState
 
 register = template.Library()
 
@@ -224,7 +225,7 @@ def field_title(field: str) -> str:
 @register.filter
 def figure_title(name: str) -> str:
     """`gpu_mem_bytes` of a file's figures as a heading: `GPU memory`."""
-    return selectors.figure_title(name)
+    return figures_selectors.figure_title(name)
 
 
 @register.filter

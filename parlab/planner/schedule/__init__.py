@@ -1,12 +1,12 @@
 """Simulate pipeline schedules on a network, bound them from below and choose one. Pure; see docs/simulation.md."""
 
+from .answer_json import WrittenAnswer, written
 from .bound import Bound, lower_bound
 from .calibration import BACKWARD_PER_FORWARD, calibrate, split_times, stage_times
 from .choice import WIRE_BYTES, Choice, Outcome, Plan, Wire, best_schedule, on_wire, outcome, rule_slope
 from .pipeline import MAX_MICRO_BATCHES, MAX_PASSES, MAX_RANKS, Link, Pipeline, StageTimes, uniform
 from .scenario import Answer, Refusal, Scenario, answer, code_of, plan_of, refusals
 from .simulation import Pass, Simulation, Transfer, simulate
-from .written import WrittenAnswer, written
 
 __all__ = [
     "BACKWARD_PER_FORWARD",

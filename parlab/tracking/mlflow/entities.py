@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 
 from parlab.lab.models import Experiment, LatestMetric, LoggedModel, TrackedRun
-from parlab.lab.services import experiment_create
+from parlab.lab.services.experiments import experiment_create
 
 from .protocol import JSON, Call, MlflowError, integer, invalid, required
 

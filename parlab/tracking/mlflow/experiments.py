@@ -6,7 +6,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from parlab.lab.models import Experiment
-from parlab.lab.services import experiment_create
+from parlab.lab.services.experiments import experiment_create
 from parlab.tracking.runs import labels_set
 
 from .entities import DEFAULT_NAME, default_experiment, experiment_id, experiment_json, experiment_of, page_of

@@ -23,6 +23,8 @@ from django.views.decorators.csrf import csrf_exempt
 
 from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
+from parlab.lab.services.access.logins import login_failed, login_succeeded, login_wait_s
+from parlab.lab.services.access.tokens import token_find
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
@@ -221,7 +223,7 @@ def _user(request: HttpRequest, scope: str) -> User:
     """
     kind, _, credentials = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        token = lab.token_find(credentials.strip())
+        token = token_find(credentials.strip())
         if token is not None and token.user.is_active:
             return _scoped(request, token, scope)
         raise MlflowError(
@@ -231,7 +233,7 @@ def _user(request: HttpRequest, scope: str) -> User:
     if kind.lower() == "basic":
         name, password = _basic(credentials)
         user: object
-        if password.startswith("parlab_") and (token := lab.token_find(password)) is not None:
+        if password.startswith("parlab_") and (token := token_find(password)) is not None:
             user = _scoped(request, token, scope) if token.user.is_active else None
         else:
             user = _throttled(request, name, password)
@@ -249,14 +251,14 @@ def _user(request: HttpRequest, scope: str) -> User:
 def _throttled(request: HttpRequest, name: str, password: str) -> object:
     """Authenticate by password, as slowly as the login page after failures; None if it is wrong."""
     place = {"username": name, "address": str(request.META.get("REMOTE_ADDR", ""))}
-    if wait_s := lab.login_wait_s(**place):
+    if wait_s := login_wait_s(**place):
         text = f"Too many failed logins with this name from this address; try again in {wait_s} s"
         raise MlflowError("UNAUTHENTICATED", f"{text}, or use a token from your account page")
     user = authenticate(request, username=name, password=password)
     if user is None:
-        lab.login_failed(**place)
+        login_failed(**place)
     else:
-        lab.login_succeeded(**place)
+        login_succeeded(**place)
     return user
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parlab.formats.event_files import MARK_WITHIN, is_event_file
+from parlab.formats.exports.event_files import MARK_WITHIN, is_event_file
 from parlab.lab.models import TrackedRun
 from parlab.tracking.runs import Point
 

@@ -26,7 +26,8 @@ from parlab.demo.processes import Child, ProcessFailed
 from parlab.demo.sweeps import POOL
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Node
-from parlab.lab.services import groups_refresh, token_create
+from parlab.lab.services.access.groups import groups_refresh
+from parlab.lab.services.access.tokens import token_create
 
 READY_TIMEOUT_S = 300
 
@@ -106,7 +107,9 @@ class Command(BaseCommand):
         if "PARLAB_ALLOWED_COMMANDS" not in self.environment:
             allowed = content.allow_commands(self.data / "allowed_commands.json")
             self.environment["PARLAB_ALLOWED_COMMANDS"] = str(allowed)
-        self._child("daemon", [*python, "runners.daemon", "--node", _node_name(), "--state-dir", str(self.runner_dir)])
+        self._child(
+            "daemon", [*python, "runners.node.daemon", "--node", _node_name(), "--state-dir", str(self.runner_dir)]
+        )
         web = [
             "uvicorn",
             "parlab.asgi:application",
@@ -132,7 +135,7 @@ class Command(BaseCommand):
         url = urlsplit(self.environment["REDIS_URL"])
         relay = ["--relay", str(url.port or 6379)] if url.hostname == "127.0.0.1" else []
         nodes = [sys.executable, "-m", "runners.links.nodes", "--count", str(len(self.node_dirs)), *relay]
-        daemon = [sys.executable, "-m", "runners.daemon", "--pool", POOL, "--no-measure"]
+        daemon = [sys.executable, "-m", "runners.node.daemon", "--pool", POOL, "--no-measure"]
         daemon += ["--node", "demo-{node}", "--address", "{address}"]
         self._child("nodes", [*nodes, "--", *daemon, "--state-dir", str(self.data / "nodes" / "{node}")])
 
@@ -178,7 +181,7 @@ class Command(BaseCommand):
         home = self.data / "scripts"
         variables = {"PARLAB_URL": url, "PARLAB_TOKEN": secret, "PARLAB_HOME": str(home), "GIT_PYTHON_REFRESH": "quiet"}
         variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": secret, "MLFLOW_DISABLE_TELEMETRY": "true"}
-        argv = [sys.executable, "-m", "parlab.demo.ways"]
+        argv = [sys.executable, "-m", "parlab.demo.reporting"]
         self.scripts = Child("scripts", argv, {**self.environment, **variables}, self.data / "log" / "scripts.log")
         self.scripts.start()
 
@@ -226,7 +229,7 @@ class Command(BaseCommand):
                 names[name].stop()
 
     def _end_runs(self) -> None:
-        stop_all = [sys.executable, "-m", "runners.daemon", "stop-all", "--state-dir"]
+        stop_all = [sys.executable, "-m", "runners.node.daemon", "stop-all", "--state-dir"]
         stoppers = []
         for directory in [self.runner_dir, *(each for each in self.node_dirs if any((each / "runs").glob("*")))]:
             stopper = Child("stop-all", [*stop_all, str(directory)], self.environment, self.data / "log" / "daemon.log")

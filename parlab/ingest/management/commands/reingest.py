@@ -4,10 +4,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models import QuerySet
 
-from parlab.ingest.imports import Refused, source_reingest
-from parlab.ingest.services import attempt_reingest
+from parlab.ingest.batches.services import attempt_reingest
+from parlab.ingest.files.imports import Refused, source_reingest
 from parlab.lab.models import Attempt, Experiment, Run, Source
-from parlab.lab.services import findings_refresh
+from parlab.lab.services.findings import findings_refresh
 
 
 class Command(BaseCommand):

@@ -4,7 +4,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from parlab.ingest.retention import attempts_due, series_retain
+from parlab.ingest.batches.retention import attempts_due, series_retain
 from parlab.lab.models import Attempt
 from parlab.series import archive
 

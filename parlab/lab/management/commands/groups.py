@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from parlab.lab.services import groups_refresh
+from parlab.lab.services.access.groups import groups_refresh
 
 
 class Command(BaseCommand):

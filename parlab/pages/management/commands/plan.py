@@ -9,12 +9,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from pydantic import ValidationError
 
-from parlab.lab import selectors
-from parlab.planner import published
-from parlab.planner.answer import answer
-from parlab.planner.refusals import refusals
-from parlab.planner.request import PlanRequest
-from parlab.planner.written import written
+from parlab.lab.selectors.analysis.plans import device_of, plan_context, priced
+from parlab.planner.publications import published
+from parlab.planner.requests.answer import answer
+from parlab.planner.requests.answer_json import written
+from parlab.planner.requests.refusals import refusals
+from parlab.planner.requests.request import PlanRequest
 
 
 class Command(BaseCommand):
@@ -54,9 +54,9 @@ def _answer(name: str, huggingface: str | None) -> str:
         data = json.loads(_input_text(name))
         if huggingface and isinstance(data, dict):
             data = {"huggingface": json.loads(_input_text(huggingface))} | data
-        validated = PlanRequest.model_validate(data, context=selectors.plan_context())
-        question, price = selectors.priced(validated)
-        return written(answer(question, selectors.device_of(question)), price).model_dump_json(indent=1)
+        validated = PlanRequest.model_validate(data, context=plan_context())
+        question, price = priced(validated)
+        return written(answer(question, device_of(question)), price).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
     except (OSError, ValueError) as error:

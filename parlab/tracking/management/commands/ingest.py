@@ -5,11 +5,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from parlab.formats import autotuning
-from parlab.ingest.images import MAX_PICTURE_BYTES
-from parlab.ingest.imports import Import, Refused, results_import
-from parlab.ingest.received import PictureLookup
-from parlab.ingest.wanted import formats, wanted_format
+from parlab.formats.tools import autotuning
+from parlab.ingest.files.images import MAX_PICTURE_BYTES
+from parlab.ingest.files.imports import Import, Refused, results_import
+from parlab.ingest.files.received import PictureLookup
+from parlab.ingest.files.requested_format import formats, wanted_format
 from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
 from parlab.tracking.imports import stores_import, upload_import

@@ -1,0 +1,1 @@
+"""Accounts, nodes, reports, watches and what people keep, over HTTP."""

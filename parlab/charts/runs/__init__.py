@@ -1,0 +1,1 @@
+"""Figures of one run or one series over time."""

@@ -1,0 +1,201 @@
+"""Curves of a run: step time and other series over steps, memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from parlab.charts import theme
+from parlab.charts.format import Unit, quantity, unit_for
+from parlab.charts.labels import label_ends
+from parlab.charts.stacked import compared_by_hover
+from parlab.charts.theme import Drawing, Table
+
+
+class Curve(NamedTuple):
+    """A series of a rank: columns of equal length; `times` in Unix seconds."""
+
+    steps: Sequence[int]
+    times: Sequence[float]
+    values: Sequence[float]
+
+
+def rounded(values: Sequence[float], factor: float = 1.0) -> list[float]:
+    """Scale values and round them to six digits: more than a screen resolves, in a third of the bytes."""
+    return [float(f"{float(value) / factor:.6g}") for value in values]
+
+
+def step_time(
+    curves: Mapping[int, Curve],
+    *,
+    warmup_steps: int,
+    iterations: int,
+    unit: Unit | None = None,
+    ranks: Collection[int] | None = None,
+) -> Drawing:
+    """Draw step time (y) of each rank against the step (x); the warm-up steps are shaded.
+
+    `unit` is the unit of the whole curves if these are a part of them, since both share an axis. `ranks` are those
+    to draw, by default all of a few, else those with the lowest and the highest median.
+    """
+    present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
+    if not present:
+        return theme.missing("Step time", "no step has finished")
+    unit = unit or unit_for((value for curve in present.values() for value in curve.values), "s")
+    last = max(int(step) for curve in present.values() for step in curve.steps)
+    # A user's own command can train for more iterations than configured.
+    end = max(iterations, last, 1)
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Step time",
+            subtitle="each measured step",
+            x="Step",
+            y=f"Step time ({unit.name})",
+            xaxis={"range": [0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end <= 12 else {})},
+            yaxis={"rangemode": "tozero"},
+        )
+    )
+    if warmup_steps:
+        drawing.add_vrect(
+            x0=0.5, x1=warmup_steps + 0.5, fillcolor=theme.GREY, opacity=0.15, line_width=0, layer="below"
+        )
+    for rank, curve in _drawn(present, ranks).items():
+        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
+    drawing.update_layout(showlegend=len(present) > 1)
+    label_ends(drawing)
+    caption = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
+    if warmup_steps:
+        first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
+        caption += f" {first} warm-up, excluded from the statistics."
+    caption += _which(present, ranks)
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "step_time_s")), "step %{x}")
+
+
+def memory(
+    curves: Mapping[int, Curve],
+    *,
+    start: float | None = None,
+    unit: Unit | None = None,
+    nodes: Sequence[str] = (),
+    ranks: Collection[int] | None = None,
+) -> Drawing:
+    """Draw memory (y) of each rank, and of all processes of a node as rank -1 - node rank, against seconds (x).
+
+    `nodes` are the names of the nodes, where there are several.
+    """
+    present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
+    if not present:
+        return theme.missing("Memory", "not measured yet")
+    unit = unit or unit_for((value for curve in present.values() for value in curve.values), "B")
+    start = min(float(curve.times[0]) for curve in present.values()) if start is None else start
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Memory",
+            subtitle="in use at the end of each step"
+            if min(present) >= 0
+            else "ranks at each step, all processes once a second",
+            x="Time since the first measurement (s)",
+            y=f"Memory ({unit.name})",
+            xaxis={"rangemode": "tozero"},
+            yaxis={"rangemode": "tozero"},
+        )
+    )
+    for rank, curve in _drawn(present, ranks).items():
+        seconds = [round(float(time) - start, 3) for time in curve.times]
+        drawing.add_trace(_trace(rank, curve, seconds, unit, nodes))
+    drawing.update_layout(showlegend=len(present) > 1)
+    label_ends(drawing)
+    most = max(float(value) for curve in present.values() for value in curve.values)
+    caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
+    caption += _which(present, ranks)
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "memory_bytes")), "%{x} s")
+
+
+def series(
+    curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit, ranks: Collection[int] | None = None
+) -> Drawing:
+    """Draw any series (y) of each rank against the step (x); `name` is the column of the CSV."""
+    present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
+    if not present:
+        return theme.missing(title, "the training has printed none")
+    drawing = go.Figure(
+        layout=theme.layout(
+            title=title,
+            subtitle="each printed step",
+            x="Step",
+            y=f"{title} ({unit.name})" if unit.name else title,
+            xaxis=_step_axis(present),
+            # Times start at zero; other series, such as the loss, have no natural zero.
+            yaxis={"rangemode": "tozero"} if unit.base == "s" else {},
+        )
+    )
+    for rank, curve in _drawn(present, ranks).items():
+        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
+    drawing.update_layout(showlegend=len(present) > 1)
+    rank, curve = next(iter(_drawn(present, ranks).items()), next(iter(present.items())))
+    ends = [0, -1] if len(curve.steps) > 1 else [0]
+    readings = [f"{quantity(float(curve.values[at]), unit.base).strip()} at step {curve.steps[at]}" for at in ends]
+    caption = f"Rank {rank}: {', '.join(readings)}.{_which(present, ranks)}"
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, name)), "step %{x}")
+
+
+def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
+    steps = {int(step) for curve in curves.values() for step in curve.steps}
+    if len(steps) > 1:
+        return {"tickformat": "d"}
+    # Around a single step, Plotly would place several ticks that round to the same number.
+    return {"tickmode": "array", "tickvals": sorted(steps), "tickformat": "d"}
+
+
+def _drawn(curves: Mapping[int, Curve], ranks: Collection[int] | None = None) -> dict[int, Curve]:
+    """Return the curves of these ranks, by default of a few; of many those with the highest and lowest median."""
+    if ranks is not None:
+        return {rank: curve for rank, curve in curves.items() if rank in ranks or rank < 0}
+    chosen: set[int] = set()
+    for members in ([rank for rank in curves if rank >= 0], [rank for rank in curves if rank < 0]):
+        by_middle = sorted(members, key=lambda rank: sorted(curves[rank].values)[len(curves[rank].values) // 2])
+        chosen.update(members if len(members) <= theme.MAX_RANKS else (by_middle[0], by_middle[-1]))
+    return {rank: curve for rank, curve in curves.items() if rank in chosen}
+
+
+def _which(curves: Mapping[int, Curve], ranks: Collection[int] | None) -> str:
+    """Return a sentence about the choice of a figure that does not draw all ranks; empty where it does."""
+    count = sum(rank >= 0 for rank in curves)
+    if ranks is not None or count <= theme.MAX_RANKS:
+        return ""
+    return f" Of {count} ranks, those with the lowest and the highest median are drawn."
+
+
+def _name(rank: int, nodes: Sequence[str]) -> str:
+    if rank >= 0:
+        return f"rank {rank}"
+    return f"all processes of node {nodes[-1 - rank]}" if 1 < len(nodes) > -1 - rank else "all processes"
+
+
+def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, nodes: Sequence[str] = ()) -> go.Scatter:
+    name = theme.plain(_name(rank, nodes))
+    is_evenly_spaced = len(x) <= 60 and all(after >= before for before, after in pairwise(x))
+    # The only node is grey; each of several nodes has a colour of its own.
+    colour = theme.rank_colour(-1 - rank if rank < 0 and len(nodes) > 1 else rank)
+    return go.Scatter(
+        x=x,
+        y=rounded(curve.values, unit.factor),
+        name=name,
+        # A single point needs a marker to be visible.
+        mode="lines+markers" if (is_evenly_spaced and rank >= 0) or len(x) == 1 else "lines",
+        line={"color": colour, "width": 1.5, "dash": "dot" if rank < 0 else theme.rank_dash(rank)},
+        marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},
+        hovertemplate=f"%{{y}} {unit.name}<extra>{name}</extra>",
+    )
+
+
+def _curves_table(curves: Mapping[int, Curve], column: str) -> Table:
+    rows = [
+        [rank, int(step), float(time), float(value)]
+        for rank, curve in curves.items()
+        for step, time, value in zip(curve.steps, curve.times, curve.values, strict=True)
+    ]
+    return Table(["rank", "step", "unix_time_s", column], rows)

@@ -1,0 +1,1 @@
+"""Figures of experiments: the points of sweeps, compared."""

@@ -1,0 +1,1 @@
+"""The server as objects: `parlab.Api`."""

@@ -1,0 +1,1 @@
+"""Histories and tables that other trackers export."""

@@ -1,0 +1,388 @@
+"""Histories of metrics as CSV or JSON lines: exports of W&B and TensorBoard, Lightning's CSVLogger.
+
+W&B exports a chart with the columns `Step`, `<run> - <metric>` and `<run> - <metric>__MIN`, and a history with `_step`,
+`_runtime`, `_timestamp` and a column per metric; TensorBoard exports `Wall time,Step,Value`, and the tag only in the
+name of the file. What a column means follows from its name, by the table that all metrics share (`names.py`).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import orjson
+
+from parlab.formats.grammar import rows
+from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
+from parlab.formats.grammar.quantities import LARGEST, normal, to_float
+from parlab.formats.grammar.records import Field, Record, unread
+from parlab.formats.grammar.rows import picker
+from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.stepcells import is_timer
+
+MAX_COLUMNS = 2_000
+MAX_RUNS = 100
+# Longest name of a value in a JSON object.
+MAX_NAME = 500
+# Combinations of filled columns; W&B fills only those that a step logged.
+MAX_PATTERNS = 256
+# Rows of a chart with several runs, which are read run by run.
+MAX_ROWS = 200_000
+
+_STEP = r"(?:_?step|global_step|trainer/global_step|train/global_step|iteration|iter|num_updates|Step)"
+_STEPS = frozenset({"_step", "step", "global_step", "trainer/global_step", "train/global_step", "iteration", "iter",
+                    "num_updates"})  # fmt: skip
+# Clocks of the machine that logged; not measurements.
+_CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "date"})
+_RUNTIME = frozenset({"_runtime", "relative time (process)", "relative time (wall)"})
+_PLACES = frozenset({"epoch", "elapsed_s"})
+_SPREAD = ("__MIN", "__MAX")
+# The file's name has the tag, its content does not.
+_POINT = (Field("value", "Value"),)
+_POINTS = re.compile(r"^\ufeff?\s*\[\[\d{9,11}(?:\.\d{1,12})?, ?\d{1,15}, ?[^\s\],]{1,40}\](?:,|\]|\s*$)")
+_HEADER = re.compile(
+    rf'^(?=[^\n]*,)(?:"?[A-Za-z_][^,"\n]{{0,200}}"?,){{0,40}}"?{_STEP}"?(?:,\s?"?[A-Za-z_][^\n]*|,?)\s*$'
+)
+# The same with tabs between the columns.
+_TABBED = re.compile(rf"^(?=[^\n,]*\t)(?:[A-Za-z_][^\t,\n]{{0,200}}\t){{0,40}}{_STEP}(?:\t[A-Za-z_][^\n,]*|\t?)\s*$")
+_OBJECT = re.compile(rf'^(?:DLLL )?\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?\[?\d)"')
+
+
+@dataclass(frozen=True)
+class Export:
+    """A reader: patterns of its lines, and the function that reads them."""
+
+    SIGNS: Signs
+    read: Callable[[Iterable[str]], Iterator[Record]]
+
+
+class Measurements:
+    """What the filled cells of a row state: a step with its timers, and figures on held-out data."""
+
+    def __init__(self, own: Sequence[tuple[int, Field]], held_out: Sequence[tuple[int, Field]]) -> None:
+        self.own, self.held_out = columns_of(own), columns_of(held_out)
+        self.timers = {field.name: field.name.removesuffix("_s") for _, field in own if is_timer(field.name)}
+        self.is_step = bool(self.timers) or bool({field.name for _, field in own} - self.timers.keys() - _PLACES)
+
+    def records(self, line: int, cells: Sequence[str], iteration: int | None) -> list[Record] | None:
+        """Return the records of a row; None if one of its cells may not be a number."""
+        own = self.own.read(cells)
+        if own is None:
+            return None
+        values, raw = own
+        held_out = None
+        if self.held_out.fields and (held_out := self.held_out.read(cells)) is None:
+            return None
+        timers = {timer: values.pop(name) for name, timer in self.timers.items()} if self.timers else None
+        records = [Record("step", line, values, iteration, None, None, self.own.fields, raw)] if self.is_step else []
+        if timers:
+            records.append(Record("timers", line, timers, iteration))
+        if held_out:
+            records.append(
+                Record("validation", line, held_out[0], iteration, None, None, self.held_out.fields, held_out[1])
+            )
+        return records
+
+
+def columns_of(fields: Sequence[tuple[int, Field]]) -> rows.Columns:
+    """Return the columns of numbers at these places."""
+    return rows.Columns([at for at, _ in fields], [field for _, field in fields])
+
+
+class Columns:
+    """The columns of one run: place in a row, name, and what the values are."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.fields = [(at, _field(name), HELD_OUT.match(name) is not None) for at, name in names.items()]
+        self.filled = picker(list(names))
+        self.measurements: dict[tuple[bool, ...], Measurements] = {}
+
+    def records(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
+        """Return the step, timers and evaluation of a row; empty cells were not measured in this step."""
+        try:
+            filled = tuple(map(bool, self.filled(cells)))
+        except IndexError:
+            return self._each(line, cells, iteration)
+        measurements = self.measurements.get(filled)
+        if measurements is None:
+            own, held_out = ([(at, field) for (at, field, side), is_filled in zip(self.fields, filled, strict=True)
+                              if is_filled and side == is_held_out] for is_held_out in (False, True))  # fmt: skip
+            measurements = Measurements(own, held_out)
+            if len(self.measurements) < MAX_PATTERNS:
+                self.measurements[filled] = measurements
+        records = measurements.records(line, cells, iteration)
+        return self._each(line, cells, iteration) if records is None else records
+
+    def _each(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
+        """Read a row cell by cell, since one of them may not be a number."""
+        own: list[tuple[Field, str, float]] = []
+        held_out: list[tuple[Field, str, float]] = []
+        bad: list[Record] = []
+        for at, field, is_held_out in self.fields:
+            text = cells[at] if at < len(cells) else ""
+            if not text or text.isspace():
+                continue
+            value = to_float(text)
+            if value is None:
+                bad.append(unread(line, "not a finite number", f"{field.key}: {text}"))
+            else:
+                (held_out if is_held_out else own).append((field, text, normal(value, field.scale)))
+        return measured(line, iteration, own, held_out) + bad
+
+
+def _field(name: str) -> Field:
+    return Field("elapsed_s", name, "s") if name.lower() in _RUNTIME else metric_field(name[:200])
+
+
+def measured(
+    line: int,
+    iteration: int | None,
+    own: list[tuple[Field, str, float]],
+    held_out: list[tuple[Field, str, float]],
+) -> list[Record]:
+    """Return the records of one step."""
+    records: list[Record] = []
+    values: dict[str, float] = {}
+    timers: dict[str, float] = {}
+    for field, _, value in own:
+        if is_timer(field.name):
+            timers[field.name.removesuffix("_s")] = value
+        else:
+            values[field.name] = value
+    if timers or values.keys() - _PLACES:
+        fields, raw = tuple(field for field, _, _ in own), tuple(text for _, text, _ in own)
+        records.append(Record("step", line, values, iteration, None, None, fields, raw))
+    if timers:
+        records.append(Record("timers", line, timers, iteration))
+    if held_out:
+        fields, raw = tuple(field for field, _, _ in held_out), tuple(text for _, text, _ in held_out)
+        values = {field.name: value for field, _, value in held_out}
+        records.append(Record("validation", line, values, iteration, None, None, fields, raw))
+    return records
+
+
+class Table:
+    """A CSV table below its header."""
+
+    def __init__(self, line: int, names: list[str]) -> None:
+        self.line = line
+        self.width = len(names)
+        lower = [name.lower() for name in names]
+        self.step = next((at for at, name in enumerate(lower) if name in _STEPS), None)
+        runs: dict[str, dict[int, str]] = {}
+        for at, name in enumerate(names[:MAX_COLUMNS]):
+            if at == self.step or not name or lower[at] in _CLOCKS or name.endswith(_SPREAD):
+                continue
+            run, dash, metric = name.rpartition(" - ")
+            if len(runs) < MAX_RUNS or (run if dash else "") in runs:
+                runs.setdefault(run if dash else "", {})[at] = metric
+        self.runs = {run: Columns(columns) for run, columns in runs.items()}
+        self.first = next(iter(self.runs.values()), None)
+        # Runs after the first one wait until the rows of the runs before them have been read.
+        self.waiting: list[tuple[int, list[str]]] = []
+
+    def opened(self) -> list[Record]:
+        """Return the launch of the first run."""
+        beyond = self.width - MAX_COLUMNS
+        limit = [unread(self.line, f"{beyond} columns beyond the limit of {MAX_COLUMNS}", "")] if beyond > 0 else []
+        return limit + self._launch(next(iter(self.runs), ""), self.line)
+
+    @staticmethod
+    def _launch(run: str, line: int) -> list[Record]:
+        return [Record("launch", line, data={"run_name": run[:200]}, opens=True)] if run else []
+
+    def row(self, line: int, cells: list[str]) -> list[Record]:
+        """Read one row."""
+        if self.first is None:
+            return []
+        if len(self.runs) > 1:
+            if len(self.waiting) >= MAX_ROWS:
+                return [unread(line, f"a chart of several runs is limited to {MAX_ROWS} rows", ",".join(cells))]
+            self.waiting.append((line, cells))
+        return self.first.records(line, cells, self._iteration(cells))
+
+    def close(self) -> Iterator[Record]:
+        """Yield the records of the other runs."""
+        for run, columns in list(self.runs.items())[1:]:
+            yield from self._launch(run, self.line)
+            for line, cells in self.waiting:
+                yield from columns.records(line, cells, self._iteration(cells))
+        self.waiting = []
+
+    def _iteration(self, cells: list[str]) -> int | None:
+        if self.step is None or self.step >= len(cells):
+            return None
+        text = cells[self.step]
+        if text.isdecimal() and len(text) < 16 and text.isascii():
+            return int(text)
+        text = text.strip()
+        return whole(to_float(text) if text else None)
+
+
+def whole(value: float | None) -> int | None:
+    """Return a whole number as an int; None for anything else."""
+    return int(value) if value is not None and 0 <= value < 2**53 and value == int(value) else None
+
+
+def read_csv(lines: Iterable[str]) -> Iterator[Record]:
+    """Read tables of metrics by step; yield steps, timers in seconds and evaluations, run by run."""
+    table: Table | None = None
+    separator = ","
+    for number, line in enumerate(lines, 1):
+        if table is not None and line[:1].isdigit() and '"' not in line:
+            plain = line.rstrip("\r\n").split(separator)
+            if len(plain) == table.width:
+                yield from table.row(number, plain)
+                continue
+        text = line.lstrip("\ufeff") if number == 1 else line
+        if not text.strip():
+            continue
+        cells, is_header, separator = _row(text, separator)
+        if cells is None:
+            yield unread(number, "not a row of comma-separated values", text)
+        elif is_header:
+            if table is not None:
+                yield from table.close()
+            table = Table(number, [cell.strip() for cell in cells])
+            yield from table.opened()
+        elif table is None:
+            yield unread(number, "a row without a header above it", text)
+        else:
+            if len(cells) != table.width:
+                yield unread(number, f"a row of {len(cells)} cells under a header of {table.width} columns", text)
+            yield from table.row(number, cells)
+    if table is not None:
+        yield from table.close()
+
+
+def _row(text: str, separator: str) -> tuple[list[str] | None, bool, str]:
+    """Return the cells of a row, whether it is a header, and what separates the cells of the rows below."""
+    if not text[0].isdigit():
+        head = text[:20_000]
+        if _TABBED.match(head):
+            return text.rstrip("\r\n").split("\t"), True, "\t"
+        if _HEADER.match(head):
+            return _cells(text), True, ","
+    return _cells(text) if separator == "," else text.rstrip("\r\n").split(separator), False, separator
+
+
+def _cells(text: str) -> list[str] | None:
+    """Return the cells of a row; None if its quotes are damaged."""
+    if '"' not in text:
+        return text.rstrip("\r\n").split(",")
+    try:
+        return next(csv.reader([text.replace("\0", "")]), None)
+    except csv.Error:
+        return None
+
+
+def flat(data: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object and of the objects in it under the names `a/b`."""
+    for name, value in data.items():
+        if isinstance(value, dict) and depth:
+            yield from flat(value, f"{prefix}{name[:100]}/", depth - 1)
+        else:
+            yield f"{prefix}{name[:100]}", value
+
+
+def read_json(lines: Iterable[str]) -> Iterator[Record]:
+    """Read JSON objects, one a line; yield steps, timers in seconds and evaluations."""
+    for number, data in _json_lines(lines, "a line that is not a JSON object"):
+        if isinstance(data, Record):
+            yield data
+        elif isinstance(data, dict):
+            yield from _object(number, data)
+
+
+def _json_lines(lines: Iterable[str], reason: str) -> Iterator[tuple[int, Any]]:
+    """Yield number and content of each line that is not empty; a line that is not JSON as a Record with the reason."""
+    for number, line in enumerate(lines, 1):
+        text = line.strip().lstrip("\ufeff").removeprefix("DLLL ")
+        if not text:
+            continue
+        try:
+            yield number, orjson.loads(text)
+        except orjson.JSONDecodeError:
+            yield number, unread(number, reason, text)
+
+
+def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
+    iteration: int | None = None
+    own: list[tuple[Field, str, float]] = []
+    held_out: list[tuple[Field, str, float]] = []
+    is_nested = dict in map(type, data.values())
+    for at, (name, content) in enumerate(flat(data) if is_nested else data.items()):
+        if at >= MAX_COLUMNS:
+            return [*measured(line, iteration, own, held_out), unread(line, f"more than {MAX_COLUMNS} values", name)]
+        if name == "step" and type(content) is list and content and type(content[-1]) is int:
+            iteration = whole(float(content[-1]))  # epoch and step, of DLLogger
+            continue
+        kind = type(content)
+        if (kind is not float and kind is not int) or not -LARGEST < content < LARGEST:
+            continue
+        role, field = _meaning(name[:MAX_NAME])
+        if role == "step":
+            iteration = whole(float(content)) if iteration is None else iteration
+        elif field is not None:
+            entry = field, str(content)[:80], normal(float(content), field.scale)
+            (held_out if role == "held out" else own).append(entry)
+    return measured(line, iteration, own, held_out)
+
+
+@lru_cache(maxsize=8192)
+def _meaning(name: str) -> tuple[Literal["step", "clock", "own", "held out"], Field | None]:
+    """Return what the value of a JSON object is, by its name."""
+    if name.lower() in _STEPS:
+        return "step", None
+    if name.lower() in _CLOCKS:
+        return "clock", None
+    return "held out" if HELD_OUT.match(name) else "own", _field(name)
+
+
+def read_points(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a scalar that TensorBoard exports as JSON, one line of `[[wall time, step, value], ...]`; yield steps."""
+    for number, data in _json_lines(lines, "a line that is not a list of points"):
+        for item in data if isinstance(data, list) else [data]:
+            yield item if isinstance(item, Record) else _point(number, item)
+
+
+def _point(line: int, item: object) -> Record:
+    if not isinstance(item, list) or len(item) != 3 or type(item[1]) is not int or not 0 <= item[1] < 2**53:
+        return unread(line, "not a point of wall time, step and value", str(item))
+    value = to_float(str(item[2])[:80])
+    if value is None:
+        return unread(line, "not a finite number", f"step {item[1]}: {item[2]}")
+    return Record("step", line, {"value": value}, item[1], None, None, _POINT, (str(item[2])[:80],))
+
+
+# TensorBoard names a downloaded scalar `run-<run>-tag-<tag>.csv`.
+_TAG = re.compile(r"(?:^|[-_/\\])tag-([^/\\]{1,200}?)(?: \(\d{1,3}\))?\.(?:csv|json)(?:\.(?:gz|bz2|xz|zst))?$")
+
+
+def tagged(records: Iterable[Record], file: str) -> Iterator[Record]:
+    """Name the value of a downloaded scalar after the tag in the name of its file."""
+    tag = _TAG.search(file)
+    if tag is None:
+        yield from records
+        return
+    field = _field(tag[1])
+    is_held_out = HELD_OUT.match(tag[1]) is not None
+    for record in records:
+        if record.kind == "step" and record.values.keys() == {"value"}:
+            record.fields = (field,)
+            value = normal(record.values["value"], field.scale)
+            record.values = {field.name: value}
+            if is_held_out:
+                record.kind = "validation"
+            elif is_timer(field.name):
+                record.kind, record.values = "timers", {field.name.removesuffix("_s"): value}
+        yield record
+
+
+CSV = Export(((_HEADER, 12), (_TABBED, 12)), read_csv)
+JSON_LINES = Export(((_OBJECT, 6),), read_json)
+JSON_POINTS = Export(((_POINTS, 20),), read_points)

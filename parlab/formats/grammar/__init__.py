@@ -1,0 +1,1 @@
+"""What all readers share: prefixes, numbers, units, names, cells and step lines."""

@@ -1,0 +1,179 @@
+"""Fast reading of lines of the form `key: value | key: value |`.
+
+A line's *layout* is its keys in their order. A layout seen twice is compiled into one regular expression that reads the
+whole line at once; every other line takes the slow way, which knows about damage. Both give the same records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from parlab.formats.grammar.quantities import LARGEST, floats, normal, to_float
+from parlab.formats.grammar.records import Field
+
+MAX_LAYOUTS = 32
+MAX_CELLS = 400
+MAX_KEY = 80
+# Suffix of the key for the second value of a pair, `13100.0/13240.9`.
+AVERAGE = " average"
+# Suffix of the key of a size in GB, `hip mem usage/free: 100.1GB/91.9GB`.
+SIZE = " (GB)"
+_SIZES = re.compile(r"[\d.]{1,20}GB(?:/[\d.]{1,20}(?:GB|%)){1,8}")
+
+# Megatron-LM 1.0 prints no colon: `lm loss 8.1E+00`.
+_SPACED = re.compile(r"([A-Za-z][^\d|]{0,60}?) ([+-]?[\d.]{1,40}(?:[eE][+-]?\d{1,4})?)")
+_VALUE = r" *([0-9.eE+-]+) *"
+
+
+class Cell(NamedTuple):
+    """One `key: value` as printed; the value is None if it was cut off or is not a number."""
+
+    key: str
+    text: str
+    value: float | None
+
+
+class Layout(NamedTuple):
+    """A compiled line: groups are (iteration, total) if `head` has them, then one value per field."""
+
+    match: Callable[[str], re.Match[str] | None]
+    names: tuple[str, ...]
+    fields: tuple[Field, ...]
+    scaled: tuple[tuple[int, float], ...]
+
+
+class Layouts:
+    """The layouts of one kind of line, most recently used first."""
+
+    def __init__(self, head: str, field_of: Callable[[str], Field], *, closed: bool) -> None:
+        """`head` is the pattern before the first cell; `closed` lines end with a bar after the last cell."""
+        self.head = head
+        self.field_of = field_of
+        self.tail = r"\|\s*\Z" if closed else r"\s*\Z"
+        self.layouts: list[Layout] = []
+        self.seen: set[tuple[str, ...]] = set()
+
+    def learn(self, keys: tuple[str, ...]) -> None:
+        """Compile a layout when its keys occur for the second time."""
+        if len(self.layouts) >= MAX_LAYOUTS or len(keys) > 80:
+            return
+        if keys not in self.seen:
+            if len(self.seen) >= MAX_LAYOUTS * 4:
+                self.seen.clear()
+            self.seen.add(keys)
+            return
+        self.seen.discard(keys)
+        body = ""
+        for key in keys:
+            pair = key.endswith(AVERAGE)
+            body += rf"/{_VALUE}" if pair else rf"{body and '[|]'} *{re.escape(key)}:?{_VALUE}"
+        fields = tuple(self.field_of(key) for key in keys)
+        pattern = re.compile(self.head + body + self.tail)
+        scaled = tuple((index, field.scale) for index, field in enumerate(fields) if field.scale != 1.0)
+        self.layouts.insert(0, Layout(pattern.match, tuple(field.name for field in fields), fields, scaled))
+
+    def prefer(self, index: int) -> None:
+        """Move a layout that matched to the front."""
+        self.layouts.insert(0, self.layouts.pop(index))
+
+
+def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
+    """Convert matched texts to values in normal form; None if one of them is not a finite number."""
+    try:
+        values = floats(texts)
+    except ValueError:
+        return None
+    if not -LARGEST < sum(values) < LARGEST:
+        return None
+    for index, scale in layout.scaled:
+        values[index] = normal(values[index], scale)
+    return dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
+
+
+# Keys that a terminal breaks in the middle.
+_LONG_KEYS = frozenset({
+    "consumed samples", "consumed train samples", "elapsed time per iteration (ms)", "elapsed time per iteration (s)",
+    "throughput per GPU (TFLOP/s/GPU)", "learning rate", "global batch size", "lm loss", "loss scale", "grad norm",
+    "num zeros", "params norm", "number of skipped iterations", "number of nan iterations", "max allocated",
+    "max reserved", "actual seqlen", "samples per second", "load_balancing_loss",
+})  # fmt: skip
+
+
+_IN_NUMBER = frozenset("0123456789.eE+-")
+
+
+def continues(line: str, text: str) -> bool:
+    """Return whether a text has cells of an iteration line, or the end of one, that `line` does not have."""
+    keys = [" ".join(part.partition(":")[0].split()) for part in text.split("|")[:MAX_CELLS] if ":" in part]
+    if any(f"{key}:" in line for key in keys):
+        return False
+    return any(len(key) > 3 and any(long.endswith(key) for long in _LONG_KEYS) for key in keys)
+
+
+def joined(lines: list[str]) -> str:
+    """Join the lines into which a terminal wrapped one line: a key is mended, other cells break at the width."""
+    width = max((len(line) for line in lines[1:-1]), default=0)
+    text = lines[0]
+    for index, line in enumerate(lines[1:], 1):
+        tail, head = text.rpartition("|")[2], line.partition("|")[0]
+        key = head.partition(":")[0]
+        if ":" not in tail and f"{tail.strip()} {key.strip()}" in _LONG_KEYS:
+            text += " " + line.lstrip()
+        elif ":" not in tail and f"{tail.lstrip()}{key.rstrip()}" in _LONG_KEYS:
+            text += line
+        else:
+            is_full = index > 1 and len(lines[index - 1]) >= width and tail.strip() != ""
+            is_number = ":" in tail and tail[-1:] in _IN_NUMBER and line[:1] in _IN_NUMBER
+            text += line if is_full or is_number else f" {line}"
+    return text
+
+
+def split_cells(text: str) -> list[Cell]:
+    """Read `key: value |` cells in any order; cells without a colon are ignored.
+
+    A value may be a pair, `13100.0/13240.9` (current and average): the second one gets the key `... average`.
+    """
+    cells: list[Cell] = []
+    for part in text.split("|")[:MAX_CELLS]:
+        key, colon, value = part.partition(":")
+        key = " ".join(key[-MAX_KEY * 2 :].split())[:MAX_KEY]
+        value = value.strip()[:MAX_KEY]
+        if not colon:
+            spaced = _SPACED.fullmatch(key)
+            if spaced:
+                cells.append(Cell(spaced[1], spaced[2], to_float(spaced[2])))
+            elif key:
+                cells.append(Cell(key, "", None))
+            continue
+        if not key:
+            continue
+        if value[-1:] in "B%" and _SIZES.fullmatch(value):
+            cells += _sizes(key, value)
+            continue
+        current, slash, average = value.partition("/")
+        first, second = to_float(current), to_float(average) if slash else None
+        if slash and first is not None and second is not None:
+            cells += [Cell(key, current, first), Cell(f"{key}{AVERAGE}", average, second)]
+        else:
+            cells.append(_united(key, value) if value[-1:] == "S" else Cell(key, value, to_float(value)))
+    return cells
+
+
+def _sizes(key: str, value: str) -> list[Cell]:
+    """Read `hip mem usage/free/total/usage_ratio: 100.1GB/91.9GB/192.0GB/52.1%` of Primus; the share repeats them."""
+    first, *others = key.split("/")
+    head = first.rpartition(" ")[0]
+    names = [first, *(f"{head} {name}".strip() for name in others)]
+    pairs = zip(names, value.split("/"), strict=False)
+    sizes = [(name, text.removesuffix("GB")) for name, text in pairs if text.endswith("GB")]
+    return [Cell(f"{name}{SIZE}", text, to_float(text)) for name, text in sizes]
+
+
+def _united(key: str, value: str) -> Cell:
+    """Read `approx flops per GPU: 112.9TFLOPS` of GPT-NeoX."""
+    text = value.removesuffix("TFLOPS").strip()
+    number = to_float(text)
+    per_gpu = number is not None and text != value and key.endswith("per GPU")
+    return Cell("tflops", text, number) if per_gpu else Cell(key, value, to_float(value))

@@ -1,0 +1,88 @@
+"""The number of the step that a line of any trainer states: `step 3/100`, `[Epoch 1][ 10/5005]`, `400 updates |`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from parlab.formats.grammar.prefixes import spliced
+
+_NUMBER_OF = r"\s{0,4}[:=#]?\s{0,12}['\"]?(?P<at>\d{1,15})(?:\s?/\s{0,8}(?P<total>\d{1,15}))?"
+# Counters that begin again in every epoch.
+_IN_EPOCH = (
+    re.compile(
+        r"(?i)\b(?:epoch|train(?:ing)?)(?:\(train\)|\s?epoch)?:?\s{0,3}\[?\s{0,4}(?P<epoch>\d{1,9})\]?\s{0,3}"
+        r"\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})(?=[\s\](])"
+    ),
+    re.compile(
+        r"(?i)\bepoch:?\s?\[(?P<epoch>\d{1,9})/\d{1,9}\]\s?[,|:-]?\s{0,3}(?:step|batch|iter(?:ation)?):?"
+        r"\s?\[\s{0,9}(?P<at>\d{1,15})/(?P<total>\d{1,15})\]"
+    ),
+    re.compile(r"(?i)\bit(?:er)? (?P<at>\d{1,15})/(?P<total>\d{1,15}) of epoch (?P<epoch>\d{1,9})\b"),
+    re.compile(r"(?i)\bepoch: ?(?P<epoch>\d{1,9}),? step: ?(?P<at>\d{1,15})(?P<total>(?!))?(?=\D)"),
+    re.compile(r"(?P<epoch>(?!))?^\s{0,4}(?P<at>\d{1,15})/(?P<total>\d{1,15}) [\[━].{0,60}? (?=- |\d{1,9}m?s )"),
+)
+_COUNTERS = (
+    re.compile(
+        r"(?i)(?:^|[\s|,\[({'\"/-])(?:global[_ ]?step|current_steps?|num_updates"
+        r"|(?:training_)?iter(?:ation)?|step(?:_i)?|perf|rollout)"
+        rf"['\"]?{_NUMBER_OF}(?![\d.]|\s?(?:ms|s|sec|us|%|it)\b|\w)"
+    ),
+    re.compile(
+        r"(?i)(?:^|[\s|,(])(?:iter(?:ation)?|step)(?:\(train\))?:?\s?\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})\]"
+    ),
+    re.compile(r"\.py:\d{1,6}\] \[(?P<at>\d{1,15})\](?P<total>(?!))? (?=[\w/]{1,80}=)"),  # clu
+    re.compile(r"(?:^|\] )(?P<at>\d{1,15})(?P<total>(?!))? : (?=iter_speed )"),  # imaginaire
+    re.compile(rf"(?i)(?:^|[\s|,\[(])(?:batch|update|Up\.){_NUMBER_OF}(?![\d.\w])"),
+    re.compile(
+        r"(?i)(?:^|[\s|,\[(])it(?:[:=]\s?(?P<at>\d{1,15})(?P<total>(?!))?|\s(?P<place>\d{1,15})/\d{1,15})(?=[\s,;|\])])"
+    ),
+    re.compile(
+        r"\bProgress on:\s?train\s(?P<at>\d{1,15})(?:\.\d{1,3})?it/(?:(?P<total>\d{1,15})(?:\.\d)?|[\d.]{1,9}[kM])it\b"
+    ),  # Levanter
+    re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
+    re.compile(r"(?:^|[\s|\]])(?P<at>\d{1,15})(?P<total>(?!))? (?:updates|steps|iterations|iters)(?=\s?[|:,])"),
+)
+
+
+class Counter(NamedTuple):
+    """The number of a step, and of its epoch if it counts the steps of one."""
+
+    match: re.Match[str]
+    at: int
+    total: int | None
+    epoch: int | None
+    in_epoch: bool
+
+
+def counter_in(text: str) -> Counter | None:
+    """Return the number of the step that a line states."""
+    for patterns in (_IN_EPOCH, _COUNTERS):
+        for pattern in patterns:
+            match = pattern.search(text)
+            if match is None:
+                continue
+            groups = match.groupdict()
+            at, total = groups["at"] or groups.get("place"), groups.get("total")
+            epoch = groups.get("epoch")
+            return Counter(
+                match, int(at or 0), int(total) if total else None, int(epoch) if epoch else None, patterns is _IN_EPOCH
+            )
+    return None
+
+
+def parts_of(text: str) -> list[str]:
+    """Split a text before the next mention of its counter: steps of several ranks without a line feed between them."""
+    stated = counter_in(text)
+    counter = stated.match if stated is not None and not stated.in_epoch else None
+    if counter is None or counter["at"] is None:
+        return [text]
+    head = counter[0][: counter.start("at") - counter.start()]
+    again = re.compile(rf"(?<![A-Za-z_/]){re.escape(head.strip(' |,[({-'))}\s{{0,12}}(?=\d)")
+    return spliced(again, text) if len(text) > 2 * len(counter[0]) and head.strip() else [text]
+
+
+def counter_of(text: str) -> int | None:
+    """Return the number after `step`, `iter` or a similar word; None if the line has none."""
+    counter = counter_in(text[:8_000])
+    return None if counter is None else counter.at

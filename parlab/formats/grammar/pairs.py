@@ -1,0 +1,119 @@
+"""Cells of a line of any trainer: `key: value unit`, `key=value`, `key value` between bars, `36.58 ms`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from parlab.formats.grammar.quantities import UNITS, to_float
+from parlab.formats.grammar.rates import PATTERN
+
+MAX_TEXT = 8_000
+MAX_PAIRS = 200
+
+
+class Pair(NamedTuple):
+    """One cell as printed; the value is None if it is not a finite number."""
+
+    key: str
+    text: str
+    unit: str
+    value: float | None
+
+
+_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?![\d,])|\d{1,40}|(?=\.\d))(?:\.\d{0,40})?(?:[eE][+-]?\d{1,4})?"
+_WORDS = "|".join([PATTERN, *sorted((re.escape(unit) for unit in UNITS if unit != "%"), key=len, reverse=True)])
+_UNIT = rf"\s?(?:(?i:{_WORDS})(?![\w/])|%)|[A-Za-zµ][A-Za-z/]{{0,15}}(?![\w])"
+_KEY = r"[A-Za-z_][\w./@-]{0,80}(?: [A-Za-z][\w./@-]{0,30}){0,4}(?:\s?\([^()|:=]{1,40}\))?"
+# A number of which another one follows, `41.2/80.0GB`, is the part of a whole; a factor is no value.
+_OF = rf"(?:\s?/\s?{_NUMBER}(?=\s?[KMGT]i?B\b))?"
+_PAIR = re.compile(
+    rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,4}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
+    r"(?P<unit>" + _UNIT + r")?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
+)
+_SPACED = re.compile(
+    rf"^\s*(?P<key>[A-Za-z][\w/]{{0,40}}(?: [A-Za-z][\w/]{{0,30}}){{0,5}})\s{{1,20}}"
+    rf"(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
+    rf"(?P<unit>{_UNIT})?\s*(?:\([^()]{{0,40}})?\)?\s*$"
+)
+_BARE = re.compile(
+    rf"^\s*\(?\s*(?P<value>{_NUMBER})\s?(?P<unit>(?i:{_WORDS})(?![\w/])|%)(?:\s+(?P<key>[\w ]{{1,40}}?))?\s*\)?\s*$"
+)
+# A rate names its quantity wherever it stands.
+_RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
+_FRAMES = str.maketrans("│┃║", "|||")
+_TIME = frozenset({"ns", "us", "ms", "s", "sec", "secs", "seconds"})
+
+
+def pairs(text: str) -> list[Pair]:
+    """Return the cells of a line, in its order; parts between bars may also be `lr 3e-4` or `36.58 ms`."""
+    return pairs_and_rest(text)[0]
+
+
+def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
+    """Return the cells of a line, in its order, and the text without them."""
+    text = text[:MAX_TEXT].translate(_FRAMES)
+    cells: list[Pair] = []
+    rest: list[str] = []
+    has_bars = "|" in text
+    for part in text.split("|") if has_bars else _sentences(text):
+        matches = [match for match in _PAIR.finditer(part) if ".py" not in match["key"]]
+        blank = _blanked(part, matches)
+        rated = list(_RATED.finditer(blank)) if matches else []
+        cells += [_pair(match["key"], match) for match in matches]
+        cells += [_pair(match["unit"], match) for match in rated]
+        if not matches and (cell := _single(part, is_cell=has_bars)) is not None:
+            cells.append(cell)
+            blank = ""
+        elif not matches:
+            rated = list(_RATED.finditer(part))
+            cells += [_pair(match["unit"], match) for match in rated]
+        rest.append(_blanked(blank, rated))
+        if len(cells) >= MAX_PAIRS:
+            break
+    return cells, " ".join(rest)
+
+
+def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
+    """Replace what was read by bars, so that no number counts twice."""
+    for match in matches:
+        text = text[: match.start()] + "|" * (match.end() - match.start()) + text[match.end() :]
+    return text
+
+
+def _sentences(text: str) -> list[str]:
+    """Split a line without bars at commas that end a cell; a line of `key: value` pairs stays whole."""
+    return text.split(", ") if ", " in text else [text]
+
+
+def _single(part: str, *, is_cell: bool) -> Pair | None:
+    """Read a part that is one cell without a colon: `lr 3.00e-04`, `36.58 ms`, `9.2% bf16 MFU`.
+
+    A time without a name is the time of the step only where it is a cell of its own, between bars.
+    """
+    if len(part) > 120:
+        return None
+    match = _SPACED.match(part)
+    if match:
+        return _pair(match["key"], match)
+    match = _BARE.match(part)
+    if match is None:
+        return None
+    unit = match["unit"]
+    if unit == "%" and not match["key"]:  # the share of the steps that are done
+        return None
+    if not match["key"] and not is_cell and unit.lower() in _TIME:
+        return None
+    key = match["key"] or ("step time" if unit.lower() in _TIME else unit)
+    return _pair(key, match)
+
+
+def _pair(key: str, match: re.Match[str]) -> Pair:
+    text = match["value"]
+    return Pair(
+        " ".join(key.split()).removesuffix(" is").removesuffix(" was"),
+        text,
+        (match["unit"] or "").strip(),
+        to_float(text),
+    )

@@ -1,0 +1,342 @@
+"""Step lines of trainers that name each quantity: a counter and cells in any order.
+
+Sources: nanoGPT, nanochat, llm.c; torchtune/training/metric_logging.py; InternLM/train; verl/utils/tracking.py, slime,
+OpenRLHF; fairseq/logging/progress_bar.py; mlx-lm/tuner/trainer.py; composer/loggers/console_logger.py; Lightning's and
+tqdm's bars. All of them are read by the same rules, a dialect only names the format and the units that its keys omit.
+The names of the quantities are in `names.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as default
+
+from parlab.formats.grammar.counters import Counter, counter_in, parts_of
+from parlab.formats.grammar.endings import ending
+from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
+from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
+from parlab.formats.grammar.prefixes import is_plain, peel_line
+from parlab.formats.grammar.quantities import to_float, to_int, unit_of
+from parlab.formats.grammar.records import Field, Record, unread
+from parlab.formats.grammar.repeats import Repeats
+from parlab.formats.grammar.silence import is_measurement
+from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.stepblocks import StepBlocks
+from parlab.formats.grammar.stepcells import StepCells
+from parlab.formats.logs.bars import Bars
+from parlab.formats.logs.ranklines import Clock
+
+_COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
+                           "training_iteration", "it", "update"})  # fmt: skip
+_MAX_ENTRIES = 200
+_BLOCK = re.compile(
+    r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
+    r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
+)
+_BLOCK_CELL = re.compile(
+    r"\s{1,8}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()%-]{1,120})=)"
+    r"(?P<value>\S{1,40})\s*$"
+)
+_EPOCH = re.compile(r"\s{0,4}Epoch:? (\d{1,9})(?:/\d{1,9})?\s*$")
+_RANK = re.compile(r"(?i)^\W{0,4}rank[\s:=#]{0,3}(\d{1,7})\b")
+# The other counter of `iter 8 step 1: loss 8.8`.
+_AGAIN = re.compile(r"^step \d{1,15}\s?[:|]\s?")
+# Lines of an evaluation.
+_HELD_OUT_LINE = re.compile(r"(?:\((?:val|test)\)|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)")
+# `step 5 of 100 in 1.4 seconds`: the time of the step, unless the line is about other work.
+_TOOK = re.compile(
+    r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
+)
+_OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
+# What a line may not keep to itself: a number with a unit of time, memory or a rate.
+_LEFT = re.compile(
+    r"(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:ms|s|secs?|seconds|[KMGT]i?B|TFLOP/?s(?:/\w{1,8})?|/s(?:/gpu)?)(?![\w/:])"
+    r"|(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:m?s|secs?|min)\s?/\s?\d{1,9}[kKM]?\s?[a-z]"
+)
+
+_CUT = re.compile(r"(?<=[\s:=])[+-]?\d[\d.,]{0,30}(?:[eE][+-]?\d?)?$")
+_WHOLE = 0.8
+"""Share of the longest record of a line that a whole record has at least."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A trainer's step lines: patterns to recognise them, and fields of keys without a unit."""
+
+    SIGNS: Signs
+    fields: Mapping[str, Field] = default(default_factory=dict)
+    seconds: re.Pattern[str] | None = None
+    settings: Mapping[str, str] = default(default_factory=dict)
+    """Key of a cell -> setting of the launch."""
+    rewritten: tuple[tuple[re.Pattern[str], str], ...] = ()
+    """Parts of a line without a key, and how they would be written with one."""
+    uncounted: re.Pattern[str] | None = None
+    """Steps that state no number of the step."""
+    has_blocks: bool = False
+    """Whether the cells of a step may stand on the lines below its number."""
+
+    def read(self, lines: Iterable[str], /) -> Iterator[Record]:
+        """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
+        parser = Parser(self)
+        for number, line in enumerate(lines, 1):
+            if parser.block is not None and parser.block_cell(line):
+                continue
+            if parser.below.head is not None and parser.block is None and not parser.dictionary:
+                records = parser.below.again(number, line)
+                if records is not None:
+                    if records:
+                        yield from parser.ahead(records)
+                    continue
+            if parser.dictionary or line.startswith("{'"):
+                yield from parser.pretty(number, line)
+                continue
+            if "%|" not in line:
+                records = parser.repeated(number, line)
+                if records is not None:
+                    yield from records
+                    continue
+            elif is_plain(line):
+                yield from parser.feed(number, None, None, line)
+                continue
+            for _, rank, time, text in peel_line(number, line):
+                parser.prefix = line[: -len(text)] if rank is None and time is None and line.endswith(text) else ""
+                yield from parser.feed(number, rank, time, text)
+        yield from parser.finish()
+
+    def field(self, cell: Pair) -> Field:
+        """Return the field of a cell."""
+        stated = self.fields.get(cell.key)
+        if stated is not None and cell.unit in ("", stated.unit):
+            return stated._replace(key=cell.key)
+        if stated is not None and (printed := unit_of(cell.unit)) and stated.name.endswith(f"_{printed[0]}"):
+            return stated._replace(key=cell.key, unit=cell.unit, scale=printed[1])
+        if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
+            named = metric_field(cell.key.rpartition("/")[2], "s")._replace(key=cell.key)
+            return named if named.name.endswith("_s") else named._replace(name=f"{named.name}_s")
+        return metric_field(cell.key, cell.unit)
+
+
+class Parser:
+    """Reads the lines of one log."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.bars = Bars()
+        self.block: tuple[int, re.Match[str]] | None = None
+        self.cells: list[Pair] = []
+        self.held_out: list[Pair] = []
+        self.records_of = StepCells(dialect.field, dialect.settings)
+        self.below = StepBlocks(self.records_of)
+        self.repeats = Repeats(self._parts)
+        self.clock = Clock()
+        self.epoch: int | None = None
+        self.dictionary: list[str] = []
+        """The lines so far of a dictionary that pprint has printed."""
+        self.prefix = ""
+        """What was stripped from the last line that had no known layout, if it states neither rank nor time."""
+
+    def repeated(self, line: int, text: str) -> list[Record] | None:
+        """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
+        if self.below.head is not None or self.block is not None:
+            return None
+        if self.prefix and text.startswith(self.prefix):
+            text = text[len(self.prefix) :]
+        records = self.repeats.fast(line, None, None, text)
+        return records if records is None else self.ahead(self._counted(records))
+
+    def pretty(self, line: int, text: str) -> list[Record]:
+        """Read a line of a dictionary, which pprint prints with an entry per line: the last one gives the record."""
+        printed = text.rstrip()
+        is_first = text.startswith("{'")
+        if is_first and not printed.endswith("}") and not self.dictionary:
+            self.dictionary = [printed]
+            return []
+        if self.dictionary and text.startswith(" '") and len(self.dictionary) < _MAX_ENTRIES:
+            self.dictionary.append(printed)
+            if not printed.endswith("}"):
+                return []
+            begin, whole = line + 1 - len(self.dictionary), " ".join(self.dictionary)
+            self.dictionary = []
+            records = self._read(begin, None, None, whole)
+            for record in records:
+                record.until = line
+            return records
+        self.dictionary = []
+        return [record for _, rank, time, part in peel_line(line, text) for record in self.feed(line, rank, time, part)]
+
+    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read one line."""
+        if self.block is not None and self.block_cell(text):
+            return []
+        if self.block is None and self._is_plain(text):
+            if not self.dialect.has_blocks:
+                return self.ahead(self._read(line, rank, time, text))
+            before = self.below.close() if self.below.ends(line, text) else []
+            own = self.below.feed(line, self._rewritten(text))
+            return before + self.ahead(self._read(line, rank, time, text) if own is None else own)
+        records = self.close() if self.block is not None else []
+        block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
+        if block:
+            self.block = (line, block)
+            return records
+        bar = self.bars.feed(line, rank, time, text)
+        if bar is not None:
+            return records + bar
+        return records + self.ahead(self._read(line, rank, time, text))
+
+    def block_cell(self, text: str) -> bool:
+        """Keep a cell of the current block; return False for any other line."""
+        cell = _BLOCK_CELL.match(text[:400])
+        if cell is None:
+            return False
+        side, key, name, value = cell.groups()
+        own = self.held_out if side is not None and side != "Train" else self.cells
+        own.append(Pair(key or name, value, "", to_float(value)))
+        return True
+
+    @staticmethod
+    def _is_plain(text: str) -> bool:
+        """Return whether a line is neither a bar nor the head of a block."""
+        if "%|" in text or "[batch=" in text or "[step=" in text:
+            return False
+        return " • " not in text or "━" not in text
+
+    def ahead(self, records: list[Record]) -> list[Record]:
+        """Put the positions of a bar that belong there in front of the step of a line."""
+        if records and records[0].kind == "step" and (before := self.bars.before(records[0])):
+            return before + records
+        return records
+
+    def _read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line without a bar; a counter that begins again in every epoch becomes one that grows."""
+        if "poch" in text and (head := _EPOCH.match(text[:80])):
+            self.epoch = int(head[1])
+            return []
+        return self._counted(self.repeats.read(line, rank, time, text))
+
+    def _counted(self, records: list[Record]) -> list[Record]:
+        """Number the steps of a counter that begins again in every epoch."""
+        if not records or "in_epoch" not in records[0].values:
+            return records
+        for record in records:
+            if record.iteration is not None:
+                place = record.values.pop("in_epoch", None)
+                epoch = self.epoch if place == -1.0 else int(record.values.get("epoch", self.epoch or 0))
+                record.values.pop("total_iterations", None)
+                if epoch is not None:
+                    record.iteration = self.clock.iteration(epoch, record.iteration)
+        return records
+
+    def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line of one or more records."""
+        records: list[Record] = []
+        parts = parts_of(text[:8_000])
+        longest = max(map(len, parts))
+        for place, part in enumerate(parts, 1):
+            # Another rank interrupted a part that is much shorter: of its last number, digits may be missing.
+            cut = _CUT.search(part) if place < len(parts) and len(part) < _WHOLE * longest else None
+            if cut is not None:
+                records.append(unread(line, INTERRUPTED, part[-80:]))
+            whole = part if cut is None else part[: cut.start()]
+            records += self._line(line, rank, time, whole) or _ended(line, rank, time, whole)
+        return records
+
+    def close(self) -> list[Record]:
+        """Return the steps of a block whose lines have ended."""
+        if self.block is None:
+            return []
+        (line, head), self.block = self.block, None
+        cells, held_out, self.cells, self.held_out = self.cells, self.held_out, [], []
+        total, iteration = to_int(head["total"] or ""), to_int(head["at"])
+        if iteration is None:
+            return [unread(line, "the number of a step is damaged", head[0])]
+        records = self.records_of.records(line, None, None, cells, iteration, total) if cells else []
+        if held_out:
+            records += self.records_of.validation(line, None, held_out, iteration)
+        for record in records:
+            record.until = line + len(cells) + len(held_out)
+        return records
+
+    def finish(self) -> list[Record]:
+        """Return what the end of the file completes."""
+        return self.close() + self.below.close(is_last=True) + self.bars.finish()
+
+    def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        text = self._rewritten(text.rstrip("\r\n"))
+        if (speaker := _RANK.match(text)) is not None:
+            rank, text = int(speaker[1]), text[speaker.end() :]
+        if _HELD_OUT_LINE.search(text[:200]):
+            return self.records_of.validation(line, rank, pairs(text), None)
+        counter = counter_in(text)
+        if counter is None:
+            return self._uncounted(line, rank, time, text) or self.records_of.summary(line, rank, time, text)
+        cells, left, is_ahead = self._cells_beside(text, counter)
+        if is_ahead and not cells:
+            return []
+        own, held_out = _sides(text, cells)
+        records = self.records_of.records(line, rank, time, own, counter.at, counter.total) if own else []
+        if counter.in_epoch:
+            _mark_epoch(records, counter.epoch)
+        if held_out:
+            records += self.records_of.validation(line, rank, held_out, counter.at)
+        if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
+            records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
+        return records
+
+    def _rewritten(self, text: str) -> str:
+        for pattern, form in self.dialect.rewritten:
+            text = pattern.sub(form, text)
+        return text
+
+    def _cells_beside(self, text: str, counter: Counter) -> tuple[list[Pair], str, bool]:
+        """Return the cells of a step, what no cell claims, and whether the counter stands in front of them."""
+        # A counter in front of the cells is no cell; one among them is dropped by its key.
+        begin = counter.match.start()
+        is_ahead = begin < 60 or text[:begin].endswith("]")
+        rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
+        cells, left = pairs_and_rest(rest)
+        cells = [cell for cell in cells if cell.key.lower() not in _COUNTER_KEYS or cell.key in self.dialect.fields]
+        if not _OTHER_WORK.search(text):
+            cells = [cell._replace(key="step time") if cell.key.lower() == "took" else cell for cell in cells]
+            if took := _TOOK.search(left):
+                cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))
+                left = left[: took.start()] + left[took.end() :]
+        if not is_ahead and "|" not in text:
+            cells = [cell for cell in cells if cell.key != cell.unit]  # a rate in a sentence
+        if counter.epoch is not None:
+            cells = [cell for cell in cells if cell.key.lower() != "epoch"]
+        return cells, left, is_ahead
+
+    def _uncounted(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a step that states no number."""
+        pattern = self.dialect.uncounted
+        cells = pairs(text) if pattern is not None and pattern.search(text) else []
+        return self.records_of.records(line, rank, time, cells, None, None) if cells else []
+
+
+def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Return the cells of the training and those of held-out data."""
+    held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
+    own = [cell for cell in cells if not HELD_OUT.match(cell.key)]
+    if "alidation" in text[:200] and not any(cell.key == "loss" for cell in own):
+        return [], cells
+    return own, held_out
+
+
+def _mark_epoch(records: list[Record], epoch: int | None) -> None:
+    """Mark the step of a line that counts the steps of an epoch, which the line may state."""
+    if records and records[0].kind == "step":
+        records[0].values["in_epoch"] = -1.0 if epoch is None else 1.0
+        if epoch is not None:
+            records[0].values["epoch"] = float(epoch)
+
+
+UNNAMED = "a number with a unit, but without a name"
+INTERRUPTED = "another record begins within this number"
+
+
+def _ended(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    end = ending(text)
+    return [Record("end", line, data=end, rank=rank, time=time)] if end else []

@@ -1,0 +1,1 @@
+"""Formats without a reader of their own, learnt from a file."""

@@ -1,0 +1,1 @@
+"""Logs of trainers, one reader each; registry.py is their table."""

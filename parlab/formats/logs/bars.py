@@ -1,0 +1,306 @@
+"""Progress bars of tqdm and Lightning: ` 92%|####  | 11/12 [03:32<00:19, 19.50s/it, loss=2.1]`.
+
+A bar of the training gives steps: its position, the rate that tqdm smooths over recent steps, the elapsed time and the
+cells after the rate. Only the last redraw of a position counts. A bar of other work (loading, evaluation, generation)
+that reaches its end gives a timer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from parlab.formats.grammar.metric_fields import metric_field
+from parlab.formats.grammar.pairs import pairs
+from parlab.formats.grammar.quantities import duration_seconds, normal, slug, to_float
+from parlab.formats.grammar.records import Field, Record
+from parlab.formats.grammar.repeats import Repeats
+
+_BAR = re.compile(
+    r"(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
+    r"/(?P<total>[\d.]{1,15})(?P<total_si>[kMG]?)\s\[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}(?: days?, [\d:]{4,12})?"
+    r",\s{1,4}(?P<rate>[\d.]{1,12}|\?)\s?(?P<unit>s/\w{1,12}|\w{1,12}/s)(?P<cells>[^\]]{0,4000})"
+)
+_MAX_NAME = 120
+_EARLIER = re.compile(r"[|\r\n%]")
+# `1|250|Loss: 1.08:  5%|` of torchtune: epoch, step of all epochs and loss.
+_COUNTED = re.compile(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?P<cells>Loss: [^|%]{1,60}?):?\s{0,4}$")
+# `Epoch 0/9 ━━━╸━━━ 12/500 0:00:05 • 0:03:54 2.05it/s train_loss: 1.99` of Rich.
+_RICH = re.compile(
+    r"(?P<name>[^━╸╺\r\n%]{0,120}?)\s{0,4}[━╸╺]{3,300}[━╸╺ ]{0,300}\s(?P<at>\d{1,15})/(?P<total>\d{1,15})\s{1,4}"
+    r"(?P<elapsed>\d[\d:]{3,11})\s•\s(?P<left>[\d:-]{4,12})\s{1,4}(?P<rate>[\d.]{1,12})(?P<unit>it/s|s/it)"
+    r"(?P<cells>[^\]]{0,4000})"
+)
+# OpenRLHF's bar of a rollout and its training; the bar of the training alone stands within it.
+_ROLLOUTS = re.compile(r"Episode \[\d")
+# Ultralytics' row in front of a bar: epoch, memory, losses, and the size of the images.
+_ROW = re.compile(r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{1,6})?)G(?:\s{1,20}[\d.]{1,12}){2,12}")
+# OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
+_BATCHES = re.compile(r"Train epoch \[\d")
+MAX_HELD = 256
+_OWN = frozenset({"step_time_s", "elapsed_s"})
+_POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+_EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
+_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
+_OTHER = re.compile(
+    r"(?i)eval|valid|\btest|predict|\bmap\b|load|download|generat|token|shard|(?<!batches )process|sampl|infer|sanity"
+    r"|fetch|profil|warm.?up|bench"
+)
+
+
+_ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss")
+# A redraw repeats these texts.
+_elapsed = lru_cache(maxsize=1024)(duration_seconds)
+
+
+class _Name(NamedTuple):
+    """What stands in front of a bar."""
+
+    text: str
+    is_training: bool
+    epoch: int | None
+    is_rollout: bool
+    has_batches: bool
+    memory: str
+    """GPU memory in GB of the row in front of the bar; empty for none."""
+
+
+@lru_cache(maxsize=1024)
+def _name(front: str) -> _Name:
+    """Read what stands in front of a bar, behind an earlier bar of the line."""
+    text = _EARLIER.split(front)[-1].strip(" :\t")
+    row = _ROW.fullmatch(text)
+    if row is not None:
+        text = f"Epoch {row['epoch']}"
+    epoch = _EPOCH.search(text)
+    is_training = _TRAINING.search(text) is not None and _OTHER.search(text) is None
+    is_rollout, has_batches = (pattern.match(text) is not None for pattern in (_ROLLOUTS, _BATCHES))
+    number = int(epoch[1]) if epoch else None
+    return _Name(text, is_training, number, is_rollout, has_batches, row["memory"] if row is not None else "")
+
+
+def is_other_work(name: str) -> bool:
+    """Return whether a bar with this name is of work beside the training, such as `Map`."""
+    return _OTHER.search(name) is not None
+
+
+@lru_cache(maxsize=64)
+def _head(unit: str) -> tuple[Field, ...]:
+    """Return the fields of rate and elapsed time."""
+    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit), _ELAPSED
+
+
+def _as_bar(text: str) -> str:
+    """Write a bar of Rich as tqdm writes it; other texts become empty."""
+    match = _RICH.match(text[:6_000])
+    if match is None:
+        return ""
+    name, at, total, elapsed, left, rate, unit, cells = match.groups()
+    share = min(100, 100 * int(at) // max(1, int(total)))
+    left = left if left[0].isdigit() else "?"
+    return f"{name} {share}%|#| {at}/{total} [{elapsed}<{left}, {rate}{unit}, {cells.strip()}"
+
+
+def _count(text: str, si: str) -> int:
+    if not si and text.isdecimal() and text.isascii():
+        return int(text)
+    value = to_float(text)
+    return 0 if value is None or value * _POWERS[si] >= 2**53 else round(value * _POWERS[si])
+
+
+# The total of a bar stays the same.
+_total = lru_cache(maxsize=64)(_count)
+
+
+def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the cells behind the rate of a bar as one record."""
+    values: dict[str, float] = {}
+    fields: list[Field] = []
+    raw: list[str] = []
+    for cell in pairs(text):
+        field = metric_field(cell.key, cell.unit)
+        if cell.value is not None and field.name not in values and cell.key != "v_num":
+            fields.append(field)
+            raw.append(cell.text)
+            values[field.name] = normal(cell.value, field.scale)
+    return [Record("metrics", line, values, None, rank, time, tuple(fields), tuple(raw))] if fields else []
+
+
+def _begins_again(previous: Record, record: Record) -> bool:
+    """Return whether a bar stands before a position or a time that it has passed, as that of another launch does."""
+    before, elapsed = previous.values.get("elapsed_s"), record.values.get("elapsed_s")
+    is_earlier = before is not None and elapsed is not None and elapsed < before
+    return is_earlier or (record.iteration or 0) < (previous.iteration or 0)
+
+
+def _is_redraw(previous: Record, record: Record) -> bool:
+    """Return whether a bar shows the position before it again, and not that of another launch."""
+    return previous.iteration == record.iteration and not _begins_again(previous, record)
+
+
+class Bars:
+    """Reads bars; a position is yielded when the bar leaves it."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int | None, str], Record] = {}
+        self.first_epoch: int | None = None
+        self.total = 0
+        self.has_rollouts = False
+        self.is_of_batches: bool | None = None
+        """Whether a bar counts the batches of a step: unknown until a line states a step, or many were drawn."""
+        self.draws_batches = False
+        self.batches: list[Record] = []
+        self.stated: int | None = None
+        """The last position that other lines state."""
+        self.drawn: Record | None = None
+        self.cells = Repeats(_cells)
+
+    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
+        """Read one line or redraw; None for a text without a bar."""
+        if "%|" not in text:
+            text = _as_bar(text) if " • " in text else ""
+        match = _BAR.search(text[:6_000]) if text else None
+        if match is None:
+            return None
+        printed = match.groups()
+        begin = match.start()
+        name = _name(text[begin - _MAX_NAME if begin > _MAX_NAME else 0 : begin])
+        if name.text.startswith("Loss") and (counted := _COUNTED.search(text, 0, begin)):
+            return self._counted(line, rank, time, printed, counted)
+        if name.memory:
+            printed = (*printed[:8], f", GPU memory: {name.memory}GB{printed[8]}")
+        if self._is_beside(name):
+            return self._other(line, rank, name.text, match)
+        total = _total(printed[3], printed[4])
+        rate = to_float(printed[6])
+        if not rate or total < self.total:
+            return []
+        self.total = total
+        record = self._step(line, rank, time, printed, (rate, total, name.epoch))
+        if self._is_stated(record):
+            return []
+        previous = self.held.get((rank, ""))
+        self.held[rank, ""] = record
+        left = [] if previous is None or _is_redraw(previous, record) else [previous]
+        return self._hold(left) if name.has_batches and self.is_of_batches is None else left
+
+    def _is_beside(self, name: _Name) -> bool:
+        """Return whether a bar is of work within or beside the steps that other bars or lines count."""
+        if name.is_rollout:
+            self.has_rollouts = True
+            self.step_stated()
+        self.draws_batches = self.draws_batches or name.has_batches
+        if not name.is_training or self.has_rollouts > name.is_rollout:
+            return True
+        return name.has_batches and self.is_of_batches is True
+
+    def _hold(self, records: list[Record]) -> list[Record]:
+        """Hold back what may be batches of a step; return all of it once no line states a step for long."""
+        self.batches += records
+        if len(self.batches) <= MAX_HELD:
+            return []
+        self.is_of_batches = False
+        records, self.batches = self.batches, []
+        return records
+
+    def step_stated(self) -> None:
+        """Drop what was held back, as another line or the bar of the rollouts states a step and its time."""
+        if self.is_of_batches is None and self.draws_batches:
+            self.is_of_batches = True
+            self.batches.clear()
+            self.held.clear()
+
+    def finish(self) -> list[Record]:
+        """Return the last positions."""
+        held, self.held = self.batches + list(self.held.values()), {}
+        self.batches = []
+        return held
+
+    def _step(
+        self, line: int, rank: int | None, time: str | None, printed: Sequence[str],
+        progress: tuple[float, int, int | None],
+    ) -> Record:  # fmt: skip
+        rate, total, epoch = progress
+        _, at, si, _, _, time_so_far, rate_text, unit, cells = printed
+        values = {"step_time_s": rate if unit[0] == "s" and unit[1] == "/" else 1.0 / rate}
+        elapsed = _elapsed(time_so_far)
+        fields: tuple[Field, ...] = _head(unit)
+        raw: tuple[str, ...] = (rate_text, time_so_far)
+        if elapsed is None:
+            fields, raw = fields[:1], raw[:1]
+        else:
+            values["elapsed_s"] = elapsed
+        for record in self.cells.read(line, rank, None, cells.lstrip(", ")):
+            if _OWN.isdisjoint(record.values):
+                fields, raw = fields + record.fields, raw + record.raw
+                values |= record.values
+                continue
+            # These cells repeat the rate or the time of the bar.
+            beside = [
+                (field, cell) for field, cell in zip(record.fields, record.raw, strict=True) if field.name not in values
+            ]
+            fields, raw = fields + tuple(field for field, _ in beside), raw + tuple(cell for _, cell in beside)
+            for key, value in record.values.items():
+                values.setdefault(key, value)
+        iteration = _count(at, si)
+        if epoch is not None:
+            self.first_epoch = epoch if self.first_epoch is None else min(self.first_epoch, epoch)
+            iteration += (epoch - self.first_epoch) * total
+            values["epoch"] = float(epoch)
+        else:
+            values["total_iterations"] = float(total)
+        return Record("step", line, values, iteration, rank, time, fields, raw)
+
+    def _counted(
+        self, line: int, rank: int | None, time: str | None, printed: Sequence[str], counted: re.Match[str]
+    ) -> list[Record]:
+        """Read a bar with the step of all epochs and cells in front of it."""
+        epoch, step, cells = counted.groups()
+        rate = to_float(printed[6])
+        if not rate:
+            return []
+        behind = (*printed[:8], ", ".join(part for part in (cells, printed[8].strip(" ,")) if part))
+        record = self._step(line, rank, time, behind, (rate, 0, None))
+        record.iteration = int(step)
+        record.values["epoch"] = float(epoch)
+        del record.values["total_iterations"]
+        previous = self.held.get((rank, ""))
+        self.held[rank, ""] = record
+        return [] if previous is None or _is_redraw(previous, record) else [previous]
+
+    def before(self, record: Record) -> list[Record]:
+        """Return the last positions that belong in front of a step of another line: those before it, or, if its count
+        begins again, all. A position whose time that line states is dropped, as a bar only smooths it."""
+        iteration = record.iteration
+        is_timed = "step_time_s" in record.values
+        if is_timed:
+            self.step_stated()
+        if iteration is None or (self.draws_batches and self.is_of_batches is None):
+            return []
+        self.stated = iteration if is_timed else iteration - 1
+        if not self.held:
+            return []
+        if is_timed:
+            self.held = {key: bar for key, bar in self.held.items() if bar.iteration != iteration}
+        return self.finish()
+
+    def _is_stated(self, record: Record) -> bool:
+        """Return whether another line has stated a position, or a later one, since the bar began."""
+        previous, self.drawn = self.drawn, record
+        if self.stated is None:
+            return False
+        if previous is not None and _begins_again(previous, record):
+            self.stated = None
+        return self.stated is not None and (record.iteration or 0) <= self.stated
+
+    @staticmethod
+    def _other(line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:
+        """Return the time of other work, once its bar is full."""
+        elapsed = duration_seconds(match["elapsed"])
+        if match["share"] != "100" or not elapsed or not name:
+            return []
+        timer = slug(re.sub(r"[\d/\[\]()]", "", name)).replace("_", "-")
+        field = Field(timer, name, "h:mm:ss")
+        return [Record("timers", line, {timer: elapsed}, rank=rank, fields=(field,), raw=(match["elapsed"],))]

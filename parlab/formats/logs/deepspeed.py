@@ -1,0 +1,277 @@
+"""DeepSpeed: lines of the engine in all versions, and RLHF lines of DeepSpeed-Chat.
+
+Source: deepspeed/utils/timer.py and logging.py, runtime/engine.py, runtime/pipe/engine.py, runtime/fp16/loss_scaler.py,
+and applications/DeepSpeed-Chat. Throughput is over all ranks; `GB` of these lines is 2**30 bytes; `skipped` counts from
+the start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.grammar.endings import ending
+from parlab.formats.grammar.prefixes import STAMP, peel, spliced, strip_prefix
+from parlab.formats.grammar.quantities import GIB, normal, slug, to_float, unit_of
+from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.repeats import Repeats
+from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.wrapping import Unwrapped
+from parlab.formats.launch import command_arguments, is_command
+from parlab.formats.logs.deepspeed_chat import Chat
+from parlab.formats.logs.deepspeed_config import Printed
+from parlab.formats.logs.deepspeed_records import breakdown, figures, pairs
+from parlab.formats.tools.deepspeed_comms import SIGNS as COMMS_SIGNS
+from parlab.formats.tools.deepspeed_comms import Comms
+
+SIGNS: Signs = (
+    (re.compile(r"SamplesPerSec="), 10),
+    (re.compile(r"^\[(?:INFO|WARNING|DEBUG)\] \[\w+\.py:\d+:\w+\]"), 6),
+    (re.compile(r"\b(?:forward|fwd|backward|bwd|step)_microstep: "), 10),
+    (re.compile(r"^\s*steps: \d+ loss: \S+ iter time \(s\):"), 10),
+    (re.compile(r"\|E2E latency=|^End-to-End => Latency:"), 10),
+    (re.compile(r"^-{5,} DeepSpeed Flops Profiler -{5,}"), 6),
+    (re.compile(r"\bOVERFLOW! (?:Rank \d+ )?Skipping step"), 4),
+    *COMMS_SIGNS,
+)
+
+_TAG = re.compile(r"\s*(?:\[(?:INFO|WARNING|DEBUG|ERROR)\] )?(?:\[[\w.-]+\.py:\d+:\w+\] )?(?:\[Rank (-?\d{1,7})\] )?")
+_START = re.compile(
+    rf"{STAMP}(?:\[[A-Z]{{4,7}}\] \[[\w.-]{{1,60}}\.py:\d{{1,6}}:\w{{1,60}}\] (?:\[Rank -?\d{{1,7}}\] )?"
+    r"(?:steps: \d{1,18} loss: )?|steps: \d{1,18} loss: )"
+)
+_THROUGHPUT = re.compile(
+    r"(?:epoch=(?P<epoch>\d{1,12})/micro_step=(?P<micro>\d{1,18})/global_step=(?P<step>\d{1,18})"
+    r"|(?P<old_epoch>\d{1,12})/(?P<old>\d{1,18})), (?=\w*SamplesPerSec=)"
+)
+# Signs of lines that are read independently of the lines before them.
+_PLAIN = ("SamplesPerSec=", ", skipped=", "time (ms) |", " iter time (s):")
+_STEP = re.compile(r"step=(\d{1,18}), skipped=(\d{1,18}), lr=\[([^\]]{0,400})\](?:, mom=(.*))?")
+_PIPELINE = re.compile(r"\s*steps: (\d{1,18}) loss: (\S{1,30}) iter time \(s\): (\S{1,30}) samples/sec: (\S{1,30})")
+_OVERFLOW = re.compile(r"(?i:overflow)! (?:Rank (\d{1,7}) )?Skipping step\. Attempted loss scale: ([\d.e+]{1,30})")
+_MEMORY = re.compile(r"\bMA (\S{1,20}) GB\s+Max_MA (\S{1,20}) GB\s+CA (\S{1,20}) GB\s+Max_CA (\S{1,20}) GB")
+_REWARD = re.compile(r"\s*[Aa]verage reward score: (\S{1,30})")
+_PERPLEXITY = re.compile(r"\s*ppl: (\S{1,30})(?:, loss: (\S{1,30}))?\s*$")
+_CONFIG_TAG = re.compile(r"\[config\.py:\d+:print")
+# The profile of a step, as `flops_profiler` prints it.
+_PROFILE = re.compile(
+    r"\s*(?P<key>(?:fwd|bwd|step|iter) latency|samples/second|FLOPS per GPU|fwd FLOPS per GPU|bwd FLOPS per GPU"
+    r"|fwd\+bwd FLOPS per GPU)(?: = [^:]{1,80})?:\s{1,80}(?P<value>[\d.]{1,20}) ?(?P<unit>[mu]?s|[KMGTP]?FLOPS)?\s*$"
+)
+_PROFILED = re.compile(
+    r"\s*(?P<key>world size|data parallel size|model parallel size|batch size per GPU):\s{8,80}(\d{1,9})\s*$"
+)
+_PROFILE_NAMES = {"samples/second": "samples_per_s", "FLOPS per GPU": "flops_per_gpu", "iter latency": "step_time_s"}
+_PROFILE_SETTINGS = {
+    "world size": "world_size",
+    "data parallel size": "data_parallel_size",
+    "model parallel size": "tensor_model_parallel_size",
+    "batch size per GPU": "micro_batch_size",
+}
+_FLOPS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_SCRIPT = re.compile(r"\s*(\d{1,9}) (\d{1,18}) ([a-z_]{2,40}) - (\S{1,30})\s*$")
+
+
+class Parser:
+    """Reads lines of DeepSpeed one by one."""
+
+    def __init__(self) -> None:
+        self.chat = Chat()
+        self.comms = Comms()
+        self.printed = Printed()
+        self.repeats = Repeats(self._plain)
+
+    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read one line; the list is empty for a line that is not from DeepSpeed."""
+        if self.printed.json is not None:
+            return self.printed.json_line(line, text)
+        is_plain = any(sign in text for sign in _PLAIN) and not self.chat.is_seen and not self.printed.arguments
+        if not is_plain:
+            return self._parts(line, rank, time, text)
+        records = self.repeats.read(line, rank, time, text)
+        for record in records:
+            if record.kind == "step":
+                self.chat.iteration = record.iteration
+                # `step=0` is printed when the optimizer is created, before the first step.
+                record.kind = "step" if record.iteration else "metrics"
+            elif record.kind == "timers" and record.iteration is None:
+                record.iteration = self.chat.iteration
+        return records
+
+    def _plain(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line independently of the lines before it."""
+        iteration, self.chat.iteration = self.chat.iteration, None
+        records = self._parts(line, rank, time, text)
+        self.chat.iteration = iteration
+        for record in records:
+            record.kind = "step" if record.kind == "metrics" and record.iteration is not None else record.kind
+        return records
+
+    def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        parts = spliced(_START, text)
+        if len(parts) == 1:
+            return self._record(line, rank, time, text)
+        return [record for part in parts for record in self._record(line, rank, time, strip_prefix(part)[2])]
+
+    def _record(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        tag = _TAG.match(text)
+        body = text[tag.end() :].rstrip("\r\n") if tag else text
+        speaker = int(tag[1]) if tag and tag[1] else rank
+        if _CONFIG_TAG.search(text[:80]):
+            self.printed.line(body)
+            return []
+        records = self.printed.close(line)
+        communication, is_comms = self.comms.feed(line, speaker, body)
+        records += communication
+        if is_comms:
+            return records
+        if "SamplesPerSec=" in body or "=> " in body or "step" in body or "Step" in body:
+            records += self._step_line(line, speaker, time, body)
+        elif " | " in body and "time (ms) |" in body:
+            records += breakdown(line, speaker, body, self.chat.iteration)
+        else:
+            records += self._other(line, speaker, time, body)
+        return records
+
+    def finish(self) -> list[Record]:
+        """Return the open records at the end of the file."""
+        return self.printed.close(0) + self.comms.close() + self.chat.flush()
+
+    def _step_line(self, line: int, rank: int | None, time: str | None, body: str) -> list[Record]:
+        match = _THROUGHPUT.search(body)
+        if match:
+            return self._throughput(line, rank, time, body, match)
+        match = _STEP.search(body)
+        if match:
+            return self._log_dist(line, rank, time, match)
+        match = _PIPELINE.match(body)
+        if match:
+            return self._pipeline(line, rank, time, match)
+        chat_records = self.chat.feed(line, body)
+        if chat_records is not None:
+            return chat_records
+        if "microstep: " in body or "time (ms) |" in body:
+            return breakdown(line, rank, body, self.chat.iteration)
+        match = _OVERFLOW.search(body)
+        if match:
+            scale = to_float(match[2])
+            values = {} if scale is None else {"overflow_loss_scale": scale}
+            field = Field("overflow_loss_scale", "Attempted loss scale")
+            speaker = int(match[1]) if match[1] else rank
+            return [Record("metrics", line, values, rank=speaker, time=time, fields=(field,), raw=(match[2],))]
+        return self._other(line, rank, time, body)
+
+    def _other(self, line: int, rank: int | None, time: str | None, body: str) -> list[Record]:
+        match = _MEMORY.search(body)
+        if match:
+            names = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes")
+            return figures("memory", line, None, rank, None, zip(names, match.groups(), strict=True), "GB", GIB)
+        if (match := _PROFILE.match(body)) or (match := _PROFILED.match(body)):
+            return _profile(line, rank, match)
+        match = _REWARD.match(body)
+        if match:
+            return self.chat.close() + figures("metrics", line, None, rank, None, [("reward", match[1])])
+        match = _PERPLEXITY.match(body)
+        if match:
+            read = [("perplexity", match[1])] + ([("loss", match[2])] if match[2] else [])
+            return figures("validation", line, self.chat.iteration, rank, None, read)
+        match = _SCRIPT.match(body)
+        if match:
+            name = slug(match[3]).replace("sample_per_sec", "samples_per_s")
+            return figures("metrics", line, int(match[2]), rank, None, [(f"script_{name}", match[4])])
+        if body.startswith("cmd = ") or is_command(body):
+            arguments = command_arguments(body)
+            return [Record("launch", line, data=arguments)] if arguments else []
+        end = ending(body)
+        return [Record("end", line, data=end, time=time, rank=rank)] if end else []
+
+    def _throughput(
+        self, line: int, rank: int | None, time: str | None, body: str, match: re.Match[str]
+    ) -> list[Record]:
+        values, fields, raw, bad = pairs(line, body[match.end() :])
+        step = int(match["step"] or match["old"])
+        if match["step"]:
+            for name in ("epoch", "micro"):
+                values[{"micro": "micro_step"}.get(name, name)] = float(match[name])
+        return [*self._step(line, step, rank, time, values, fields, raw), *bad]
+
+    def _step(
+        self,
+        line: int,
+        iteration: int,
+        rank: int | None,
+        time: str | None,
+        values: dict[str, float],
+        fields: list[Field],
+        raw: list[str],
+    ) -> list[Record]:
+        """Return a step; within RLHF the counts of the engines are not iterations and become metrics."""
+        if not values:
+            return []
+        # `step=0` is printed when the optimizer is created, before the first step.
+        kind: Kind = "metrics" if self.chat.is_seen or iteration == 0 else "step"
+        if not self.chat.is_seen:
+            self.chat.iteration = iteration
+        else:
+            values = {f"engine_{name}" if name.endswith("per_s") else name: value for name, value in values.items()}
+        shown = tuple(fields), tuple(raw)
+        return [Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=shown[0], raw=shown[1])]
+
+    def _log_dist(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
+        values = {"skipped_total": float(match[2])}
+        fields, raw = [Field("skipped_total", "skipped")], [match[2]]
+        rate = to_float(match[3].split(",")[0])
+        if rate is not None:
+            values["learning_rate"] = rate
+            fields.append(Field("learning_rate", "lr"))
+            raw.append(match[3].split(",")[0])
+        return self._step(line, int(match[1]), rank, time, values, fields, raw)
+
+    def _pipeline(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
+        values: dict[str, float] = {}
+        fields, raw, bad = [], [], []
+        columns = (
+            ("loss", "loss", ""),
+            ("step_time_s", "iter time (s)", "s"),
+            ("samples_per_s", "samples/sec", "samples/s"),
+        )
+        for (name, key, unit), text in zip(columns, match.groups()[1:], strict=True):
+            value = to_float(text)
+            if value is None:
+                bad.append(unread(line, "not a finite number", f"{key}: {text}"))
+                continue
+            values[name] = value
+            fields.append(Field(name, key, unit))
+            raw.append(text)
+        return [*self._step(line, int(match[1]), rank, time, values, fields, raw), *bad]
+
+
+def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
+    """Read a line of the profile of a step: a figure of the launch, or one of its settings."""
+    key = match["key"]
+    if key in _PROFILE_SETTINGS:
+        return [Record("launch", line, data={_PROFILE_SETTINGS[key]: int(match[2])}, rank=rank)]
+    unit = match["unit"] or ""
+    if unit.endswith("FLOPS"):
+        scale, name = _FLOPS[unit.removesuffix("FLOPS")], f"{slug(key.partition(' FLOPS')[0])}_flops_per_gpu"
+    else:
+        base = unit_of(unit)
+        scale, name = base[1] if base else 1.0, f"{slug(key)}_s"
+    field = Field(_PROFILE_NAMES.get(key, name), key, unit, scale)
+    value = to_float(match["value"])
+    if value is None:
+        return [unread(line, "not a finite number", match[0])]
+    values = {field.name: normal(value, scale)}
+    return [Record("metrics", line, values, rank=rank, fields=(field,), raw=(match["value"],))]
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a log of the DeepSpeed engine; yields launches, steps, timers, memory, validation and how it ended."""
+    parser = Parser()
+    unwrapped = Unwrapped(lines)
+    for line, rank, time, text in peel(unwrapped):
+        records = parser.feed(line, rank, time, text)
+        if line in unwrapped.ends:
+            unwrapped.extend(records)
+        yield from records
+    yield from parser.finish()

@@ -1,0 +1,146 @@
+"""The trainers whose step lines `steplines.py` reads: signs of their lines, and units that their keys omit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+
+from parlab.formats.grammar.records import Field
+from parlab.formats.grammar.steplines import Dialect
+from parlab.formats.logs.dialects_more import FRAMEWORKS, VISION
+
+_GB = 1e9  # Composer's memory monitor divides by 10**9.
+_COMPOSER = {
+    "memory/allocated_mem": Field("allocated_bytes", "", "GB", _GB),
+    "memory/active_mem": Field("active_bytes", "", "GB", _GB),
+    "memory/inactive_mem": Field("inactive_bytes", "", "GB", _GB),
+    "memory/reserved_mem": Field("reserved_bytes", "", "GB", _GB),
+    "memory/peak_allocated_mem": Field("max_allocated_bytes", "", "GB", _GB),
+    "memory/peak_active_mem": Field("max_active_bytes", "", "GB", _GB),
+    "memory/peak_reserved_mem": Field("max_reserved_bytes", "", "GB", _GB),
+    "time/train": Field("elapsed_s", "", "h", 3600.0),
+    "time/val": Field("elapsed_validation_s", "", "h", 3600.0),
+    "time/total": Field("elapsed_total_s", "", "h", 3600.0),
+    "throughput/samples_per_sec": Field("samples_per_s", "", "samples/s"),
+    "throughput/tokens_per_sec": Field("tokens_per_s", "", "tokens/s"),
+    "throughput/batches_per_sec": Field("steps_per_s", "", "batches/s"),
+}  # fmt: skip
+
+# SkyRL times the phases of a step.
+_PHASES = (re.compile(r"\bFinished: '(\w{1,80})', time cost: ([\d.]{1,12})s"), r"timing_s/\1: \2")
+# Name -> dialect; `pairs` is also the fallback for files in no other format.
+DIALECTS: dict[str, Dialect] = {
+    "nanogpt": Dialect(
+        (
+            (re.compile(r"^step\s{1,8}\d+(?:/\d+)?(?: \([\d.]+%\))? \| (?:train )?loss"), 10),
+            (re.compile(r"^iter \d+: loss [\d.]+, time [\d.]+ms"), 10),
+            (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
+        ),
+        # nanochat leaves out the sign of a percentage.
+        fields={"mfu": Field("mfu", "", "%", 0.01), "bf16_mfu": Field("mfu", "", "%", 0.01)},
+        settings={"num_processes": "world_size"},
+    ),
+    "torchtune": Dialect(
+        (
+            (re.compile(r"^Step \d+ \| loss:\S+ "), 10),
+            (re.compile(r"\btorchtune\.utils\."), 4),
+        ),
+        fields={
+            "peak_memory_active": Field("max_active_bytes", "", "GiB", 2**30),
+            "peak_memory_alloc": Field("max_allocated_bytes", "", "GiB", 2**30),
+            "peak_memory_reserved": Field("max_reserved_bytes", "", "GiB", 2**30),
+        },
+    ),
+    "internlm": Dialect(
+        (
+            (re.compile(r"record_current_batch_training_metrics"), 10),
+            (re.compile(r"\btgs \(tokens/gpu/second\)="), 10),
+        ),
+        seconds=re.compile(r"^(?:fwd_bwd_time|bwd_time|fwd_time)$"),
+    ),
+    "verl": Dialect(
+        (
+            (re.compile(r"\bstep:\d+ - [\w/@.]+:(?:np\.\w+\()?[\d.e+-]+\)? - "), 10),
+            (re.compile(r"\b(?:perf|step|rollout) \d+: \{'[\w]+/"), 10),
+            (re.compile(r"'(?:perf|rollout)/\w+': "), 4),
+        ),
+        seconds=re.compile(r"^perf/\w{1,60}_time$"),
+        # NumPy 2 prints its type around a number.
+        rewritten=((re.compile(r"\bnp\.(?:float|int)\d{1,2}\(([^()]{1,40})\)"), r"\1"),),
+    ),
+    "fairseq": Dialect(
+        (
+            (re.compile(r"\| (?:train_inner|train) \| (?:epoch \d+|\{\"epoch\")"), 10),
+            (re.compile(r"\bnum_updates=\d+, lr="), 6),
+        ),
+        fields={"ups": Field("steps_per_s", "", "updates/s"), "train_wall": Field("train_wall_s", "", "s"),
+                "wall": Field("wall_s", "", "s"), "gb_free": Field("free_bytes", "", "GB", 2**30)},
+    ),
+    "colossalai": Dialect(
+        (
+            (re.compile(r"\bavg_duration: [\d.]+, avg_throughput: "), 40),
+            (re.compile(r"\bTFLOPS per GPU by Megatron: "), 40),
+            (re.compile(r"\bBooster init max CUDA memory: "), 40),
+            (re.compile(r"\bcolossalai - colossalai - [A-Z]+: "), 10),
+        ),
+        # The duration of all measured steps of a rank, on average.
+        fields={"avg_duration": Field("measured_duration_s", "", "s"),
+                "avg_throughput": Field("samples_per_s", "", "samples/s"),
+                "TFLOPS per GPU by Megatron": Field("megatron_flops_per_gpu", "", "TFLOP/s", 1e12)},
+        settings={"world size": "world_size", "dp_world_size": "data_parallel_size"},
+    ),
+    "mlx-lm": Dialect(
+        (
+            (re.compile(r"^Iter \d+: (?:Train|Val) loss [\d.]+, "), 10),
+        ),
+    ),
+    "composer": Dialect(
+        (
+            (re.compile(r"^(?:\[epoch=\d+(?:/\d+)?\])?\[batch=\d+(?:/\d+)?\]:"), 10),
+            (re.compile(r"^\s+Train (?:memory|throughput|time|loss|metrics|trainer)/\w+"), 2),
+        ),
+        fields=_COMPOSER,
+    ),
+    "bars": Dialect(
+        (
+            (re.compile(r"\d%\|[^|]{0,300}\|\s{0,8}[\d.]{1,15}[kMG]?/[\d.]{1,15}[kMG]? \[\d\d?:\d\d"), 1),
+            (re.compile(r"[━╸╺] \d+/\d+ +\d[\d:]{3,11} • [\d:-]+ +[\d.]+(?:it/s|s/it)"), 4),
+            (
+                re.compile(
+                    r"(?:Epoch|Episode|Train(?:ing| epoch))[^|%]{0,40}\d%\|[^|]{0,300}\|\s{0,8}\d+/\d+ \[\d\d?:\d\d"
+                ),
+                2,
+            ),
+        ),
+        rewritten=(_PHASES,),
+    ),
+    **FRAMEWORKS,
+    **VISION,
+    "pairs": Dialect(
+        (),
+        rewritten=(
+            _PHASES,
+            # A total, and what it is per GPU.
+            (
+                re.compile(r"[\d.]{1,12} TFLOP/?[sS] \(([\d.]{1,12}) TFLOP/?[sS] per (?:rank|GPU|device)\)"),
+                r"\1 TFLOP/s/GPU",
+            ),
+            # fairseq2 prints memory as a share of the GPU's and in bytes.
+            (re.compile(r"(?<=Memory: )\d{1,3}% \((\d[\d.]{0,12} ?[KMG]i?B)\)"), r"\1"),
+            # Lightning-Thunder's benchmark prints the total.
+            (re.compile(r"^TFLOP/s: (?=[\d.]{1,12}\s*$)"), "flops of all GPUs: "),
+        ),
+        has_blocks=True,
+    ),
+}  # fmt: skip
+
+
+def is_readable(head: Iterable[str]) -> bool:
+    """Return whether lines of no known format contain steps or several measurements that `pairs` can read."""
+    measured = 0
+    for record in DIALECTS["pairs"].read(islice(head, 2_000)):
+        measured += record.kind == "metrics"
+        if record.kind == "step" or measured > 1:
+            return True
+    return False

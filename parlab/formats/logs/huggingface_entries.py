@@ -1,0 +1,178 @@
+"""Entries of the log of a Hugging Face Trainer: dictionaries in its output, objects in its files.
+
+Beside the Trainer's own keys, those of TRL, Liger-Kernel, LLaMA-Factory and ms-swift.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from parlab.formats.grammar.metric_fields import metric_field
+from parlab.formats.grammar.quantities import LARGEST, MIB, duration_seconds, normal, slug, to_float
+from parlab.formats.grammar.records import Field, Kind, Record, unread
+
+# Python prints these without quotes, and parses them as names only.
+_BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
+# Times in seconds, of TRL and others.
+_SECONDS = frozenset({"step_time"})
+_FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
+# Entries that place a step in the run; they are not measurements.
+_PLACES = frozenset({"step", "global_step/max_steps", "current_steps", "total_steps"})
+_OWN = re.compile(r"(?:train|eval|test|predict)_(?:\w{1,60}_)?(?:loss|runtime|samples_per_second|steps_per_second)")
+_NAMES = {
+    "train_runtime": "train_runtime_s",
+    "train_samples_per_second": "samples_per_s",
+    "train_steps_per_second": "steps_per_s",
+    "train_tokens_per_second": "tokens_per_s",
+    "learning_rate": "learning_rate",
+    "throughput": "tokens_per_s",  # LLaMA-Factory
+    # Of Liger-Kernel's examples/huggingface/callback.py, as is its memory, in units of 2**20 bytes.
+    "step_time_sec": "step_time_s",
+    "avg_step_time_sec": "step_time_average_s",
+    "time_to_completion_sec": "remaining_s",
+    "estimated_total_time_sec": "total_time_s",
+    "step_tokens_per_second": "tokens_per_s",
+    "avg_tokens_per_second": "tokens_per_s_average",
+}
+_PEAK = re.compile(r"(step|total)_peak_memory_(allocated|reserved)_MB")
+_PEAKS = {"allocated": "memory_peak", "reserved": "memory_reserved"}
+
+
+def _value(content: Any) -> float | None:
+    if isinstance(content, bool):
+        return None
+    if isinstance(content, int | float):
+        return to_float(repr(content)) if abs(content) < LARGEST else None
+    if not isinstance(content, str):
+        return None
+    value = to_float(content.removesuffix("%"))
+    return duration_seconds(content) if value is None else value
+
+
+def _field(key: str, content: Any) -> Field:
+    """Return the field of an entry; a quantity with a path or unit (`memory(GiB)`) is named by the common table."""
+    if "/" in key or "(" in key or key in _SECONDS:
+        return metric_field(key)
+    if peak := _PEAK.fullmatch(key):
+        name = _PEAKS[peak[2]] if peak[1] == "step" else f"total_{_PEAKS[peak[2]]}"
+        return Field(f"{name}_bytes", key, "MB", MIB)
+    if isinstance(content, str) and key.endswith("_time"):
+        return Field(f"{slug(key)}_s", key, "h:mm:ss")
+    return Field(quantity_name(key), key)
+
+
+def place(data: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Return step and total of an entry that states them: `'global_step/max_steps': '12/94'` or `step`."""
+    fraction = _FRACTION.fullmatch(str(data.get("global_step/max_steps", ""))[:40])
+    if fraction:
+        return int(fraction[1]), int(fraction[2])
+    step, total = data.get("current_steps"), data.get("total_steps")
+    if isinstance(step, int) and isinstance(total, int) and 0 <= step < 2**60 and 0 <= total < 2**60:
+        return step, total
+    step = data.get("step")
+    return (step if type(step) is int and 0 <= step < 2**60 else None), None
+
+
+def quantity_name(key: str) -> str:
+    standard_name = _NAMES.get(key)
+    if standard_name:
+        return standard_name
+    name = slug(key)
+    return f"{name}_s" if name.endswith("_runtime") else name.replace("_per_second", "_per_s")
+
+
+def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record]:
+    """Return the record of an entry of the log history: a step, an evaluation, or the totals at the end."""
+    values: dict[str, float] = {}
+    fields: list[Field] = []
+    raw: list[str] = []
+    unreadable: list[Record] = []
+    for key, content in list(data.items())[:500]:
+        if not isinstance(key, str) or key in _PLACES or content is None:
+            continue
+        value = _value(content)
+        if value is None:
+            unreadable.append(unread(line, "not a finite number", f"{key}: {content}"))
+            continue
+        field = _field(key[:80], content)
+        values[field.name] = normal(value, field.scale)
+        fields.append(field)
+        raw.append(str(content)[:80])
+    kind: Kind = "step"
+    if "train_runtime" in data:
+        kind = "metrics"
+    elif any(
+        isinstance(key, str) and key.startswith(("eval_", "test_", "predict_")) and content is not None
+        for key, content in data.items()
+    ):
+        kind = "validation"
+    elif "loss" not in data and not (type(data.get("step")) is int and any(map(_is_speed, values))):
+        return unreadable
+    record = Record(kind, line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))
+    return [record, *unreadable] if values.keys() - {"epoch"} else unreadable
+
+
+def _is_speed(name: str) -> bool:
+    """Return whether an entry without a loss states how fast its step was."""
+    return name == "step_time_s" or name.endswith(("_per_s", "_per_s_per_gpu"))
+
+
+def state(line: int, text: str) -> list[Record] | None:
+    """Read trainer_state.json; None for other text."""
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("log_history"), list):
+        return None
+    settings = {
+        ("per_device_train_batch_size" if name == "train_batch_size" else name): value
+        for name, value in data.items()
+        if isinstance(value, str | int | float) and name != "log_history"
+    }
+    records = [Record("launch", line, data=settings, opens=True)]
+    total = to_float(str(data.get("max_steps")))
+    for item in data["log_history"]:
+        if not isinstance(item, dict):
+            records.append(unread(line, "an entry of log_history that is not an object", str(item)[:200]))
+            continue
+        step = item.get("step")
+        iteration = step if isinstance(step, int) and 0 <= step < 2**60 else None
+        for record in entry(line, item, iteration):
+            if record.kind == "step" and total is not None and total > 0:
+                record.values["total_iterations"] = total
+            records.append(record)
+    return records
+
+
+def _logged(data: dict[Any, Any]) -> bool:
+    """Return whether a dictionary is a log entry of the Trainer."""
+    is_step = "loss" in data or type(data.get("step")) is int
+    return ("epoch" in data and is_step) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
+
+
+def entries(line: int, rank: int | None, _: str | None, text: str) -> list[Record]:
+    """Return the records of a dictionary, with step and total if it states them."""
+    try:
+        # An escape may be an unpaired surrogate, which cannot be encoded.
+        data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        signs = ("loss'", "_runtime'", "_loss'")
+        return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in signs) else []
+    return placed(line, rank, data) if isinstance(data, dict) and _logged(data) else []
+
+
+def placed(line: int, rank: int | None, data: dict[str, Any]) -> list[Record]:
+    """Return the records of an entry that a rank printed, with step and total if it states them."""
+    step, total = place(data)
+    records = entry(line, data, step)
+    for record in records:
+        record.rank = rank
+        if record.kind == "step" and total:
+            record.values["total_iterations"] = float(total)
+    return records

@@ -1,0 +1,118 @@
+"""Records of Megatron-LM's lines: names of cells, timers and memory figures, and fast reading of known layouts."""
+
+from __future__ import annotations
+
+import re
+
+from parlab.formats.grammar.cells import AVERAGE, SIZE, Cell, Layout, numbers
+from parlab.formats.grammar.quantities import GIB, LARGEST, MIB, field_for, floats, normal, slug
+from parlab.formats.grammar.records import Field, Record
+
+_FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
+MAX_TIMERS = 1_000
+_KNOWN = {
+    "throughput per GPU (TFLOP/s/GPU)": Field("flops_per_gpu", "", "TFLOP/s/GPU", 1e12),
+    "TFLOPs": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
+    "tflops": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
+    "samples per second": Field("samples_per_s", "", "samples/s"),
+    "tokens per second": Field("tokens_per_s", "", "tokens/s"),
+    "tokens per GPU (tokens/s/GPU)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "tokens/s/GPU": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "tokens per gpu per second (tgs)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "tokens per sec per GPU": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "tokens-per-second-per-gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "number of skipped iterations": Field("skipped_iterations", ""),
+    "number of nan iterations": Field("nan_iterations", ""),
+    "energy per GPU (J/iter/GPU)": Field("energy_per_iteration_joules", "", "J"),
+    "power per GPU (W/GPU)": Field("power_watts", "", "W"),
+}
+
+
+def cell_field(key: str) -> Field:
+    """Return the field of a cell of the iteration line."""
+    base = key.removesuffix(AVERAGE)
+    if key.endswith(SIZE):
+        return Field(f"{slug(key.removesuffix(SIZE))}_bytes", key.removesuffix(SIZE), "GB", GIB)
+    standard = _KNOWN.get(base)
+    if standard is not None:
+        return standard._replace(key=key, name=standard.name + ("_average" if base != key else ""))
+    if base.startswith("elapsed time per iteration"):
+        field = field_for(base)
+        return field._replace(key=key, name="step_time_s" if base == key else "step_time_average_s")
+    return field_for(key)
+
+
+def timer_field(key: str) -> Field:
+    """Return the field of a timer; Megatron-LM prints timers in ms."""
+    return Field(key.replace(" ", "-"), key, "ms", 1e-3)
+
+
+def memory_field(key: str) -> Field:
+    """Return the field of a figure of the memory line."""
+    return Field(slug(key.removeprefix("mem-").removesuffix("-bytes")) + "_bytes", key, "MB", MIB)
+
+
+def validation_field(key: str) -> Field:
+    """Return the field of a validation figure: `lm loss value` -> lm_loss, `lm loss PPL` -> lm_loss_ppl."""
+    return Field(slug(key.removesuffix(" value")), key)
+
+
+def step_record(line: int, rank: int | None, time: str | None, iteration: int, total: int, cells: list[Cell]) -> Record:
+    """Return a step of the cells that have numbers."""
+    good = [cell for cell in cells if cell.value is not None]
+    fields = tuple(cell_field(cell.key) for cell in good)
+    values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, good, strict=True)}
+    values["total_iterations"] = float(total)
+    raw = tuple(cell.text for cell in good)
+    return Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)
+
+
+def timer_record(
+    line: int, rank: int | None, time: str | None, iteration: int | None, cells: list[Cell]
+) -> list[Record]:
+    """Return a record of timers, or [] without cells."""
+    if not cells:
+        return []
+    fields = tuple(timer_field(cell.key) for cell in cells)
+    values = {field.name: (cell.value or 0.0) / 1000.0 for field, cell in zip(fields, cells, strict=True)}
+    raw = tuple(cell.text for cell in cells)
+    return [Record("timers", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)]
+
+
+def fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:
+    """Return the step of an iteration line with a known layout; None if a cell is not a number."""
+    texts = match.groups()
+    raw = texts[2:]
+    values = numbers(layout, raw)
+    if values is None:
+        return None
+    values["total_iterations"] = float(texts[1])
+    return Record("step", line, values, int(texts[0]), rank, time, layout.fields, raw)
+
+
+def fast_timers(
+    line: int, rank: int | None, time: str | None, iteration: int | None, layout: Layout, match: re.Match[str]
+) -> Record | None:
+    """Return the timers of a line with a known layout; None if one is not a number."""
+    raw = match.groups()
+    try:
+        values = [value / 1000.0 for value in floats(raw)]
+    except ValueError:
+        return None
+    if not -LARGEST < sum(values) < LARGEST:
+        return None
+    named = dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
+    return Record("timers", line, named, iteration, rank, time, layout.fields, raw)
+
+
+def fast_range(block: Record, text: str) -> bool:
+    """Add a line `    name ....: (min, max)` to its block; return False for any other line."""
+    match = _FAST_RANGE.match(text)
+    if match is None or block.low is None or len(block.values) >= MAX_TIMERS:
+        return False
+    name, low, high = match.groups()
+    try:
+        block.low[name], block.values[name] = float(low) / 1000.0, float(high) / 1000.0
+    except ValueError:
+        return False
+    return True

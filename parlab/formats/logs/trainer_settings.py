@@ -1,0 +1,31 @@
+"""Settings that the Trainer of Hugging Face, and scripts written after it, print when the training starts."""
+
+from __future__ import annotations
+
+import re
+
+from parlab.formats.grammar.quantities import to_int
+
+_SETTING = re.compile(
+    r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>|- INFO - [\w.]{1,60} -|\[ {0,4}INFO\] - )?"
+    r"\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
+)
+_ARGUMENTS = {
+    "Instantaneous batch size per device": "per_device_train_batch_size",
+    "Total train batch size": "total_train_batch_size",
+    "Gradient Accumulation steps": "gradient_accumulation_steps",
+    "Total optimization steps": "max_steps",
+    "Num examples": "num_examples",
+    "Num Epochs": "num_train_epochs",
+    "Number of trainable parameters": "trainable_parameters",
+}
+
+
+def trainer_setting(text: str) -> dict[str, int] | None:
+    """Return the argument that a line sets, empty for one that is not kept; None for any other line."""
+    match = _SETTING.match(text)
+    if match is None:
+        return None
+    name = _ARGUMENTS.get(match[1].partition(" (")[0])
+    value = to_int(match[2])
+    return {name: value} if name and value is not None else {}

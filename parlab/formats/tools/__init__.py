@@ -1,0 +1,1 @@
+"""Output of measuring tools: collectives, links, GPUs, serving, MLPerf, autotuners."""

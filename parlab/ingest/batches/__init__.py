@@ -1,0 +1,1 @@
+"""Batches of nodes and scripts -> lab and series, each exactly once."""

@@ -1,0 +1,129 @@
+"""Signed orders to nodes: which order each member of an attempt is due, and sending it."""
+
+import logging
+from collections.abc import Collection, Sequence
+
+import redis
+from django.conf import settings
+from django.utils import timezone
+
+from parlab.ingest.batches.waiting import post
+from parlab.lab.models import Attempt, Member, MemberState, Node
+from parlab.lab.services.access.node_keys import signing_key, signing_keys
+from parlab.lab.services.members import cause_text, first_cause
+from runners.wire.protocol import (
+    CANCEL_TASK,
+    GO_TASK,
+    ROTATE_TASK,
+    START_TASK,
+    Cancel,
+    Go,
+    Order,
+    Peer,
+    Rotate,
+    RunSpec,
+    node_queue,
+    sign,
+)
+from runners.wire.trust import Key
+
+logger = logging.getLogger(__name__)
+
+CANCELLED = "cancelled by a person"
+CAUSE_WAIT_S = 4.0
+"""Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
+_TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
+
+
+def follow(attempt_ids: Collection[int]) -> None:
+    """Send the orders that the last reports make due at once: Go if all are prepared, Cancel if one has ended."""
+    attempts = Attempt.objects.select_related("run").with_members().filter(pk__in=attempt_ids)
+    due = [due_order(attempt, member) for attempt in attempts for member in attempt.members.all()]
+    send_all([order for order in due if order is not None and not isinstance(order, RunSpec)])
+
+
+def due_order(attempt: Attempt, member: Member) -> Order | None:
+    """Return the order that brings a member to its next state, from the states of all members; None if none is due.
+
+    A node ignores an order that it has already carried out, so that every order may be sent again.
+    """
+    if member.node is None or not member.is_active:
+        return None
+    names = {"run": attempt.run_id, "attempt": attempt.number, "node": member.node.name, "node_rank": member.node_rank}
+    members = list(attempt.members.all())
+    if reason := stop_reason(attempt, members):
+        return Cancel(**names, reason=reason, is_consequence=reason != CANCELLED)
+    if member.member_state is MemberState.DISPATCHED:
+        return RunSpec(**names, config=attempt.run.resolved, nodes=len(members))
+    is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)
+    if member.member_state is MemberState.PREPARED and is_prepared:
+        return Go(**names, members=[_peer(each) for each in members])
+    return None
+
+
+def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:
+    """Return why the active members of an attempt must stop; empty if they may continue."""
+    if attempt.run.cancel_requested_at and attempt.run.attempt_number == attempt.number:
+        return CANCELLED
+    cause = first_cause(members)
+    if cause is None or _may_follow_another(cause, members):
+        return ""
+    return cause_text(cause, len(members))
+
+
+def _may_follow_another(cause: Member, members: Sequence[Member]) -> bool:
+    """Return whether to wait for the member that ended first: the others may notice and report it sooner."""
+    if not cause.is_consequence or cause.ended_at is None or not any(member.is_active for member in members):
+        return False
+    return 0 <= (timezone.now() - cause.ended_at).total_seconds() < CAUSE_WAIT_S
+
+
+def _peer(member: Member) -> Peer:
+    return Peer(
+        node=member.node_name,
+        node_rank=member.node_rank,
+        address=str(member.rendezvous.get("address", "127.0.0.1")),
+        port=int(member.rendezvous.get("port", 0)),
+        clock_offset_s=member.clock_offset_s,
+    )
+
+
+def send_all(orders: Sequence[Order]) -> bool:
+    """Send orders with one round trip; return whether the broker is available.
+
+    A node without a key gets none. Each order is repeated for as long as it is due.
+    """
+    if not orders:
+        return True
+    nodes = {order.node for order in orders}
+    keys, queues = signing_keys(nodes), queues_of(nodes)
+    return _send([(order, keys[order.node], queues[order.node]) for order in orders])
+
+
+def send(order: Order | Rotate) -> bool:
+    """Send an order to its node; return whether the broker is available. A node without a key gets none."""
+    return _send([(order, signing_key(order.node), queues_of({order.node})[order.node])])
+
+
+def queues_of(nodes: Collection[str]) -> dict[str, str]:
+    """Return the queue of the daemon that has each node name; that of the node if it reads no other."""
+    rows = Node.objects.filter(name__in=nodes, abilities__own_queue=True).values_list("name", "identity")
+    return {name: node_queue(name) for name in nodes} | {
+        name: node_queue(name, identity.partition("@")[0]) for name, identity in rows
+    }
+
+
+def _send(parts: Sequence[tuple[Order | Rotate, Key | None, str]]) -> bool:
+    messages = []
+    for order, key, queue in parts:
+        if key is None:
+            logger.warning("no %s for node %s, whose key was revoked", order.purpose, order.node)
+        else:
+            messages.append((queue, _TASKS[order.purpose], sign(order, key)))
+    try:
+        post(settings.REDIS_URL, messages)
+    except (redis.RedisError, OSError) as error:
+        what = f"{parts[0][0].purpose} for node {parts[0][0].node}" if len(parts) == 1 else f"{len(parts)} orders"
+        logger.warning("%s not sent because Redis is unavailable; to be sent again: %s", what, error)
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The import of files: received -> readings -> stored."""

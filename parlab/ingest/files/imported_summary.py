@@ -1,0 +1,234 @@
+"""A launch of a log, or the figures of a document -> a summary as in docs/architecture.md. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parlab.findings.facts import segment_sizes
+from parlab.formats.schema import Figure, Launch, Segment
+from parlab.ingest.files.architecture import is_counted
+from parlab.ingest.files.launches import Sections
+from parlab.ingest.files.recording import FASTEST, Recording
+from parlab.ingest.summaries import utilisation
+from parlab.ingest.summaries.summary import summary_of
+from parlab.planner.job.hardware import Peak
+from parlab.series.columns import Columns
+
+_TIMERS = "timer/"
+# Normal name of a figure in prose -> part of a summary and the factor to its unit.
+_STATED = {
+    "ms_per_sample": ("ms_per_sample", 1.0),
+    "ms_per_iteration": ("step_time_s", 1e-3),
+    "ms_per_step": ("step_time_s", 1e-3),
+    "step_time_s": ("step_time_s", 1.0),
+    "iteration_time_s": ("step_time_s", 1.0),
+    "time_per_iteration_s": ("step_time_s", 1.0),
+    "time_per_step_s": ("step_time_s", 1.0),
+    "samples_per_s": ("samples_per_s", 1.0),
+    "throughput_samples_per_s": ("samples_per_s", 1.0),
+    "tokens_per_s": ("tokens_per_s", 1.0),
+    "throughput_tokens_per_s": ("tokens_per_s", 1.0),
+    "gpu_mem_bytes": ("memory_peak_bytes", 1.0),
+    "gpu_util_pct": ("gpu_util_pct", 1.0),
+    "flops_per_gpu": ("tflops_per_gpu", 1e-12),
+    "mfu_pct": ("mfu_pct", 1.0),
+    "avg_step_fps": ("fps", 1.0),
+    "step_fps": ("fps", 1.0),
+    "avg_fps": ("fps", 1.0),
+    "fps": ("fps", 1.0),
+}
+_PLAIN = ("tflops_per_gpu", "gpu_util_pct", "mfu_pct", "hfu_pct", "fps")
+_DEVICES = ("gpu_name", "device_name", "gpu_type", "gpu", "accelerator")
+"""Arguments that may name the GPU."""
+
+
+def segment_summary(segment: Segment, resolved: Sections, recording: Recording | None) -> dict[str, Any]:
+    """Summarise a launch: from its steps if it has any, otherwise from the figures stated about it."""
+    summary = _of_steps(segment, resolved, recording) if recording else {}
+    stated = stated_summary(
+        {part: value for name, figure in segment.figures.items() for part, value in _stated(name, figure)},
+        resolved,
+        "stated in prose",
+    )
+    summary = {**_rates_as_printed(segment), **stated, **summary}
+    if "memory_peak_bytes" not in summary and segment.gpu_mem_max_bytes:
+        summary["memory_peak_bytes"] = {"max": segment.gpu_mem_max_bytes}
+    memory = segment.figures.get("gpu_mem_bytes")
+    if memory and memory.low is not None and memory.high is not None and "memory_peak_bytes" in summary:
+        summary["memory_peak_bytes"].setdefault("min", memory.low)
+    for name in ("tflops_per_gpu", "gpu_util_pct", "skipped_iterations"):
+        value = getattr(segment, name)
+        if value is not None:
+            summary.setdefault(name, value)
+    if "mfu_pct" in segment.metrics:
+        summary.setdefault("mfu_pct", segment.metrics["mfu_pct"].median)
+    if segment.validation:
+        summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
+    figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}
+    figures |= {
+        name: {"value": metric.last, "unit": "", "text": ""}
+        for name, metric in segment.metrics.items()
+        if segment.steps is None and name not in figures
+    }
+    if figures:
+        summary["figures"] = figures
+    return summary | {"end": segment.end.state}
+
+
+def with_utilisation(
+    summary: dict[str, Any], resolved: Sections, launch: Launch, reference: utilisation.Reference | None = None
+) -> dict[str, Any]:
+    """Add FLOPs and MFU if the model sizes and the number of GPUs are known; printed figures take precedence.
+
+    `reference` is the peak of the devices if it is known from elsewhere than the launch.
+    """
+    sizes = segment_sizes(Segment(launch=launch))
+    is_known = sizes.is_plain or (sizes.is_transformer and is_counted(resolved.get("model", {})))
+    if not is_known or sizes.is_ramped or sizes.is_curriculum:
+        return summary
+    cluster = resolved.get("cluster", {})
+    devices = launch.world_size or cluster.get("nodes", 0) * cluster.get("gpus_per_node", 0)
+    parts = utilisation.parts_of(summary, resolved, devices, reference or _reference(resolved, launch))
+    return parts | summary
+
+
+def _reference(resolved: Sections, launch: Launch) -> utilisation.Reference | None:
+    """Return the peak of the GPU that a launch names, otherwise the peak that its trainer states."""
+    precision = resolved.get("train", {}).get("precision")
+    if not precision:
+        return None
+    for name in _DEVICES:
+        device = launch.arguments.get(name)
+        if isinstance(device, str) and (reference := utilisation.by_data_sheet(device[:200], precision)):
+            return reference
+    stated = launch.arguments.get("peak_flops_per_gpu")
+    if isinstance(stated, int | float) and 0 < stated < 1e18:
+        return utilisation.Reference(Peak(float(stated), "peak stated in the log"), utilisation.STATED)
+    return None
+
+
+def figure_parts(figure: Figure) -> dict[str, Any]:
+    """Return a figure of prose with its text."""
+    return figure.model_dump(include={"value", "low", "high", "total", "unit", "text"}, exclude_none=True)
+
+
+def _stated(name: str, figure: Figure) -> list[tuple[str, float]]:
+    part = _STATED.get(name)
+    return [(part[0], figure.value * part[1])] if part and figure.value is not None else []
+
+
+def stated_summary(measured: Mapping[str, float], resolved: Sections, where: str) -> dict[str, Any]:
+    """Build a summary from single figures {part of a summary: value} and what follows from the configuration.
+
+    `where` says where the figures are stated; `basis` names each figure with it, and each computation.
+    """
+    stated = {name: value for name, value in measured.items() if np.isfinite(value) and value > 0}
+    summary: dict[str, Any] = {name: stated[name] for name in _PLAIN if name in stated}
+    if "memory_peak_bytes" in stated:
+        summary["memory_peak_bytes"] = {"max": stated["memory_peak_bytes"]}
+    basis = [
+        f"{name.replace('_', ' ')} {where}" for name in stated if name not in ("memory_peak_bytes", "gpu_util_pct")
+    ]
+    batch = resolved.get("train", {}).get("global_batch_size")
+    rates, computed = _rates_of(stated, batch, resolved.get("model", {}).get("sequence_length"))
+    basis += computed
+    return {**summary, **rates} | ({"basis": "; ".join(dict.fromkeys(basis))} if basis else {})
+
+
+def _rates_of(
+    stated: Mapping[str, float], batch: int | None, sequence_length: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return step time and rates, stated or computed from each other, and what was computed."""
+    ms_per_sample, samples = stated.get("ms_per_sample"), stated.get("samples_per_s")
+    seconds = stated.get("step_time_s")
+    computed = []
+    if seconds is None and batch and (seconds := _step_seconds(batch, ms_per_sample, samples)):
+        computed.append("step time from it and the global batch size")
+    if samples is None and (samples := _samples_per_s(batch, ms_per_sample, seconds)):
+        computed.append("samples/s computed")
+    rates: dict[str, Any] = {} if seconds is None else {"step_time_s": {"mean": seconds}}
+    if samples is not None:
+        rates |= {"samples_per_s": samples, "ms_per_sample": ms_per_sample or 1000 / samples}
+    tokens = stated.get("tokens_per_s") or (samples * sequence_length if samples and sequence_length else None)
+    return rates | ({"tokens_per_s": tokens} if tokens else {}), computed
+
+
+def _step_seconds(batch: int, ms_per_sample: float | None, samples_per_s: float | None) -> float | None:
+    if ms_per_sample:
+        return batch * ms_per_sample / 1000
+    return batch / samples_per_s if samples_per_s else None
+
+
+def _samples_per_s(batch: int | None, ms_per_sample: float | None, seconds: float | None) -> float | None:
+    if ms_per_sample:
+        return 1000 / ms_per_sample
+    return batch / seconds if batch and seconds else None
+
+
+def _of_steps(segment: Segment, resolved: Sections, recording: Recording) -> dict[str, Any]:
+    """Summarise the recorded series like those of parlab's own runs; one series is in memory at a time."""
+    names = recording.metrics()
+    warm = _warm_up(segment)
+    series: dict[str, dict[int, Columns]]
+    series = {name: recording.read(name) for name in ("step_time_s", "loss", "memory_peak_bytes") if name in names}
+    sections = _without_batch(resolved) if _is_ramped(segment) else resolved
+    summary = summary_of({**series, "warmup": warm}, sections)
+    if "step_time_s" not in summary:
+        # If no step was timed by all ranks, the rates printed in the log are used.
+        summary.pop("steps", None)
+        summary.pop("basis", None)
+    # Timers need only the warm-up steps, not the times of all steps.
+    steps = {0: warm[0]} if warm else {}
+    timers: dict[str, Any] = {}
+    for name in sorted(names):
+        if name.startswith(_TIMERS):
+            timer_summary = summary_of({name: recording.read(name), "step_time_s": steps, "warmup": warm}, sections)
+            timers |= _with_fastest(timer_summary.get("timers_s", {}), name, recording)
+    if timers:
+        summary["timers_s"] = timers
+    return summary
+
+
+def _with_fastest(timers: dict[str, Any], name: str, recording: Recording) -> dict[str, Any]:
+    """Use the minimum over ranks that a log prints as a range."""
+    lows = recording.read(FASTEST + name.removeprefix(_TIMERS))
+    values = [float(np.median(columns.values)) for columns in lows.values() if len(columns)]
+    return {key: timer | {"min": min([timer["min"], *values])} for key, timer in timers.items()} if values else timers
+
+
+def _warm_up(segment: Segment) -> dict[int, Columns]:
+    left_out = segment.steps.left_out if segment.steps else []
+    if not left_out:
+        return {}
+    ones = np.ones(len(left_out))
+    return {0: Columns(np.array(left_out, np.int64), ones, ones)}
+
+
+def _is_ramped(segment: Segment) -> bool:
+    batch = segment.metrics.get("global_batch_size")
+    return batch is not None and batch.min != batch.max
+
+
+def _without_batch(resolved: Sections) -> Sections:
+    train = {name: value for name, value in resolved["train"].items() if name != "global_batch_size"}
+    return {**resolved, "train": train}
+
+
+def _rates_as_printed(segment: Segment) -> dict[str, Any]:
+    """Return the rates that the log prints; rates computed from the series take precedence."""
+    summary: dict[str, Any] = {}
+    if segment.steps is not None:
+        summary["steps"] = segment.steps.model_dump(include={"count", "first", "last", "left_out", "why"})
+    if segment.step_time_s is not None:
+        summary["step_time_s"] = segment.step_time_s.model_dump(exclude_none=True)
+    if segment.samples_per_s:
+        summary["samples_per_s"] = segment.samples_per_s
+        summary["ms_per_sample"] = 1000 / segment.samples_per_s
+    if segment.tokens_per_s:
+        summary["tokens_per_s"] = segment.tokens_per_s
+    if segment.basis:
+        summary["basis"] = "; ".join(f"{name}: {text}" for name, text in segment.basis.items())
+    return summary

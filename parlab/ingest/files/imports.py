@@ -1,0 +1,113 @@
+"""Import files into an experiment: runs, series, tables and findings. Each file once, all files or none.
+
+An import is a line of four steps, each a function of the value that the step before it returns:
+received (delivery.py) -> readings (reading.py) -> drafts of runs (drafts.py) -> stored (stored.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from django.contrib.auth.models import User
+
+from parlab.ingest.files import stored
+from parlab.ingest.files.delivery import Delivery, received_results, received_source, received_upload
+from parlab.ingest.files.drafts import draft_of
+from parlab.ingest.files.outcome import Import, ImportedRun, unchanged, would_make
+from parlab.ingest.files.previous_imports import earlier
+from parlab.ingest.files.reading import Progress, read
+from parlab.ingest.files.received import PictureLookup, Refused
+from parlab.ingest.files.requested_format import wanted_format, wanted_of
+from parlab.ingest.files.stored import Target
+from parlab.ingest.files.workspace import Workspace, open_workspace
+from parlab.lab.models import Experiment, Source
+
+__all__ = [
+    "Import",
+    "ImportedRun",
+    "Refused",
+    "results_import",
+    "source_import",
+    "source_reingest",
+    "upload_import",
+]
+
+
+def upload_import(
+    *,
+    experiment: Experiment | None,
+    name: str,
+    stream: IO[bytes],
+    user: User,
+    format: str | None = None,
+    dry_run: bool = False,
+    pictures: PictureLookup | None = None,
+    progress: Progress | None = None,
+) -> list[Import]:
+    """Import an uploaded file, or an archive whose files go into one experiment, all of them or none.
+
+    A results directory of DeepSpeed's autotuner is one import. Pictures in an archive are stored with the pages that
+    refer to them; `pictures` looks up those of a single page. Without an experiment, the one that already contains
+    the file is used, or a new one is created. The same bytes twice in one experiment change nothing. Raises Refused
+    with the file and the reason; then nothing is stored. A file that has grown continues its runs (earlier.py).
+    """
+    with open_workspace() as workspace:
+        delivery = received_upload(stream, name, workspace, pictures)
+        return _import(delivery, workspace, Target(experiment, user, wanted_format(format)), dry_run, progress)
+
+
+def source_import(
+    *,
+    experiment: Experiment | None,
+    name: str,
+    stream: IO[bytes],
+    user: User,
+    format: str | None = None,
+    dry_run: bool = False,
+    pictures: PictureLookup | None = None,
+) -> Import:
+    """Import one file as upload_import does. Raises Refused for an archive of several files."""
+    with open_workspace() as workspace:
+        delivery = received_upload(stream, name, workspace, pictures)
+        count = len(delivery.files) + len(delivery.refusals)
+        if count > 1:
+            raise Refused(f"{delivery.name} contains {count} files; import them one by one, or upload the archive")
+        return _import(delivery, workspace, Target(experiment, user, wanted_format(format)), dry_run)[0]
+
+
+def results_import(
+    *,
+    experiment: Experiment | None,
+    name: str,
+    files: Mapping[str, Path],
+    user: User,
+    dry_run: bool = False,
+) -> Import:
+    """Import a results directory of DeepSpeed's autotuner, {relative path: file}, as one source."""
+    with open_workspace() as workspace:
+        delivery = received_results(files, name, workspace)
+        return _import(delivery, workspace, Target(experiment, user), dry_run)[0]
+
+
+def source_reingest(*, source: Source) -> Import:
+    """Rebuild the runs, series, tables and findings of a source from its bytes. Repeating it changes nothing."""
+    with open_workspace() as workspace:
+        delivery = received_source(source, workspace)
+        [reading] = read(delivery, wanted_of(source), workspace)
+        return stored.rebuild(source, draft_of(reading, workspace))
+
+
+def _import(
+    delivery: Delivery, workspace: Workspace, target: Target, dry_run: bool, progress: Progress | None = None
+) -> list[Import]:
+    if sources := stored.sources_of(delivery.files, target.experiment):
+        return [unchanged(source) for source in sources]
+    readings = read(delivery, target.format, workspace, progress)
+    drafts = [draft_of(reading, workspace) for reading in readings]
+    if dry_run:
+        return [
+            would_make(draft, target.experiment, earlier(draft.reading.received, target.experiment)) for draft in drafts
+        ]
+    return stored.store(drafts, target)

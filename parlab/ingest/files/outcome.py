@@ -1,0 +1,121 @@
+"""What an import created, or would create in a dry run: the value that the import services return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from parlab.formats.schema import Document, Finding
+from parlab.ingest.files.drafts import Draft
+from parlab.ingest.files.previous_imports import Earlier
+from parlab.ingest.files.reading import Reading
+from parlab.ingest.files.received import visible
+from parlab.ingest.files.results import Result
+from parlab.lab.models import Experiment, Run, Source
+from parlab.lab.services import storable
+from parlab.lab.services.runs import point_label
+
+NAME_LENGTH = 120
+Change = Literal["new", "continued", "changed", "none"]
+"""continued: a stored file has grown. changed: a further version of a stored file. none: nothing to store."""
+_CHANGES: Mapping[str, Change] = {"none": "new", "contained": "none", "grown": "continued", "changed": "changed"}
+
+
+class ImportedRun(NamedTuple):
+    """A run that an import created or would create."""
+
+    number: int | None
+    """Number within the experiment; None in a dry run."""
+    label: str
+    state: str
+    reason: str
+    point: Mapping[str, Any]
+    steps: int
+    """Iterations that its log contains; 0 for a cell of a table."""
+    summary: Mapping[str, Any] = {}
+    """Its numbers in the shape of a run's summary (docs/architecture.md); a preview shows its headline numbers."""
+
+
+class Import(NamedTuple):
+    """What an import created, or would create in a dry run."""
+
+    name: str
+    experiment: Experiment | None
+    """None in a dry run without an experiment: a new one named `experiment_name` would be created."""
+    experiment_name: str
+    source: Source | None
+    """None in a dry run of a file that is not stored yet."""
+    is_new: bool
+    """False if the experiment already contained the file: nothing was changed."""
+    change: Change
+    """How the file relates to what the experiment contained."""
+    version: int
+    """2 and more: a file of this name with another beginning was imported before; its runs stay."""
+    document: Document
+    runs: list[ImportedRun]
+    findings: list[Finding]
+
+
+def made(source: Source, document: Document, runs: Sequence[Run], change: Change) -> Import:
+    """Describe a stored source."""
+    return Import(
+        source.name,
+        source.experiment,
+        source.experiment.name,
+        source,
+        change != "none",
+        change,
+        source.version,
+        document,
+        [_stored_run(run) for run in runs],
+        document.findings,
+    )
+
+
+def unchanged(source: Source) -> Import:
+    """Describe a source that was already stored."""
+    document = Document.model_validate(source.document)
+    return made(source, document, list(source.runs.order_by("number")), "none")
+
+
+def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> Import:
+    """Describe what a draft would become. Nothing is stored."""
+    reading = draft.reading
+    change = _CHANGES[before.kind]
+    experiment = before.source.experiment if before.source else experiment
+    runs = [_drafted_run(result, reading.received.name) for result in draft.results]
+    name = experiment.name if experiment else experiment_name(reading)
+    return Import(
+        name=reading.received.name,
+        experiment=experiment,
+        experiment_name=name,
+        source=before.source if change in ("none", "continued") else None,
+        is_new=change != "none",
+        change=change,
+        version=before.version,
+        document=reading.document,
+        runs=runs,
+        findings=reading.document.findings,
+    )
+
+
+def _stored_run(run: Run) -> ImportedRun:
+    return ImportedRun(run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary)
+
+
+def _drafted_run(result: Result, file: str) -> ImportedRun:
+    label = point_label(result.point) or result.title or file
+    steps = _steps(result.summary)
+    return ImportedRun(None, label, result.state, result.reason, result.point, steps, result.summary)
+
+
+def _steps(summary: Mapping[str, Any]) -> int:
+    return int((summary.get("steps") or {}).get("count") or 0)
+
+
+def experiment_name(reading: Reading) -> str:
+    """Name a new experiment after the first heading of a page, or after the file."""
+    title = " ".join(visible(storable.text(reading.title.replace("\n", " "))).split())
+    file = reading.received.name
+    return (title or Path(file).stem or file)[:NAME_LENGTH]

@@ -1,0 +1,315 @@
+"""Records of a reader -> points of series, one recording per launch, spooled to a file until they are stored.
+
+An import may have more points than fit into memory, and the database must not be locked while a file is read.
+Therefore the points are spooled to disk, and storing them is one short transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import IO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.formats.builder import Builder, measured
+from parlab.formats.documents.documents import Collector
+from parlab.formats.grammar.records import Record
+from parlab.ingest.batches.events import MAX_METRICS, MAX_STEP
+from parlab.series.columns import Columns
+from parlab.series.store import CHUNK_POINTS, Key
+
+BLOCK_ROWS = 4 * CHUNK_POINTS
+"""Rows of one rank held in memory: full chunks, so that the store does not have to reopen the last one."""
+MAX_ROWS = 16 * CHUNK_POINTS
+"""Rows of all ranks and kinds of a launch held in memory."""
+MAX_RANK = 2**31 - 1
+_MAX_NAME = 80
+_MAX_COLUMNS = 10 * MAX_METRICS
+_NAN = float("nan")
+_LATEST = 1e11
+_LARGEST = 1e300
+
+# Normal names of the readers -> names of the same metrics in parlab's own engines.
+_SAME = {
+    "step": {
+        "lm_loss": "loss",
+        "train_loss": "loss",
+        "reduced_train_loss": "loss",
+        "global_batch_size": "samples",
+        "allocated_bytes": "memory_bytes",
+        "max_allocated_bytes": "memory_peak_bytes",
+        "max_memory_allocated_bytes": "memory_peak_bytes",
+    },
+    "memory": {
+        "allocated_bytes": "memory_bytes",
+        "max_allocated_bytes": "memory_peak_bytes",
+        "max_memory_allocated_bytes": "memory_peak_bytes",
+    },
+}
+FASTEST = "timer_min/"
+"""Prefix of the fastest rank in logs that print a range over ranks; the slowest rank is the timer itself."""
+_PREFIX = {"timers": "timer/", "low": FASTEST, "validation": "validation/"}
+
+
+def metric_name(kind: str, name: str) -> str:
+    """Return the name of the series for a reader's value, as parlab's own engines name it."""
+    return _SAME.get(kind, {}).get(name) or _PREFIX.get(kind, "") + name
+
+
+class _Block(NamedTuple):
+    """Points in the file: steps, times and one column per metric, one after another."""
+
+    offset: int
+    rows: int
+    rank: int
+    metrics: Sequence[str]
+
+
+class _Rows:
+    """The rows of one kind and rank in memory; a column may be shorter than the rows."""
+
+    def __init__(self, kind: str, rank: int) -> None:
+        self.kind = kind
+        self.rank = rank
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        # By the reader's names; times of the fastest ranks are separate, because they have the same names.
+        self.columns: dict[str, list[float]] = {}
+        self.lows: dict[str, list[float]] = {}
+
+
+class Recording:
+    """The points of one launch."""
+
+    def __init__(self, file: IO[bytes], refused: Counter[str]) -> None:
+        self._file = file
+        self._refused = refused
+        self._rows: dict[tuple[str, int], _Rows] = {}
+        self._names: dict[tuple[str, str], str | None] = {}
+        self._waiting = 0
+        self._step = 0
+        self._time = 0.0
+        self._has_stamps = False
+        self.blocks: list[_Block] = []
+        self.points = 0
+        self.last_step: int | None = None
+        self.first_time: float | None = None
+        self.last_time: float | None = None
+
+    def add(self, record: Record) -> None:
+        kind = record.kind
+        self._clock(record)
+        rank = record.rank if record.rank is not None and 0 <= record.rank <= MAX_RANK else 0
+        rows = self._rows.get((kind, rank))
+        if rows is None:
+            rows = self._rows[kind, rank] = _Rows(kind, rank)
+        row = self._row_index(rows, record.values)
+        _put(rows.columns, row, record.values, kind == "timers")
+        if record.low:
+            _put(rows.lows, row, record.low, True)
+        if len(rows.steps) >= BLOCK_ROWS:
+            self._write(rows)
+        elif self._waiting >= MAX_ROWS:
+            self.flush()
+
+    def _clock(self, record: Record) -> None:
+        """Update the current step and time; a record without a step belongs to the latest step."""
+        step = record.iteration
+        if step is not None:
+            self._step = min(max(step, 0), MAX_STEP)
+        elif record.kind == "step":
+            self._step = min(self._step + 1, MAX_STEP)
+        if record.kind == "step" and (self.last_step is None or self._step > self.last_step):
+            self.last_step = self._step
+        stamp = unix_time(record.time) if record.time else None
+        if stamp is not None:
+            if self.first_time is None:
+                self.first_time = stamp
+            self._time = self.last_time = stamp
+            self._has_stamps = True
+        elif not self._has_stamps:
+            # In a log without time stamps, time is the sum of the step times, from 0.
+            self._time = min(self._time + abs(record.values.get("step_time_s", 0.0)), _LATEST)
+
+    def _row_index(self, rows: _Rows, values: Mapping[str, float]) -> int:
+        """Return the row of these values: a new row, or the last one if a step continues over several lines."""
+        row = len(rows.steps)
+        if row and rows.steps[-1] == self._step:
+            columns = rows.columns
+            if all(len(columns.get(name, ())) < row for name in values):
+                return row - 1
+        rows.steps.append(self._step)
+        rows.times.append(self._time)
+        self._waiting += 1
+        return row
+
+    def _name(self, kind: str, name: str) -> str | None:
+        """Return the name of a series; None for values that are not stored as one."""
+        key = (kind, name)
+        if key not in self._names:
+            metric: str | None = metric_name(kind, name)
+            if metric in self._names.values() and kind == "step":
+                metric = name  # a log with two losses: the second keeps its own name
+            if name == "total_iterations":
+                metric = None
+            elif metric is None or len(metric) > _MAX_NAME or "\x00" in metric:
+                self._refused[f"a metric name of more than {_MAX_NAME} characters"] += 1
+                metric = None
+            elif metric not in self._names.values() and len(set(self._names.values())) > MAX_METRICS:
+                self._refused[f"more than {MAX_METRICS} metrics of one launch"] += 1
+                metric = None
+            if len(self._names) >= 10 * MAX_METRICS:
+                return metric
+            self._names[key] = metric
+        return self._names[key]
+
+    def flush(self) -> None:
+        for rows in self._rows.values():
+            self._write(rows)
+
+    def _write(self, rows: _Rows) -> None:
+        count = len(rows.steps)
+        if not count:
+            return
+        by_metric: dict[str, list[float]] = {}
+        for kind, columns in ((rows.kind, rows.columns), ("low", rows.lows)):
+            for name, column in columns.items():
+                metric = self._name(kind, name)
+                if metric is not None and column:
+                    by_metric.setdefault(metric, column)
+        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, list(by_metric)))
+        self._file.write(np.array(rows.steps, np.int64).tobytes())
+        self._file.write(np.array(rows.times, np.float64).tobytes())
+        for column in by_metric.values():
+            values = np.full(count, np.nan)
+            values[: len(column)] = column
+            # A line may contain any number; sums of extreme numbers would overflow.
+            values[np.abs(values) > _LARGEST] = np.nan
+            self._file.write(values.tobytes())
+        self._waiting -= count
+        rows.steps, rows.times, rows.columns, rows.lows = [], [], {}, {}
+
+    def metrics(self) -> set[str]:
+        return {metric for block in self.blocks for metric in block.metrics}
+
+    def read(self, metric: str) -> dict[int, Columns]:
+        """Read one series by rank, without loading the others into memory."""
+        parts: dict[int, list[Columns]] = {}
+        for block in self.blocks:
+            if metric in block.metrics:
+                self._file.seek(block.offset)
+                steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
+                times = self._floats(block.rows)
+                self._file.seek(block.offset + 8 * block.rows * (2 + block.metrics.index(metric)))
+                parts.setdefault(block.rank, []).append(_present(steps, times, self._floats(block.rows)))
+        return {rank: Columns.joined(columns) for rank, columns in parts.items()}
+
+    def series(self) -> Iterator[dict[Key, Columns]]:
+        """Yield the points block by block, in the form that `series.store.append` takes."""
+        for block in self.blocks:
+            self._file.seek(block.offset)
+            steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
+            times = self._floats(block.rows)
+            by_key: dict[Key, Columns] = {}
+            for metric in block.metrics:
+                columns = _present(steps, times, self._floats(block.rows))
+                key = (metric, block.rank)
+                by_key[key] = Columns.joined([by_key[key], columns]) if key in by_key else columns
+            yield by_key
+
+    def _floats(self, rows: int) -> NDArray[np.float64]:
+        return np.frombuffer(self._file.read(rows * 8), np.float64)
+
+
+def _present(steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64]) -> Columns:
+    present = ~np.isnan(values)
+    # Complete columns share their steps and times, which the store then packs once.
+    columns = Columns(steps, times, values)
+    return columns if present.all() else columns.take(present)
+
+
+def _put(columns: dict[str, list[float]], row: int, values: Mapping[str, float], is_time: bool) -> None:
+    """Write values into a row, except placeholders."""
+    for name, value in values.items():
+        if value <= 0.0 and (is_time or not measured({name: value})):
+            continue
+        column = columns.get(name)
+        if column is None:
+            if len(columns) >= _MAX_COLUMNS:
+                continue
+            column = columns[name] = []
+        if len(column) < row:
+            column.extend([_NAN] * (row - len(column)))
+        if len(column) == row:
+            column.append(value)
+
+
+class Recorder:
+    """Feeds a Collector, and records the numbers of each launch that the collector accepts."""
+
+    def __init__(self, collector: Collector, file: IO[bytes]) -> None:
+        self._collector = collector
+        self._file = file
+        self._builder: Builder | None = None
+        self._current: Recording | None = None
+        self.refused: Counter[str] = Counter()
+        """Reason -> number of values that remain in the raw text only."""
+        self.recordings: dict[int, Recording] = {}
+        """Index of the segment -> its points."""
+
+    def add(self, record: Record) -> None:
+        segments = self._collector.segments
+        done = len(segments.done)
+        self._collector.add(record)
+        if segments.current is not self._builder:
+            self._keep(len(segments.done) > done, done)
+            self._builder = segments.current
+        if record.values and record.kind in ("step", "timers", "memory", "validation", "metrics") and self._builder:
+            if self._current is None:
+                self._current = Recording(self._file, self.refused)
+            self._current.add(record)
+
+    def _keep(self, is_accepted: bool, index: int) -> None:
+        """Close the recording of a launch; it is kept if the collector accepted the launch."""
+        if self._current is not None and is_accepted:
+            self._current.flush()
+            self.recordings[index] = self._current
+        self._current = None
+
+    def finish(self) -> None:
+        """Close the current launch; call it before `document` of the collector."""
+        segments = self._collector.segments
+        done = len(segments.done)
+        segments.close()
+        self._keep(len(segments.done) > done, done)
+        self._builder = None
+
+
+_STAMPS = ("%m/%d/%Y %H:%M:%S", "%Y_%m_%d %H:%M:%S")
+
+
+@lru_cache(maxsize=64)
+def unix_time(text: str) -> float | None:
+    """Parse a printed time stamp to Unix seconds, as UTC if it has no time zone; None for anything else."""
+    text = text.strip()[:40].replace("/", "-", 2) if text[:4].isdecimal() else text.strip()[:40]
+    moment: datetime | None = None
+    try:
+        moment = datetime.fromisoformat(text.replace("_", "T", 1))
+    except ValueError:
+        for form in _STAMPS:
+            try:
+                moment = datetime.strptime(text, form)
+                break
+            except ValueError:
+                continue
+    if moment is None:
+        return None
+    try:
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (OverflowError, ValueError):
+        return None
+    return seconds if 0 <= seconds < _LATEST else None

@@ -1,0 +1,1 @@
+"""The summary of an attempt, computed from its series."""

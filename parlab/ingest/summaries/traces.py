@@ -1,0 +1,98 @@
+"""Traces of a run: file -> analysis and lanes of a rank, stored in place of earlier ones."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO
+
+from django.conf import settings
+from django.contrib.auth.models import User
+
+from parlab.ingest.files.received import BLOCK, display_name
+from parlab.lab.models import RankTrace, Run
+from parlab.traces.chunks import BadTrace
+from parlab.traces.imported import read_any
+from parlab.traces.lanes import StoredLanes, store
+from parlab.traces.stored import Analysis, analysis_of, rank_of
+
+MAX_RANKS = 4_096
+
+
+def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> RankTrace:
+    """Analyse and store the trace of a rank; it replaces an earlier one of that rank. Raises BadTrace.
+
+    `user` is None for a trace that the run itself has recorded.
+    """
+    name = display_name(name)
+    sha256, size = _digest(file)
+    folder = settings.ARTIFACTS_DIR / "traces"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    trace = read_any(file, folder)
+    analysis = analysis_of(trace)
+    rank = rank_of(analysis, name)
+    if rank is None:
+        taken = set(run.traces.values_list("rank", flat=True))
+        rank = next(number for number in range(len(taken) + 1) if number not in taken)
+        analysis.problems.append(f"the trace and its file name state no rank; it is stored as rank {rank}")
+    if not 0 <= rank < MAX_RANKS:
+        raise BadTrace(f"rank {rank} of {name} is out of range; use 0 to {MAX_RANKS - 1}")
+    earlier = set(run.traces.filter(rank=rank).values_list("sha256", flat=True))
+    store(trace, lanes_path(sha256))
+    stored, _ = RankTrace.objects.update_or_create(
+        run=run,
+        rank=rank,
+        defaults={
+            "name": name,
+            "sha256": sha256,
+            "size": size,
+            "analysis": analysis.model_dump(mode="json"),
+            "created_by": user,
+        },
+    )
+    lanes_delete(earlier)
+    return stored
+
+
+def lanes_path(sha256: str) -> Path:
+    """Return where the lanes of a trace are stored, by the digest of its file."""
+    path: Path = settings.ARTIFACTS_DIR / "traces" / sha256[:2] / sha256
+    return path
+
+
+def lanes_of(sha256: str) -> StoredLanes | None:
+    """Return the lanes of a trace by the digest of its file; None where they are missing on the disk."""
+    try:
+        return StoredLanes(lanes_path(sha256))
+    except FileNotFoundError:
+        return None
+
+
+def traces_delete(*, run: Run) -> int:
+    """Delete all traces of a run; returns how many there were."""
+    digests = set(run.traces.values_list("sha256", flat=True))
+    count, _ = run.traces.all().delete()
+    lanes_delete(digests)
+    return count
+
+
+def lanes_delete(digests: Collection[str]) -> None:
+    """Delete the lanes of traces that no run has any more."""
+    for sha256 in set(digests) - set(RankTrace.objects.filter(sha256__in=digests).values_list("sha256", flat=True)):
+        shutil.rmtree(lanes_path(sha256), ignore_errors=True)
+
+
+def analyses_of(run: Run) -> dict[int, Analysis]:
+    """Return the analyses of the traced ranks of a run, by rank."""
+    return {trace.rank: Analysis.model_validate(trace.analysis) for trace in run.traces.order_by("rank")}
+
+
+def _digest(file: IO[bytes]) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    while block := file.read(BLOCK):
+        digest.update(block)
+        size += len(block)
+    file.seek(0)
+    return digest.hexdigest(), size

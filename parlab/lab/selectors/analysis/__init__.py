@@ -1,0 +1,1 @@
+"""Reads that compare and explain runs: rankings, repeats, waterfalls, advice, inputs of the planner."""

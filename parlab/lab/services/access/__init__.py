@@ -1,0 +1,1 @@
+"""Who may do what: groups, logins, tokens, keys of nodes, the audit log."""

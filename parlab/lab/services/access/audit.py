@@ -1,0 +1,33 @@
+"""The audit log: changes that people and scripts have made. Entries are only added and, once they are old, deleted."""
+
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from parlab.lab.models import AuditEntry
+from parlab.lab.services import storable
+
+KEPT = timedelta(days=400)
+
+
+def audit_add(
+    *, user: User, action: str, route: str, method: str, path: str, status: int, token: str = "", address: str = ""
+) -> AuditEntry:
+    """Store an entry."""
+    return AuditEntry.objects.create(
+        user=user,
+        username=user.get_username(),
+        action=action,
+        route=route[:120],
+        method=method[:8],
+        path=storable.text(path)[:300],
+        status=status,
+        token=token[:80],
+        address=address[:64],
+    )
+
+
+def audit_forget() -> int:
+    """Delete entries that are older than KEPT; return their number."""
+    return AuditEntry.objects.filter(at__lt=timezone.now() - KEPT).delete()[0]

@@ -1,0 +1,79 @@
+"""Columns of the lists, and which of them a person hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from django.contrib.auth.models import User
+
+from parlab.pages.models import Preference
+
+
+class Column(NamedTuple):
+    """A column of a list; `?sort=` uses the same name."""
+
+    name: str
+    title: str
+    is_number: bool = False
+    is_sortable: bool = True
+    is_shown: bool = True
+    """The default; each person can change it."""
+
+
+EXPERIMENT_COLUMNS = (
+    Column("question", "Question", is_sortable=False),
+    Column("best", "Best throughput", is_number=True),
+    Column("ahead", "Lead", is_number=True, is_sortable=False),
+    Column("reached", "Best run", is_sortable=False),
+    Column("runs", "Runs"),
+    Column("findings", "Findings", is_number=True),
+    Column("tags", "Tags", is_sortable=False),
+    Column("activity", "Last activity"),
+    Column("owner", "Owner", is_shown=False),
+    Column("made", "Created", is_shown=False),
+)
+RUN_COLUMNS = (
+    Column("experiment", "Experiment"),
+    Column("label", "Point"),
+    Column("state", "State"),
+    Column("engine", "Engine"),
+    Column("schedule", "Schedule", is_shown=False),
+    Column("precision", "Precision", is_shown=False),
+    Column("gpus", "GPUs", is_number=True),
+    Column("tp", "TP", is_number=True, is_shown=False),
+    Column("pp", "PP", is_number=True, is_shown=False),
+    Column("dp", "DP", is_number=True, is_shown=False),
+    Column("micro_batch", "Micro batch", is_number=True),
+    Column("global_batch", "Global batch", is_number=True, is_shown=False),
+    Column("step_time", "Step time", is_number=True),
+    Column("samples_per_s", "Throughput", is_number=True),
+    Column("tokens_per_s", "Token throughput", is_number=True, is_shown=False),
+    Column("ms_per_sample", "ms per sample", is_number=True, is_shown=False),
+    Column("memory", "Peak memory", is_number=True),
+    Column("mfu", "MFU (%)", is_number=True, is_shown=False),
+    Column("findings", "Findings", is_number=True, is_sortable=False),
+    Column("tags", "Tags", is_sortable=False),
+    Column("note", "Note", is_sortable=False, is_shown=False),
+    Column("ended", "Ended"),
+)
+LISTS: Mapping[str, tuple[Column, ...]] = {"experiments": EXPERIMENT_COLUMNS, "runs": RUN_COLUMNS}
+
+
+def _key(name: str) -> str:
+    return f"columns.{name}"
+
+
+def shown_columns(user: User, name: str) -> frozenset[str]:
+    """Return the names of the columns of a list that a person sees."""
+    chosen = Preference.objects.filter(user=user, name=_key(name)).values_list("value", flat=True).first()
+    # Only decisions are stored, so that columns of later versions have their default.
+    decided = {str(key): bool(value) for key, value in chosen.items()} if isinstance(chosen, dict) else {}
+    return frozenset(column.name for column in LISTS[name] if decided.get(column.name, column.is_shown))
+
+
+def columns_choose(*, user: User, name: str, shown: Iterable[str]) -> None:
+    """Store which columns of a list a person sees."""
+    names = set(shown)
+    value = {column.name: column.name in names for column in LISTS[name]}
+    Preference.objects.update_or_create(user=user, name=_key(name), defaults={"value": value})

@@ -1,0 +1,1 @@
+"""What pages read: one module per part of a page, plain values out."""

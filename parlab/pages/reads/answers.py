@@ -1,0 +1,277 @@
+"""The answer to the question of an experiment: a sentence, and the measurements behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from django.db.models import F
+
+from parlab.charts.axes import SIZE_AXES
+from parlab.charts.fields import value_label
+from parlab.charts.format import Unit, quantity, unit_for
+from parlab.charts.points import RunPoint
+from parlab.charts.sweeps import bandwidth, capacity
+from parlab.charts.sweeps.bandwidth import Message
+from parlab.charts.sweeps.capacity import Search
+from parlab.charts.sweeps.phases import PHASES
+from parlab.lab.models import Attempt, Experiment, Run, Source
+from parlab.lab.selectors.analysis.rankings import verdict
+from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.series import store
+from runners.config.engines import UNKNOWN, engine_of
+from runners.wire.protocol import RunState
+
+from . import engine_measurements
+from .bandwidths import FORMATS
+from .engine_measurements import OperationTable
+
+CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
+LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+MAX_TIMERS = 14
+"""Maximum number of phase columns; the longest phases are shown."""
+_SPEEDS = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "tflops_per_gpu": "TFLOP/s per GPU", "fps": "fps"}
+"""Speeds that the table may show, in order of preference: name -> unit; the last ones for files with no other."""
+
+
+class TrialSearch(NamedTuple):
+    """A capacity search with its run."""
+
+    run: Run
+    search: Search
+    sentence: str
+
+
+class Size(NamedTuple):
+    """A run of a throughput question, as a row."""
+
+    run: Run
+    point: RunPoint
+    layout: str
+    """TP, PP and DP."""
+    setting: str
+    """The values of the other swept fields, as text."""
+    speed: float | None
+    """In the unit of the table."""
+    ms_per_sample: float | None
+    utilisation: str
+    timers: list[float | None]
+
+
+class Sizes(NamedTuple):
+    """Runs side by side: time per sample, memory range, utilisation, phases."""
+
+    rows: list[Size]
+    timers: list[str]
+    speed: str
+    """Unit of the speeds."""
+    memory: Unit
+    time: Unit
+
+    @property
+    def has_settings(self) -> bool:
+        return any(row.setting for row in self.rows)
+
+    @property
+    def has_sample_times(self) -> bool:
+        return any(row.ms_per_sample is not None for row in self.rows)
+
+    @property
+    def has_memory(self) -> bool:
+        return any(row.point.memory_max for row in self.rows)
+
+    @property
+    def has_utilisation(self) -> bool:
+        return any(row.utilisation for row in self.rows)
+
+
+class Answer(NamedTuple):
+    """The answer of an experiment, with its evidence."""
+
+    kind: str
+    sentence: str
+    searches: list[TrialSearch]
+    operations: list[OperationTable]
+    sizes: Sizes | None
+
+
+def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
+    """Return the answer from runs and files of an experiment; `waiting` maps queued runs to their reasons."""
+    kind = _kind(experiment, runs)
+    attempts = _current_attempts(runs)
+    searches: list[TrialSearch] = []
+    messages: list[Message] = []
+    sizes = None
+    if kind == CAPACITY:
+        candidates = [
+            (run, engine_measurements.run_search(run, attempts[run.pk])) for run in runs if run.pk in attempts
+        ]
+        searches = [TrialSearch(run, search, capacity.answer(search)) for run, search in candidates if search]
+        sentence = " ".join(entry.sentence for entry in searches if entry.search.trials)
+    elif kind == BANDWIDTH:
+        messages = engine_measurements.experiment_messages([experiment], runs)
+        sentence = bandwidth.caption(messages) if messages else ""
+    else:
+        sizes = _sizes(runs, utilisations(runs, attempts))
+        sentence = _fastest(sizes)
+    return Answer(
+        kind,
+        _with_state(sentence, runs, waiting),
+        searches,
+        engine_measurements.operation_tables(messages),
+        sizes,
+    )
+
+
+def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
+    engines = {engine_of(run.resolved) for run in runs}
+    if engines and all(engine.searches_capacity for engine in engines):
+        return CAPACITY
+    has_files = engines == {UNKNOWN} and Source.objects.filter(experiment=experiment, format__in=FORMATS).exists()
+    is_measured = bool(engines) and all(engine.measures_bandwidth for engine in engines)
+    return BANDWIDTH if is_measured or has_files else THROUGHPUT
+
+
+def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
+    attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
+    return {attempt.run_id: attempt for attempt in attempts.with_members()}
+
+
+def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) -> str:
+    """Complete a sentence with the progress of open runs, or with the reason why there is no answer."""
+    if not runs:
+        return "No runs were launched yet."
+    open_runs = [run for run in runs if not run.is_final]
+    failed = [run for run in runs if run.state in (RunState.FAILED, RunState.LOST, RunState.CANCELLED)]
+    if open_runs:
+        reason = next((waiting[run.pk] for run in open_runs if waiting.get(run.pk)), "")
+        state = f"Run {open_runs[0].number} is {open_runs[0].state}{f': {reason}' if reason else ''}."
+        return f"{sentence} {state}" if sentence else f"No answer yet. {state}"
+    if failed:
+        failure = failed[0]
+        reason = failure.reason or "no reason was reported"
+        return f"{sentence or 'No answer.'} Run {failure.number} {_ended(failure)}: {reason}."
+    if not sentence and all(run.state == RunState.OOM for run in runs):
+        return "No answer: every run was out of memory. Use a smaller model or more ranks."
+    return sentence or "No answer: none of the runs has a throughput."
+
+
+def _ended(run: Run) -> str:
+    return {RunState.FAILED: "failed", RunState.LOST: "was lost"}.get(run.run_state, "was cancelled")
+
+
+def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
+    points = {point.number: point for point in run_points(runs)}
+    longest: dict[str, float] = {}
+    for point in points.values():
+        for name, timer in point.timers.items():
+            longest[name] = max(longest.get(name, 0.0), timer.median)
+    displayed = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
+    timers = [name for name in [*PHASES, *sorted(longest.keys() - PHASES.keys())] if name in displayed]
+    speed = next((name for name in _SPEEDS if any(_speed(run, name) for run in runs)), "tokens_per_s")
+    rows = [
+        _size(run, points[run.number], timers, busy[run.pk], _speed(run, speed)) for run in runs if run.number in points
+    ]
+    rows.sort(key=lambda row: (row.point.gpus or math.inf, row.run.number))
+    return Sizes(
+        rows,
+        timers,
+        _SPEEDS[speed],
+        unit_for((row.point.memory_max for row in rows), "B"),
+        unit_for((value for row in rows for value in row.timers), "s"),
+    )
+
+
+def _speed(run: Run, name: str) -> float | None:
+    """Return a speed of a run: a column of its row, or what a file states."""
+    value = getattr(run, name) if name in ("tokens_per_s", "samples_per_s") else run.summary.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str, speed: float | None) -> Size:
+    parallel = run.resolved.get("parallel", {})
+    rest = {axis: value for axis, value in point.values.items() if axis not in SIZE_AXES}
+    return Size(
+        run,
+        point,
+        " \N{MULTIPLICATION SIGN} ".join(str(parallel.get(size, 1)) for size in LAYOUT),
+        ", ".join(value_label(axis, value) for axis, value in rest.items()),
+        speed,
+        run.summary.get("ms_per_sample"),
+        busy,
+        [point.timers[name].median if name in point.timers else None for name in timers],
+    )
+
+
+def utilisations(runs: Sequence[Run], attempts: Mapping[int, Attempt]) -> dict[int, str]:
+    """Return the utilisation of each run in per cent, by run id: of its GPUs, or of the CPU cores it may use."""
+    shares = {run.pk: _gpu_share(run.summary) for run in runs}
+    missing = {attempts[run.pk].pk: run for run in runs if shares[run.pk] is None and run.pk in attempts}
+    series = store.read_many(list(missing), ["cpu_pct"], rank=-1)
+    for (attempt_id, _, _), columns in series.items():
+        run = missing[attempt_id]
+        # The first and the last sample partly cover time outside the training.
+        values = columns.values[1:-1] if len(columns) > 4 else columns.values
+        shares[run.pk] = float(np.median(values)) / _cores(run, attempts[run.pk])
+    return {pk: "" if value is None else f"{value:.0f}" for pk, value in shares.items()}
+
+
+def _gpu_share(summary: Mapping[str, Any]) -> float | None:
+    reported = summary.get("gpu_util_pct")
+    value = reported.get("median", reported.get("mean")) if isinstance(reported, Mapping) else reported
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _cores(run: Run, attempt: Attempt) -> int:
+    """Return the number of cores that the ranks can use, at most those of the node."""
+    per_rank = int(run.resolved.get("launcher", {}).get("threads_per_rank") or 1)
+    threads = per_rank * int(run.resolved.get("cluster", {}).get("gpus_per_node") or 1)
+    available = int((attempt.node.hardware if attempt.node else {}).get("cpu_cores") or threads)
+    return max(1, min(threads, available))
+
+
+def _fastest(sizes: Sizes) -> str:
+    """Return a sentence about the run with the highest tokens/s, or samples/s if the sequence length is unknown."""
+    finished = [row for row in sizes.rows if row.run.state == RunState.FINISHED]
+    unit, rates = "tokens/s", {row.run.pk: row.run.tokens_per_s for row in finished}
+    if not any(rates.values()):
+        unit, rates = "samples/s", {row.run.pk: row.run.samples_per_s for row in finished}
+    measured = [(rate, row) for row in finished if (rate := rates[row.run.pk])]
+    if not measured:
+        return _stated_speed([row.run for row in finished])
+    fastest, best = max(measured, key=lambda item: item[0])
+    sentence = f"Training reaches {quantity(fastest, unit)} on {_ranks(best.point.gpus)}"
+    if best.ms_per_sample is not None:
+        sentence += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
+    if len(measured) > 1:
+        sentence += f": the fastest of {len(measured)} runs"
+    in_order = sorted((gpus, rate) for rate, row in measured if (gpus := row.point.gpus))
+    if in_order and best.point.gpus:
+        (smallest, least), (largest, most) = in_order[0], in_order[-1]
+        if smallest < best.point.gpus:
+            sentence += f", {fastest / least:.2g} times the throughput of {smallest}"
+        if largest > best.point.gpus:
+            sentence += f"; {largest} reach {most / fastest:.2g} times as much"
+    return sentence + "."
+
+
+def _stated_speed(finished: Sequence[Run]) -> str:
+    """Return a sentence about the fastest run of a file that states neither samples/s nor tokens/s."""
+    lead = verdict(finished).lead
+    if lead is None or lead.unit not in ("TFLOP/s", "fps"):
+        return ""
+    each = " per GPU" if lead.unit == "TFLOP/s" else ""
+    gpus = int(lead.best.gpus) if lead.best.gpus else None
+    sentence = f"Training reaches {quantity(lead.value, lead.unit)}{each} on {_ranks(gpus)}"
+    if lead.second is None:
+        return f"{sentence}."
+    sentence += f": the fastest of {len(finished)} runs"
+    return f"{sentence}, as fast as run {lead.second.number}." if lead.is_tied else f"{sentence}."
+
+
+def _ranks(count: int | None) -> str:
+    if count is None:
+        return "an unknown number of GPUs"
+    return f"{count} {'rank' if count == 1 else 'ranks'}"

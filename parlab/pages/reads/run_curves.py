@@ -1,0 +1,152 @@
+"""The curves of a run: read, cut to the window, thinned, drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.charts.format import Unit, field_title, unit_for
+from parlab.charts.labels import label_ends
+from parlab.charts.runs import curves
+from parlab.charts.stacked import stacked
+from parlab.charts.theme import Drawing
+from parlab.lab.models import Attempt, Run
+from parlab.pages.forms.chosen_ranks import AUTOMATIC, ChosenRanks
+from parlab.series import store
+from parlab.series.columns import Columns
+
+from .windows import MOST, WIDE, Seen, Window, seen
+
+FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
+"""Series that the page of a run offers first."""
+_RATES = {
+    "samples_per_s": ("Throughput", "samples/s"),
+    "tokens_per_s": ("Token throughput", "tokens/s"),
+    "tflops_per_gpu": ("Compute per GPU", "TFLOP/s"),
+}
+"""Series whose title and unit are not their name."""
+MAX_SERIES = 6
+"""Panels of one figure."""
+_HAVE_FIGURES = frozenset({"step_time_s", "memory_bytes", "memory_peak_bytes", "samples", "tokens", "warmup"})
+_OF_THE_MACHINE = (
+    "gpu_", "memory_util_pct", "nic_", "cpu_pct", "cpu_power_watts", "power_watts", "temperature_celsius", "sm_clock",
+    "memory_clock",
+)  # fmt: skip
+_OF_ENGINES = ("algbw", "busbw", "time_s/", "first_time_s/", "wrong/", "fits", "trial_s", "model_parameters")
+
+
+def step_time(run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
+    whole, parts = _over_steps(attempt, "step_time_s", window.sized(WIDE))
+    drawing = curves.step_time(
+        {rank: part.curve for rank, part in parts.items()},
+        warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
+        iterations=run.iterations,
+        unit=_unit(whole, "s"),
+        ranks=chosen.of(parts),
+    )
+    return _marked(drawing, parts, chosen)
+
+
+def memory(_run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
+    series = store.read(attempt.pk, "memory_bytes")
+    start = min((float(columns.times[0]) for columns in series.values()), default=0.0)
+    seconds = {rank: columns.times - start for rank, columns in series.items()}
+    parts = seen(series, window.sized(WIDE), seconds)
+    unit = _unit(series.values(), "B")
+    nodes = [member.node_name for member in attempt.members.all()]
+    drawing = curves.memory(
+        {rank: part.curve for rank, part in parts.items()},
+        start=start,
+        unit=unit,
+        nodes=nodes,
+        ranks=chosen.of([rank for rank in parts if rank >= 0]),
+    )
+    return _marked(drawing, parts, chosen)
+
+
+def series(attempt: Attempt, window: Window, metrics: Sequence[str], chosen: ChosenRanks = AUTOMATIC) -> Drawing:
+    """Draw series that the training printed per step, as panels with a common axis of steps."""
+    metrics = list(dict.fromkeys(metrics))[:MAX_SERIES] or [""]
+    titles = [series_title(metric) for metric in metrics]
+    title = ", ".join([titles[0], *(title[:1].lower() + title[1:] for title in titles[1:])])
+    drawings = [_one_series(attempt, window, metric, chosen) for metric in metrics]
+    for drawing in drawings:
+        if drawing.figure is not None:
+            label_ends(drawing.figure)
+    return stacked(drawings, title, "each printed step", "step %{x}")
+
+
+def _one_series(attempt: Attempt, window: Window, metric: str, chosen: ChosenRanks) -> Drawing:
+    whole, parts = _over_steps(attempt, metric, window.sized(WIDE))
+    is_time = metric.startswith("timer/") or (metric.endswith("_s") and not metric.endswith("_per_s"))
+    rate = _RATES.get(metric, ("", ""))[1]
+    unit = _unit(whole, "s") if is_time else Unit(1.0, rate, rate)
+    drawing = curves.series(
+        {rank: part.curve for rank, part in parts.items()},
+        name=metric,
+        title=series_title(metric),
+        unit=unit,
+        ranks=chosen.of(parts),
+    )
+    return _marked(drawing, parts, chosen)
+
+
+def series_names(metrics: Collection[str]) -> list[str]:
+    """List the series over steps without a figure of their own, the most common first."""
+    names = [
+        name
+        for name in sorted(metrics)
+        if name not in _HAVE_FIGURES and not name.startswith((*_OF_THE_MACHINE, *_OF_ENGINES))
+    ]
+    first = [name for name in FIRST_SERIES if name in names]
+    return [*first, *(name for name in names if name not in first)]
+
+
+def series_title(metric: str) -> str:
+    """Return the title of a series: `timer/forward-compute` becomes `Timer forward-compute`."""
+    if metric in _RATES:
+        return _RATES[metric][0]
+    kind, slash, name = metric.partition("/")
+    return f"{field_title(kind)} {name}" if slash else field_title(metric)
+
+
+def _over_steps(attempt: Attempt, metric: str, window: Window) -> tuple[list[Columns], dict[int, Seen]]:
+    """Return the whole series of all ranks, at least roughly, and the parts in the window by rank.
+
+    Only as many points are read as the figure can show, unless the window has all points.
+    """
+    if window.points is None:
+        series = store.read(attempt.pk, metric)
+        return list(series.values()), seen(series, window, _steps(series))
+    read = store.read_parts([attempt.pk], [metric], MOST)
+    whole = [part.columns for part in read.values()]
+    if window.first is not None and window.last is not None:
+        # With what lies beside it, so that lines reach the edges of the plot.
+        span = math.ceil(window.last - window.first) + 1
+        first, last = math.floor(window.first) - span, math.ceil(window.last) + span
+        read = store.read_parts([attempt.pk], [metric], 3 * MOST, first_step=first, last_step=last)
+    by_rank = {rank: part for (_, _, rank), part in read.items()}
+    series = {rank: part.columns for rank, part in by_rank.items()}
+    parts = seen(series, window, _steps(series))
+    thinned = {rank: part.is_thinned or not by_rank[rank].is_whole for rank, part in parts.items()}
+    return whole, {rank: part._replace(is_thinned=thinned[rank]) for rank, part in parts.items()}
+
+
+def _steps(series: Mapping[int, Columns]) -> dict[int, NDArray[np.float64]]:
+    return {rank: columns.steps.astype(np.float64) for rank, columns in series.items()}
+
+
+def _unit(series: Iterable[Columns], base: str) -> Unit:
+    """Choose the unit of the whole series, so that a part of it is drawn on the same axis."""
+    finite = [columns.values[np.isfinite(columns.values)] for columns in series]
+    values = np.concatenate([np.empty(0), *finite])
+    return unit_for([float(np.median(values))] if len(values) else [], base)
+
+
+def _marked(drawing: Drawing, parts: Mapping[int, Seen], chosen: ChosenRanks) -> Drawing:
+    """Mark a thinned figure, and append what it leaves out to its caption."""
+    note = chosen.note([rank for rank in parts if rank >= 0]) if drawing.figure is not None else ""
+    return drawing._replace(is_thinned=any(part.is_thinned for part in parts.values()), caption=drawing.caption + note)

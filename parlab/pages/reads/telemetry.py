@@ -1,0 +1,84 @@
+"""The telemetry figures of a run, and the series they are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parlab.charts.runs import telemetry
+from parlab.charts.runs.telemetry import Extent, Names, Whole
+from parlab.charts.theme import Drawing
+from parlab.lab.models import Attempt, Run
+from parlab.series import store
+from parlab.series.columns import Columns
+
+from .windows import SMALL, Window, seen
+
+# Kinds that every run has soon after it starts; the others need GPUs.
+_EVERYWHERE = ("network", "processor")
+
+
+class FigureLink(NamedTuple):
+    """A figure, as a page refers to it."""
+
+    name: str
+    title: str
+
+
+def figures(attempt: Attempt, metrics: Collection[str], *, is_live: bool) -> list[FigureLink]:
+    """List the figures that these metrics provide, or that an active run is going to provide."""
+    awaited = set(telemetry.KINDS) if attempt.environment.get("gpus_used") else set(_EVERYWHERE)
+    return [
+        FigureLink(name, kind.title)
+        for name, kind in telemetry.KINDS.items()
+        if kind.metrics(metrics) or (is_live and name in awaited)
+    ]
+
+
+def drawing(name: str, _run: Run, attempt: Attempt, window: Window) -> Drawing:
+    """Draw a kind of telemetry, or the part of it in a window."""
+    kind = telemetry.KINDS[name]
+    metrics = kind.metrics({info.metric for info in store.metrics(attempt.pk)})
+    series = {key[1:]: columns for key, columns in store.read_many([attempt.pk], metrics).items()} if metrics else {}
+    series = {key: columns for key, columns in series.items() if np.isfinite(columns.values).any()}
+    start = _start(series)
+    if start is None:
+        series = {key: replace(columns, times=np.arange(1.0, len(columns) + 1)) for key, columns in series.items()}
+    x = {key: columns.times - (start or 0.0) for key, columns in series.items()}
+    parts = seen(series, window.sized(SMALL), x)
+    whole = Whole({key: _extent(columns) for key, columns in series.items()}, start)
+    drawn = telemetry.figure(name, {key: part.curve for key, part in parts.items()}, names_of(attempt), whole)
+    return drawn._replace(is_thinned=any(part.is_thinned for part in parts.values()))
+
+
+def _start(series: Mapping[telemetry.Key, Columns]) -> float | None:
+    """Return the Unix time of the first sample; None for an imported file without times."""
+    start = min((float(columns.times[0]) for columns in series.values()), default=0.0)
+    is_still = all((columns.times == start).all() for columns in series.values())
+    return None if is_still and sum(map(len, series.values())) > len(series) else start
+
+
+def _extent(columns: Columns) -> Extent:
+    finite = columns.values[np.isfinite(columns.values)]
+    return Extent(len(finite), float(finite.mean()), float(finite.min()), float(finite.max()), float(np.median(finite)))
+
+
+def names_of(attempt: Attempt) -> Names:
+    """Return the names of a run's GPUs by rank, with the numbers of nvidia-smi, and of its nodes if it has several."""
+    members = list(attempt.members.all())
+    if len(members) < 2:
+        return Names(_gpu_names(attempt.environment))
+    gpus = []
+    for member in members:
+        gpus += [f"{member.node_name} {name}" for name in _gpu_names(member.environment)]
+    return Names(gpus, [member.node_name for member in members])
+
+
+def _gpu_names(environment: Mapping[str, Any]) -> list[str]:
+    gpus = environment.get("gpus_used")
+    if not isinstance(gpus, list):
+        return []
+    return [f"GPU {gpu['index']}" if isinstance(gpu, dict) and gpu.get("index") is not None else "GPU" for gpu in gpus]

@@ -1,0 +1,1 @@
+"""What every request passes: audit, compression, polls, tokens, visits."""

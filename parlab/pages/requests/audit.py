@@ -1,0 +1,126 @@
+"""The audit log: every request that has changed something, by any road, is recorded with its user."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse
+from django.urls import ResolverMatch
+
+from parlab.lab.models import AuditEntry
+from parlab.lab.services.access.audit import audit_add
+
+Action = AuditEntry.Action
+
+_UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
+QUIET = frozenset(
+    (
+        *("columns", "compare", "csp-report", "dashboard-figure", "import", "plan", "plan-beside", "plan-search"),
+        *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
+        *(
+            "plan-config",
+            "stream",
+            "timelines",
+            "api:plan",
+            "api:simulate",
+            "api:format-guess",
+            "api:columns",
+            "api:seen",
+            "api:pasted",
+        ),
+    )
+)
+"""Addresses that compute, preview, keep a preference, or report the numbers of a run."""
+_LOGINS = ("login", "admin:login")
+_ACTIONS = {
+    **dict.fromkeys(
+        ("launch", "run-relaunch", "study-start", "demo-launch", "run-advice-try", "watch-bisect", "answer",
+         "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
+         "api:alert-bisect", "api:ask"), Action.LAUNCH),
+    **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
+    **dict.fromkeys(
+        ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link"),
+        Action.SHARE),
+    **dict.fromkeys(
+        ("password", "token-make", "token-revoke", "admin:password_change", "api:tokens", "api:token"),
+        Action.ACCESS),
+    **dict.fromkeys(_LOGINS, Action.LOGIN),
+}  # fmt: skip
+_ACCESS = re.compile(r"admin:(?:auth_|lab_(?:apitoken|nodekey|node_))")
+# Scripts call these thousands of times; the runs themselves name their owners.
+_MLFLOW = re.compile(
+    r"^(?:ajax-)?api/[\d.]+/mlflow/(?:experiments/(?:create|update|delete|restore)|runs/(?:delete|restore))$"
+)
+
+Answer = Callable[[HttpRequest], HttpResponse]
+
+
+class Audit:
+    """Record requests that have changed something."""
+
+    # Django's own handlers may run it in either mode; a plain class is called in a thread.
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Answer) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.method not in _UNSAFE:
+            return self._get_response(request)
+        before = request.user if request.user.is_authenticated else None
+        response = self._get_response(request)
+        user: Any = request.user if request.user.is_authenticated else before
+        if isinstance(user, User) and request.resolver_match is not None:
+            _record(request, request.resolver_match, response, user)
+        return response
+
+
+def action_of(match: ResolverMatch, method: str, fields: Any, status: int) -> Action | None:
+    """Return what a successful request has done; None if that is not recorded."""
+    name = match.view_name
+    if status >= 400 or name in QUIET:
+        return None
+    if "mlflow" in match.route:
+        return None if not _MLFLOW.match(match.route) else Action.DELETE if "delete" in match.route else Action.CHANGE
+    is_form = name in _LOGINS or (name.startswith("admin:") and not name.endswith("_changelist"))
+    if is_form and status == 200:  # the form again, with its errors
+        return None
+    if name in _ACTIONS:
+        return _ACTIONS[name]
+    if _ACCESS.match(name):
+        return Action.ACCESS
+    hints = f"{name} {match.kwargs.get('action', '')} {fields.get('action', '')} {fields.get('do', '')}"
+    if method == "DELETE" or "delete" in hints:
+        return Action.DELETE
+    if "relaunch" in hints:
+        return Action.LAUNCH
+    return Action.CANCEL if "cancel" in hints else Action.CHANGE
+
+
+def _record(request: HttpRequest, match: ResolverMatch, response: HttpResponse, user: User) -> None:
+    # Only forms were read by the time of the answer; the body of other requests may be large.
+    is_form = request.content_type in ("application/x-www-form-urlencoded", "multipart/form-data")
+    method = str(request.method)
+    action = action_of(match, method, request.POST if is_form else {}, response.status_code)
+    if action is None:
+        return
+    token = getattr(request, "auth", None)
+    try:
+        audit_add(
+            user=user,
+            action=action,
+            route=match.view_name or match.route,
+            method=method,
+            path=request.path,
+            status=response.status_code,
+            token=str(getattr(token, "name", "")),
+            address=str(request.META.get("REMOTE_ADDR", "")),
+        )
+    except DatabaseError:
+        logging.getLogger(__name__).exception("%s %s of %s was not recorded", method, request.path, user)

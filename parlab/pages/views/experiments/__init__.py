@@ -1,0 +1,1 @@
+"""Experiments, their figures, and selections of runs."""

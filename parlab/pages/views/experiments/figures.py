@@ -1,0 +1,141 @@
+"""Figures as JSON for the browser, and their numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_GET
+
+from parlab.charts import theme
+from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.runs.telemetry import KINDS
+from parlab.charts.sweeps import bandwidth, capacity, device_map
+from parlab.charts.theme import Drawing, Table
+from parlab.lab.models import Attempt, Experiment, Run
+from parlab.lab.selectors.device_grids import device_grid
+from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
+from parlab.pages.forms.choices import figure_options
+from parlab.pages.forms.chosen_ranks import ChosenRanks, ranks_in
+from parlab.pages.reads import engine_measurements, experiment_figures, ranks, run_curves, telemetry
+from parlab.pages.reads.windows import WHOLE, Window, window_of
+from parlab.pages.views.runs.addressed import find_attempt, find_run
+from parlab.publishing.resolve import SERIES
+
+
+def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
+    figure = EXPERIMENT_FIGURES.get(name)
+    if figure is None:
+        raise Http404(f"Unknown figure {name}. The figures are {', '.join(EXPERIMENT_FIGURES)}.")
+    experiment = get_object_or_404(Experiment, slug=slug)
+    versions = experiment_versions(experiment, request.GET.get("version", ""))
+    runs = experiment_runs(experiment, versions)
+    return experiment_figures.drawing(figure, runs, figure_options(request.GET), [experiment])
+
+
+def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:
+    return bandwidth.figure(engine_measurements.run_messages([run], [attempt]))
+
+
+def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:
+    search = engine_measurements.run_search(run, attempt)
+    return capacity.figure(search) if search else theme.missing("Capacity", "needs a run of a capacity search")
+
+
+def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
+    """Return the numbers of the device map; the page draws the map itself."""
+    grid = device_map.draw(device_grid(run))
+    drawing = theme.missing("Device map", "needs a run with stages or shards")
+    return drawing._replace(table=grid.table) if grid else drawing
+
+
+RANKS = "ranks"
+"""The heat map of a run; the address names its measure and node: `?phase=waiting&ranks_of=1`."""
+
+
+class CurveFigure(Protocol):
+    """Draws chosen ranks of a run."""
+
+    def __call__(self, run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = ..., /) -> Drawing: ...
+
+
+CURVES: Mapping[str, CurveFigure] = {
+    "step-time": run_curves.step_time,
+    "memory": run_curves.memory,
+}
+"""The figures of a run that draw chosen ranks."""
+RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
+    **CURVES,
+    "bandwidth": _bandwidth,
+    "capacity": _capacity,
+    "devices": _devices,
+    **{name: partial(telemetry.drawing, name) for name in KINDS},
+}
+"""The figures of a run by name, for pages, reports, JSON and CSV."""
+
+
+def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window: Window) -> Drawing:
+    if name not in RUN_FIGURES and name not in (SERIES, RANKS):
+        raise Http404(f"Unknown figure {name}. The figures are {', '.join([*RUN_FIGURES, SERIES, RANKS])}.")
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    if attempt is None:
+        return theme.nothing("No curves: the published figures do not include any.")
+    chosen = ranks_in(request.GET.get("ranks", ""))
+    if name == SERIES:
+        return run_curves.series(attempt, window, request.GET.getlist("series"), chosen)
+    if name in CURVES:
+        return CURVES[name](run, attempt, window, chosen)
+    if name == RANKS:
+        return ranks.drawing(run, attempt, window, request.GET)
+    return RUN_FIGURES[name](run, attempt, window)
+
+
+@require_GET
+def experiment_json(request: HttpRequest, slug: str, name: str) -> HttpResponse:
+    return json_response(_experiment_drawing(request, slug, name))
+
+
+@require_GET
+def experiment_csv(request: HttpRequest, slug: str, name: str) -> HttpResponse:
+    return csv_response(_experiment_drawing(request, slug, name).table, f"{slug}-{name}.csv")
+
+
+@require_GET
+def run_json(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
+    return json_response(_run_drawing(request, slug, number, name, window_of(request.GET)))
+
+
+@require_GET
+def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
+    table = _run_drawing(request, slug, number, name, WHOLE).table
+    marks = find_run(slug, number).marks
+    if marks:
+        table = table._replace(header=[*table.header, "marks"], rows=[[*row, ", ".join(marks)] for row in table.rows])
+    return csv_response(table, f"{slug}-run-{number}-{name}.csv")
+
+
+def json_response(drawing: Drawing) -> HttpResponse:
+    return HttpResponse(drawing.to_json(), content_type="application/json")
+
+
+def csv_response(table: Table, filename: str) -> HttpResponse:
+    response = HttpResponse(
+        content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{filename}"'}
+    )
+    writer = csv.writer(response)
+    writer.writerow([_csv_cell(name) for name in table.header])
+    writer.writerows([[_csv_cell(value) for value in row] for row in table.rows])
+    return response
+
+
+def _csv_cell(value: Any) -> Any:
+    """Escape texts that a spreadsheet would run as formulas; JSON values become texts."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = str(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -1,0 +1,146 @@
+"""Lists of experiments and runs: filter, sort, tag, archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.middleware.csrf import get_token
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django.utils.html import format_html, format_html_join
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.lab.models import Experiment
+from parlab.lab.selectors.filters import completions, field_help
+from parlab.lab.selectors.lists import experiment_list, run_list, tag_names
+from parlab.lab.services.archive import experiments_archive, experiments_restore, experiments_tag, experiments_untag
+from parlab.pages.forms.columns import LISTS, columns_choose, shown_columns
+from parlab.pages.reads.saved_views import default_address
+from parlab.pages.views.partial import is_partial
+
+MAX_CHOSEN = 500
+"""Maximum number of rows of a bulk action."""
+
+
+@require_GET
+def experiments(request: HttpRequest) -> HttpResponse:
+    """Show the experiments, or with `?show=runs` the runs, that match a filter."""
+    if default := default_address(request):
+        return redirect(default)
+    show = "runs" if request.GET.get("show") == "runs" else "experiments"
+    query, page, sort = request.GET.get("q", ""), request.GET.get("page"), request.GET.get("sort", "")
+    read = run_list if show == "runs" else experiment_list
+    page_rows = read(query=query, page=page, sort=sort)
+    context: dict[str, Any] = {
+        "section": "experiments",
+        "show": show,
+        "list": page_rows,
+        "query": page_rows.filter.text,
+        "columns": LISTS[show],
+        "shown": shown_columns(cast(User, request.user), show),
+        "kept": urlencode({"q": page_rows.filter.text, "show": show, "sort": page_rows.sort}),
+        "next": request.get_full_path(),
+    }
+    partial = is_partial(request)
+    if not partial:
+        tags = tag_names()
+        context |= {"help": list(field_help()), "tags": tags, "terms": completions(tags)}
+    response = render(request, "pages/experiments_list.html" if partial else "pages/experiments.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_POST
+def columns(request: HttpRequest, name: str) -> HttpResponse:
+    """Store which columns of a list a user wants to see."""
+    if name not in LISTS:
+        raise Http404(f"unknown list {name}; use one of {', '.join(LISTS)}")
+    columns_choose(user=cast(User, request.user), name=name, shown=request.POST.getlist("column"))
+    return back(request)
+
+
+@require_POST
+@permission_required("lab.change_experiment", raise_exception=True)
+def experiments_change(request: HttpRequest) -> HttpResponse:
+    """Tag, untag, archive or restore the selected experiments."""
+    chosen = list(Experiment.objects.filter(pk__in=chosen_ids(request, "experiment")))
+    if not chosen:
+        messages.info(request, "No experiment selected.")
+        return back(request)
+    action = request.POST.get("action", "")
+    try:
+        if action in ("tag", "untag"):
+            _tag(request, chosen, add=action == "tag")
+        elif action == "archive":
+            _archive(request, chosen)
+        elif action == "restore":
+            ids = experiments_restore(experiments=chosen)
+            messages.success(request, f"{counted(len(ids), 'experiment')} restored.")
+        else:
+            messages.error(request, "Nothing was changed: unknown action.")
+    except ValueError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    return back(request)
+
+
+def _tag(request: HttpRequest, chosen: Sequence[Experiment], *, add: bool) -> None:
+    name = request.POST.get("tag", "")
+    change = experiments_tag if add else experiments_untag
+    count = change(experiments=chosen, name=name)
+    done = "tagged" if add else "untagged"
+    messages.success(request, f"{counted(count, 'experiment')} {done} {name.strip().lower()}.")
+
+
+def _archive(request: HttpRequest, chosen: Sequence[Experiment]) -> None:
+    ids, busy = experiments_archive(experiments=chosen)
+    if ids:
+        message = format_html("{} archived. ", counted(len(ids), "experiment"))
+        messages.success(request, message + undo_form(request, "restore", ids))
+    if busy:
+        messages.error(
+            request, f"Not archived, because runs are active: {', '.join(busy[:5])}. Cancel the runs or wait for them."
+        )
+
+
+def undo_form(
+    request: HttpRequest, action: str, ids: Sequence[int], *, name: str = "experiment", url: str = "experiments-change"
+) -> SafeString:
+    """Return a button that restores rows, for the message about their archiving."""
+    hidden = '<input type="hidden" name="{}" value="{}">'
+    fields = format_html_join("", hidden, ((name, pk) for pk in ids))
+    return format_html(
+        '<form class="inline" method="post" action="{}"><input type="hidden" name="csrfmiddlewaretoken" value="{}">'
+        '<input type="hidden" name="action" value="{}">{}<button type="submit" class="plain">Undo</button></form>',
+        reverse(url),
+        get_token(request),
+        action,
+        fields,
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 run, 2 runs."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def chosen_ids(request: HttpRequest, name: str) -> list[int]:
+    """Return the ids of the rows that a form selects."""
+    ids = [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
+    return ids[:MAX_CHOSEN]
+
+
+def back(request: HttpRequest) -> HttpResponseRedirect:
+    """Return to the page that the form was on."""
+    target = request.POST.get("next", "")
+    if url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
+        return HttpResponseRedirect(target)
+    return redirect("experiments")

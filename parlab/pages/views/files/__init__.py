@@ -1,0 +1,1 @@
+"""Imported files and the formats that the team taught parlab."""

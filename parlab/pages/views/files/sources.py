@@ -1,0 +1,92 @@
+"""Imported files: content, original bytes, pictures."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils.http import content_disposition_header
+from django.views.decorators.http import require_GET
+
+from parlab.lab.models import Experiment, Picture, Source
+from parlab.lab.selectors.findings import experiment_findings
+from parlab.lab.selectors.sources import source_lines, source_stream
+from parlab.pages.rows.findings import finding_rows
+from parlab.pages.rows.sources import source_views
+
+# Image types that browsers display without running scripts. All others, SVG above all, are only downloaded.
+PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+HARMLESS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
+
+
+def _find(slug: str, pk: int) -> Source:
+    sources = Source.objects.select_related("experiment").defer("document")
+    return get_object_or_404(sources, pk=pk, experiment__slug=slug)
+
+
+@require_GET
+def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
+    experiment = get_object_or_404(Experiment, slug=slug)
+    findings = experiment_findings(experiment)
+    views = source_views(experiment, findings, only=pk)
+    if not views:
+        raise Http404(f"experiment {slug} has no file {pk}")
+    own_findings = [finding for finding in findings if finding.source_id == pk]
+    context = {
+        "section": "experiments",
+        "experiment": experiment,
+        "source": views[0],
+        "rows": finding_rows(own_findings),
+        "runs": list(experiment.runs.filter(source=pk).only("number", "label", "first_line", "last_line")[:500]),
+        "next": request.path,
+    }
+    return render(request, "pages/source.html", context)
+
+
+@require_GET
+def lines(request: HttpRequest, slug: str, pk: int, first: int, last: int) -> HttpResponse:
+    """Show some lines of a file with their context."""
+    source = _find(slug, pk)
+    last = min(max(first, last), first + 500)
+    excerpt = source_lines(source, first, last, around=20)
+    if not excerpt:
+        raise Http404(f"{source.name} has no line {first}")
+    context = {"section": "experiments", "source": source, "lines": excerpt, "first": first, "last": last}
+    return render(request, "pages/source_lines.html", context)
+
+
+@require_GET
+def raw(_request: HttpRequest, slug: str, pk: int) -> StreamingHttpResponse:
+    return source_download(slug, pk)
+
+
+def source_download(slug: str, pk: int) -> StreamingHttpResponse:
+    """Send the original file as plain text."""
+    source = _find(slug, pk)
+    response = StreamingHttpResponse(source_stream(source.pk), content_type="text/plain; charset=utf-8")
+    for name, value in HARMLESS.items():
+        response.headers[name] = value
+    response.headers["Content-Length"] = str(source.size)
+    response.headers["Content-Disposition"] = content_disposition_header(True, safe_name(source.name)) or "attachment"
+    return response
+
+
+@require_GET
+def picture(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
+    stored = get_object_or_404(Picture, pk=pk, source__experiment__slug=slug)
+    is_drawn = stored.media_type in PICTURES
+    response = HttpResponse(
+        bytes(stored.data), content_type=stored.media_type if is_drawn else "application/octet-stream"
+    )
+    for name, value in HARMLESS.items():
+        response.headers[name] = value
+    name = safe_name(stored.reference.replace("\\", "/").rpartition("/")[2])
+    response.headers["Content-Disposition"] = content_disposition_header(not is_drawn, name) or "attachment"
+    return response
+
+
+def safe_name(name: str) -> str:
+    """Return a safe file name without directories and control characters."""
+    plain = "".join("_" if unicodedata.category(char)[0] == "C" or char in '/\\:"' else char for char in name)
+    return plain.strip(". ")[:150] or "file.txt"

@@ -1,0 +1,1 @@
+"""Plans, questions, simulations and studies."""

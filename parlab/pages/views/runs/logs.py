@@ -1,0 +1,89 @@
+"""The log on the page of a run: its last lines, search, download; of all ranks, of one node or of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from parlab.ingest.summaries import logs
+from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.layouts import rank_layout
+from parlab.pages.views.partial import UNCHANGED
+from parlab.series.log import has_rank_streams
+from parlab.series.log_search import ERROR, text_pattern
+
+from .addressed import find_attempt, find_run
+
+LOG_LINES = 300
+
+
+def log_context(query: Mapping[str, str], run: Run, attempt: Attempt) -> dict[str, Any]:
+    """Return the last lines of the chosen part of a log, and the other parts that can be chosen."""
+    layout, is_separated = rank_layout(run, attempt), has_rank_streams(attempt.pk)
+    part, problem = logs.requested_part(query, run, attempt, has_rank_streams=is_separated)
+    has_nodes = len(layout.nodes) > 1
+    title = layout.place_of(part.rank) if part.rank is not None else ""
+    if not title and part.node_rank is not None:
+        title = f"node {layout.nodes[part.node_rank]}"
+    return {
+        "log": logs.tail(attempt, part, LOG_LINES),
+        "log_seen": attempt.committed,
+        "log_part": part,
+        "log_problem": problem,
+        "log_title": title,
+        "log_nodes": list(enumerate(layout.nodes)) if has_nodes else [],
+        "log_last_rank": layout.ranks - 1 if is_separated and layout.ranks > 1 else None,
+    }
+
+
+def _requested(request: HttpRequest, slug: str, number: int) -> tuple[Run, Attempt]:
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    if attempt is None:
+        raise Http404("published figures have no log")
+    return run, attempt
+
+
+@require_GET
+def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Answer a poll with the last lines of the log, or a choice with the whole region."""
+    run, attempt = _requested(request, slug, number)
+    is_poll = not request.GET.get("region")
+    if is_poll and request.GET.get("seen") == str(attempt.committed) and not run.is_final:
+        return HttpResponse(status=UNCHANGED)
+    context = {"run": run, "attempt": attempt, "is_live": not run.is_final, **log_context(request.GET, run, attempt)}
+    return render(request, "pages/run_log.html" if is_poll else "pages/run_log_region.html", context)
+
+
+@require_GET
+def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Search the chosen part: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` for context."""
+    run, attempt = _requested(request, slug, number)
+    part, _ = logs.requested_part(request.GET, run, attempt)
+    text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
+    wants_errors = bool(request.GET.get("errors"))
+    context: dict[str, Any] = {"run": run, "attempt": attempt, "text": text, "wants_errors": wants_errors}
+    context["log_part"] = part
+    if line.isascii() and line.isdecimal() and len(line) < 12:
+        context["around"] = logs.around(attempt, part, int(line))
+        context["line"] = int(line)
+    elif text or wants_errors:
+        context["search"] = logs.find(attempt, part, ERROR if wants_errors else text_pattern(text))
+    return render(request, "pages/run_log_matches.html", context)
+
+
+@require_GET
+def run_log_download(request: HttpRequest, slug: str, number: int) -> StreamingHttpResponse:
+    """Stream the chosen part as a text file."""
+    run, attempt = _requested(request, slug, number)
+    part, problem = logs.requested_part(request.GET, run, attempt)
+    if problem is not None:
+        raise Http404(f"{problem.message}; {problem.remedy}")
+    suffix = f"-{part.query.replace('=', '-')}" if part.query else ""
+    name = f"{slug}-run-{number}-attempt-{attempt.number}{suffix}.log"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return StreamingHttpResponse(logs.text(attempt, part), content_type="text/plain; charset=utf-8", headers=headers)

@@ -1,0 +1,1 @@
+"""Home, account, nodes, watches, reports, dashboards."""

@@ -1,0 +1,179 @@
+"""Dashboards: list, page, editor, and the figures of their panels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from parlab.lab.models import Experiment
+from parlab.pages.models import Dashboard
+from parlab.pages.reads import dashboards as work
+from parlab.pages.reads.dashboards import Panel
+from parlab.publishing.resolve import Experiments, Resolver
+from parlab.reports.blocks import FigureBlock, ProblemBlock
+from parlab.reports.directives import directive
+
+from .reports import csv_file, figures
+
+MAX_EXPERIMENTS = 500
+
+
+class PanelView(NamedTuple):
+    """A panel with what the template shows of it."""
+
+    panel: Panel
+    place: int
+    json: str
+    """Address of its figure; empty for other panels."""
+    csv: str
+    body: SafeString | str
+
+
+@require_GET
+def dashboards(request: HttpRequest) -> HttpResponse:
+    """List all dashboards."""
+    rows = Dashboard.objects.select_related("experiment", "owner").order_by("name")
+    context = {"section": "dashboards", "dashboards": rows, "experiments": _experiments()}
+    return render(request, "pages/dashboards.html", context)
+
+
+def _experiments() -> list[tuple[str, str]]:
+    return list(Experiment.objects.in_use().values_list("slug", "name")[:MAX_EXPERIMENTS])
+
+
+@require_POST
+@permission_required("pages.add_dashboard", raise_exception=True)
+def new(request: HttpRequest) -> HttpResponse:
+    """Create a dashboard and open its editor."""
+    experiment = Experiment.objects.filter(slug=request.POST.get("experiment", "").replace("\0", "")).first()
+    name = request.POST.get("name", "").replace("\0", "").strip() or (f"{experiment.name}" if experiment else "")
+    try:
+        dashboard = work.dashboard_create(name=name, experiment=experiment, user=cast(User, request.user))
+    except ValueError as error:
+        messages.error(request, f"Nothing was created: {error}.")
+        return redirect("dashboards")
+    return redirect("dashboard-edit", dashboard.pk)
+
+
+@require_GET
+def dashboard(request: HttpRequest, pk: int) -> HttpResponse:
+    shown = _find(pk)
+    panels = work.panels_of(shown)
+    loaded: Experiments = {}
+    context = {
+        "section": "dashboards",
+        "dashboard": shown,
+        "panels": [_view(shown, panel, place, loaded) for place, panel in enumerate(panels)],
+        "address": request.build_absolute_uri(),
+    }
+    return render(request, "pages/dashboard.html", context)
+
+
+def _find(pk: int) -> Dashboard:
+    return get_object_or_404(Dashboard.objects.select_related("experiment", "owner"), pk=pk)
+
+
+def _view(dashboard: Dashboard, panel: Panel, place: int, loaded: Experiments) -> PanelView:
+    if panel.directive and not work.figure_problem(panel):
+        url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(panel.directive)}"
+        return PanelView(panel, place, url, f"{url}&format=csv", "")
+    return PanelView(panel, place, "", "", work.panel_body(dashboard, panel, figures(), loaded))
+
+
+@require_GET
+def figure(request: HttpRequest, pk: int) -> HttpResponse:
+    """Return the figure of a directive, or with `&format=csv` its numbers."""
+    block = Resolver(work.as_report(_find(pk)), figures()).block(directive(request.GET.get("d", "")[:2_000]))
+    if not isinstance(block, FigureBlock):
+        message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
+        return _json({"figure": None, "caption": "", "empty": message})
+    if request.GET.get("format") == "csv":
+        return csv_file(block.numbers, f"dashboard-{pk}.csv")
+    return _json({"figure": block.figure, "caption": block.caption, "empty": None})
+
+
+def _json(answer: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(json.dumps(answer), content_type="application/json")
+
+
+@require_http_methods(["GET", "POST"])
+@permission_required("pages.change_dashboard", raise_exception=True)
+def edit(request: HttpRequest, pk: int) -> HttpResponse:
+    """Arrange, resize, rename, add and remove panels; every button submits the form, *Save* stores it."""
+    edited = _find(pk)
+    panels, name, is_default = work.panels_of(edited), edited.name, edited.is_default
+    revision = str(edited.revision)
+    if request.method == "POST":
+        panels, is_default = work.panels_of_post(request.POST), "default" in request.POST
+        name = request.POST.get("name", "").replace("\0", "").strip()
+        revision = request.POST.get("revision", "")
+        action, _, place = request.POST.get("act", "").partition(":")
+        if action == "save":
+            return _saved(request, edited, name, panels, is_default, revision)
+        panels = _changed(request, panels, action, int(place) if place.isdecimal() else -1)
+    context = {
+        "section": "dashboards",
+        "dashboard": edited,
+        "name": name,
+        "is_default": is_default,
+        "panels": list(enumerate(panels)),
+        "revision": revision,
+        "experiments": _experiments(),
+        "is_changed": request.method == "POST",
+        **work.editor_choices(),
+    }
+    return render(request, "pages/dashboard_edit.html", context)
+
+
+def _changed(request: HttpRequest, panels: list[Panel], action: str, place: int) -> list[Panel]:
+    kind = request.POST.get("kind", "")
+    if action == "add" and kind in work.KINDS and len(panels) < work.MAX_PANELS:
+        experiment = Experiment.objects.filter(slug=request.POST.get("of", "").replace("\0", "")).first()
+        return [*panels, work.new_panel(kind, experiment)]
+    return work.rearranged(panels, action, place)
+
+
+def _saved(
+    request: HttpRequest, edited: Dashboard, name: str, panels: list[Panel], is_default: bool, revision: str
+) -> HttpResponse:
+    try:
+        number = int(revision) if revision.isdecimal() else -1
+        work.dashboard_save(dashboard=edited, name=name, panels=panels, is_default=is_default, revision=number)
+    except ValueError as error:
+        messages.error(request, f"Not saved: {error}.")
+        return _go(request, reverse("dashboard-edit", args=[edited.pk]))
+    messages.success(request, "Saved.")
+    return _go(request, edited.get_absolute_url())
+
+
+def _go(request: HttpRequest, address: str) -> HttpResponse:
+    """Open another page, also from a submission by htmx, which would put it into this one."""
+    if request.headers.get("HX-Request") == "true":
+        return HttpResponse(status=204, headers={"HX-Redirect": address})
+    return redirect(address)
+
+
+@require_POST
+@permission_required("pages.delete_dashboard", raise_exception=True)
+def delete(request: HttpRequest, pk: int) -> HttpResponse:
+    deleted = _find(pk)
+    deleted.delete()
+    messages.success(request, f"Deleted the dashboard {deleted.name}.")
+    return redirect("dashboards")
+
+
+@require_GET
+def of_experiment(_request: HttpRequest, slug: str) -> HttpResponse:
+    """Open the default dashboard of an experiment, or list all dashboards."""
+    first = Dashboard.objects.filter(experiment__slug=slug).first()
+    return redirect(first) if first else redirect("dashboards")

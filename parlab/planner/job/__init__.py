@@ -1,0 +1,1 @@
+"""What is trained on what: model, batch, layout and cluster."""

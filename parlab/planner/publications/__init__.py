@@ -1,0 +1,1 @@
+"""Rows of published measurements as jobs."""

@@ -1,0 +1,330 @@
+"""Convert rows of published measurements (`model`, `parallel`, `hardware`, `measured`) to jobs on clusters.
+
+Missing keys get usual values; the notes of a row list each of these assumptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from parlab.planner.job.cluster import Cluster, cluster, gbit_s
+from parlab.planner.job.practice import practice
+from parlab.planner.job.workload import PRECISIONS, Job, Model, Precision, Recompute, Schedule
+from parlab.planner.prediction.job_flops import flops_of
+from parlab.planner.prediction.memory import layers_of_stage
+from parlab.planner.requests.fields import refuse_unknown
+
+from .row_fields import HARDWARE, MODEL, PARALLEL
+from .row_models import read_model
+from .row_values import maybe, number, section, whole
+from .sites import site_of
+
+_SCHEDULE_PARTS = ("1f1b", "gpipe", "interleaved", "zb-", "dualpipe")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measured values of a row; None if not stated."""
+
+    iteration_s: float | None = None
+    memory_gb: float | None = None
+    is_oom: bool = False
+    is_allocated: bool = False
+    """The memory is that of torch's allocator instead of the driver's ("memory_of": "allocator")."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row as a job on a cluster."""
+
+    id: str
+    group: str
+    job: Job
+    cluster: Cluster
+    measured: Measured
+    is_precision_open: bool
+    """The row states neither precision nor code base and its device lacks bf16: fp32 and fp16 are both possible."""
+    notes: list[str] = field(default_factory=list)
+    is_recompute_open: bool = False
+    """The row does not state what is recomputed."""
+
+
+def read(row: Mapping[str, Any]) -> Row:
+    """Read one row. Raises ValueError that names field, value and remedy."""
+    notes: list[str] = []
+    model_data, parallel, hardware = (section(row, name) for name in ("model", "parallel", "hardware"))
+    refuse_unknown("model", model_data, MODEL)
+    refuse_unknown("parallel", parallel, PARALLEL)
+    refuse_unknown("hardware", hardware, HARDWARE)
+    # MosaicML's models have no dropout.
+    is_fsdp = str(parallel.get("framework") or "").startswith("FSDP")
+    model = read_model(model_data, notes, is_shaped=bool(hardware.get("gbps")), has_dropout=not is_fsdp)
+    job = _job(parallel, model, hardware, notes)
+    is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
+    is_open = not is_precision_stated and "V100" in str(hardware.get("gpu"))
+    if is_open:
+        job = replace(job, precision="fp32")
+        notes.append("precision is not given: fp32 assumed, the default of torch")
+    job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
+    group = str(row.get("group") or "")
+    hardware_cluster = _cluster(_with_links(hardware, str(row.get("source") or ""), notes), job, group)
+    notes += _inconsistencies(job, hardware_cluster, whole(hardware, "count", job.world_size))
+    is_recompute_open = _is_recompute_unstated(parallel)
+    measured = _measured(row, job)
+    return Row(str(row.get("id", "")), group, job, hardware_cluster, measured, is_open, notes, is_recompute_open)
+
+
+def _is_recompute_unstated(parallel: Mapping[str, Any]) -> bool:
+    """Return whether a row says that its recomputation is not stated."""
+    return str(parallel.get("recompute") or "").lower() in ("not stated", "unknown")
+
+
+def _inconsistencies(job: Job, hardware: Cluster, count: int) -> Iterator[str]:
+    """Describe inconsistent values and how they are interpreted. Raises ValueError for a job that cannot run."""
+    layers, heads = job.model.num_layers, job.model.num_heads
+    if job.pipeline_parallel > layers:
+        raise ValueError(f"pp {job.pipeline_parallel} is more than layers {layers}; use {layers} stages or fewer")
+    if heads % job.tensor_parallel:
+        yield f"tp {job.tensor_parallel} does not divide heads {heads}: treated as if it did"
+    if count < job.world_size:
+        yield f"count {count} is less than tp x pp x cp x dp {job.world_size}: the GPU count of the layout is used"
+    if job.global_batch_size < job.micro_batch_size * job.data_parallel:
+        yield (
+            f"gbs {job.global_batch_size} is less than mbs {job.micro_batch_size} x dp {job.data_parallel}: one micro"
+            " batch per replica is assumed"
+        )
+    if job.is_low_precision and hardware.device.peak(job.precision) is None:
+        yield f"precision {job.precision} is not supported by {hardware.device.name}: the speed of bf16 is used"
+
+
+def _recompute(text: object) -> Recompute:
+    mode = str(text or "none").lower()
+    if mode.startswith(("none", "not stated")):
+        return "none"
+    if "per op" in mode or mode == "operations":
+        return "operations"
+    return "selective" if "selective" in mode else "none" if mode in ("unknown", "false") else "full"
+
+
+def _schedule(text: object, virtual: int, layers: int, notes: list[str]) -> tuple[Schedule, int]:
+    name = str(text or "1f1b").lower()
+    if not any(part in name for part in _SCHEDULE_PARTS):
+        notes.append(f"unknown schedule {str(text)[:40]!r}: 1F1B assumed")
+    if name.startswith(("zb-2p", "zb-h2")):
+        return "zb-h2", 1
+    if name.startswith(("zb-1p", "zb-h1")):
+        return "zb-h1", 1
+    if name.startswith("zb-v"):
+        return "zb-v", 1
+    if name.startswith("dualpipe"):
+        return ("dualpipe-v" if name.endswith("v") else "dualpipe"), 1
+    if "gpipe" in name:
+        return "gpipe", 1
+    if name == "1f1b-i" and virtual == 1:
+        # The name in Qi et al. 2023, where each chunk has one layer.
+        return "interleaved-1f1b", max(2, layers)
+    if "interleaved" in name or name == "1f1b-i" or virtual > 1:
+        return "interleaved-1f1b", virtual if virtual > 1 else 2
+    return "1f1b", 1
+
+
+def _offload(columns: object, source: str) -> Literal["none", "optimizer", "all"]:
+    """Read {"Opt Offl": "Y", "Par Offl": "N"}; without these columns the title of the table may state offloading."""
+    if isinstance(columns, Mapping):
+        offloaded = {str(name).lower()[:3] for name, value in columns.items() if str(value).upper().startswith("Y")}
+        return "all" if "par" in offloaded else "optimizer" if "opt" in offloaded else "none"
+    if columns is None and "full" in source.lower() and "offload" in source.lower():
+        return "all"
+    return "none"
+
+
+def _precision(data: Mapping[str, Any], gpu: str, notes: list[str]) -> Precision:
+    """Return the precision, by default that of the 16 bits of code base and device.
+
+    V100s have no bf16. Megatron-LM of 2020 to 2022, recognised by its option for data parallelism, trains in fp16.
+    """
+    usual: Precision = "fp16" if "V100" in gpu or data.get("ddp") or data.get("optimizer") == "fp16" else "bf16"
+    precision = str(data.get("precision") or usual).lower()
+    if precision in PRECISIONS:
+        return precision
+    notes.append(f"unknown precision {str(data.get('precision'))[:40]!r}: {usual} assumed")
+    return usual
+
+
+def _zero_stage(value: object) -> int:
+    stage = number("zero", value)
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"zero {value!r} is not a ZeRO stage; use 0, 1, 2 or 3")
+    return int(stage)
+
+
+_MOST_CHUNKS = 8
+
+
+def _gradient_bytes(data: Mapping[str, Any], shard_ranks: int | None) -> int | None:
+    if "fp32-grad" in str(data.get("optimizer") or ""):
+        return 6
+    return 4 if shard_ranks else None
+
+
+def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str]) -> Job:
+    tensor, pipeline, context = whole(data, "tp", 1), whole(data, "pp", 1), whole(data, "cp", 1)
+    count = whole(hardware, "count", tensor * pipeline * context)
+    replicas = whole(data, "dp", max(1, count // (tensor * pipeline * context)))
+    micro = whole(data, "mbs", 1)
+    if not data.get("mbs"):
+        notes.append("mbs is not given: 1 assumed")
+    batch = whole(data, "gbs", micro * replicas * whole(data, "gas", 1))
+    framework = str(data.get("framework") or "")
+    shard_ranks = maybe(data, "fsdp")
+    is_fsdp = bool(shard_ranks) or framework.startswith("FSDP")
+    gpu = str(hardware.get("gpu") or "")
+    precision = _precision(data, gpu, notes)
+    is_recent = practice(gpu, precision, 1).is_recent
+    schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
+    recompute = _recompute(data.get("recompute"))
+    # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
+    zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
+    usual = practice(gpu, precision, chunks, framework=framework, is_fsdp=is_fsdp)
+    return Job(
+        model,
+        batch,
+        micro,
+        tensor,
+        pipeline,
+        replicas,
+        precision=precision,
+        recompute=recompute,
+        schedule=schedule,
+        virtual_stages=chunks,
+        sequence_parallel=bool(data.get("sequence_parallel", is_recent)) or "SP" in str(data.get("recompute") or ""),
+        zero_stage=zero,
+        gradient_bytes=_gradient_bytes(data, shard_ranks),
+        overlaps_gradients=bool(data.get("overlap_gradients", usual.overlaps_gradients)),
+        gradient_messages=16 * (model.num_layers // pipeline) if "allreduce" in str(data.get("dp_comm")) else 1,
+        has_flash_attention="flash" in str(data.get("attention") or "") or is_recent,
+        has_checkpoints_on_cpu="deepspeed" in framework.lower() and zero == 3 and recompute == "full",
+        family=framework,
+        context_parallel=context,
+        context_exchange="all-gather" if "gather" in str(data.get("cp_comm") or "") else "ring",
+        expert_parallel=whole(data, "ep", 1),
+        expert_tensor_parallel=whole(data, "etp", 1),
+        shard_ranks=shard_ranks,
+        # torchtitan keeps gathered weights between the micro batches of a pipeline.
+        reshards_after_forward=bool(data.get("reshard_after_forward", pipeline == 1)),
+        overlaps_tensor=bool(data.get("overlap_tensor", usual.overlaps_tensor)),
+        overlaps_experts=bool(data.get("overlap_experts", usual.overlaps_experts or schedule.startswith("dualpipe"))),
+        overlaps_pipeline=bool(data.get("overlap_pipeline", usual.overlaps_pipeline)),
+        recomputed_layers=maybe(data, "recomputed_layers"),
+        first_stage_layers=maybe(data, "first_stage_layers"),
+        last_stage_layers=maybe(data, "last_stage_layers"),
+        offloads_activations=bool(data.get("offload_activations")),
+        # Experiments with shaped links between single GPUs run plain PyTorch modules (Decentralized FM).
+        fuses_pointwise=data.get("compile") != "eager" and not hardware.get("gbps"),
+        fuses_loss=bool(data.get("fused_loss", framework.startswith("FSDP"))),
+        copies_logits=is_fsdp and not framework,
+        has_cuda_graphs=bool(data.get("cuda_graphs", usual.has_cuda_graphs)),
+        flash_generation=_flash_generation(data, framework, is_fsdp=is_fsdp),
+    )
+
+
+def _flash_generation(data: Mapping[str, Any], framework: str, *, is_fsdp: bool) -> int | None:
+    """Return the generation of fused attention: "flash-2" is 2, MosaicML of 2023 used 1, torch's own kernel is 2."""
+    attention = str(data.get("attention") or "")
+    if attention[-2:] in ("-1", "-2", "-3"):
+        return int(attention[-1])
+    return 1 if framework.startswith("FSDP") else 2 if is_fsdp and not framework else None
+
+
+def _layout_schedule(
+    data: Mapping[str, Any], model: Model, pipeline: int, notes: list[str], *, is_recent: bool
+) -> tuple[Schedule, int]:
+    """Return the schedule and its chunks; recent trainings whose schedule is not stated interleave."""
+    layers_each = max(layers_of_stage(model.num_layers, pipeline, stage) for stage in {0, min(1, pipeline - 1)})
+    stated = data.get("virtual_pp") or data.get("vp")
+    if is_recent and pipeline > 1 and not stated and not data.get("schedule"):
+        chunks = max(v for v in range(1, _MOST_CHUNKS + 1) if layers_each % v == 0)
+        notes.append(f"schedule is not given: interleaved 1F1B with {chunks} chunks assumed")
+        return ("interleaved-1f1b", chunks) if chunks > 1 else ("1f1b", 1)
+    virtual = whole({"virtual_pp": stated}, "virtual_pp", 1)
+    schedule, chunks = _schedule(data.get("schedule"), virtual, layers_each, notes)
+    return schedule, chunks if pipeline > 1 else 1
+
+
+def _with_links(data: Mapping[str, Any], source: str, notes: list[str]) -> Mapping[str, Any]:
+    """Return the hardware with the links of a known cluster, unless the row states links."""
+    site = site_of(source)
+    if site is None or {"inter_node", "gbps", "link_gb_s"} & data.keys():
+        return data
+    notes.append(
+        f"links of the {site.name}: {site.link_gb_s:g} GB/s inside a node, {site.network_gbit_s:g} Gbit/s between nodes"
+    )
+    return {**data, "link_gb_s": site.link_gb_s, "inter_node": f"{site.network_gbit_s:g}Gb"}
+
+
+def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
+    gpu = str(data.get("gpu") or "")
+    if not gpu:
+        raise ValueError("hardware.gpu is missing; give a device name, for example A100-80GB")
+    if "delay_ms" in data or "gbps" in data:
+        latency: float | None = number("delay_ms", data.get("delay_ms") or 0) / 1e3
+        network: float | None = number("gbps", data["gbps"]) if data.get("gbps") else None
+    else:
+        latency, network = None, gbit_s(str(data.get("inter_node") or ""))
+    if "V100-32" in gpu:
+        gpu = "V100 32GB"
+    if "A100-80" in gpu:
+        gpu = "A100 80GB"
+    return cluster(
+        gpu.replace("-", " ").split("(")[0],
+        max(whole(data, "count", 1), job.world_size),
+        whole(data, "node", 8),
+        inter_node_gbit_s=network,
+        link_gb_s=number("link_gb_s", data["link_gb_s"]) if data.get("link_gb_s") else None,
+        latency_s=latency,
+        is_measured=bool(data.get("gbps")) or "measured" in str(data.get("inter_node") or "").lower(),
+        name=group,
+        nvlink_domain=maybe(data, "nvlink_domain"),
+        oversubscription=number("oversubscription", data.get("oversubscription") or 1),
+        is_rail_optimized=bool(data.get("rail_optimized")),
+    )
+
+
+def _measured(row: Mapping[str, Any], job: Job) -> Measured:
+    data, derived = section(row, "measured"), section(row, "derived")
+    seconds = data.get("iter_s") or derived.get("iter_s") or derived.get("iter_s_from_exact_F")
+    if not seconds:
+        seconds = derived.get("iter_s_if_no_recompute") or _seconds_of_rates(data, job)
+    memory = data.get("mem_gb") or data.get("mem_gb_nvidia_smi") or data.get("memory_gb")
+    if not memory and data.get("mem_mib_max"):
+        memory = number("mem_mib_max", data["mem_mib_max"]) / 1024
+    return Measured(
+        number("iter_s", seconds) if seconds else None,
+        number("mem_gb", memory) if memory else None,
+        bool(data.get("oom")),
+        data.get("memory_of") == "allocator",
+    )
+
+
+def _seconds_of_rates(data: Mapping[str, Any], job: Job) -> float | None:
+    """Return the time of an iteration (s) from a measured rate per GPU; None if the row states no rate."""
+    needed, executed = (flops / 1e12 for flops in flops_of(job))
+    work = {
+        "samples_per_gpu_s": job.global_batch_size,
+        "tokens_per_s_gpu": job.tokens,
+        "tokens_per_s_per_gpu": job.tokens,
+        "hfu_tflops_per_gpu": executed,
+        "tflops_per_gpu": executed,
+        "model_tflops_per_gpu": needed,
+    }
+    for name, amount in work.items():
+        if data.get(name) and (rate := number(name, data[name])) > 0:
+            return amount / (rate * job.world_size)
+    return None
+
+
+def tflops_per_gpu(job: Job, iteration_s: float) -> float:
+    """Return executed TFLOP/s per GPU, recomputation included (Narayanan et al. 2021, equation 3)."""
+    return flops_of(job)[1] / (job.world_size * iteration_s) / 1e12

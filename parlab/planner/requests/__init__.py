@@ -1,0 +1,1 @@
+"""Questions of people and programs, and the answers as JSON."""

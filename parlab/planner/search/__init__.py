@@ -1,0 +1,1 @@
+"""Layouts and clusters compared: which is fastest, what fits, what it costs."""

@@ -1,0 +1,229 @@
+"""Search the layouts of a job on a cluster and rank them by predicted time, with the reason why each is slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from parlab.planner.calibration.calibration import Calibration, default_for
+from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.workload import Job, Recompute
+from parlab.planner.prediction.memory import memory
+from parlab.planner.prediction.prediction import Prediction, predict_job
+
+from .candidates import OverlapOf, families
+
+_RECOMPUTES: tuple[Recompute, Recompute] = ("selective", "full")
+_WEIGHTS: tuple[Recompute, ...] = ("none", "selective", "operations", "full")
+_PARTS = {
+    "compute_s": "compute",
+    "bubble_s": "pipeline bubble",
+    "tensor_s": "tensor parallel messages",
+    "context_s": "context parallel messages",
+    "expert_s": "expert parallel messages",
+    "pipeline_s": "messages between stages",
+    "data_s": "data parallel messages",
+    "optimizer_s": "optimizer",
+    "other_s": "fixed cost",
+}
+MAX_LAYOUTS = 20_000
+"""Upper limit of predictions in one search; a larger search is refused."""
+LISTED = 20
+"""Layouts that a search lists at least, if so many fit: with fewer splits also other micro batches and schedules."""
+_RISEN = 1.02
+"""Time relative to that of smaller micro batches from which on larger ones are not tried."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One layout, its prediction, and why it is not the best (`reason`; empty for the best)."""
+
+    prediction: Prediction
+    reason: str
+
+    @property
+    def job(self) -> Job:
+        """The job in this layout."""
+        return self.prediction.job
+
+
+@dataclass(frozen=True)
+class Search:
+    """Layouts that fit, fastest first, and layouts that do not fit, smallest first."""
+
+    fitting: list[Layout]
+    too_large: list[Layout]
+    tried: int
+
+
+def search(
+    job: Job,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    overlap: OverlapOf | None = None,
+    listed: int = LISTED,
+) -> Search:
+    """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own sizes, recomputation and ZeRO stage.
+
+    `candidates` describes the layouts. Of the job count its schedule and its offloading, which few trainers have: a
+    search covers them only if the job has them. Each layout uses the lightest recomputation that fits, since more
+    recomputation is only slower. The fastest `listed` splits are exact; a layout that would be slower than these even
+    without recomputation is dropped before its memory is reduced, and so are larger micro batches once they are slower.
+    Raises ValueError for more than MAX_LAYOUTS layouts.
+    """
+    constants = calibration or default_for(cluster)
+    ranking = _Ranking(listed)
+    tried = 0
+    for family in families(job, cluster, overlap):
+        fastest = inf
+        for candidate in family:
+            tried += 1
+            if tried > MAX_LAYOUTS:
+                raise ValueError(f"gpus {cluster.gpus} allow more than {MAX_LAYOUTS} layouts; use fewer GPUs")
+            prediction = predict_job(candidate, cluster, constants)
+            if prediction.iteration_s > ranking.cutoff_s:
+                if prediction.iteration_s > fastest:
+                    break
+                fastest = prediction.iteration_s
+                continue
+            if not prediction.fits:
+                prediction = _lightest(candidate, cluster, constants, has_offload=job.offloads_activations)
+            ranking.add(prediction)
+            if not prediction.fits or prediction.iteration_s > _RISEN * fastest:
+                break
+            fastest = min(fastest, prediction.iteration_s)
+    by_time, by_size = ranking.fitting(), ranking.too_large()
+    return Search(
+        [
+            Layout(prediction, why_slower(prediction, by_time[0]) if index else "")
+            for index, prediction in enumerate(by_time)
+        ],
+        [Layout(prediction, prediction.reasons[0]) for prediction in by_size],
+        tried,
+    )
+
+
+class _Ranking:
+    """The best layout of each split; a layout slower than `cutoff_s` cannot be listed."""
+
+    def __init__(self, listed: int) -> None:
+        self._listed = listed
+        self._fitting: list[Prediction] = []
+        self._fastest: dict[tuple[int, ...], float] = {}
+        self._smallest: dict[tuple[int, ...], Prediction] = {}
+        self.cutoff_s = inf
+
+    def add(self, prediction: Prediction) -> None:
+        key, seconds = _split(prediction), prediction.iteration_s
+        if not prediction.fits:
+            if key not in self._smallest or prediction.memory_bytes < self._smallest[key].memory_bytes:
+                self._smallest[key] = prediction
+            return
+        self._fitting.append(prediction)
+        if seconds < self._fastest.get(key, inf):
+            self._fastest[key] = seconds
+            if len(self._fastest) >= self._listed:
+                self.cutoff_s = sorted(self._fastest.values())[self._listed - 1]
+
+    def fitting(self) -> list[Prediction]:
+        """Return the fastest layout of each split, fastest first, and others if these are too few."""
+        best: dict[tuple[int, ...], Prediction] = {}
+        others = []
+        for prediction in sorted(self._fitting, key=_seconds):
+            if best.setdefault(_split(prediction), prediction) is not prediction:
+                others.append(prediction)
+        return sorted([*best.values(), *others[: max(0, self._listed - len(best))]], key=_seconds)
+
+    def too_large(self) -> list[Prediction]:
+        """Return the smallest layout of each split of which none fits, smallest first."""
+        return sorted((entry for key, entry in self._smallest.items() if key not in self._fastest), key=_bytes)
+
+
+def _split(prediction: Prediction) -> tuple[int, ...]:
+    """Return what makes layouts different in kind; the others differ in micro batch and schedule."""
+    layout = prediction.job
+    return (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.data_parallel,
+        layout.context_parallel,
+        layout.expert_parallel,
+        layout.expert_tensor_parallel,
+        layout.zero_stage,
+        layout.shards,
+    )
+
+
+def _lightest(job: Job, cluster: Cluster, calibration: Calibration, *, has_offload: bool) -> Prediction:
+    """Predict a job with the least recomputation that fits, with full recomputation if none fits.
+
+    Of several that fit, each the lightest of its kind, the fastest counts.
+    """
+    options = _reduced(job, cluster, calibration, has_offload=has_offload)
+    return min((predict_job(option, cluster, calibration) for option in options), key=_seconds)
+
+
+def _reduced(job: Job, cluster: Cluster, calibration: Calibration, *, has_offload: bool) -> list[Job]:
+    """Return a job that does not fit with less memory: the lightest of each kind that fits, or all recomputed.
+
+    From light to heavy: norms and activation functions, everything in some layers, everything in all layers. Where
+    offloading helps, it is another way; for FSDP so is recomputing every second product, which torchtitan has.
+    """
+
+    def total(option: Job) -> float:
+        return memory(option, calibration.memory, cluster.domain).total_bytes
+
+    capacity = cluster.device.memory_bytes * calibration.usable_share
+    selective, full = (replace(job, recompute=kind, recomputed_layers=None) for kind in _RECOMPUTES)
+    if total(selective) <= capacity:
+        return [selective]
+    others = [option for option in _other_ways(job, has_offload=has_offload) if total(option) <= capacity]
+    if total(full) > capacity:
+        return others or [full]
+    low, high = 0, -(-job.model.num_layers // job.pipeline_parallel)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if total(replace(full, recomputed_layers=middle)) <= capacity:
+            high = middle
+        else:
+            low = middle
+    partly = replace(full, recomputed_layers=high)
+    return [*others, partly if total(partly) <= capacity else full]
+
+
+def _other_ways(job: Job, *, has_offload: bool) -> Iterator[Job]:
+    if has_offload:
+        yield replace(job, offloads_activations=True)
+    if job.zero_stage == 3:
+        yield replace(job, recompute="operations")
+
+
+def why_slower(slower: Prediction, best: Prediction) -> str:
+    """Describe how much slower a layout is than the best one, and which part of the iteration grew most."""
+    excess = {name: getattr(slower.parts, name) - getattr(best.parts, name) for name in _PARTS}
+    name = max(excess, key=lambda part: excess[part])
+    reason = f"{_PARTS[name]} {_duration(excess[name])} longer"
+    heavier = _WEIGHTS.index(slower.job.recompute) > _WEIGHTS.index(best.job.recompute)
+    if name == "compute_s" and heavier:
+        reason += f" with recomputation {slower.job.recompute}"
+    elif name == "compute_s" and slower.job.micro_batch_size < best.job.micro_batch_size:
+        reason += f" with micro batches of {slower.job.micro_batch_size}"
+    return f"{_three(100 * (slower.iteration_s / best.iteration_s - 1))} % slower: {reason}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{_three(seconds)} s" if seconds >= 1 else f"{_three(seconds * 1e3)} ms"
+
+
+def _three(value: float) -> str:
+    """Write three digits, also zeros at the end."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _seconds(prediction: Prediction) -> float:
+    return prediction.iteration_s
+
+
+def _bytes(prediction: Prediction) -> float:
+    return prediction.memory_bytes

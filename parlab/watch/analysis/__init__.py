@@ -1,0 +1,1 @@
+"""Change points and histories of results; pure."""

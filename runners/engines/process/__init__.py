@@ -1,0 +1,1 @@
+"""What every engine does around its work: rank, process group, events, timers."""

@@ -1,0 +1,1 @@
+"""Parts that several engines train with: data, networks, stages, transfers."""

@@ -1,0 +1,284 @@
+"""The runs of a node: start, cancel, watch, clean up. Independent of the broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import psutil
+
+from runners.config import ConfigError, RunConfig, check
+from runners.links import interface
+from runners.links.refusal import refusal
+from runners.node.abilities import Allowed
+from runners.node.addresses import Place, choose
+from runners.node.launch import launch
+from runners.node.launch.share import LOOPBACK, Share
+from runners.node.rundir import RunDir, StateDir, lock, write_atomically
+from runners.supervisor import processes, spool
+from runners.telemetry import gpus
+from runners.wire.protocol import LEASE_S, PREPARE_S, Cancel, Go, HeldRun, Report, RunSpec
+
+KILL_WITHIN_S = 5.0
+
+Command = Callable[[RunConfig, Path, Share], list[str]]
+"""Turns a configuration, the path of its file and the share of this node into an argv."""
+GO_WITHIN_S = 2 * PREPARE_S
+"""A prepared run that is not told to start within this time, or the lease if that is longer, is lost."""
+
+log = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """Limits of a run on this node."""
+
+    spool_limit_mib: int = 4096
+    """Unacknowledged output per run."""
+    disk_grace_s: float = 60.0
+    """Time that a run waits for space on a full disk."""
+
+
+class Node(NamedTuple):
+    """What a keeper must know about its node."""
+
+    address: str = LOOPBACK
+    """Address at which other nodes reach this one, unless a run chooses another interface."""
+    lease_s: float | None = None
+    """Lease that the node asks for."""
+    allowed: Allowed = Allowed()
+
+
+class Keeper:
+    """The runs of one state directory."""
+
+    kind: Literal["daemon", "slurm"] = "daemon"
+
+    def __init__(
+        self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command, node: Node | None = None
+    ) -> None:
+        self._state = state
+        self._node = node or Node()
+        self._hardware = hardware
+        self._limits = limits
+        self._command = command
+        # Supervisors started by this process, which must collect their exit status.
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._settled: set[str] = set()
+
+    def start(self, spec: RunSpec) -> None:
+        """Prepare an attempt unless this node has or had it; raises OSError if the disk has no space for it."""
+        run = self._state.find(spec.run, spec.attempt, spec.node_rank)
+        if self._state.is_known(spec.run, spec.attempt, spec.node_rank):
+            log.info("%s: already on this node, not started again", run)
+            return
+        draft = self._state.prepare(spec.run, spec.attempt, spec.node_rank)
+        try:
+            write_atomically(draft.spec, spec.model_dump_json(indent=1))
+            write_atomically(draft.config, json.dumps(spec.config, indent=1))
+            try:
+                content = self._launch_content(spec)
+            except ValueError as error:
+                self._end_unstarted(draft, "failed", f"this node cannot start it: {error}")
+                return
+            draft.write_launch(content)
+            # Reserve space for the final report before the run starts.
+            with spool.SpoolWriter(draft.spool) as writer:
+                writer.reserve()
+            self._spawn(draft, content["environment"])
+        except OSError:
+            self._state.discard(draft)
+            raise
+
+    def go(self, go: Go) -> None:
+        """Start the ranks of a prepared attempt; raises OSError if the disk is full.
+
+        The server repeats the order until it knows that the run has started: only the first one counts.
+        """
+        run = self._state.find(go.run, go.attempt, go.node_rank)
+        if not run.exists or run.has_go:
+            return
+        try:
+            content = self._go_content(run, go)
+        except ValueError as error:
+            content = {"error": f"this node cannot start it: {error}"}
+        run.write_go(content)
+        log.info("%s: go", run)
+
+    def cancel(self, cancel: Cancel) -> None:
+        """End an attempt; record the cancellation of one that has not arrived, so that it does not start later."""
+        run = self._state.find(cancel.run, cancel.attempt, cancel.node_rank)
+        if run.exists:
+            log.info("%s: cancel: %s", run, cancel.reason)
+            run.cancel(cancel.reason, is_consequence=cancel.is_consequence)
+        elif not self._state.is_known(cancel.run, cancel.attempt, cancel.node_rank):
+            log.info("%s: cancelled before it arrived", run)
+            draft = self._state.prepare(cancel.run, cancel.attempt, cancel.node_rank)
+            self._end_unstarted(draft, "cancelled", cancel.reason)
+
+    def held(self) -> list[HeldRun]:
+        """List the attempts that this node holds."""
+        return [
+            HeldRun(run=run.run, attempt=run.attempt, alive=run.is_alive, node_rank=run.node_rank)
+            for run in self._state.runs()
+        ]
+
+    def watch(self) -> None:
+        """Check once for supervisors that died without a final report, and clean up after them."""
+        for child in list(self._children):
+            if child.poll() is not None:
+                self._children.remove(child)
+        runs = self._state.runs()
+        self._settled &= {run.path.name for run in runs}
+        for run in runs:
+            if run.path.name in self._settled or run.is_alive:
+                continue
+            try:
+                self._settle(run)
+            except OSError:
+                if run.exists:
+                    log.exception("%s: its final report cannot be written; retrying", run)
+
+    def end_strays(self) -> None:
+        """Kill marked processes whose run has no supervisor."""
+        killed = processes.kill_all(self._strays, within_s=KILL_WITHIN_S)
+        if killed:
+            log.error("processes %s cannot be killed", ", ".join(str(process.pid) for process in killed))
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _launch_content(self, spec: RunSpec) -> dict[str, Any]:
+        """Return the launch file of the supervisor; raises ValueError if the run cannot start here."""
+        config, problems = check(spec.config)
+        if config is None:
+            raise ConfigError(problems)
+        launch.check_span(config, spec.nodes, is_slurm=self.kind == "slurm")
+        place = choose(config.cluster.interface, self._node.address) if spec.nodes > 1 else Place(LOOPBACK, "")
+        here = interface.on_node(config, place.interface)
+        if why_not := self._refusal(here):
+            raise ValueError(why_not)
+        self._node.allowed.check(here)
+        run = self._state.find(spec.run, spec.attempt, spec.node_rank)
+        share = Share(spec.node_rank, spec.nodes, place.address, place.interface)
+        first_rank = spec.node_rank * (config.world_size // spec.nodes)
+        return {
+            "environment": launch.additions(config, os.environ, self._state.marker(run)),
+            "share": share._asdict(),
+            "first_rank": first_rank,
+            "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
+            "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
+            "timeout_s": config.launcher.timeout_s,
+            "memory_limit_mib": config.launcher.memory_limit_mib,
+            "hang_timeout_s": launch.hang_timeout_s(config),
+            "hardware": self._hardware,
+            "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ, nodes=spec.nodes),
+            **self._limits._asdict(),
+        }
+
+    def _go_content(self, run: RunDir, go: Go) -> dict[str, Any]:
+        """Return what the launch file lacks; raises ValueError if the ranks cannot start."""
+        config, problems = check(json.loads(run.config.read_text()))
+        if config is None:
+            raise ConfigError(problems)
+        peers = sorted(go.members, key=lambda peer: peer.node_rank)
+        share = Share(**run.read_launch()["share"])
+        if [peer.node_rank for peer in peers] != list(range(share.nodes)):
+            ranks = ", ".join(str(peer.node_rank) for peer in peers)
+            raise ValueError(f"members {ranks} of the order to start are not those of {share.nodes} nodes")
+        share = share._replace(addresses=tuple(peer.address for peer in peers), port=peers[0].port)
+        if share.nodes > 1:
+            write_atomically(run.path / launch.HOSTFILE, launch.host_lines(config, share))
+        argv = self._command(config, run.config, share)
+        added = launch.additions(config, os.environ, self._state.marker(run), share)
+        return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
+
+    def _refusal(self, config: RunConfig) -> str:
+        """Return why this node cannot start a run; empty if it can."""
+        return refusal(config)
+
+    def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
+        self._append_end(draft, state, reason)
+        self._state.put_in_place(draft)
+
+    def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
+        """Start the supervisor in its own session, so that signals to the daemon's group do not reach it."""
+        # Locked before the directory is visible, because a run without a supervisor counts as lost.
+        descriptor = lock(draft.lock)
+        if descriptor is None:
+            raise FileExistsError(f"{draft.lock} of a new directory is locked already")
+        try:
+            run = self._state.put_in_place(draft)
+            try:
+                child = self._start_supervisor(run, descriptor, added)
+            except OSError as error:
+                self._append_end(run, "failed", f"its supervisor cannot be started: {error}; see the log of the daemon")
+                return
+        finally:
+            os.close(descriptor)
+        self._children.append(child)
+        log.info("%s: started, supervisor %d", run, child.pid)
+
+    def _start_supervisor(self, run: RunDir, descriptor: int, added: dict[str, str]) -> subprocess.Popen[bytes]:
+        with run.log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "runners.supervisor.supervise", str(run.path), "--lock-fd", str(descriptor)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=run.path,
+                env={**launch.without_secrets(os.environ), **added},
+                start_new_session=True,
+                pass_fds=[descriptor],
+            )
+
+    # --- cleaning up -------------------------------------------------------------------------------------------------
+
+    def _settle(self, run: RunDir) -> None:
+        """End the processes of a run without a supervisor, then write its final report."""
+        if spool.final_report(run.spool) is None:
+            marker = self._state.marker(run)
+            survivors = processes.kill_all(
+                lambda: [process for process, mark in processes.marked().items() if mark == marker],
+                within_s=KILL_WITHIN_S,
+            )
+            # The supervisor may have written its final report in the meantime.
+            if spool.final_report(run.spool) is None:
+                # A supervisor that died while another node ended may be the cause of that end.
+                cancelled = None if run.is_cancel_consequence else run.cancel_reason()
+                reason = _loss_reason(run) if cancelled is None else cancelled
+                if survivors:
+                    reason += f"; processes {', '.join(str(process.pid) for process in survivors)} could not be killed"
+                # Before the report, because a completely shipped run is deleted soon.
+                reason += interface.restored(run.path)
+                self._append_end(run, "lost" if cancelled is None else "cancelled", reason)
+        self._settled.add(run.path.name)
+
+    def _append_end(self, run: RunDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
+        report = {"state": state, "at": time.time(), "reason": reason, "is_consequence": is_consequence}
+        with spool.SpoolWriter(run.spool, at_least=run.acknowledged()) as writer:
+            writer.append_report(Report.model_validate(report))
+        log.warning("%s: %s: %s", run, state, reason)
+
+    def _strays(self) -> list[psutil.Process]:
+        watched = {self._state.marker(run) for run in self._state.runs() if run.is_alive}
+        ours = f"{self._state.id}:"
+        return [
+            process
+            for process, marker in processes.marked().items()
+            if marker.startswith(ours) and marker not in watched
+        ]
+
+
+def _loss_reason(run: RunDir) -> str:
+    """Return why a supervisor left no final report."""
+    host = socket.gethostname()
+    if 0 < run.started_at() < psutil.boot_time():
+        return f"node {host} was restarted during the run"
+    return f"its supervisor on {host} was killed; the processes of the run were ended"

@@ -1,0 +1,66 @@
+"""What `stop-all` and `drain` do with the runs of a state directory, beside its daemon."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+
+from runners.node.rundir import RunDir, StateDir
+from runners.node.slurm import keeper as jobs
+from runners.node.slurm.cluster import Slurm
+from runners.node.slurm.state import JobStateDir
+from runners.supervisor import processes
+
+STOP_ALL_WITHIN_S = 15.0
+"""Besides the time that a run on a full disk waits for room for its last output."""
+DRAIN_WITHIN_S = 15.0
+
+log = logging.getLogger(__name__)
+
+
+def stop_all(state: StateDir) -> int:
+    """End all runs of a state directory and wait for them; return the number of runs that are still alive."""
+    return jobs.stop_all(state, Slurm()) if isinstance(state, JobStateDir) else _stop_here(state)
+
+
+def _stop_here(state: StateDir) -> int:
+    began, is_told = time.monotonic(), False
+    signalled: set[str] = set()
+    while alive := [run for run in state.runs() if run.is_alive]:
+        for run in alive:
+            # A supervisor that is just starting has not recorded its process id yet.
+            if run.path.name not in signalled and (process := run.supervisor()):
+                processes.signal_all([process], signal.SIGTERM)
+                signalled.add(run.path.name)
+        if (waited_s := time.monotonic() - began) > STOP_ALL_WITHIN_S:
+            grace_s = max(map(_disk_grace_s, alive))
+            if waited_s > STOP_ALL_WITHIN_S + grace_s:
+                log.error("still alive: %s", ", ".join(map(str, alive)))
+                return len(alive)
+            if not is_told:
+                log.warning("%d runs may wait for room on a full disk, for %.0f s at most", len(alive), grace_s)
+                is_told = True
+        time.sleep(0.05)
+    log.info("stopped %d runs", len(signalled))
+    return 0
+
+
+def _disk_grace_s(run: RunDir) -> float:
+    try:
+        return float(run.read_launch()["disk_grace_s"])
+    except (OSError, ValueError, KeyError):  # it has ended meanwhile
+        return 0.0
+
+
+def drain(state: StateDir, lease_s: float | None) -> int:
+    """Make the node take no new runs until a daemon starts; return 1 if no daemon has told the server in time."""
+    state.begin_drain(lease_s)
+    deadline = time.monotonic() + DRAIN_WITHIN_S
+    while not state.is_drain_confirmed:
+        if time.monotonic() > deadline:
+            log.error("no daemon has told the server within %.0f s; is it running?", DRAIN_WITHIN_S)
+            return 1
+        time.sleep(0.05)
+    log.info("the node takes no new runs until a daemon starts; it holds %d runs", len(state.runs()))
+    return 0
