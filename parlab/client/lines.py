@@ -37,7 +37,7 @@ def event_lines(
         part: list[str] = []
         size = 0
         for name, value in numbers.items():
-            item = f"{_ENCODE(name)}:{_number(value)}"
+            item = f"{_ENCODE(name)}:{_json_number(value)}"
             if part and size + len(item) > LINE_LIMIT - 300:
                 yield f'{head}"{field}":{{{",".join(part)}}}}}\n'.encode("ascii")
                 part, size = [], 0
@@ -51,7 +51,7 @@ def _head(rank: int, step: int) -> str:
     return f'{{"parlab":1,"t":{time.time():.3f},"rank":{rank},"event":"step","step":{step},'
 
 
-def _number(value: float) -> str:
+def _json_number(value: float) -> str:
     # JSON has no infinities: they travel as texts, and null is not a number.
     return _ENCODE(value) if math.isfinite(value) else "null" if math.isnan(value) else f'"{value}"'
 

@@ -80,7 +80,7 @@ class Device:
         code = self._call("nvmlDeviceGetMemoryInfo", ctypes.byref(older))
         return code, {"gpu_mem_bytes": float(older.used)}
 
-    def _number(self, metric: str, scale: float, function: str, *arguments: int) -> tuple[int, dict[str, float]]:
+    def _counter(self, metric: str, scale: float, function: str, *arguments: int) -> tuple[int, dict[str, float]]:
         value = ctypes.c_uint()
         code = self._call(function, *(ctypes.c_int(argument) for argument in arguments), ctypes.byref(value))
         return code, {metric: value.value * scale}
@@ -95,12 +95,12 @@ class Device:
 _GROUPS: dict[str, Callable[[Device], tuple[int, dict[str, float]]]] = {
     "utilization": Device._utilization,
     "memory": Device._memory,
-    "power": lambda device: device._number("power_watts", 1e-3, "nvmlDeviceGetPowerUsage"),
-    "temperature": lambda device: device._number(
+    "power": lambda device: device._counter("power_watts", 1e-3, "nvmlDeviceGetPowerUsage"),
+    "temperature": lambda device: device._counter(
         "temperature_celsius", 1.0, "nvmlDeviceGetTemperature", _TEMPERATURE_GPU
     ),
-    "sm_clock": lambda device: device._number("sm_clock_hz", 1e6, "nvmlDeviceGetClockInfo", _CLOCK_SM),
-    "memory_clock": lambda device: device._number("memory_clock_hz", 1e6, "nvmlDeviceGetClockInfo", _CLOCK_MEM),
+    "sm_clock": lambda device: device._counter("sm_clock_hz", 1e6, "nvmlDeviceGetClockInfo", _CLOCK_SM),
+    "memory_clock": lambda device: device._counter("memory_clock_hz", 1e6, "nvmlDeviceGetClockInfo", _CLOCK_MEM),
 }
 
 

@@ -112,21 +112,21 @@ class Processes:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._at = time.monotonic()
         self._seconds: dict[int, float] = {}
-        self._seconds = self._read()[1]
+        self._seconds = self._memory_and_seconds()[1]
 
     def sample(self) -> tuple[int, float]:
         """Return resident memory in bytes, and the processor use since the last sample in per cent of one core.
 
         Memory that processes share is counted in each of them.
         """
-        memory, seconds = self._read()
+        memory, seconds = self._memory_and_seconds()
         now = time.monotonic()
         used = sum(max(0.0, spent - self._seconds.get(pid, 0.0)) for pid, spent in seconds.items())
         percent = 100 * used / max(now - self._at, 1e-3)
         self._at, self._seconds = now, seconds
         return memory, round(percent, 1)
 
-    def _read(self) -> tuple[int, dict[int, float]]:
+    def _memory_and_seconds(self) -> tuple[int, dict[int, float]]:
         memory, seconds = 0, {}
         for pid in self._pids():
             with contextlib.suppress(OSError, ValueError, IndexError):

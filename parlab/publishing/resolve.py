@@ -129,10 +129,10 @@ class Resolver:
     def _load(self, options: Mapping[str, str]) -> _Loaded:
         key = options.get("experiment", ""), options.get("version", "")
         if key not in self._loaded:
-            self._loaded[key] = self._read(*key)
+            self._loaded[key] = self._loaded_experiments(*key)
         return self._loaded[key]
 
-    def _read(self, names: str, version: str) -> _Loaded:
+    def _loaded_experiments(self, names: str, version: str) -> _Loaded:
         experiments = [_experiment(slug) for slug in listed(names)] or (
             [self.report.experiment] if self.report.experiment else []
         )

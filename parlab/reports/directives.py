@@ -90,14 +90,14 @@ def directive(text: str) -> Directive:
     # PostgreSQL does not store NUL characters.
     source = " ".join(text.replace("\0", "\N{REPLACEMENT CHARACTER}").split())
     try:
-        kind, name, options = _read(source)
+        kind, name, options = _directive_parts(source)
     except ValueError as error:
         first = source.partition(" ")[0]
         return Directive(source, first if first in KINDS else "", problem=str(error))
     return Directive(source, kind, name, options)
 
 
-def _read(source: str) -> tuple[str, str, dict[str, str]]:
+def _directive_parts(source: str) -> tuple[str, str, dict[str, str]]:
     arguments, options = _arguments(source)
     if not arguments:
         raise ValueError(f"empty directive; write, for example, {KINDS['figure'].shape}")

@@ -91,7 +91,7 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
         spanning=table.column_title,
         names=len(names),
         rows=rows,
-        caption=_caption(table, in_cells or is_printed),
+        caption=_table_caption(table, in_cells or is_printed),
         numbers=_numbers(table),
     )
 
@@ -131,7 +131,7 @@ def plain_value(value: object) -> str:
     return str(value)
 
 
-def _caption(table: Table, has_units: bool) -> str:
+def _table_caption(table: Table, has_units: bool) -> str:
     unit = table.unit.name
     caption = f"{title_of(table.value)}{f' in {unit}' if unit and not has_units else ''}."
     caption += f" {table.emulation.capitalize()}." if table.emulation else ""

@@ -98,7 +98,7 @@ def _write(target: str, key: tuple[str, int], part: tuple[int, Columns]) -> Part
     filesystem.makedirs(inner.rpartition("/")[0], exist_ok=True)
     with fsspec.open(path, "wb") as file:
         file.write(content)
-    again = _read(target, written)
+    again = _part_columns(target, written)
     if not all(
         np.array_equal(left, right, equal_nan=True) for left, right in zip(again, _arrays(columns), strict=True)
     ):
@@ -118,7 +118,7 @@ def _packed(columns: Columns) -> bytes:
     return buffer.getvalue()
 
 
-def _read(target: str, part: Part) -> tuple[Any, Any, Any]:
+def _part_columns(target: str, part: Part) -> tuple[Any, Any, Any]:
     path = f"{target}/{part.name}"
     try:
         with fsspec.open(path, "rb") as file:
@@ -159,7 +159,7 @@ def restore(attempt_id: int) -> int:
         )
     count = 0
     for part in _parts_of(row):
-        columns = Columns(*_read(row.url, part))
+        columns = Columns(*_part_columns(row.url, part))
         rows = full_chunks(attempt_id, (part.metric, part.rank), part.position, columns)
         for first in range(0, len(rows), _ROWS):
             SeriesChunk.objects.bulk_create(rows[first : first + _ROWS], ignore_conflicts=True)
@@ -182,7 +182,7 @@ def points_before(row: SeriesArchive, metric: str, rank: int, first: int, last: 
     pieces = []
     for part in _parts_of(row):
         if (part.metric, part.rank) == (metric, rank) and part.position < last and part.position + part.points > first:
-            columns = Columns(*_read(row.url, part))
+            columns = Columns(*_part_columns(row.url, part))
             pieces.append(columns.take(slice(max(0, first - part.position), max(0, last - part.position))))
     return pieces
 

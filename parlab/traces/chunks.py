@@ -51,7 +51,7 @@ class TraceFile:
         pending = self._header()
         while True:
             # A piece without the end of an event is read again with as much more: its cost stays linear.
-            block = self._read(max(CHUNK_BYTES, len(pending)))
+            block = self._next_block(max(CHUNK_BYTES, len(pending)))
             if not block:
                 break
             pending += block
@@ -66,7 +66,7 @@ class TraceFile:
                 return
         yield self._rest(pending)
 
-    def _read(self, size: int = CHUNK_BYTES) -> bytes:
+    def _next_block(self, size: int = CHUNK_BYTES) -> bytes:
         block = self._source.read(size)
         if not block and self._source.problem:
             self.problems.append(self._source.problem)
@@ -78,7 +78,7 @@ class TraceFile:
         """Read up to the first event."""
         head = b""
         while True:
-            block = self._read(max(CHUNK_BYTES, len(head)))
+            block = self._next_block(max(CHUNK_BYTES, len(head)))
             head = (head + block).removeprefix(_MARK)
             if head.lstrip()[:1] == b"[":
                 return head.lstrip()[1:]

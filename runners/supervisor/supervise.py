@@ -194,7 +194,7 @@ class Supervisor:
         self._reap()
         self._end_processes()
         self.recorder.write()
-        self._read()
+        self._read_output()
         self._feed_files()
         self._look_for_hang()
         self._look_at_disk()
@@ -271,7 +271,7 @@ class Supervisor:
     def _is_reading(self) -> bool:
         return self.outputs is not None and self.outputs.is_open
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         """Wait up to a tick for output and read it; while the disk is full nothing is read, so that the run waits."""
         if self.outputs is None or not self.outputs.is_open or self.recorder.is_blocked:
             time.sleep(0 if self.is_ended and not self.recorder.is_blocked else TICK_S)

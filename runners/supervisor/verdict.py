@@ -104,7 +104,7 @@ class Evidence:
         first = deaths[0] if deaths else Death(None, "", exit_code)
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):
             rank = (self._oom or {}).get("rank", first.rank)
-            return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank), "", _number(rank))
+            return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank), "", _rank_or_node(rank))
         if self._refused:
             return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
         if self._elsewhere and not self._has_own_cause(deaths):
@@ -144,7 +144,7 @@ class Evidence:
             traceback, rank = event["traceback"].strip(), event.get("rank")
             if isinstance(event.get("reason"), str):
                 reason = shorten(event["reason"])
-                return Verdict(RunState.FAILED, reason, traceback, _number(rank), is_consequence=True)
+                return Verdict(RunState.FAILED, reason, traceback, _rank_or_node(rank), is_consequence=True)
             if isinstance(rank, int) and rank < 0:  # an error of the node itself, to which the exit code adds nothing
                 return Verdict(RunState.FAILED, shorten(_last_line(traceback)), traceback)
             where = f" on rank {rank}" if isinstance(rank, int) else ""
@@ -158,7 +158,7 @@ class Evidence:
             return Verdict(RunState.FAILED, reason, traceback)
         is_consequence = bool(_PEER_GONE.search(last))
         reason = shorten(f"{last}{where} (exit code {exit_code})")
-        return Verdict(RunState.FAILED, reason, traceback, _number(rank), is_consequence)
+        return Verdict(RunState.FAILED, reason, traceback, _rank_or_node(rank), is_consequence)
 
     def _error_of_others(self) -> str:
         return next((event["traceback"].strip() for event in self._errors.values()), "")
@@ -217,7 +217,7 @@ def _oom_reason(event: dict[str, Any], rank: int | None) -> str:
     return shorten(" ".join(parts) + (f": {', '.join(sizes)}" if sizes else ""))
 
 
-def _number(rank: Any) -> int | None:
+def _rank_or_node(rank: Any) -> int | None:
     """Return a rank of an event; None for the node itself, which events give as a negative number."""
     return rank if isinstance(rank, int) and rank >= 0 else None
 

@@ -228,12 +228,12 @@ class Watch:
             with _library():
                 devices = {index: device for index, uuid in enumerate(self._uuids) if (device := _device(uuid))}
                 while devices and not self._stop.is_set():
-                    self._latest = [self._read(position, device) for position, device in devices.items()]
+                    self._latest = [self._device_reading(position, device) for position, device in devices.items()]
                     self._stop.wait(EVERY_S)
         except pynvml.NVMLError as error:
             log.warning("no telemetry of the GPUs: %s", error)
 
-    def _read(self, position: int, device: Any) -> Reading:
+    def _device_reading(self, position: int, device: Any) -> Reading:
         values = {}
         for name, read in COUNTERS.items():
             if (position, name) in self._absent:

@@ -21,11 +21,11 @@ class Rapl:
         zones = sorted(root.glob("intel-rapl:[0-9]*"))
         # Cores and graphics are parts of their package; memory is not.
         self._zones = [zone for zone in zones if _text(zone / "name").startswith(("package", "dram"))]
-        self._read_at, self._energy = self._clock(), self._read()
+        self._read_at, self._energy = self._clock(), self._zone_energies()
 
     def watts(self) -> float | None:
         """Return the mean power since the last call (W); None without readable counters."""
-        now, energy = self._clock(), self._read()
+        now, energy = self._clock(), self._zone_energies()
         seconds, before = now - self._read_at, self._energy
         self._read_at, self._energy = now, energy
         if not energy or seconds <= 0 or energy.keys() != before.keys():
@@ -33,7 +33,7 @@ class Rapl:
         microjoules = sum(_grown(zone, before[zone], energy[zone]) for zone in energy)
         return round(microjoules / 1e6 / seconds, 3)
 
-    def _read(self) -> dict[Path, int]:
+    def _zone_energies(self) -> dict[Path, int]:
         readings = {zone: _text(zone / "energy_uj") for zone in self._zones}
         return {zone: int(text) for zone, text in readings.items() if text.isdecimal()}
 

@@ -82,14 +82,14 @@ class NodeKeys:
             return None, None, ""
         if content["node"] != self._node:
             raise ValueError(f"{self._path} belongs to node {content['node']}, not {self._node}; use its --node")
-        return _read(content["key"]), _read(content["next"]), content["answer"]
+        return _key_of(content["key"]), _key_of(content["next"]), content["answer"]
 
     def _store(self) -> None:
         content = {"node": self._node, "key": _written(self._own), "next": _written(self._next), "answer": self._answer}
         write_atomically(self._path, json.dumps(content), sync=True)
 
 
-def _read(content: Any) -> Key | None:
+def _key_of(content: Any) -> Key | None:
     return Key(content["id"], bytes.fromhex(content["secret"])) if content else None
 
 

@@ -157,7 +157,7 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Names, whole: Whole | 
     # A single line is named too if it is that of a GPU: other GPUs can lack this counter.
     drawing.update_layout(showlegend=len(drawn) > 1 or any(rank >= 0 for _, rank in drawn))
     labels = {key: _label(what, key, names) for key in present}
-    caption = _caption(what, extents, len(drawn) < len(present), factor, unit)
+    caption = _extent_caption(what, extents, len(drawn) < len(present), factor, unit)
     return Drawing(drawing, caption, _samples_table(what, present, labels))
 
 
@@ -238,7 +238,7 @@ def _drawn(series: Mapping[Key, Curve], extents: Mapping[Key, Extent]) -> dict[K
     return {key: curve for key, curve in series.items() if _group(key) in (by_mean[0], by_mean[-1])}
 
 
-def _caption(what: Kind, extents: Mapping[Key, Extent], is_part: bool, factor: float, unit: str) -> str:
+def _extent_caption(what: Kind, extents: Mapping[Key, Extent], is_part: bool, factor: float, unit: str) -> str:
     parts = []
     for metric, line in what.lines.items():
         of_metric = [extent for key, extent in extents.items() if key[0].partition("/")[0] == metric]

@@ -115,7 +115,7 @@ def figure(timelines: Sequence[Timeline]) -> Drawing:
         if placed:
             drawing.add_trace(_bars(kind, placed, unit))
     drawing.add_trace(_ends(drawn, tops, unit))
-    return Drawing(drawing, _caption(drawn) + _cut(cut_s), _operations_table(drawn))
+    return Drawing(drawing, _bubble_caption(drawn) + _cut(cut_s), _operations_table(drawn))
 
 
 def _subtitle(bars_drawn: Sequence[Sequence[Bar]]) -> str:
@@ -233,7 +233,7 @@ def _ends(drawn: Sequence[Timeline], tops: Sequence[float], unit: Unit) -> go.Sc
     )
 
 
-def _caption(drawn: Sequence[Timeline]) -> str:
+def _bubble_caption(drawn: Sequence[Timeline]) -> str:
     sentences = [
         f"{timeline.title} takes {quantity(timeline.iteration_s, 's')};"
         f" its ranks wait {significant(100 * timeline.bubble)} % of it"

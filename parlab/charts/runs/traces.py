@@ -71,10 +71,10 @@ def figure(ranks: Sequence[RankBar]) -> Drawing:
                 )
             )
     rows = [[bar.rank, part, bar.parts.get(part, 0.0)] for bar in ranks for part in PARTS]
-    return Drawing(drawing, _caption(ranks), Table(["rank", "part", "seconds"], rows))
+    return Drawing(drawing, _busiest_rank_caption(ranks), Table(["rank", "part", "seconds"], rows))
 
 
-def _caption(ranks: Sequence[RankBar]) -> str:
+def _busiest_rank_caption(ranks: Sequence[RankBar]) -> str:
     busiest = max(ranks, key=lambda bar: bar.parts.get("compute", 0.0))
     share = 100 * busiest.parts.get("compute", 0.0) / busiest.total_s if busiest.total_s else 0.0
     return (

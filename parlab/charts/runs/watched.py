@@ -87,7 +87,7 @@ def figure(
         ["result", "at", "node", "commit", unit or "value"],
         [[point.number, point.at, point.node, point.commit, point.value] for point in points],
     )
-    return Drawing(drawing, _caption(steps), table)
+    return Drawing(drawing, _levels_caption(steps), table)
 
 
 def _hover(point: Point, unit: str) -> str:
@@ -95,7 +95,7 @@ def _hover(point: Point, unit: str) -> str:
     return "<br>".join(theme.plain(line) for line in lines if line)
 
 
-def _caption(steps: Sequence[Step]) -> str:
+def _levels_caption(steps: Sequence[Step]) -> str:
     if not steps:
         return "Each point is one result; grey lines are levels. No change has been detected."
     changes = "; ".join(f"{step.text} with result {step.number}" for step in steps[-5:])

@@ -88,7 +88,7 @@ def figure(columns: Sequence[Column]) -> Drawing:
             trace.showlegend = trace.showlegend is not False and trace.legendgroup not in named
             named.add(trace.legendgroup)
             drawing.add_trace(trace)
-    return Drawing(drawing, _caption(drawn), _terms_table(drawn))
+    return Drawing(drawing, _losses_caption(drawn), _terms_table(drawn))
 
 
 def _merged_titles(drawn: Sequence[Column]) -> list[str]:
@@ -169,7 +169,7 @@ def _hover(bar: Bar, column: Column) -> str:
     return "<br>".join(theme.plain(line) for line in lines)
 
 
-def _caption(drawn: Sequence[Column]) -> str:
+def _losses_caption(drawn: Sequence[Column]) -> str:
     sentences = []
     for column in drawn:
         losses = [bar for bar in column.bars if bar.key != "ideal"]

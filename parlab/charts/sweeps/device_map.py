@@ -116,7 +116,7 @@ def draw(grid: Grid) -> DeviceMap | None:
         ],
         [Head(HEAD + shard * height + height // 2 + 4, f"shard {shard}") for shard in range(shards)],
         devices,
-        _caption(grid, devices),
+        _map_caption(grid, devices),
         Table(
             ["stage", "shard", "device"],
             [[stage, shard, name] for stage, row in enumerate(grid) for shard, name in enumerate(row)],
@@ -128,7 +128,7 @@ def _devices(grid: Grid) -> list[Device]:
     """Return the devices by number, each with its own colour."""
     shards = Counter(name for row in grid for name in row)
     stages = Counter(name for row in grid for name in set(row))
-    names = sorted(shards, key=lambda name: (name.partition(":")[0], _number(name), name))
+    names = sorted(shards, key=lambda name: (name.partition(":")[0], _device_index(name), name))
     colours = NAMED if len(names) <= len(NAMED) else [_hue(index) for index in range(len(names))]
     return [
         Device(name, colour, _ink(colour), shards[name], stages[name])
@@ -136,7 +136,7 @@ def _devices(grid: Grid) -> list[Device]:
     ]
 
 
-def _number(name: str) -> int:
+def _device_index(name: str) -> int:
     digits = name.rpartition(":")[2]
     return int(digits) if digits.isdecimal() else 0
 
@@ -156,7 +156,7 @@ def _ink(colour: str) -> str:
     return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
 
 
-def _caption(grid: Grid, devices: Sequence[Device]) -> str:
+def _map_caption(grid: Grid, devices: Sequence[Device]) -> str:
     stages, shards = len(grid), max(len(row) for row in grid)
     size = f"{_count(stages, 'stage')} \N{MULTIPLICATION SIGN} {_count(shards, 'shard')}"
     caption = f"{size} on {_count(len(devices), 'device')}"

@@ -72,7 +72,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         for line in lines.values()
         for point in line
     ]
-    caption = f"{_caption(lines)}{layout_note(_measured(points))}{unknown_gpus(points)}"
+    caption = f"{_efficiency_caption(lines)}{layout_note(_measured(points))}{unknown_gpus(points)}"
     return Drawing(
         drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state", "tokens_per_s"], rows)
     )
@@ -139,7 +139,7 @@ def _bars(line: Sequence[RunPoint], shares: Sequence[float]) -> dict[str, Any] |
     return bars_over(zip(shares, ranges, strict=True))
 
 
-def _caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
+def _efficiency_caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
     ends: list[tuple[float, list[RunPoint]]] = [(of_line(line, line[-1]), line) for line in lines.values()]
     share, line = max(ends, key=lambda end: end[0])
     return (

@@ -110,7 +110,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         drawing.add_trace(_out_of_memory(too_big))
     table: list[list[Any]] = [[p.point.number, *key, p.point.outcome, p.value] for key, p in grid.places.items()]
     header = ["run", grid.down, grid.across, "state", options.y]
-    return Drawing(drawing, _caption(grid.places, measure, name, factor), Table(header, table))
+    return Drawing(drawing, _best_cell_caption(grid.places, measure, name, factor), Table(header, table))
 
 
 def _grid(points: Sequence[RunPoint], options: Options) -> _Grid | None:
@@ -260,7 +260,7 @@ def _subtitle(grid: _Grid, factor: float, unit: str, measure: Measure) -> str:
     return f"{which}; {unit or measure.title.lower()}, light {light} to dark {dark}; hatched: out of memory"
 
 
-def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str, factor: float) -> str:
+def _best_cell_caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str, factor: float) -> str:
     measured = [place for place in places.values() if place.value is not None]
     best = min(measured, key=lambda place: (place.value or 0.0) * (1 if measure.least_is_best else -1))
     value = f"{_cell_text(best, factor, measure)} {unit}".strip()

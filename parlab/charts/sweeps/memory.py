@@ -55,10 +55,12 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     measured = [point for point in points if _is_measured(point)]
     banded = _banded(points, measured, options)
     if banded is not None:
-        return Drawing(_band_figure(banded, options), _caption(points, measured), _memory_table(measured))
+        return Drawing(_band_figure(banded, options), _memory_caption(points, measured), _memory_table(measured))
     unmeasured = [point for point in points if point.state == "oom" and point not in measured][:MAX_BARS]
     drawn, left_out = fastest(measured)
-    return Drawing(_bar_figure(drawn, unmeasured), _caption(points, measured) + left_out, _memory_table(measured))
+    return Drawing(
+        _bar_figure(drawn, unmeasured), _memory_caption(points, measured) + left_out, _memory_table(measured)
+    )
 
 
 def _bar_figure(measured: Sequence[RunPoint], unmeasured: Sequence[RunPoint]) -> go.Figure:
@@ -292,7 +294,7 @@ def _most_text(point: RunPoint) -> str:
     return quantity(most, "B", point.digits(most, "B"))
 
 
-def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
+def _memory_caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
     biggest, smallest = max(measured, key=_most), min(measured, key=_most)
     caption = f"Highest: {_most_text(biggest)}, {biggest.full_label}"
     if _most(biggest) > _most(smallest):

@@ -66,7 +66,9 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     timed = {point.number: parts(point.timers) for point in points if point.timers}
     measured = [point for point in points if point.number in timed]
     drawn, left_out = fastest(measured)
-    return Drawing(_bar_figure(drawn, timed, options), _caption(measured, timed) + left_out, _phases_table(measured))
+    return Drawing(
+        _bar_figure(drawn, timed, options), _longest_phase_caption(measured, timed) + left_out, _phases_table(measured)
+    )
 
 
 def _bar_figure(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Timer]], options: Options) -> go.Figure:
@@ -157,7 +159,7 @@ def _bars(
     )
 
 
-def _caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Timer]]) -> str:
+def _longest_phase_caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Timer]]) -> str:
     slowest = max(measured, key=lambda point: sum(timer.median for timer in timed[point.number].values()))
     name, timer = max(timed[slowest.number].items(), key=lambda item: item[1].median)
     duration = quantity(timer.median, "s", slowest.digits(timer.median))

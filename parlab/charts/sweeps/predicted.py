@@ -86,7 +86,7 @@ def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Dr
             showlegend=False,
         )
     )
-    caption = " ".join(filter(None, [_caption(timed, calibrated), _left_out(left_out)]))
+    caption = " ".join(filter(None, [_error_caption(timed, calibrated), _left_out(left_out)]))
     return Drawing(drawing, caption, _predictions_table(points))
 
 
@@ -133,7 +133,7 @@ def _off(error: float) -> str:
     return f"{significant(100 * error)} %" if error < 2 else f"a factor of {significant(1 + error)}"
 
 
-def _caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
+def _error_caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
     plain = median(_error(point.plain_s, point.measured_s) for point in points)
     whom = "The run is" if len(points) == 1 else f"Half of the {len(points)} runs are"
     caption = f"{whom} predicted within {_off(plain)} without calibration"

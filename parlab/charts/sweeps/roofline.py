@@ -72,7 +72,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         if p.roof
     ]
     header = ["run", "flops_per_weight_byte", "flops_per_device", "peak_flops", "memory_bytes_per_s", "mfu_pct"]
-    return Drawing(drawing, _caption(measured), Table(header, rows))
+    return Drawing(drawing, _roofline_caption(measured), Table(header, rows))
 
 
 def _heights(measured: Sequence[RunPoint]) -> list[float]:
@@ -109,7 +109,7 @@ def _points(members: Sequence[RunPoint], name: str, style: theme.Style) -> go.Sc
     )
 
 
-def _caption(measured: Sequence[RunPoint]) -> str:
+def _roofline_caption(measured: Sequence[RunPoint]) -> str:
     best = max(measured, key=lambda point: point.mfu_pct or 0.0)
     caption = f"Best: {significant(best.mfu_pct, best.digits(best.mfu_pct))} % of peak FLOP/s, {best.full_label}."
     caption += lead_note(measured, lambda point: point.mfu_pct, least_is_best=False)

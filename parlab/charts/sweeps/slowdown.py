@@ -63,7 +63,7 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
             },
         ),
     )
-    return Drawing(drawing, _caption(cells, source), _slowdowns_table(cells, source))
+    return Drawing(drawing, _slowest_caption(cells, source), _slowdowns_table(cells, source))
 
 
 def _hover(cell: Slowdown) -> str:
@@ -76,7 +76,7 @@ def _hover(cell: Slowdown) -> str:
     return "<br>".join(theme.plain(line) for line in lines)
 
 
-def _caption(cells: Sequence[Slowdown], source: str) -> str:
+def _slowest_caption(cells: Sequence[Slowdown], source: str) -> str:
     worst = max((cell for cell in cells if cell.ratio), key=lambda cell: cell.ratio or 0)
     return (
         f"{source.capitalize()}. Slowest: {worst.schedule} with micro batch {worst.micro_batch_size} on"

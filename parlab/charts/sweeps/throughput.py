@@ -113,7 +113,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     _mark_best(drawing, measured, chosen, view, has_ideal=has_ideal)
     return Drawing(
         drawing,
-        _caption(points, measured, chosen, others, measure) + left_out + without_gpus,
+        _best_point_caption(points, measured, chosen, others, measure) + left_out + without_gpus,
         _throughput_table(each_run([*points, *others]), options.y),
     )
 
@@ -292,7 +292,7 @@ def out_of_memory(too_big: Sequence[RunPoint], chosen: Plan, height: float) -> g
     )
 
 
-def _caption(
+def _best_point_caption(
     points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, others: Sequence[RunPoint], measure: Measure
 ) -> str:
     best = min(measured, key=lambda point: _goodness(point, measure))

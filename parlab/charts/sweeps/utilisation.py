@@ -83,7 +83,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
                 )
             )
     drawing.update_layout(showlegend=True)
-    return Drawing(drawing, _caption(everything) + left_out, _utilisation_table(everything))
+    return Drawing(drawing, _utilisation_caption(everything) + left_out, _utilisation_table(everything))
 
 
 def _share(point: RunPoint, name: str) -> float | None:
@@ -95,7 +95,7 @@ def _hover(point: RunPoint, title: str, value: float | None) -> str:
     return point.hover((title.partition(":")[0], value, "%"), ("model FLOPs per device", point.flops_per_gpu, "FLOP/s"))
 
 
-def _caption(measured: Sequence[RunPoint]) -> str:
+def _utilisation_caption(measured: Sequence[RunPoint]) -> str:
     rated = [point for point in measured if point.mfu_pct is not None]
     if not rated:
         return "Peak FLOP/s of these devices is unknown, so MFU is not available."

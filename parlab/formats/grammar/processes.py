@@ -62,14 +62,14 @@ def _stated(text: str) -> int | None:
         return None
     for pattern in _WORLD:
         if (match := pattern.search(text)) is not None:
-            return _number(int(match[1]))
+            return _plausible_count(int(match[1]))
     if (hosts := _PLACES.search(text)) is not None:
-        return _number(sum(group.count(",") + 1 for group in _LIST.findall(hosts[1])))
+        return _plausible_count(sum(group.count(",") + 1 for group in _LIST.findall(hosts[1])))
     if (sizes := _PARALLEL.search(text)) is not None:
-        return _number(int(sizes[1]) * int(sizes[2]) * int(sizes[3]))
+        return _plausible_count(int(sizes[1]) * int(sizes[2]) * int(sizes[3]))
     nodes, each = _NODES.findall(text), _EACH.findall(text)
-    return _number(int(nodes[0]) * int(each[0])) if len(nodes) == len(each) == 1 else None
+    return _plausible_count(int(nodes[0]) * int(each[0])) if len(nodes) == len(each) == 1 else None
 
 
-def _number(count: int) -> int | None:
+def _plausible_count(count: int) -> int | None:
     return count if 0 < count <= MAX_PROCESSES else None

@@ -159,7 +159,7 @@ class Parser:
                 return []
             begin, whole = line + 1 - len(self.dictionary), " ".join(self.dictionary)
             self.dictionary = []
-            records = self._read(begin, None, None, whole)
+            records = self._plain_line_records(begin, None, None, whole)
             for record in records:
                 record.until = line
             return records
@@ -172,10 +172,10 @@ class Parser:
             return []
         if self.block is None and self._is_plain(text):
             if not self.dialect.has_blocks:
-                return self.ahead(self._read(line, rank, time, text))
+                return self.ahead(self._plain_line_records(line, rank, time, text))
             before = self.below.close() if self.below.ends(line, text) else []
             own = self.below.feed(line, self._rewritten(text))
-            return before + self.ahead(self._read(line, rank, time, text) if own is None else own)
+            return before + self.ahead(self._plain_line_records(line, rank, time, text) if own is None else own)
         records = self.close() if self.block is not None else []
         block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
         if block:
@@ -184,7 +184,7 @@ class Parser:
         bar = self.bars.feed(line, rank, time, text)
         if bar is not None:
             return records + bar
-        return records + self.ahead(self._read(line, rank, time, text))
+        return records + self.ahead(self._plain_line_records(line, rank, time, text))
 
     def block_cell(self, text: str) -> bool:
         """Keep a cell of the current block; return False for any other line."""
@@ -209,7 +209,7 @@ class Parser:
             return before + records
         return records
 
-    def _read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    def _plain_line_records(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line without a bar; a counter that begins again in every epoch becomes one that grows."""
         if "poch" in text and (head := _EPOCH.match(text[:80])):
             self.epoch = int(head[1])

@@ -255,10 +255,10 @@ def _counter(values: dict[str, list[float]], keys: Iterable[str]) -> str:
 
 def read(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
     """Read lines of a learnt format; yield steps, and timers in seconds. Cells that it does not name are left out."""
-    return watched(lambda watched_lines: _read(watched_lines, learnt), lines, f"{PREFIX}{learnt.name}")
+    return watched(lambda watched_lines: _learnt_records(watched_lines, learnt), lines, f"{PREFIX}{learnt.name}")
 
 
-def _read(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
+def _learnt_records(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
     columns = {(column.key, column.unit): column for column in learnt.columns if column.role == "quantity"}
     fields = {key: Printed(column.name, column.key, column.unit, column.scale) for key, column in columns.items()}
     counter, rank_key = learnt.counter, learnt.rank_key

@@ -34,7 +34,7 @@ _MAX_TIME_MS = 1e14
 _TOKENS = frozenset({"gpt3"})
 
 
-def _number(value: Any) -> float | None:
+def _json_float(value: Any) -> float | None:
     """Return a JSON number as a float; None for other values, nan and numbers beyond LARGEST."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
@@ -60,7 +60,7 @@ class Parser:
     def event(self, line: int, data: dict[str, Any]) -> list[Record]:
         """Read one event."""
         key, value, metadata = data.get("key"), data.get("value"), data.get("metadata")
-        when = _number(data.get("time_ms"))
+        when = _json_float(data.get("time_ms"))
         if not isinstance(key, str) or (when is not None and not 0 <= when < _MAX_TIME_MS):
             return [unread(line, "an event without key or with an invalid time", str(key))]
         self.events += 1
@@ -112,7 +112,7 @@ class Parser:
             return []
         seconds = (when - block[0]) / 1e3
         metrics = [_metric(line, "block_s", "block_stop - block_start", seconds)]
-        end = _number(details.get("samples_count"))
+        end = _json_float(details.get("samples_count"))
         if end is not None and block[1] is not None and end > block[1]:
             samples = end - block[1]
             metrics.append(_metric(line, "block_samples", "samples_count", samples))
@@ -129,7 +129,7 @@ class Parser:
         summary = "throughput" in stats and self.steps > 0
         self.steps += 0 if summary else any(name in _STEP_TIMES for name in stats)
         for name, content in list(stats.items())[:100]:
-            value = _number(content)
+            value = _json_float(content)
             if value is None:
                 records.append(unread(line, "not a finite number", f"{name}: {content}"))
             elif name in _STEP_TIMES and summary:
@@ -149,18 +149,18 @@ class Parser:
 
     def _iteration(self, position: Any) -> int | None:
         """Convert a position in tokens or samples to iterations if it is a multiple of an iteration's size."""
-        value = _number(position)
+        value = _json_float(position)
         if value is None or value != int(value) or not 0 <= value < 2**60:
             return None
-        batch = _number(self.settings.get("global_batch_size")) or 0.0
-        length = _number(self.settings.get("max_sequence_length")) or 0.0
+        batch = _json_float(self.settings.get("global_batch_size")) or 0.0
+        length = _json_float(self.settings.get("max_sequence_length")) or 0.0
         for size in (batch * length, batch):
             if size >= 1 and value >= size and value % size == 0:
                 return int(value // size)
         return int(value)
 
     def _evaluated(self, line: int, key: str, value: Any, details: dict[str, Any]) -> list[Record]:
-        number = _number(value)
+        number = _json_float(value)
         if number is None:
             return [unread(line, "not a finite number", f"{key}: {value}")]
         position = _position(details)
@@ -169,7 +169,7 @@ class Parser:
         return [Record("validation", line, {key: number}, iteration=iteration, fields=(field,), raw=(str(value),))]
 
     def _setting(self, line: int, key: str, value: str | int | float) -> list[Record]:
-        if len(self.settings) < MAX_ARGUMENTS and (isinstance(value, str) or _number(value) is not None):
+        if len(self.settings) < MAX_ARGUMENTS and (isinstance(value, str) or _json_float(value) is not None):
             self.settings.setdefault(key, value[:2000] if isinstance(value, str) else value)
             if self.has_launch:
                 return [Record("launch", line, data={key: value})]
@@ -209,7 +209,7 @@ class Parser:
         """Return the trained samples or tokens divided by the score, if the log prints no throughput."""
         tokens = self.settings.get("submission_benchmark") in _TOKENS
         key = "trained_samples" if "trained_samples" in self.settings or not tokens else "train_samples"
-        trained = _number(self.settings.get(key))
+        trained = _json_float(self.settings.get(key))
         if self.throughput or trained is None or trained <= 0 or seconds <= 0:
             return []
         name = "tokens_per_s" if tokens else "samples_per_s"
@@ -218,7 +218,7 @@ class Parser:
 
 def _position(details: dict[str, Any]) -> float | None:
     """Return the position in the training, in the log's own unit."""
-    return next((number for name in _POSITIONS if (number := _number(details.get(name))) is not None), None)
+    return next((number for name in _POSITIONS if (number := _json_float(details.get(name))) is not None), None)
 
 
 def _metric(line: int, name: str, key: str, value: float) -> Record:

@@ -108,11 +108,11 @@ class _Rebuild:
         """Points that came after their series was replaced."""
 
     def run(self) -> None:
-        self._read()
+        self._read_appended()
         stored = set(stored_keys(self._attempt.pk))
         while keys := self._first(self._due(stored)):
             rows = {key: packed(self._attempt.pk, key, self._spool) for key in keys}
-            self._read()
+            self._read_appended()
             began = time.monotonic()
             with transaction.atomic():
                 self._lock()
@@ -125,7 +125,7 @@ class _Rebuild:
             self._replace({key: packed(self._attempt.pk, key, self._spool) for key in self._due(stored)})
             self._finish()
 
-    def _read(self) -> None:
+    def _read_appended(self) -> None:
         """Read what was appended to the log since the last call."""
         for series in self._events.more():
             self._spool.add({key: columns for key, columns in series.items() if key not in self._replaced})
@@ -153,7 +153,7 @@ class _Rebuild:
     def _lock(self) -> None:
         """Lock the attempt and bring the series that were replaced before up to date."""
         self._attempt = locked_attempts().get(pk=self._attempt.pk)
-        self._read()
+        self._read_appended()
         if is_read(self._attempt):
             # Until events replace the series of a reader, a batch leaves their points in the log.
             since = {key: Columns.joined(parts) for key, parts in self._since.items() if not is_sampled(key)}

@@ -235,7 +235,7 @@ def _condition(name: str, field: Field, operator: str, value: str) -> Q:
         return _config_condition(field, operator, value)
     if field.kind == "number":
         lookup = _COMPARISONS.get(operator)
-        number = _number(name, field, value)
+        number = _operand(name, field, value)
         if lookup:
             return Q(**{f"{field.lookup}__{lookup}": number})
         # Lists show measured numbers with three digits, so a copied number must match all values that round to it.
@@ -255,7 +255,7 @@ def _condition(name: str, field: Field, operator: str, value: str) -> Q:
     return Q(**{f"{field.lookup}__{'icontains' if name == 'label' else 'iexact'}": value})
 
 
-def _number(name: str, field: Field, text: str) -> float:
+def _operand(name: str, field: Field, text: str) -> float:
     """Parse a number with a prefix or unit: 1.5k, 8GiB, 500ms, 40%."""
     match = _NUMBER.match(text)
     unit = match["unit"] if match else ""

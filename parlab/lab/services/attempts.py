@@ -66,16 +66,16 @@ def launch_store(*, attempt: Attempt, launch: Mapping[str, Any]) -> None:
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the numbers by which lists sort; None if the summary has no such number."""
-    step_time = _number(summary, "step_time_s", "median")
+    step_time = _summary_number(summary, "step_time_s", "median")
     return {
-        "step_time_s": _number(summary, "step_time_s", "mean") if step_time is None else step_time,
-        "samples_per_s": _number(summary, "samples_per_s"),
-        "tokens_per_s": _number(summary, "tokens_per_s"),
-        "memory_max_bytes": _number(summary, "memory_peak_bytes", "max"),
+        "step_time_s": _summary_number(summary, "step_time_s", "mean") if step_time is None else step_time,
+        "samples_per_s": _summary_number(summary, "samples_per_s"),
+        "tokens_per_s": _summary_number(summary, "tokens_per_s"),
+        "memory_max_bytes": _summary_number(summary, "memory_peak_bytes", "max"),
     }
 
 
-def _number(summary: Mapping[str, Any], *path: str) -> float | None:
+def _summary_number(summary: Mapping[str, Any], *path: str) -> float | None:
     value: Any = summary
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

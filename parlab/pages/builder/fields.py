@@ -128,14 +128,14 @@ def value_of(field: BuilderField, text: str) -> Any:
     if field.kind == "choice":
         return int(text) if text.isdecimal() and text in field.choices else text
     if field.is_number:
-        return _number(field, text)
+        return _field_number(field, text)
     if field.is_tree:
         with suppress(ValueError, RecursionError):
             return json.loads(text)
     return text
 
 
-def _number(field: BuilderField, text: str) -> Any:
+def _field_number(field: BuilderField, text: str) -> Any:
     kinds: tuple[type[int] | type[float], ...] = (int,) if field.kind == "integer" else (int, float)
     for kind in kinds:
         with suppress(ValueError, OverflowError):

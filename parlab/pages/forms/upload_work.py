@@ -166,14 +166,16 @@ class _Work:
         """Read one file; of a large one its beginning first, which the page shows meanwhile."""
         if file.size > AT_ONCE_BYTES and self.dry_run:
             with suppress(Refused):
-                file.first = self._read(_beginning(self.upload, number, FIRST_BYTES), number, file, target)
+                file.first = self._previews_of_file(_beginning(self.upload, number, FIRST_BYTES), number, file, target)
             self.upload.save()  # the guess of a format takes a second
             self._guess(number, file, FIRST_BYTES)
             self.upload.save()
         with self.upload.open(number) as stream:
-            file.previews = self._read(stream, number, file, target)
+            file.previews = self._previews_of_file(stream, number, file, target)
 
-    def _read(self, stream: IO[bytes] | None, number: int, file: File, target: Experiment | None) -> list[Preview]:
+    def _previews_of_file(
+        self, stream: IO[bytes] | None, number: int, file: File, target: Experiment | None
+    ) -> list[Preview]:
         if stream is None:
             return []
         is_whole = not isinstance(stream, BytesIO)

@@ -50,7 +50,7 @@ def curves_drawing(
     tokens = [_tokens_per_step(run) for run in runs]
     drawings = []
     for kind in kinds:
-        read = _read(attempts, CURVES[kind].metrics, window, over, tokens, chosen_ranks)
+        read = _series_of_attempts(attempts, CURVES[kind].metrics, window, over, tokens, chosen_ranks)
         x = {key: _x(columns, over, tokens[_place(key)]) for key, columns in read.items()}
         visible = seen(read, window.sized(CURVES_POINTS), x)
         names = {key: line_name(runs, key) for key in [*chosen, *read]}
@@ -131,7 +131,7 @@ def _current_attempts(runs: Sequence[Run]) -> dict[int, int]:
     return {pk: place for pk, place in places.items() if pk is not None}
 
 
-def _read(
+def _series_of_attempts(
     attempts: Mapping[int, int],
     metrics: tuple[str, ...],
     window: Window,

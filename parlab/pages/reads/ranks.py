@@ -144,14 +144,14 @@ def reading_of(source: Source, choice: Choice, window: Window) -> Reading:
     if cached is not None:
         return cached
     began = time.monotonic()
-    reading = _read(source, choice, window)
+    reading = _rank_reading(source, choice, window)
     took_s = time.monotonic() - began
     if window.points is not None:
         cache.set(key, reading, _KEEP_S if is_final else took_s / _LIVE_SHARE)
     return reading
 
 
-def _read(source: Source, choice: Choice, window: Window) -> Reading:
+def _rank_reading(source: Source, choice: Choice, window: Window) -> Reading:
     names = source.parts(choice.measure)
     owned = None if choice.node_rank is None else source.layout.ranks_of(choice.node_rank)
     infos = [info for info in source.series if info.metric in names and info.rank >= 0]

@@ -52,7 +52,7 @@ def tuning_of(source: int, document: Mapping[str, Any]) -> Tuning | None:
         spaces = [space for row in table["rows"] if (space := _space(columns, row)) is not None]
         own = [space for space in spaces if space.name != _TOTAL]
         total = next((space for space in spaces if space.name == _TOTAL), None)
-        best = total or max(own, key=lambda space: _number(space.best), default=None)
+        best = total or max(own, key=lambda space: _metric_value(space.best), default=None)
         if best is None:
             continue
         figures = document.get("figures") or {}
@@ -79,7 +79,7 @@ def _space(columns: Sequence[str], row: Sequence[Mapping[str, Any]]) -> Space | 
     return Space(name, cells.get("num_experiments", ""), cells.get("best_metric_val", ""), best_name, text, False)
 
 
-def _number(text: str) -> float:
+def _metric_value(text: str) -> float:
     try:
         return float(text)
     except ValueError:

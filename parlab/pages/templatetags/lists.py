@@ -26,7 +26,7 @@ def _text(value: str) -> str:
     return f"<td>{escape(value) if value else DASH}</td>"
 
 
-def _number(value: str) -> str:
+def _number_cell(value: str) -> str:
     return f'<td class="number">{value}</td>'
 
 
@@ -49,20 +49,22 @@ def _state(row: RunLine) -> str:
 
 def _gpus(row: RunLine) -> str:
     if row.run.gpus:
-        return _number(numbers.counted(row.run.gpus))
-    return _number('<span class="none" title="The source of the run does not state its number of GPUs">unknown</span>')
+        return _number_cell(numbers.counted(row.run.gpus))
+    return _number_cell(
+        '<span class="none" title="The source of the run does not state its number of GPUs">unknown</span>'
+    )
 
 
 def _step_time(row: RunLine) -> str:
     run = row.run
-    return _number("OOM" if run.state == RunState.OOM else numbers.measured(run, run.step_time_s, "s"))
+    return _number_cell("OOM" if run.state == RunState.OOM else numbers.measured(run, run.step_time_s, "s"))
 
 
 def _findings(row: RunLine) -> str:
     if not row.findings:
-        return _number('<span class="none" title="none open">0</span>')
+        return _number_cell('<span class="none" title="none open">0</span>')
     url = address("run", row.run.experiment.slug, row.run.number)
-    return _number(f'<a href="{url}#findings">{row.findings}</a>')
+    return _number_cell(f'<a href="{url}#findings">{row.findings}</a>')
 
 
 def _tags(row: RunLine) -> str:
@@ -91,17 +93,17 @@ CELLS: dict[str, Callable[[RunLine], str]] = {
     "schedule": lambda row: _text(row.run.schedule),
     "precision": lambda row: _text(row.run.precision),
     "gpus": _gpus,
-    "tp": lambda row: _number(numbers.counted(row.run.tensor_parallel_size)),
-    "pp": lambda row: _number(numbers.counted(row.run.pipeline_parallel_size)),
-    "dp": lambda row: _number(numbers.counted(row.run.data_parallel_size)),
-    "micro_batch": lambda row: _number(numbers.counted(row.run.micro_batch_size)),
-    "global_batch": lambda row: _number(numbers.counted(row.run.global_batch_size)),
+    "tp": lambda row: _number_cell(numbers.counted(row.run.tensor_parallel_size)),
+    "pp": lambda row: _number_cell(numbers.counted(row.run.pipeline_parallel_size)),
+    "dp": lambda row: _number_cell(numbers.counted(row.run.data_parallel_size)),
+    "micro_batch": lambda row: _number_cell(numbers.counted(row.run.micro_batch_size)),
+    "global_batch": lambda row: _number_cell(numbers.counted(row.run.global_batch_size)),
     "step_time": _step_time,
-    "samples_per_s": lambda row: _number(numbers.measured(row.run, row.run.samples_per_s, "samples/s")),
-    "tokens_per_s": lambda row: _number(numbers.measured(row.run, row.run.tokens_per_s, "tokens/s")),
-    "ms_per_sample": lambda row: _number(numbers.measured(row.run, row.run.ms_per_sample, "")),
-    "memory": lambda row: _number(numbers.measured(row.run, row.run.memory_max_bytes, "B")),
-    "mfu": lambda row: _number(numbers.percent(row.run.mfu)),
+    "samples_per_s": lambda row: _number_cell(numbers.measured(row.run, row.run.samples_per_s, "samples/s")),
+    "tokens_per_s": lambda row: _number_cell(numbers.measured(row.run, row.run.tokens_per_s, "tokens/s")),
+    "ms_per_sample": lambda row: _number_cell(numbers.measured(row.run, row.run.ms_per_sample, "")),
+    "memory": lambda row: _number_cell(numbers.measured(row.run, row.run.memory_max_bytes, "B")),
+    "mfu": lambda row: _number_cell(numbers.percent(row.run.mfu)),
     "findings": _findings,
     "tags": _tags,
     "note": _note,
@@ -131,7 +133,7 @@ def _row_head(row: RunLine) -> str:
 
 
 def _best(row: ExperimentRow) -> str:
-    return _number(_speed(row))
+    return _number_cell(_speed(row))
 
 
 def _speed(row: ExperimentRow) -> str:
@@ -139,7 +141,7 @@ def _speed(row: ExperimentRow) -> str:
 
 
 def _lead(row: ExperimentRow) -> str:
-    return _number(f"{numbers.ahead(row.lead)} {numbers.how_sure(row.lead)}")
+    return _number_cell(f"{numbers.ahead(row.lead)} {numbers.how_sure(row.lead)}")
 
 
 def _best_run(row: ExperimentRow) -> str:
@@ -161,8 +163,10 @@ _NO_RUNS = '<span class="muted">none yet</span>'
 
 def _open_findings(row: ExperimentRow) -> str:
     if not row.findings:
-        return _number('<span class="none" title="no open findings">0</span>')
-    return _number(f'<a href="{address("findings", row.experiment.slug)}" title="Open findings">{row.findings}</a>')
+        return _number_cell('<span class="none" title="no open findings">0</span>')
+    return _number_cell(
+        f'<a href="{address("findings", row.experiment.slug)}" title="Open findings">{row.findings}</a>'
+    )
 
 
 def _experiment_tags(row: ExperimentRow) -> str:

@@ -35,14 +35,14 @@ def first_settings(label: str) -> str:
 @register.filter
 def quantity(value: object, unit: str) -> SafeString:
     """Format with three digits, unit and SI prefix; all digits on hover: {{ run.step_time_s|quantity:"s" }}."""
-    value = _number(value)
+    value = _given_number(value)
     return _with_all_digits(numbers.quantity(value, unit), value, unit)
 
 
 @register.filter
 def in_unit(value: object, unit: Unit) -> SafeString:
     """Format in the unit and with the digits of the column; all digits on hover."""
-    value = _number(value)
+    value = _given_number(value)
     return _with_all_digits(numbers.in_column(value, unit), value, unit.base)
 
 
@@ -58,7 +58,7 @@ def column(rows: Sequence[object], of: str) -> Unit:
     """
     path, _, unit = of.rpartition(" ")
     places = template.Variable(f"row.{path}")
-    values = [_number(_resolved(places, row)) for row in rows]
+    values = [_given_number(_resolved(places, row)) for row in rows]
     return numbers.for_column(_COLUMN_UNITS.get(unit) or numbers.unit_for(values, unit), ((at, False) for at in values))
 
 
@@ -81,7 +81,7 @@ def parts_of(total: float, unit: str) -> Unit:
 @register.filter
 def printed(value: object, unit: str) -> SafeString:
     """Format a number of a file with the digits that it printed, unit and SI prefix; all digits on hover."""
-    value = _number(value)
+    value = _given_number(value)
     return _with_all_digits(numbers.quantity(value, unit, numbers.printed_digits(value, unit)), value, unit)
 
 
@@ -103,21 +103,21 @@ def spread_text(spread: Spread) -> SafeString:
 @register.filter
 def significant(value: object) -> SafeString:
     """Format a number without unit with three digits; all digits on hover."""
-    number = _number(value)
+    number = _given_number(value)
     return _with_all_digits(numbers.significant(number), number, "")
 
 
 @register.filter
 def scaled(value: object, factor: str) -> SafeString:
     """Scale a number to the unit of its column, with three digits: {{ row.time_s|scaled:"1e6" }} for microseconds."""
-    number = _number(value)
+    number = _given_number(value)
     return _with_all_digits(numbers.significant(None if number is None else number * float(factor)), number, "")
 
 
 @register.filter
 def digits(value: object) -> SafeString:
     """Format a number for comparison: six digits, integers in full, all digits on hover."""
-    number = _number(value)
+    number = _given_number(value)
     if number is not None and number == int(number) and abs(number) < 1e15:
         return _with_all_digits(numbers.exact(number), number, "")
     return _with_all_digits(numbers.significant(number, 6), number, "")
@@ -126,7 +126,7 @@ def digits(value: object) -> SafeString:
 @register.filter
 def counted(value: object) -> SafeString:
     """Format a count in full: {{ run.gpus|counted }}."""
-    number = _number(value)
+    number = _given_number(value)
     if number is None:
         return SafeString(f'<span class="none" title="unknown">{numbers.DASH}</span>')
     return SafeString(numbers.exact(number))
@@ -135,7 +135,7 @@ def counted(value: object) -> SafeString:
 @register.filter
 def percent(value: object) -> SafeString:
     """Format a fraction as per cent with three digits; all digits on hover."""
-    number = _number(value)
+    number = _given_number(value)
     return _with_all_digits(numbers.significant(None if number is None else 100 * number), number, "of 1")
 
 
@@ -173,7 +173,7 @@ def how_sure(lead: Lead | None) -> SafeString | str:
     return format_html('<span class="sure" title="{}">step noise {}</span>', title, vary)
 
 
-def _number(value: object) -> float | None:
+def _given_number(value: object) -> float | None:
     """Return a number, or None for the empty text of a missing template variable."""
     return float(value) if isinstance(value, int | float) else None
 

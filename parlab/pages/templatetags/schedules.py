@@ -71,23 +71,23 @@ def network_value(cell: NetworkCell, source: str, unit: Unit) -> SafeString:
             return _dash()
         run = measurement.run
         note = f"run {run.number} of {run.experiment.name}, {run.get_origin_display()}"
-        return _number(measurement.step_time_s, unit, run.get_absolute_url(), note)
+        return _duration_cell(measurement.step_time_s, unit, run.get_absolute_url(), note)
     if cell.simulated is None:
         return _dash()
     if source == "bound":
         note = f"limited by {cell.simulated.bound.binds}"
-        return _number(cell.simulated.bound.seconds, unit, "", note)
+        return _duration_cell(cell.simulated.bound.seconds, unit, "", note)
     note = "calibrated with this cell"
     if cell.error is not None:
         note = f"{numbers.significant(100 * cell.error)} % error; open the timeline"
-    return _number(cell.simulated.simulation.iteration_s, unit, f"{reverse('simulate')}?{cell.address}", note)
+    return _duration_cell(cell.simulated.simulation.iteration_s, unit, f"{reverse('simulate')}?{cell.address}", note)
 
 
 def _dash() -> SafeString:
     return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
 
 
-def _number(seconds: float, unit: Unit, address: str, note: str) -> SafeString:
+def _duration_cell(seconds: float, unit: Unit, address: str, note: str) -> SafeString:
     text = numbers.in_column(seconds, unit)
     title = f"{numbers.exact_quantity(seconds, unit.base)}: {note}"
     if not address:

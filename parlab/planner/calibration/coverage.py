@@ -48,8 +48,8 @@ def warnings(job: Job, gpu: Gpu) -> Iterator[str]:
         if not covered.low <= value <= covered.high:
             unit = f" {covered.unit}" if covered.unit else ""
             yield (
-                f"{covered.title} {_number(value)} is outside the range of the measurements used for validation"
-                f" ({_number(covered.low)} to {_number(covered.high)}{unit}); the prediction is an extrapolation."
+                f"{covered.title} {_size_text(value)} is outside the range of the measurements used for validation"
+                f" ({_size_text(covered.low)} to {_size_text(covered.high)}{unit}); the prediction is an extrapolation."
             )
     if not gpu.name.startswith(_COVERED_DEVICES):
         yield (
@@ -60,5 +60,5 @@ def warnings(job: Job, gpu: Gpu) -> Iterator[str]:
         yield f"The planner was not validated on models with experts on {gpu.name}."
 
 
-def _number(value: float) -> str:
+def _size_text(value: float) -> str:
     return f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"

@@ -114,7 +114,7 @@ def _column(lowered: Mapping[str, str], options: Iterable[str]) -> str:
 
 def _add_cell(row: Row, name: str, cell: str) -> None:
     """Add a cell as a measure if it is a number, as a part of the environment if it is a text."""
-    number = _number(cell)
+    number = _finite_value(cell)
     if number is not None:
         row.values[name] = number
     elif cell:
@@ -149,7 +149,7 @@ def _otava_rows(content: Sequence[Any], problems: list[str]) -> Iterator[Row]:
         row = Row(f"otava:{at.timestamp():.3f}:{commit[:40]}", at, commit=commit, node=node, environment=texts)
         metrics = item.get("metrics")
         for metric in metrics if isinstance(metrics, list) else []:
-            value = _number(metric.get("value")) if isinstance(metric, Mapping) else None
+            value = _finite_value(metric.get("value")) if isinstance(metric, Mapping) else None
             if value is not None:
                 row.values[str(metric.get("name"))[:200]] = value
         yield row
@@ -163,7 +163,7 @@ def _perfherder_rows(content: Sequence[Mapping[str, Any]], problems: list[str]) 
         points = series.get("data")
         for point in points if isinstance(points, list) else []:
             at = _time(point.get("push_timestamp")) if isinstance(point, Mapping) else None
-            value = _number(point.get("value")) if isinstance(point, Mapping) else None
+            value = _finite_value(point.get("value")) if isinstance(point, Mapping) else None
             if at is None or value is None:
                 problems.append(f"{name}: a point has no push_timestamp or value")
                 continue
@@ -176,7 +176,7 @@ def _perfherder_rows(content: Sequence[Mapping[str, Any]], problems: list[str]) 
     yield from rows.values()
 
 
-def _number(content: Any) -> float | None:
+def _finite_value(content: Any) -> float | None:
     if isinstance(content, bool) or content is None:
         return None
     try:
@@ -188,7 +188,7 @@ def _number(content: Any) -> float | None:
 
 def _time(content: Any) -> datetime | None:
     """Return a time from Unix seconds or milliseconds, or ISO 8601; UTC where none is stated."""
-    number = _number(content)
+    number = _finite_value(content)
     try:
         if number is not None:
             moment = datetime.fromtimestamp(number / 1000 if number > 1e11 else number, UTC)

@@ -83,24 +83,24 @@ def is_cost(name: str) -> bool:
 
 def values_of(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the measures that a summary contains: positive, finite numbers only."""
-    values: dict[str, float | None] = {key: _number(summary, row.path) for key, row in MEASURES.items()}
+    values: dict[str, float | None] = {key: _number_at(summary, row.path) for key, row in MEASURES.items()}
     if values["step_time"] is None:
-        values["step_time"] = _number(summary, ("step_time_s", "mean"))
+        values["step_time"] = _number_at(summary, ("step_time_s", "mean"))
     for name, timer in (summary.get("timers_s") or {}).items():
-        values[f"{PHASE}{name}"] = _number(timer, ("median",)) if isinstance(timer, Mapping) else None
+        values[f"{PHASE}{name}"] = _number_at(timer, ("median",)) if isinstance(timer, Mapping) else None
     for link in summary.get("links") or []:
         if isinstance(link, Mapping):
-            values[f"{BANDWIDTH}{link.get('source')}-{link.get('target')}"] = _number(link, ("bits_per_s",))
+            values[f"{BANDWIDTH}{link.get('source')}-{link.get('target')}"] = _number_at(link, ("bits_per_s",))
     for name, by_rank in (summary.get("health") or {}).items():
         for rank in by_rank if isinstance(by_rank, Mapping) else ():
             # A link is named by its two ranks, anything else by its own one.
             key = f"{HEALTH}{name}" if ":" in name else f"{HEALTH}{name}:{rank}"
-            values[key] = _number(by_rank, (rank,))
+            values[key] = _number_at(by_rank, (rank,))
     usable = {key: value for key, value in values.items() if value is not None and value > 0}
     return dict(list(usable.items())[:MAX_MEASURES])
 
 
-def _number(content: Any, path: tuple[str, ...]) -> float | None:
+def _number_at(content: Any, path: tuple[str, ...]) -> float | None:
     for key in path:
         content = content.get(key) if isinstance(content, Mapping) else None
     is_number = isinstance(content, int | float) and not isinstance(content, bool)

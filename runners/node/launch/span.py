@@ -124,9 +124,9 @@ class First:
             self.waiting.remove(wire)
             self.others[int(message["node_rank"])] = wire
         elif message.get("died"):
-            self._died(self._number(wire))
+            self._died(self._node_rank(wire))
         elif "code" in message:
-            self._daemon_ended(self._number(wire), int(message["code"]))
+            self._daemon_ended(self._node_rank(wire), int(message["code"]))
 
     def _hand_over(self, agent: Wire, host: str, command: str) -> None:
         """Give a command of mpirun to the node that it is for."""
@@ -162,10 +162,11 @@ class First:
             self.waiting.remove(wire)
         elif wire in self.others.values():
             self.reason = self.reason or (
-                f"node {self._number(wire)} of the run closed its connection to the first one; see the log of that node"
+                f"node {self._node_rank(wire)} of the run closed its connection to the first one;"
+                " see the log of that node"
             )
 
-    def _number(self, wire: Wire) -> int:
+    def _node_rank(self, wire: Wire) -> int:
         return next(number for number, other in self.others.items() if other is wire)
 
     def _missing(self) -> int:

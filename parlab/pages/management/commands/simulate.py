@@ -27,14 +27,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, question: str, timeline: bool, **options: Any) -> None:
         try:
-            scenario = Scenario.model_validate(_read(question))
+            scenario = Scenario.model_validate(_question_data(question))
         except ValidationError as error:
             raise CommandError("\n".join(refusal.message for refusal in refusals(error))) from error
         answer = written(scenario, with_timeline=timeline)
         self.stdout.write(answer.model_dump_json(indent=None if timeline else 1, exclude_none=True))
 
 
-def _read(question: str) -> dict[str, Any]:
+def _question_data(question: str) -> dict[str, Any]:
     try:
         text = question if question.lstrip().startswith("{") else _input_text(question)
         data = json.loads(text)
