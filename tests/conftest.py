@@ -131,7 +131,7 @@ def no_orphans() -> Iterator[None]:
 @pytest.fixture
 def catalogue(db: None) -> None:
     """The devices that the migrations create, also after a test that emptied all tables."""
-    importlib.import_module("parlab.lab.migrations.0008_devices").bring_catalogue(apps, None)
+    importlib.import_module("parlab.lab.migrations.0001_release_0_1").fill_catalogue(apps, None)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import numpy as np
 import psycopg
 import pytest
 from django.db import connection, transaction
-from django.db.migrations.executor import MigrationExecutor
 from django.test.utils import CaptureQueriesContext
 
 from parlab.ingest import tasks
@@ -20,7 +19,6 @@ from parlab.ingest.batches import deletion, services
 from parlab.lab.models import Attempt, Member, Run
 from parlab.series import archive, log, operations, partitions, store
 from parlab.series.columns import Columns
-from parlab.series.models import LogChunk, SeriesChunk, SeriesLevel
 
 from .output import training
 from .test_services import batch
@@ -189,53 +187,3 @@ def test_partitions_do_not_wait_for_those_who_write_attempts(make_attempt: MakeA
         assert partitions.extend() == 0
         other.rollback()
     assert partitions.extend() == len(partitions.TABLES) * (1 + partitions.AHEAD)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_migration_keeps_all_rows_where_they_are(make_attempt: MakeAttempt) -> None:
-    before = [("series", "0010_archives")]
-    executor = MigrationExecutor(connection)
-    newest = executor.loader.graph.leaf_nodes()
-    executor.migrate(before)
-    try:
-        _make_plain(executor.loader.project_state(before).apps)
-        attempt = make_attempt()
-        fill(attempt.pk)
-        stored, files = content(attempt.pk), _files()
-    finally:
-        MigrationExecutor(connection).migrate(newest)
-    assert content(attempt.pk) == stored
-    assert _files() == files
-    assert places() == {"series_serieschunk_p0": 21}
-
-    edge = partitions._boundary(attempt.pk)
-    store.append(attempt.pk, {("loss", 0): columns(LENGTH, LENGTH + store.CHUNK_POINTS)})
-    for pk in (edge - 1, edge, next_first()):
-        fill(numbered(make_attempt(), pk).pk)
-        assert content(pk) == stored
-    assert places() == {
-        "series_serieschunk_p0": 22 + 21,
-        f"series_serieschunk_p{edge}": 21,
-        "series_serieschunk_default": 21,
-    }
-    for model in (SeriesChunk, SeriesLevel, LogChunk):
-        ids = list(model._default_manager.values_list("pk", flat=True))
-        assert len(set(ids)) == len(ids)
-    assert len(store.read(attempt.pk, "loss", rank=0)) == LENGTH + store.CHUNK_POINTS
-
-
-def _make_plain(models: Any) -> None:
-    """Create the tables as earlier releases did."""
-    with connection.schema_editor() as editor:
-        for table in partitions.TABLES:
-            editor.execute(f'DROP TABLE "{table}" CASCADE')
-        for name in MODELS:
-            editor.create_model(models.get_model("series", name))
-
-
-def _files() -> list[tuple[Any, ...]]:
-    """Return which files the rows of the first partitions, or of the whole tables, are in."""
-    names = [f"{table}_p0" for table in partitions.TABLES] + list(partitions.TABLES)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT relfilenode FROM pg_class WHERE relname = ANY(%s) AND relkind = 'r' ORDER BY 1", [names])
-        return list(cursor.fetchall())

@@ -7,10 +7,9 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
+from parlab.lab.management.commands.migrate import RELEASE_0_1
+
 ROOT = Path(__file__).resolve().parents[2]
-MIGRATIONS = "parlab/*/migrations/0*.py"
-BACK = 4
-"""Migrations that lie between the revision chosen by itself and this one, at least."""
 
 
 class NoHistory(Exception):
@@ -18,12 +17,11 @@ class NoHistory(Exception):
 
 
 def earlier() -> str:
-    """Return the newest revision that lacks the last migrations. Raises NoHistory."""
+    """Return the revision of 0.1.0, from which upgrades are tested. Raises NoHistory."""
     try:
-        added = _git("log", "--diff-filter=A", "--format=%H", f"-{BACK}", "HEAD", "--", MIGRATIONS).decode().split()
-        return _git("rev-parse", "--verify", "--quiet", f"{added[BACK - 1]}^").decode().strip()
-    except (OSError, subprocess.CalledProcessError, IndexError) as error:
-        raise NoHistory(f"this directory has no history of {BACK} migrations") from error
+        return _git("rev-parse", "--verify", "--quiet", f"{RELEASE_0_1}^{{commit}}").decode().strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoHistory(f"this directory has no history with commit {RELEASE_0_1} (0.1.0)") from error
 
 
 def extract(revision: str, directory: Path) -> Path:

@@ -18,5 +18,4 @@ def test_an_upgrade_keeps_the_data_and_the_run_that_trains(tmp_path: Path) -> No
         pytest.skip(str(error))
     done = upgrade(revision, tmp_path)
     before, _, after, stored = done.steps
-    assert len(done.migrations) > 3
     assert FEW <= before < after < stored
