@@ -2,13 +2,15 @@
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
-# make bench-watch    accuracy of the detection of changes on simulated series
+# make bench-NAME     other campaigns: advice, cluster, gpu, links, mlflow, profile, series, tuner, watch
 # make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
 # make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
+CAMPAIGNS := advice cluster links mlflow profile tuner watch
+POINTS ?= 1000000 10000000
 KILLS ?= 100
 SEED ?= 1
 KINDS ?=
@@ -19,7 +21,7 @@ ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin report
 pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
     $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
 
-.PHONY: demo test test-slow lint format bench bench-planner bench-watch screenshots faults fuzz lock clean
+.PHONY: demo test test-slow lint format bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -43,14 +45,20 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.browser
 	$(BIN)/python -m tests.bench $(ONLY)
 
-bench-planner: $(VENV)/.dev
-	$(BIN)/python -m tests.bench.planner --scoreboard docs/scoreboard.md
+$(addprefix bench-,$(CAMPAIGNS)): bench-%: $(VENV)/.dev
+	$(BIN)/python -m tests.bench $*
 
-bench-watch: $(VENV)/.dev
-	$(BIN)/python -m tests.bench.watch --otava
+bench-planner: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.campaigns.planner --scoreboard docs/scoreboard.md
+
+bench-series: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.campaigns.scale $(POINTS)
+
+bench-gpu: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.campaigns.gpu
 
 screenshots: $(VENV)/.browser
 	$(BIN)/python -m tests.browser.screenshots

@@ -23,7 +23,7 @@ MOST_HOURS = 1.4
 LEAST_SAVED = 0.25
 """Share of the GPU hours of a step that half of the nodes have to save."""
 SPREADS = {MORE: 0.07, FEWER: 0.19}
-"""Error that 80 % of the advised changes stay within, in shares of the step time (`make bench`)."""
+"""Error that 80 % of the advised changes stay within, in shares of the step time (`make bench-advice`)."""
 _COMMUNICATION = ("data", "tensor", "context", "expert", "pipeline")
 
 

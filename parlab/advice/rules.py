@@ -25,7 +25,7 @@ _WIDEST = 0.15
 SPREADS = {"micro_batch": 0.11, "schedule": 0.07} | dict.fromkeys(
     ("layout", "recompute", "zero", "wire", "overlap"), _WIDEST
 )
-"""Error that 80 % of the advised changes of a kind stay within, in shares of the step time (`make bench`). The
+"""Error that 80 % of the advised changes of a kind stay within, in shares of the step time (`make bench-advice`). The
 published sweeps vary neither recomputation, ZeRO, overlap nor the wire alone: those have the widest of the others."""
 CERTAIN = 2.5
 """A change has to save this many times what it adds to other terms: a larger bubble for faster kernels, for example.

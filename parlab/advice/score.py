@@ -60,7 +60,7 @@ PUBLISHED = (
     Record("more_nodes", 471, 471, 471, 0.043),
     Record("fewer_nodes", 199, 171, 145, 0.122),
 )
-"""Replays over published measurements: `advice_sign_right_pct` and `advice_nodes_right_pct` of `make bench`."""
+"""Replays over published measurements: `advice_sign_right_pct` and `advice_nodes_right_pct` of `make bench-advice`."""
 
 
 def records(outcomes: Iterable[Outcome]) -> list[Record]:

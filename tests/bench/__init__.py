@@ -1,1 +1,5 @@
 """Benchmarks: `python -m tests.bench [names] [--quick]`. See docs/bench.md."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]

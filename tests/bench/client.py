@@ -46,15 +46,6 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.1)
 run.finish()
 """
-# What a person tries first.
-FIRST = """
-import time
-from parlab import init
-with init("bench first", run_id="RUN", telemetry=False) as run:
-    for step in range(100_000):
-        run.log({"loss": 3.0 / (step + 1)}, step=step)
-        time.sleep(0.05)
-"""
 
 
 def log_us(scale: Scale) -> Result:
@@ -66,7 +57,7 @@ def log_us(scale: Scale) -> Result:
             values.append(_log_median(steps))
             others.append(_write_median(directory / "lines", steps))
     value, other = median(values), median(others)
-    return Result(value, "us", f"{other:.3g} us for json.dumps and a flushed write", other / value, repeats)
+    return Result(value, f"{other:.3g} us for json.dumps and a flushed write", repeats, other / value)
 
 
 def _log_median(steps: int) -> float:
@@ -106,7 +97,7 @@ def points_per_s(scale: Scale) -> Result:
         if points != steps * len(METRICS):
             raise RuntimeError(f"{points} points are stored")
     value, other = median(values), median(others)
-    return Result(value, "points/s", f"{other:,.0f} until the last log returned", value / other, repeats)
+    return Result(value, f"{other:,.0f} until the last log returned", repeats, value / other)
 
 
 def follow_lag_ms(scale: Scale) -> Result:
@@ -133,7 +124,7 @@ def follow_lag_ms(scale: Scale) -> Result:
             stop.set()
             thread.join()
     value = median(lags)
-    return Result(value, "ms", "1,000 ms: a page that looks once a second", 1000 / value, lines)
+    return Result(value, f"worst {max(lags):,.0f} ms", lines)
 
 
 def scripts_lag_s(scale: Scale) -> Result:
@@ -156,35 +147,7 @@ def scripts_lag_s(scale: Scale) -> Result:
             for script in scripts:
                 script.wait()
     value = max(lags)
-    return Result(value, "s", f"2 s; median of the worst {median(lags):.2g} s", 2 / value, len(lags))
-
-
-def first_curve_s(scale: Scale) -> Result:
-    """Measure the time from the start of a script of five lines to the curve of its loss on the page of its run."""
-    repeats = scale.repeats(5)
-    values, answered = [], []
-    with _home() as directory, server() as (url, token):
-        variables = {**os.environ, "PARLAB_URL": url, "PARLAB_TOKEN": token, "PARLAB_HOME": str(directory)}
-        connection = Connection(url, token)
-        for repeat in range(repeats):
-            run_id = f"first-{time.time_ns()}-{repeat}"
-            began = time.perf_counter()
-            script = subprocess.Popen([sys.executable, "-c", FIRST.replace("RUN", run_id)], env=variables)
-            try:
-                _wait_until(TrackedRun.objects.filter(uuid=run_id).exists, "the run exists")
-                answered.append(time.perf_counter() - began)
-                page = TrackedRun.objects.select_related("run__experiment").get(uuid=run_id).run.get_absolute_url()
-                _wait_until(partial(_has_curve, connection, f"{page}figures/series.json?series=loss"), "a curve")
-                values.append(time.perf_counter() - began)
-            finally:
-                script.kill()
-                script.wait()
-    value, other = median(values), median(answered)
-    return Result(value, "s", f"{other:.2g} s until the run exists", other / value, repeats)
-
-
-def _has_curve(connection: Connection, path: str) -> bool:
-    return connection.json("GET", path)["figure"] is not None
+    return Result(value, f"median of the worst {median(lags):.2g} s", len(lags))
 
 
 def _newest(ids: list[str]) -> dict[str, float]:

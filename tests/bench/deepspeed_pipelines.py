@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from runners.config import RunConfig
 from runners.engines.process.process_group import Place
@@ -19,15 +18,9 @@ from runners.engines.training.stage import PipelineStage
 from runners.engines.training.transfers import open_channels
 from runners.engines.zero_settings import import_deepspeed
 from runners.models.gpt import GPTStage
-from tests.bench.pipelines import RANKS, ROUNDS, make_config
+from tests.bench.pipelines import CPU, RANKS, ROUNDS, loss, make_config
 from tests.bench.ranks import Step, side_by_side
 from tests.bench.result import Result, Scale
-
-CPU = torch.device("cpu")
-
-
-def _loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
@@ -47,7 +40,7 @@ def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
     layers: list[nn.Module] = [network.embeddings, *network.blocks.values(), network.head]
     pipe: Any = importlib.import_module("deepspeed.pipe")
     module = pipe.PipelineModule(
-        layers, num_stages=world_size, loss_fn=_loss, partition_method="type:block", activation_checkpoint_interval=0
+        layers, num_stages=world_size, loss_fn=loss, partition_method="type:block", activation_checkpoint_interval=0
     )
     optimizer = torch.optim.Adam(module.parameters(), lr=config.train.learning_rate, fused=True)
     settings = {

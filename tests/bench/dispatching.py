@@ -19,7 +19,7 @@ from runners.wire.protocol import RunState
 from tests.bench.nodes import broker
 from tests.bench.result import Result, Scale
 
-POOL, LIMIT_S = "bench-dispatch", 5.0
+POOL = "bench-dispatch"
 
 
 def dispatch_1000_runs_s(scale: Scale) -> Result:
@@ -47,5 +47,5 @@ def dispatch_1000_runs_s(scale: Scale) -> Result:
             if not sent:
                 raise RuntimeError(f"{queued.count()} of {count} runs were not dispatched")
         seconds = time.perf_counter() - began
-    against = f"{LIMIT_S:.0f} s; {count} runs on {count} nodes, {rounds} rounds with {statements} statements"
-    return Result(seconds, "s", against, LIMIT_S / seconds, 1)
+    against = f"{count} runs on {count} nodes, {rounds} rounds with {statements} statements"
+    return Result(seconds, against, 1)

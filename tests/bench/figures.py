@@ -38,36 +38,24 @@ def first_figure_ms(scale: Scale) -> Result:
     """Measure the time from the request of an experiment's page in a new tab to its first figure, after earlier visits.
 
     A new tab is a new process. Its scripts come from the profile of the browser, with the code that earlier visits have
-    compiled. A private window has no profile and compiles them again; a link within parlab opens the page in the same
-    process.
+    compiled.
     """
-    repeats = scale.repeats(3)
+    repeats = scale.repeats(7)
     with sync_playwright() as playwright, _demo() as (demo, directory):
         address = f"{demo.url}{PUBLISHED}#figures"
-        with _tab(playwright, demo, directory / "profile") as page, _tab(playwright, demo, None) as private:
-            # In turns, so that a load of the machine slows all of them.
+        with _tab(playwright, demo, directory / "profile") as page:
+            # In turns, so that a load of the machine slows both.
             times = [
-                (
-                    _first_figure(page, address),
-                    _first_figure(page, f"{demo.url}/static/alone.html"),
-                    _first_figure(page, address, before=f"{demo.url}/experiments/"),
-                    _first_figure(private, address),
-                )
+                (_first_figure(page, address), _first_figure(page, f"{demo.url}/static/alone.html"))
                 for _ in range(WARM_UP + repeats)
             ][WARM_UP:]
-            page.context.new_cdp_session(page).send("Network.clearBrowserCache")
-            cold = _first_figure(page, address)
-    value, alone, linked, in_private = (median(column) for column in zip(*times, strict=True))
-    against = (
-        f"{alone:,.0f} ms for a page with Plotly alone; {linked:,.0f} ms from a page of parlab, "
-        f"{in_private:,.0f} ms in a private window, {cold:,.0f} ms with an empty cache"
-    )
-    return Result(value, "ms", against, alone / value, repeats)
+    value, alone = (median(column) for column in zip(*times, strict=True))
+    return Result(value, f"{alone:,.0f} ms for a page with Plotly alone", repeats, alone / value)
 
 
-def _first_figure(page: Page, url: str, before: str = "about:blank") -> float:
+def _first_figure(page: Page, url: str) -> float:
     # Load another page in between, because a URL that differs only in its fragment is not reloaded.
-    page.goto(before)
+    page.goto("about:blank")
     page.goto(url)
     page.locator('[data-figure-url][data-drawn="1"]').first.wait_for(state="attached", timeout=60_000)
     # The time of now is an upper bound, should the attribute have been set before the observer was there.
@@ -90,17 +78,13 @@ def _demo() -> Iterator[tuple[Demo, Path]]:
 
 
 @contextmanager
-def _tab(playwright: Playwright, demo: Demo, profile: Path | None) -> Iterator[Page]:
-    """Start a browser that is logged in; without a profile it is a private window."""
-    chromium, arguments = playwright.chromium, ["--no-sandbox", "--disable-gpu"]
+def _tab(playwright: Playwright, demo: Demo, profile: Path) -> Iterator[Page]:
+    """Start a browser that is logged in."""
     size: ViewportSize = {"width": 1440, "height": 900}
-    if profile:
-        context = chromium.launch_persistent_context(
-            profile, executable_path=find_chromium(), args=arguments, viewport=size
-        )
-    else:
-        context = chromium.launch(executable_path=find_chromium(), args=arguments).new_context(viewport=size)
-    page = context.pages[0] if context.pages else context.new_page()
+    context = playwright.chromium.launch_persistent_context(
+        profile, executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"], viewport=size
+    )
+    page = context.pages[0]
     page.add_init_script(_WATCH)
     page.goto(f"{demo.url}/login/")
     page.get_by_label("Username").fill(demo.user)
@@ -110,7 +94,4 @@ def _tab(playwright: Playwright, demo: Demo, profile: Path | None) -> Iterator[P
     try:
         yield page
     finally:
-        browser = context.browser
         context.close()
-        if browser:
-            browser.close()

@@ -29,7 +29,7 @@ def import_100k(scale: Scale) -> Result:
         seconds.append(_import_s(output + f"run {repeat}\n".encode(), user, iterations))
         others.append(_lines_s(output))
     value, other = median(seconds), median(others)
-    return Result(value, "s", f"{other:.2f} s for its lines only", other / value, len(seconds))
+    return Result(value, f"{other:.2f} s for its lines only", len(seconds), other / value)
 
 
 def log(iterations: int) -> bytes:

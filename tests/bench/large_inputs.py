@@ -79,7 +79,7 @@ def large_inputs_growth(scale: Scale) -> Result:
         sys.stdout.write(f"  {case:<28} {whole:>6.2f} s {peak:>6.0f} MiB   {growth:.2f} x of the half\n")
         if growth > worst:
             worst, name = growth, case
-    return Result(worst, "x", f"2 x is linear; {name}", 2.0 / worst, repeats)
+    return Result(worst, f"2 x is linear; {name}", repeats)
 
 
 def _processor_s(case: str, size: int) -> float:

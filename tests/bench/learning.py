@@ -50,7 +50,7 @@ def learn_100mb_s(scale: Scale) -> Result:
         if took_s > slowest:
             slowest, baseline, name = took_s, lines_s, log
     against = f"{baseline:.2f} s for reading all lines; {name}"
-    return Result(slowest, "s", against, baseline / slowest, repeats)
+    return Result(slowest, against, repeats, baseline / slowest)
 
 
 def _seconds(path: Path, work: Callable[[Lines], object]) -> float:

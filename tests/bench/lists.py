@@ -46,7 +46,7 @@ def experiments_page_p95_ms(scale: Scale) -> Result:
         columns = _p95(client, [{"q": text, "show": "runs"} for text in AS_COLUMNS], repeats)
         json = _p95(client, [{"q": text, "show": "runs"} for text in BY_CONFIGURATION], repeats)
     against = f"{json:,.0f} ms by fields in JSON, {columns:,.0f} by columns"
-    return Result(value, "ms", against, json / columns, repeats)
+    return Result(value, against, repeats, json / columns)
 
 
 def _p95(client: Client, queries: Sequence[dict[str, str]], repeats: int) -> float:

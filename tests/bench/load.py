@@ -27,9 +27,9 @@ from parlab.series.models import SeriesChunk
 from runners.node.rundir import RunDir, StateDir, lock
 from runners.supervisor.spool import SpoolWriter
 from runners.wire.protocol import Report
+from tests.bench import ROOT
 from tests.bench.database import new_attempt
 from tests.bench.ingest import training
-from tests.bench.networks import ROOT
 from tests.bench.nodes import broker
 from tests.bench.result import Result, Scale
 from tests.patience import TRAINING_S, wait_for
@@ -50,7 +50,6 @@ WORKER = (
     "--without-mingle",
     "--loglevel=WARNING",
 )
-LAG_LIMIT_S = 2.0
 
 
 @dataclass
@@ -139,8 +138,8 @@ def pipeline_points_per_s(scale: Scale) -> Result:
             busy.append([(now - then) / seconds for now, then in zip(running.cpu_s(), before, strict=True)])
     value = float(np.median(rates))
     worker, daemon = np.median(busy, axis=0)
-    against = f"200,000; worker {worker:.2f}, daemon {daemon:.2f} cores, {value / worker:,.0f} per second of the worker"
-    return Result(value, "points/s", against, value / 200_000, repeats)
+    against = f"worker {worker:.2f}, daemon {daemon:.2f} cores, {value / worker:,.0f} per second of the worker"
+    return Result(value, against, repeats)
 
 
 def _have_ended(attempts: list[int]) -> bool:
@@ -191,11 +190,8 @@ def live_lag_p99_s(scale: Scale) -> Result:
             if (stored := _stored([pk])) != step * METRICS:
                 raise RuntimeError(f"{stored} of {step * METRICS} points of attempt {pk} are stored")
     value = float(np.quantile(lags, 0.99))
-    against = (
-        f"{LAG_LIMIT_S:.0f} s; median {np.median(lags):.2f}, worst {max(lags):.2f} s;"
-        f" worker {busy[0]:.2f}, daemon {busy[1]:.2f} cores"
-    )
-    return Result(value, "s", against, LAG_LIMIT_S / value, len(lags))
+    against = f"median {np.median(lags):.2f}, worst {max(lags):.2f} s; worker {busy[0]:.2f}, daemon {busy[1]:.2f} cores"
+    return Result(value, against, len(lags))
 
 
 def _stored(attempts: Iterable[int]) -> int:

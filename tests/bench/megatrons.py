@@ -63,6 +63,6 @@ def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[t
 
 def megatron_vs_ddp(scale: Scale) -> Result:
     """Compare a step of two replicas."""
-    rounds = scale.repeats(15)
+    rounds = scale.repeats(25)
     (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds)
     return Result.comparison(times.ratio, f"DDP: {times.text}", rounds)

@@ -39,14 +39,14 @@ SLOWEST_SHOWN = 5
 def pages_p95_ms(scale: Scale) -> Result:
     """Measure the 95th percentile over all pages, without the planner's search; compare with the median."""
     client = _client(scale)
-    repeats = scale.repeats(5)
+    repeats = scale.repeats(9)
     with override_settings(STORAGES=PLAIN_FILES):
         times = {address: _times(client, address, repeats) for address in _addresses()}
     every = [value for own in times.values() for value in own]
     slowest = sorted(times, key=lambda address: -float(np.median(times[address])))[:SLOWEST_SHOWN]
     named = ", ".join(f"{address.split('?')[0]} {float(np.median(times[address])):,.0f}" for address in slowest)
     middle = float(np.median(every))
-    return Result(float(np.percentile(every, 95)), "ms", f"{middle:,.0f} ms median; slowest: {named}", 1.0, repeats)
+    return Result(float(np.percentile(every, 95)), f"{middle:,.0f} ms median; slowest: {named}", repeats)
 
 
 def compare_100_runs_ms(scale: Scale) -> Result:
@@ -58,7 +58,7 @@ def compare_100_runs_ms(scale: Scale) -> Result:
         page = float(np.median(_times(client, f"{reverse('compare')}?runs={ids}", repeats)))
         curves = reverse("compare-figure", args=["curves"])
         drawn = float(np.median(_times(client, f"{curves}?runs={ids}&curve=loss", repeats)))
-    return Result(page, "ms", f"{drawn:,.0f} ms for its curves", drawn / page, repeats)
+    return Result(page, f"{drawn:,.0f} ms for its curves", repeats, drawn / page)
 
 
 def _times(client: Client, address: str, repeats: int) -> list[float]:

@@ -19,7 +19,7 @@ from runners.models.gpt import GPTStage
 from tests.bench.ranks import TINY, Step, side_by_side
 from tests.bench.result import Result, Scale
 
-RANKS, ROUNDS = 2, 5
+RANKS, ROUNDS = 2, 9
 MODEL = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
 CPU = torch.device("cpu")
 SCHEDULES: dict[str, Any] = {
@@ -47,7 +47,7 @@ class _Logits(nn.Module):
         return cast(Tensor, self.stage.head(x))
 
 
-def _loss(logits: Tensor, targets: Tensor) -> Tensor:
+def loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
@@ -79,7 +79,7 @@ def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
     count = world_size * len(chunks)
     stages = [TorchStage(chunk, i * world_size + rank, count, CPU) for i, chunk in enumerate(chunks)]
     name = config.parallel.schedule
-    schedule = SCHEDULES[name](stages if len(stages) > 1 else stages[0], config.num_micro_batches, loss_fn=_loss)
+    schedule = SCHEDULES[name](stages if len(stages) > 1 else stages[0], config.num_micro_batches, loss_fn=loss)
     optimizer = torch.optim.Adam(stage.model.parameters(), lr=config.train.learning_rate, fused=True)
 
     def step() -> None:

@@ -60,7 +60,7 @@ def redraw_ms(scale: Scale) -> Result:
         times = {name: median(page.evaluate(_MEASURE, [name, repeats])) for name in ("smoothing", "hover", "restyle")}
     value = max(times["smoothing"], times["hover"])
     against = f"smoothing {times['smoothing']:,.0f}, hover {times['hover']:,.0f}; {times['restyle']:,.0f} ms by Plotly"
-    return Result(value, "ms", against, times["restyle"] / value, repeats)
+    return Result(value, against, repeats, times["restyle"] / value)
 
 
 def _client(scale: Scale) -> tuple[Client, str]:

@@ -11,20 +11,20 @@ class Unavailable(Exception):
 
 
 class Result(NamedTuple):
-    """The median of a benchmark, compared with an alternative implementation of the same work."""
+    """The value of a benchmark, in the unit of its row in the registry, beside an alternative for the same work."""
 
     value: float
-    unit: str
     against: str
     """The alternative, with its value."""
-    ratio: float
-    """Factor by which `value` is better than the alternative, whether higher or lower values are better."""
     repeats: int
+    ratio: float | None = None
+    """Factor by which `value` is better than the alternative, whether higher or lower values are better; None: there is
+    no alternative, and the value is compared with its target."""
 
     @classmethod
     def comparison(cls, ratio: float, against: str, repeats: int) -> "Result":
         """Return the result of a comparison with another program: its value is the ratio."""
-        return cls(ratio, "x", against, ratio, repeats)
+        return cls(ratio, against, repeats, ratio)
 
 
 class Scale(NamedTuple):

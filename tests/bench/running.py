@@ -7,31 +7,31 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.bench.benchmark import Benchmark
 from tests.bench.result import Result, Scale, Unavailable
 
 FAILED, INTERRUPTED = 1, 130
 """Exit codes."""
-_ROW = "{:<32} {:>10} {:<10} {:>8} {:>7} {:>7}  {}"
+_ROW = "{:<32} {:>10} {:<10} {:>12} {:>8} {:>7} {:>7}  {}"
 
 
-def run_all(
-    benchmarks: Mapping[str, Callable[[Scale], Result]], names: Iterable[str], scale: Scale, output: Path
-) -> int:
-    """Run the named benchmarks and return the exit code; figures that are not measured now stay in `output`.
+def run_all(benchmarks: Iterable[Benchmark], scale: Scale, output: Path) -> int:
+    """Run benchmarks and return the exit code; figures that are not measured now stay in `output`.
 
     One that fails does not end the others.
     """
-    _print(_ROW.format("name", "value", "unit", "ratio", "repeats", "took", "against"))
-    results, taken, failed, code = _earlier(output), dict[str, float](), list[str](), 0
-    for name in names:
-        began = time.monotonic()
+    _print(_ROW.format("name", "value", "unit", "target", "ratio", "repeats", "took", "against"))
+    results, taken, code = measured_before(output), dict[str, float](), 0
+    failed, missed = list[str](), list[str]()
+    for benchmark in benchmarks:
+        name, began = benchmark.name, time.monotonic()
         try:
-            result = benchmarks[name](scale)
+            result = benchmark.measure(scale)
         except Unavailable as error:
             _print(f"{name:<32} not measured: {error}")
             continue
@@ -46,11 +46,14 @@ def run_all(
             continue
         finally:
             taken[name] = time.monotonic() - began
-        _print(_line(name, result, taken[name]))
-        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-        results[name] = {**result._asdict(), "took_s": round(taken[name], 1), "measured_at": measured_at}
+        _print(_line(benchmark, result, taken[name]))
+        if benchmark.target and not benchmark.target.is_met(result.value):
+            missed.append(f"{name} ({number(result.value)}, {benchmark.target})")
+        results[name] = _kept(benchmark, result, taken[name])
         _write(output, results)
     _print(_sum(taken))
+    if missed and not scale.is_quick:
+        _print(f"missed: {', '.join(missed)}")
     if failed:
         _print(f"failed: {', '.join(failed)}")
     return code or (FAILED if failed else 0)
@@ -63,17 +66,43 @@ def on_postgres(name: str, scale: Scale) -> Result:
         command = [sys.executable, "-m", "tests.bench", name, f"--output={output}", *["--quick"] * scale.is_quick]
         environment = {**os.environ, "PARLAB_BENCH_DATABASE": "postgres"}
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-        result = _earlier(output).get(name)
+        result = measured_before(output).get(name)
     if result is None:
         raise RuntimeError(f"{name} has failed on PostgreSQL; its messages are above")
     return Result(**{field: result[field] for field in Result._fields})
 
 
-def _line(name: str, result: Result, took_s: float) -> str:
-    value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
-    return _ROW.format(
-        name, value, result.unit, f"{result.ratio:.3g} x", result.repeats, f"{took_s:,.0f} s", result.against
-    )
+def number(value: float) -> str:
+    """Return a value as it is printed."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def measured_before(output: Path) -> dict[str, Any]:
+    """Return the figures of earlier calls; none if the file is absent or damaged."""
+    try:
+        results = json.loads(output.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return results if isinstance(results, dict) else {}
+
+
+def _kept(benchmark: Benchmark, result: Result, took_s: float) -> dict[str, Any]:
+    return {
+        "value": result.value,
+        "unit": benchmark.unit,
+        "target": benchmark.target.value if benchmark.target else None,
+        "against": result.against,
+        "ratio": benchmark.ratio(result),
+        "repeats": result.repeats,
+        "took_s": round(took_s, 1),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _line(benchmark: Benchmark, result: Result, took_s: float) -> str:
+    target, ratio = benchmark.target or "", f"{number(benchmark.ratio(result))} x"
+    value, took = number(result.value), f"{took_s:,.0f} s"
+    return _ROW.format(benchmark.name, value, benchmark.unit, str(target), ratio, result.repeats, took, result.against)
 
 
 def _sum(taken: Mapping[str, float]) -> str:
@@ -85,15 +114,6 @@ def _sum(taken: Mapping[str, float]) -> str:
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _earlier(output: Path) -> dict[str, Any]:
-    """Return the figures of earlier calls; none if the file is absent or damaged."""
-    try:
-        results = json.loads(output.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return results if isinstance(results, dict) else {}
 
 
 def _write(output: Path, results: Mapping[str, Any]) -> None:

@@ -83,4 +83,4 @@ def overhead_pct(scale: Scale) -> Result:
         raise RuntimeError("nothing was sampled while the steps were timed")
     overhead = (1 / times.ratio - 1) / TIMES
     against = f"none: {1000 * times.theirs:.0f} ms/step, {1000 * times.ours:.0f} at {TIMES} times the rate"
-    return Result(100 * overhead, "%", against, 1 / (1 + overhead), rounds)
+    return Result(100 * overhead, against, rounds, 1 / (1 + overhead))

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import ROOT
+from tests.bench.registry import BENCHMARKS
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2000)]
 PATIENCE_S = 1800
-"""About thirty processes start one after the other, most of them with torch: a minute on an idle machine."""
-
-ROOT = Path(__file__).resolve().parents[2]
-UNITS = {
-    "ingest_points_per_s": "points/s",
-    "series_bytes_per_point": "bytes",
-    "read_series_1000_ms": "ms",
-    "read_20_runs_ms": "ms",
-    "experiments_page_p95_ms": "ms",
-    "first_figure_ms": "ms",
-    "ingest_100k_iterations_s": "s",
-}
+"""About thirty processes start one after the other, most of them with torch: two minutes on an idle machine."""
+LEFT_OUT = {"first_figure_ms", "multi_node_start_overhead_s"}
+"""They start a demo and three daemons, as tests/browser and tests/fleet do, for a minute of the processor."""
 
 
 def bench(*arguments: str, data_dir: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,20 +37,17 @@ def bench(*arguments: str, data_dir: Path, **variables: str) -> subprocess.Compl
 
 def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchanged(tmp_path: Path) -> None:
     output, data_dir = tmp_path / "build" / "bench.json", tmp_path / "data"
-    process = bench("--quick", "--output", str(output), data_dir=data_dir)
+    names = [benchmark.name for benchmark in BENCHMARKS if benchmark.name not in LEFT_OUT]
+    process = bench(*names, "--quick", "--output", str(output), data_dir=data_dir)
     assert process.returncode == 0, process.stderr
     results = json.loads(output.read_text())
-    for name, unit in UNITS.items():
-        assert set(results[name]) == {"value", "unit", "against", "ratio", "repeats", "took_s", "measured_at"}
-        assert results[name]["unit"] == unit
-        assert results[name]["value"] > 0
-        assert results[name]["ratio"] > 0
+    assert list(results) == names
+    for name, row in results.items():
+        assert row["value"] > 0 or name == "telemetry_overhead_pct"  # a difference, which noise makes negative
+        assert row["ratio"] > 0
         assert f"\n{name} " in process.stdout
-    compared = [name for name in results if "_vs_" in name or name.endswith("_ratio")]
-    assert {"pipeline_vs_torch", "pipeline_vs_deepspeed", "megatron_vs_ddp", "zero_vs_deepspeed"} <= {*compared}
-    for name in compared:
+    for name in [name for name in results if "_vs_" in name]:
         assert results[name]["value"] == results[name]["ratio"]
-        assert results[name]["unit"] == "x"
     # Sizes, unlike times, do not depend on the load of the machine.
     assert 1 < results["series_bytes_per_point"]["value"] < 6
     assert results["series_bytes_per_point"]["ratio"] > 5
@@ -65,25 +56,21 @@ def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchange
 
 def test_only_the_named_benchmarks_run_and_other_figures_are_kept(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    output.write_text('{"signature_us": {"value": 900}}')
+    output.write_text('{"client_log_us": {"value": 9}}')
     names = "series_bytes_per_point,read_series_1000_ms"
     process = bench(names, "--quick", "--output", str(output), data_dir=tmp_path / "data")
     assert process.returncode == 0, process.stderr
     results = json.loads(output.read_text())
-    assert ",".join(results) == f"signature_us,{names}"
-    assert results["signature_us"] == {"value": 900}
-
-
-def test_an_unknown_benchmark_is_refused_with_the_list_of_benchmarks(tmp_path: Path) -> None:
-    process = bench("speed", "--quick", data_dir=tmp_path / "data")
-    assert process.returncode == 2
-    assert "unknown benchmark speed; use ingest_points_per_s, " in process.stderr
+    assert ",".join(results) == f"client_log_us,{names}"
+    assert results["client_log_us"] == {"value": 9}
 
 
 def test_simulated_daemons_send_heartbeats_start_ship_and_end_on_postgres(tmp_path: Path) -> None:
     output, data_dir = tmp_path / "bench.json", tmp_path / "data"
-    arguments = ["thousand_nodes_cores", "--quick", "--output", str(output)]
+    arguments = ["cluster", "--quick", "--output", str(output)]
     # It fails unless all runs finish and every point is stored.
     process = bench(*arguments, data_dir=data_dir, PARLAB_BENCH_DATABASE="postgres", PARLAB_BENCH_WORKERS="2")
     assert process.returncode == 0, process.stderr
-    assert json.loads(output.read_text())["thousand_nodes_cores"]["unit"] == "cores"
+    results = json.loads(output.read_text())
+    assert results["thousand_nodes_cores"]["unit"] == "cores"
+    assert "32 ranks on 4 nodes" in results["thousand_ranks_page_s"]["against"]

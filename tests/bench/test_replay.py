@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parlab.advice.score import PUBLISHED, Outcome, records
-from tests.bench.advice import VALIDATION, _node_pairs, _replayed
+from tests.bench.campaigns.advice import VALIDATION, _node_pairs, _replayed
 
 
 @pytest.mark.skipif(not VALIDATION.exists(), reason="the published measurements are not beside the project")

@@ -89,7 +89,7 @@ def steps_s(configs: Sequence[RunConfig], rank: int, world_size: int) -> list[li
 
 def zero_vs_deepspeed(scale: Scale) -> Result:
     """Compare a step of each stage, with both orders of creation; the ratio is the worst over the stages."""
-    rounds = scale.repeats(5)
+    rounds = scale.repeats(25)
     stages, orders = ((2,), (True,)) if scale.is_quick else (STAGES, (True, False))
     measured = [
         side_by_side(partial(prepare, stages=stages, is_quick=scale.is_quick, ours_first=first), RANKS, rounds)

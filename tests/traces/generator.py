@@ -30,8 +30,8 @@ class Plan(NamedTuple):
         return busy + self.host_us + self.launch_us + self.late_us
 
 
-def events(plan: Plan, rank: int, clock_us: float = 0.0, first_step: int = 0, every: int = 1) -> list[dict[str, Any]]:
-    """Return the events of a rank; its clock is ahead by `clock_us`. A step of the profiler has `every` of the plan."""
+def events(plan: Plan, rank: int, clock_us: float = 0.0, first_step: int = 0) -> list[dict[str, Any]]:
+    """Return the events of a rank; its clock is ahead by `clock_us`."""
     written: list[dict[str, Any]] = []
     begin = 1_000_000.0 + clock_us
     correlation = 0
@@ -53,11 +53,10 @@ def events(plan: Plan, rank: int, clock_us: float = 0.0, first_step: int = 0, ev
 
     for place in range(plan.steps):
         step, at = first_step + place, begin + place * plan.step_us
-        if step % every == 0:
-            written.append(
-                {"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{step // every}", "pid": 0, "tid": 7,
-                 "ts": at, "dur": every * plan.step_us - 1, "args": {"External id": step}}
-            )  # fmt: skip
+        written.append(
+            {"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{step}", "pid": 0, "tid": 7,
+             "ts": at, "dur": plan.step_us - 1, "args": {"External id": step}}
+        )  # fmt: skip
         at += plan.host_us
         first = at
         for index in range(plan.kernels):

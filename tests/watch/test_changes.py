@@ -9,8 +9,8 @@ import pytest
 
 from parlab.watch.analysis.measures import is_cost, measure_of, values_of
 from parlab.watch.analysis.tracks import Point, Track, scan
-from tests.bench.watch import SEEDS, measured, ours, total
-from tests.bench.watch_series import simulated
+from tests.bench.campaigns.watch import SEEDS, measured, ours, total
+from tests.bench.campaigns.watch_series import simulated
 
 
 def repeats(count: int, *, level: float = 0.1, noise: float = 0.01, seed: int = 1) -> list[float]:

@@ -27,7 +27,7 @@ from .node_shifts import CUT_OFF, LAG, Floats, Ints, changed_node, learn_offsets
 from .ramps import fits_ramp
 
 THRESHOLD = 4.6
-"""Normal deviate from which a change is certain enough; tuned on simulated series, see tests/bench/watch.py."""
+"""Normal deviate from which a change is certain enough; tuned on series of tests/bench/campaigns/watch.py."""
 LEAST_CHANGE = 0.005
 """Smaller relative changes are not reported."""
 LEAST_AFTER = 3

@@ -1,10 +1,7 @@
-"""Accuracy and speed of the detection of changes: `python -m tests.bench.watch`. See docs/watch.md."""
+"""Accuracy and speed of the detection of changes, beside Perfherder's rule. See docs/watch.md."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +14,8 @@ import numpy as np
 from parlab.watch.analysis.changes import Detector
 from parlab.watch.analysis.node_shifts import Floats, Ints
 from parlab.watch.analysis.tracks import scan
-from tests.bench import environments
-from tests.bench.result import Result, Scale, Unavailable
-from tests.bench.watch_public import REQUIREMENT, public_series
-from tests.bench.watch_series import KINDS, Simulated, Truth, simulated
+from tests.bench.campaigns.watch_series import KINDS, Simulated, Truth, simulated
+from tests.bench.result import Result, Scale
 
 SIZES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 TUNING_SEEDS = range(60)
@@ -115,31 +110,6 @@ def _perfherder(values: np.ndarray, window: int, limit: float, percent: float) -
     return reports
 
 
-_OTAVA = """
-import json, sys
-from otava.analysis import compute_change_points
-rows = json.load(sys.stdin)
-changes = [compute_change_points(row, window_len=50, max_pvalue=0.001, min_magnitude=0.0)[0] for row in rows]
-print(json.dumps([[int(point.index) for point in points] for points in changes]))
-"""
-
-
-def otava_installed() -> Method:
-    """Install apache-otava into its own environment: it pins an older numpy and brings clients of cloud databases.
-
-    Raises Unavailable if it cannot be installed.
-    """
-    python = environments.python_with("apache-otava==0.8.0")
-
-    def otava(series: Sequence[Simulated]) -> list[list[Reported]]:
-        rows = json.dumps([row.values.tolist() for row in series])
-        answer = subprocess.run([python, "-c", _OTAVA], input=rows, capture_output=True, text=True, check=True)
-        # It judges whole series: when a change became certain is not known.
-        return [[Reported(index, index) for index in places] for places in json.loads(answer.stdout)]
-
-    return otava
-
-
 def score_of(reports: Sequence[Reported], truths: Sequence[Truth], points: int) -> Score:
     """Match reports with changes; one change counts once."""
     left, false = list(truths), 0
@@ -175,12 +145,15 @@ def measured(method: Method, seeds: Sequence[int], sizes: Sequence[float] = SIZE
 
 
 def _seeds(scale: Scale) -> range:
-    return SEEDS[: scale.of(len(SEEDS) // 2)]
+    return SEEDS[: scale.of(len(SEEDS))]
 
 
 @cache
 def _scores(method: Method, scale: Scale) -> dict[tuple[float, str], Score]:
-    return measured(method, _seeds(scale))
+    """Return the score of a method by size and kind, and print it once."""
+    scores = measured(method, _seeds(scale))
+    _print("parlab" if method is ours else "Perfherder's rule", scores)
+    return scores
 
 
 def f1_5pct(scale: Scale) -> Result:
@@ -189,9 +162,7 @@ def f1_5pct(scale: Scale) -> Result:
         total([row for (size, _), row in _scores(method, scale).items() if size == 0.05])
         for method in (ours, perfherder)
     )
-    return Result(
-        score.f1, "F1", f"{other.f1:.3f} by Perfherder's rule", score.f1 / max(other.f1, 1e-9), len(_seeds(scale))
-    )
+    return Result(score.f1, f"{other.f1:.3f} by Perfherder's rule", len(_seeds(scale)), score.f1 / max(other.f1, 1e-9))
 
 
 def false_per_1000(scale: Scale) -> Result:
@@ -199,7 +170,7 @@ def false_per_1000(scale: Scale) -> Result:
     score, other = (total(list(_scores(method, scale).values())) for method in (ours, perfherder))
     against = f"{other.false_per_1000:.3g} by Perfherder's rule"
     ratio = other.false_per_1000 / max(score.false_per_1000, 1e-9)
-    return Result(score.false_per_1000, "alerts", against, ratio, len(_seeds(scale)))
+    return Result(score.false_per_1000, against, len(_seeds(scale)), ratio)
 
 
 def series_10k_s(scale: Scale) -> Result:
@@ -215,56 +186,7 @@ def series_10k_s(scale: Scale) -> Result:
     began = time.perf_counter()
     perfherder(few)
     other = (time.perf_counter() - began) / len(few) * values.shape[1]
-    return Result(taken, "s", f"{other:.3g} s by Perfherder's rule (20 series, scaled)", other / taken, 1)
-
-
-def main() -> int:
-    """Print the accuracy of all methods by size and kind."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.watch", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="series per size and kind")
-    parser.add_argument(
-        "--otava", action="store_true", help="also install and measure apache-otava, and on its test data"
-    )
-    parser.add_argument("--public", action="store_true", help="only the public series; needs --otava")
-    arguments = parser.parse_args()
-    methods: dict[str, Method] = {"parlab": ours, "Perfherder": perfherder}
-    public: dict[str, list[Simulated]] = {}
-    if arguments.otava:
-        try:
-            methods["otava 0.8.0"] = otava_installed()
-        except Unavailable as error:
-            sys.stdout.write(f"otava: not measured: {error}\n")
-        try:
-            public = public_series(environments.python_with(REQUIREMENT))
-        except Unavailable as error:
-            sys.stdout.write(f"public series: not measured: {error}\n")
-    for name, method in methods.items():
-        if not arguments.public:
-            _print(name, measured(method, range(SEEDS.start, SEEDS.start + arguments.seeds)))
-        _print_public(name, method, public)
-    return 0
-
-
-def _print_public(name: str, method: Method, groups: dict[str, list[Simulated]]) -> None:
-    """Print the scores of a method on series of others."""
-    for group, series in groups.items():
-        by_length: dict[int, list[Simulated]] = {}
-        for row in series:
-            by_length.setdefault(len(row.values), []).append(row)
-        score = total(
-            [
-                score_of(reports, each.truths, len(each.values))
-                for alike in by_length.values()
-                for reports, each in zip(method(alike), alike, strict=True)
-            ]
-        )
-        changes = score.right + score.missed
-        f1 = f"F1 {score.f1:.3f}, delay {score.delay(0.5):.0f}, {score.delay(0.9):.0f}" if changes else ""
-        sys.stdout.write(
-            f"{name:12} {group:24} {len(series):4} series, {changes:4} changes,"
-            f" {score.false_per_1000:6.2f} false/1000 {f1}\n"
-        )
-        sys.stdout.flush()
+    return Result(taken, f"{other:.3g} s by Perfherder's rule (20 series, scaled)", 1, other / taken)
 
 
 def _print(name: str, scores: dict[tuple[float, str], Score]) -> None:
@@ -281,7 +203,3 @@ def _print(name: str, scores: dict[tuple[float, str], Score]) -> None:
             for end, delays in (("half", row.from_half), ("full", row.from_full)):
                 median, most = (quantile(delays, share) for share in (0.5, 0.9))
                 sys.stdout.write(f"{'':21} from the result with the {end} size: median {median:.0f}, 90 % {most:.0f}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,14 +19,14 @@ DATA: dict[str, Any] = {
     "model": {
         "num_layers": 4, "hidden_size": 128, "num_attention_heads": 2, "sequence_length": 32, "vocab_size": 256,
     },
-    "train": {"iterations": 30, "warmup_steps": WARM_UP, "global_batch_size": 32, "micro_batch_size": 16},
+    "train": {"iterations": 60, "warmup_steps": WARM_UP, "global_batch_size": 32, "micro_batch_size": 16},
     "parallel": {"engine": "megatron", "pipeline_parallel_size": 1, "data_parallel_size": RANKS},
 }  # fmt: skip
 
 
 def profile_outside_pct(scale: Scale) -> Result:
     """Compare the steps before and after the recorded ones with the same steps of runs that record none."""
-    pairs = scale.repeats(3)
+    pairs = scale.repeats(4)
     plain: list[float] = []
     profiled: list[float] = []
     for _ in range(pairs):
@@ -36,7 +36,7 @@ def profile_outside_pct(scale: Scale) -> Result:
     excess = beside / without - 1
     medians = median(profiled) / median(plain) - 1
     against = f"none: {1e3 * without:.1f} ms/step; medians differ by {100 * medians:.1f} %"
-    return Result(100 * excess, "%", against, 1 / (1 + excess), pairs)
+    return Result(100 * excess, against, pairs, 1 / (1 + excess))
 
 
 def _undisturbed(times: list[float]) -> float:

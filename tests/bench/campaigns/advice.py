@@ -18,7 +18,7 @@ from tests.bench.result import Result, Scale, Unavailable
 
 LEAST_SAVED_H = 0.15
 """Share of the GPU hours that half of the GPUs have to save to count as right."""
-VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation"
+VALIDATION = Path(__file__).resolve().parents[4] / "shared" / "validation"
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +55,7 @@ def advice_sign_right_pct(scale: Scale) -> Result:
     advised = [outcome for outcome in _replayed().outcomes if outcome.is_certain and outcome.predicted >= SMALLEST_GAIN]
     for row in records(advised)[-1:]:
         print(f"{'advised':<12} {row.tried:6} tried, {row.clear:6} clear, {row.right_pct or 0.0:.1f} % right")
-    return Result(whole.right_pct or 0.0, "%", f"{whole.clear} changes above {CLEAR:.0%}", 1.0, 1)
+    return Result(whole.right_pct or 0.0, f"{whole.clear} changes above {CLEAR:.0%}", 1)
 
 
 def advice_top3_wrong(scale: Scale) -> Result:
@@ -63,7 +63,7 @@ def advice_top3_wrong(scale: Scale) -> Result:
     wrong = _replayed().wrong_in_top
     worst = max(wrong.values())
     many = sum(count > 1 for count in wrong.values())
-    return Result(worst, "wrong", f"{many} of {len(wrong)} sweeps with more than one", 1.0, 1)
+    return Result(worst, f"{many} of {len(wrong)} sweeps with more than one", 1)
 
 
 def advice_nodes_right_pct(scale: Scale) -> Result:
@@ -79,7 +79,7 @@ def advice_nodes_right_pct(scale: Scale) -> Result:
     for kind in (MORE, FEWER):
         own = sorted(error for (each, *_), error in zip(pairs, errors, strict=True) if each == kind)
         print(f"{kind}: {len(own)} advised, 80 % of the errors below {own[int(0.8 * len(own))]:.3f} of the step")
-    return Result(100 * right / len(pairs), "%", f"{len(pairs)} advised changes of the number of GPUs", 1.0, 1)
+    return Result(100 * right / len(pairs), f"{len(pairs)} advised changes of the number of GPUs", 1)
 
 
 def _node_pairs() -> Iterator[tuple[str, float, float]]:

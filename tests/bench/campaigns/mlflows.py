@@ -19,10 +19,11 @@ from urllib.request import urlopen
 import psutil
 
 from parlab.embedded import free_port
-from tests.bench import environments
+from tests.bench import ROOT
 from tests.bench.client import running, server
 from tests.bench.result import Result, Scale, Unavailable
 
+_KEPT = ROOT / "build" / "bench-mlflow"
 CLIENTS = 4
 """One script waits for one answer at a time and spends more time on a call than our server: several load a server."""
 # For each line of its input "address size calls" creates a run and the batches, waits for a further line and logs them;
@@ -115,7 +116,7 @@ def _loads(scale: Scale) -> Mapping[int, tuple[str, list[Load], list[Load]]]:
 @contextmanager
 def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     """Start the newest MLflow server on SQLite with one worker, as ours; yields it and its version."""
-    python = os.environ.get("PARLAB_MLFLOW_PYTHON") or environments.python_with("mlflow")
+    python = os.environ.get("PARLAB_MLFLOW_PYTHON") or _installed()
     code = "from importlib.metadata import version; print(version('mlflow'))"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     port = free_port()
@@ -125,6 +126,21 @@ def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
     # Without the processes for its scheduled evaluations, which would load the machine, too.
     with running(command, partial(_is_healthy, url), {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}):
         yield Target(url, _process_at(url)), version
+
+
+def _installed() -> str:
+    """Return the Python of an environment with MLflow, which is kept for later runs; raises `Unavailable`."""
+    python = str(_KEPT / "bin" / "python")
+    if not (_KEPT / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", _KEPT], check=True)
+        # Most of its modules are never imported: without --no-compile pip compiles all of them.
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile", "mlflow"]
+        done = subprocess.run(pip, capture_output=True, text=True)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise Unavailable(f"mlflow cannot be installed: {reason[:200]}")
+        (_KEPT / "complete").touch()
+    return python
 
 
 def _is_healthy(url: str) -> bool:
