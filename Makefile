@@ -4,6 +4,7 @@
 # make bench-planner  errors of the planner against published measurements
 # make bench-NAME     other campaigns: advice, cluster, gpu, links, mlflow, profile, series, tuner, watch
 # make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
+# make docs           the documentation as a site, in build/docs; make docs-tables writes its tables from the code
 # make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
@@ -21,7 +22,7 @@ ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin report
 pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
     $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
 
-.PHONY: demo test test-slow lint format bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
+.PHONY: demo test test-slow lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -45,6 +46,13 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Material announces its successor at each build.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+docs-tables: $(VENV)/.dev
+	$(BIN)/python -m tests.docs.tables
+
 bench: $(VENV)/.browser
 	$(BIN)/python -m tests.bench $(ONLY)
 
@@ -52,7 +60,7 @@ $(addprefix bench-,$(CAMPAIGNS)): bench-%: $(VENV)/.dev
 	$(BIN)/python -m tests.bench $*
 
 bench-planner: $(VENV)/.dev
-	$(BIN)/python -m tests.bench.campaigns.planner --scoreboard docs/scoreboard.md
+	$(BIN)/python -m tests.bench.campaigns.planner --scoreboard docs/understand/planner.md
 
 bench-series: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.campaigns.scale $(POINTS)

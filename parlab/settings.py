@@ -1,4 +1,7 @@
-"""All settings, read from the environment, in sections by concern; `parlab.checks` reports invalid values."""
+"""All settings, read from the environment, in sections by concern; `parlab.checks` reports invalid values.
+
+The comment above a setting is its row in docs/operate/operations.md (`make docs-tables`).
+"""
 
 import secrets
 from pathlib import Path
@@ -15,6 +18,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
 
 # --- data directory --------------------------------------------------------------------------------------------------
+# Directory of the database, secrets, uploads and collected static files.
 DATA_DIR = Path(env.str("PARLAB_DATA_DIR", default=str(BASE_DIR / "data"))).resolve()
 DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -40,16 +44,22 @@ def secret(name: str) -> str:
 
 
 # --- security --------------------------------------------------------------------------------------------------------
+# Django's debug pages; never enable them on a public server.
 DEBUG = env.bool("DEBUG", default=False)
+# Key of the sessions.
 SECRET_KEY = secret("secret_key")
+# Key that signs the messages to nodes.
 NODE_KEY = secret("node_key").encode()
+# Host names of the server.
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+# Addresses behind a proxy: `https://parlab.example.org`.
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # One switch for a server behind TLS: secure cookies, HSTS, redirect.
 HTTPS = env.bool("PARLAB_HTTPS", default=False)
 SECURE_SSL_REDIRECT = HTTPS
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
+# Time for which browsers insist on HTTPS.
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=365 * 86400 if HTTPS else 0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = HTTPS
@@ -147,6 +157,7 @@ TEMPLATES = [
 ]
 
 # --- database --------------------------------------------------------------------------------------------------------
+# `postgres://user:password@host/name` for a cluster.
 DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'parlab.sqlite3'}")}
 DATABASES["default"]["CONN_MAX_AGE"] = 60
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
@@ -160,48 +171,51 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- imports ---------------------------------------------------------------------------------------------------------
-# Maximum size of an imported file, and of the unpacked contents of an archive.
-# Raw points of series leave the database so many days after the end of their run, 0 never: to the archive, a URL of
-# fsspec, or for ever if that is empty.
+# Raw points of series leave the database so many days after the end of their run; 0: never.
 RAW_DAYS = env.float("PARLAB_RAW_DAYS", default=0.0)
+# Archive of these points, a URL of fsspec; without it they are removed for ever.
 ARCHIVE_URL = env.str("PARLAB_ARCHIVE_URL", default="")
+# Largest imported file, and largest unpacked contents of an archive; other requests are limited to 16 MiB.
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 # Not in /tmp, which may be small or in memory; uploads also wait here until they are imported.
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
-# Whether nodes may sign with a key derived from the node key of the server. Otherwise each enrols with a code.
+# Nodes may sign with a key derived from the node key of the server; otherwise each enrols with a code.
 SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=True)
 # A run whose node sends no heartbeat for this long is lost, unless its daemon asks for a longer lease.
 LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
-# Time for all nodes of a run to prepare it.
+# Time for all nodes of a run to prepare it; nodes of Slurm may take longer.
 PREPARE_S = env.float("PARLAB_PREPARE_S", default=30.0)
 # A run that waits for longer than this reserves the nodes that it needs; shorter runs fill gaps until then.
 RESERVE_AFTER_S = env.float("PARLAB_RESERVE_AFTER_S", default=60.0)
-# Whether nodes are measured when they join and each day, and whether one that became slower is left out by itself.
+# Nodes are measured when they join, daily, and when their software changes.
 HEALTH_SWEEPS = env.bool("PARLAB_HEALTH_SWEEPS", default=True)
+# A node that became slower is left out automatically.
 LEAVE_OUT_NODES = env.bool("PARLAB_LEAVE_OUT_NODES", default=False)
 
 # --- tracking --------------------------------------------------------------------------------------------------------
-# Where the artifacts of tracked runs are stored, and the largest one.
+# Directory of the artifacts of reported runs and of the events of traces.
 ARTIFACTS_DIR = Path(env.str("PARLAB_ARTIFACTS_DIR", default=str(DATA_DIR / "artifacts"))).resolve()
+# Largest artifact.
 ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 
 # --- notifications ---------------------------------------------------------------------------------------------------
-# Webhooks go to public addresses, and to these networks: "10.0.0.0/8,127.0.0.1".
+# Networks to which webhooks may go besides public addresses: `10.0.0.0/8,127.0.0.1`.
 WEBHOOK_NETWORKS = env.list("PARLAB_WEBHOOK_NETWORKS", default=[])
-# smtp+tls://user:password@host:587; without it the server sends no mail.
+# Mail server, `smtp+tls://user:password@host:587`; without it the server sends no mail.
 _EMAIL_URL = env.str("EMAIL_URL", default="")
 SENDS_MAIL = bool(_EMAIL_URL)
 vars().update(env.email_url_config(_EMAIL_URL or "dummymail://"))
 EMAIL_TIMEOUT = 15
+# Sender of mails.
 DEFAULT_FROM_EMAIL = env.str("PARLAB_MAIL_FROM", default="parlab@localhost")
 
 # --- pictures --------------------------------------------------------------------------------------------------------
-# The browser that draws pictures and PDF; empty selects the first installed Chromium or Chrome.
+# Browser that draws pictures and PDF; empty: the first installed Chromium or Chrome.
 CHROMIUM = env.str("PARLAB_CHROMIUM", default="")
 # Maximum size of an uploaded picture; a whole form may have 16 MiB (parlab.limits).
 PICTURE_LIMIT_MIB = 12
@@ -236,6 +250,7 @@ SPECTACULAR_SETTINGS = {
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
 # The demo's Redis has its own port and password; this file gives them to commands in other terminals.
 EMBEDDED_REDIS_FILE = DATA_DIR / "redis_url"
+# `redis://:password@host:6379/0`; empty: the embedded Redis of the demo, or that of this machine.
 REDIS_URL = env.str("REDIS_URL", default="") or (
     EMBEDDED_REDIS_FILE.read_text().strip() if EMBEDDED_REDIS_FILE.exists() else "redis://127.0.0.1:6379/0"
 )
@@ -319,6 +334,7 @@ STORAGES = {
 
 # --- language and time -----------------------------------------------------------------------------------------------
 LANGUAGE_CODE = "en-us"
+# Time zone of the server.
 TIME_ZONE = env.str("TZ", default="UTC")
 USE_I18N = False
 USE_TZ = True
@@ -339,5 +355,6 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     # A filter of a logger does not see what its children log, so each one that logs refusals is named.
     "loggers": {f"django.{name}": {"filters": ["refusals"]} for name in _REFUSING_LOGGERS},
+    # Least severe messages in the log.
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }

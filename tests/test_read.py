@@ -121,5 +121,5 @@ def peak_kib(path: Path, format: str) -> tuple[int, int]:
 
 
 def test_the_published_schema_is_that_of_the_output() -> None:
-    published = json.loads((ROOT / "docs" / "formats.schema.json").read_text())
+    published = json.loads((ROOT / "docs" / "use" / "formats.schema.json").read_text())
     assert published == Document.model_json_schema(), "run python -m tests.formats.publish_schema"

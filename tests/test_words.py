@@ -50,7 +50,7 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def readable_files() -> list[Path]:
     pages = [path for pattern in ("*.html", "*.txt") for path in (PROJECT / "templates").rglob(pattern)]
-    return [*pages, *(PROJECT / "docs").glob("*.md"), PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
+    return [*pages, *(PROJECT / "docs").rglob("*.md"), PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
 
 
 def test_a_name_says_what_a_value_is() -> None:

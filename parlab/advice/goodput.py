@@ -1,7 +1,7 @@
 """Goodput: the share of wall time that became lasting progress, over all attempts of a run, and where the rest went.
 
 The parts of an attempt add up to the time between its beginning and its end. Progress is lasting if no later attempt
-makes the step again. docs/time.md has the definitions.
+makes the step again. docs/use/time.md has the definitions.
 """
 
 from __future__ import annotations

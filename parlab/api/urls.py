@@ -1,4 +1,4 @@
-"""Addresses of the API; /api/schema/ and docs/api.md describe the requests and responses."""
+"""Addresses of the API; /api/schema/ and docs/use/api.md describe the requests and responses."""
 
 from django.urls import path
 from django.views.generic import RedirectView

@@ -86,8 +86,8 @@ def demo_experiments(user: User) -> bool:
     experiment_create(
         name=reporting.EXPERIMENT,
         question="How does a training that parlab did not launch come in?",
-        notes="One small training, reported in each of the four ways of `docs/logging.md`: by parlab's client, by the"
-        " calls of an MLflow client, as lines that `parlab run` reads, and as a store that was imported.",
+        notes="One small training, reported in each of the four ways of `docs/use/logging.md`: by parlab's client, by"
+        " the calls of an MLflow client, as lines that `parlab run` reads, and as a store that was imported.",
         owner=user,
     )
     return True

@@ -1,4 +1,4 @@
-"""Fill a fresh demo with a run by each of the four ways of docs/logging.md, from real client processes.
+"""Fill a fresh demo with a run by each of the four ways of docs/use/logging.md, from real client processes.
 
 `python -m parlab.demo.reporting` runs beside the demo after it is ready, so that its start does not wait for it.
 """

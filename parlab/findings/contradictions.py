@@ -140,7 +140,7 @@ class RunFacts(NamedTuple):
 
     For a published run only the published fields: a default would be compared as if it had been stated."""
     summary: Mapping[str, Any]
-    """A run's summary (docs/architecture.md)."""
+    """A run's summary (docs/understand/architecture.md)."""
     arguments: Mapping[str, Any] = {}
     """Arguments of the launch under the normal names of schema.Launch; they override the configuration."""
     point: Mapping[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Dispatch runs to nodes and track both; see `docs/server-node.md` for the protocol."""
+"""Dispatch runs to nodes and track both; see `docs/understand/server-node.md` for the protocol."""
 
 import logging
 from collections.abc import Mapping, Sequence

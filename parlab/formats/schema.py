@@ -1,4 +1,4 @@
-"""The output of the readers: one Document per file. docs/formats.schema.json is generated from this module."""
+"""The output of the readers: one Document per file. docs/use/formats.schema.json is generated from this module."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class Finding(Part):
     """Two numbers that contradict each other, or are easily misread; nothing is corrected."""
 
     rule: str
-    """Name of the rule in docs/findings.md."""
+    """Name of the rule in docs/understand/findings.md."""
     severity: Literal["info", "warning", "error"]
     message: str
     """The contradiction, with both numbers and their units."""

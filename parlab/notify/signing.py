@@ -16,7 +16,7 @@ def signature(*, secret: str, body: bytes, at: int) -> str:
 
 
 def is_valid(*, secret: str, body: bytes, header: str, now: float) -> bool:
-    """Check a header as receivers do; docs/notifications.md shows the same steps."""
+    """Check a header as receivers do; docs/use/watch.md shows the same steps."""
     fields = dict(part.partition("=")[::2] for part in header.split(","))
     at = fields.get("t", "")
     if not (at.isascii() and at.isdecimal() and len(at) < 12) or abs(now - int(at)) > TOLERANCE_S:

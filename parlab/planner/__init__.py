@@ -1,4 +1,4 @@
-"""Predict time, memory, layouts and cost of a training before it runs. Pure; see docs/planner.md."""
+"""Predict time, memory, layouts and cost of a training before it runs. Pure; see docs/understand/planner.md."""
 
 from parlab.planner.calibration.calibration import DEFAULT, Calibration, Observation, calibrate
 from parlab.planner.job.cluster import Cluster, Link, cluster

@@ -1,1 +1,1 @@
-"""Traces of profilers -> intervals -> breakdown by rank and step, collectives over ranks. Pure; see docs/time.md."""
+"""Traces of profilers -> intervals -> breakdown by rank and step, collectives. Pure; see docs/use/time.md."""

@@ -1,4 +1,4 @@
-"""`PUT`, `GET` and `POST /api/runs/<run>/streams/<stream>/`: how parlab's client reports. See docs/logging.md.
+"""`PUT`, `GET` and `POST /api/runs/<run>/streams/<stream>/`: how parlab's client reports. See docs/use/logging.md.
 
 Not views of the REST framework: a batch is binary, and these requests come many times a second.
 """
@@ -135,7 +135,7 @@ def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or None
         value = first["input"] if field else None
-        remedy = "update the client, or send the fields that docs/logging.md describes"
+        remedy = "update the client, or send the fields that docs/use/logging.md describes"
         raise Problem(400, f"{field or 'body'}: {first['msg']}", field=field, value=value, remedy=remedy) from error
     try:
         row = stream_open(run_id=run, key=key, opening=opening, user=user)

@@ -1,1 +1,1 @@
-"""Watches: series of results, the days on which they changed, and what changed with them. See docs/watch.md."""
+"""Watches: series of results, the days on which they changed, and what changed with them. See docs/use/watch.md."""

@@ -127,7 +127,7 @@ def with_commit(data: Mapping[str, Any], commit: str) -> dict[str, Any]:
     place = _place(argv)
     if not place:
         raise ValueError(
-            f"command.argv has no {OPTION}; end it with {OPTION} and a commit, see docs/watch.md, to run each commit"
+            f"command.argv has no {OPTION}; end it with {OPTION} and a commit, see docs/use/watch.md, to run commits"
         )
     argv[place] = commit
     return {**data, "command": {**data["command"], "argv": argv}}

@@ -75,7 +75,7 @@ def with_lock(data: Mapping[str, Any], pins: str) -> dict[str, Any]:
     else:
         raise ValueError(
             f"command.argv installs no lock; use runners/node/launch/at_commit.py with {PIP} and its options before"
-            f" {COMMIT}, or end it with {OPTION} and pins, see docs/watch.md"
+            f" {COMMIT}, or end it with {OPTION} and pins, see docs/use/watch.md"
         )
     return {**data, "command": {**data["command"], "argv": argv}}
 

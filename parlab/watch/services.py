@@ -64,7 +64,7 @@ def watch_create(
         if config is not None and not commit_of(config.data):
             raise ValueError(
                 "the command of the configuration has no --commit; end command.argv with --commit and a commit, so that"
-                " each commit can be run (docs/watch.md)"
+                " each commit can be run (docs/use/watch.md)"
             )
     now = timezone.now()
     return Watch.objects.create(

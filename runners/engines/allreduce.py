@@ -1,4 +1,4 @@
-"""Bandwidth of collective operations over message sizes, as nccl-tests defines it. See docs/engines-more.md.
+"""Bandwidth of collective operations over message sizes, as nccl-tests defines it. See docs/understand/engines.md.
 
 Run `python -m runners.engines.allreduce --config config.json` under torchrun. Sizes are those of nccl-tests: the whole
 buffer for all-reduce, the gathered or scattered total for all-gather and reduce-scatter, one message for point to

@@ -1,6 +1,6 @@
 """DeepSpeed's own autotuner over engine zero: run `deepspeed --autotuning tune` and report each experiment.
 
-Run `python -m runners.engines.autotuning --config config.json`, one process. See docs/tuner.md. The engine supplies
+Run `python -m runners.engines.autotuning --config config.json`. See docs/use/sweeps.md. The engine supplies
 what the tuner expects from its environment: the number of slots on a CPU, a script that accepts its configuration, and
 a `pdsh` that does nothing. The tuner calls pdsh after each experiment to kill processes by name; on one machine these
 have already ended with their launcher.

@@ -1,7 +1,7 @@
 """Search for the largest model, the largest micro batch or the fewest processes that train, by short real runs.
 
 Run `python -m runners.engines.capacity --config config.json`, one process. Each trial is a separate run, so running out
-of memory ends the trial and not the search. See docs/engines-more.md.
+of memory ends the trial and not the search. See docs/understand/engines.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run the team's own training command: Megatron-LM, torchtitan, NeMo, any script. See docs/engines-more.md.
+"""Run the team's own training command: Megatron-LM, torchtitan, NeMo, any script. See docs/understand/engines.md.
 
 Run `python -m runners.engines.command --config config.json`, one process. It substitutes fields of the configuration
 into the command, checks that the node allows the command, and replaces itself with the command's launcher.

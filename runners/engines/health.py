@@ -1,4 +1,4 @@
-"""Rates of the devices of a node and of the links between its ranks, or between nodes. See docs/watch.md.
+"""Rates of the devices of a node and of the links between its ranks, or between nodes. See docs/use/watch.md.
 
 Run `python -m runners.engines.health --config config.json` under torchrun. Each iteration prints one `step` event per
 rank with `health/matrix` (FLOP/s of a matrix product), `health/memory` (B/s read and written by a copy), on a GPU

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with default settings as a data parallel baseline. See docs/engines-more.md.
+"""Hugging Face's Trainer with default settings as a data parallel baseline. See docs/understand/engines.md.
 
 Run `python -m runners.engines.hf --config config.json` alone or under torchrun.
 """

@@ -1,4 +1,4 @@
-"""The megatron engine: BERT and GPT over data, tensor and pipeline parallel ranks. See docs/engines.md.
+"""The megatron engine: BERT and GPT over data, tensor and pipeline parallel ranks. See docs/understand/engines.md.
 
 Run `python -m runners.engines.megatron --config config.json` alone or under torchrun, or with Megatron-LM's own flags.
 """

@@ -1,4 +1,4 @@
-"""The pipeline engine: a GPT split into stages, one rank each, trained on synthetic text. See docs/engines.md.
+"""The pipeline engine: a GPT split into stages, one rank each, on synthetic text. See docs/understand/engines.md.
 
 Run `python -m runners.engines.pipeline --config config.json` alone or under torchrun, or start each rank manually; see
 --help.

@@ -1,4 +1,4 @@
-"""Stages of layers, each split into shards, on the devices of a device mapping. See docs/engines-more.md.
+"""Stages of layers, each split into shards, on the devices of a device mapping. See docs/understand/engines.md.
 
 Run `python -m runners.engines.sharding --config config.json` under torchrun, one process per device of the mapping.
 """

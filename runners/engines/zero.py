@@ -1,4 +1,4 @@
-"""ZeRO data parallelism by DeepSpeed, stages 0 to 3. See docs/engines-more.md.
+"""ZeRO data parallelism by DeepSpeed, stages 0 to 3. See docs/understand/engines.md.
 
 Run `python -m runners.engines.zero --config config.json` alone or under torchrun.
 """

@@ -1,1 +1,1 @@
-"""Delay and rate limits on the links between a run's ranks. See docs/network.md."""
+"""Delay and rate limits on the links between a run's ranks. See docs/understand/network.md."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from runners.links.namespaces import inside, new_namespace, open_tun
 
-REMEDY = "simulate the network instead (docs/network.md), or use network.apply none"
+REMEDY = "simulate the network instead (docs/understand/network.md), or use network.apply none"
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -3,7 +3,7 @@
 Server to node (Celery tasks on the node's own queue): `start` with a RunSpec, `go` with Go, `cancel` with Cancel,
 `acknowledge` with Acknowledge, `rotate` with Rotate. Node to server: `apply_batch` on the queue INGEST_QUEUE with a
 Batch, `heartbeat` and `enrol` on CONTROL_QUEUE with Heartbeat and Enrol. All are signed (runners/wire/trust.py). See
-docs/server-node.md and docs/security.md.
+docs/understand/server-node.md and docs/operate/security.md.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def token(transactional_db: None) -> str:
 
 
 def examples() -> list[str]:
-    text = (PROJECT / "docs" / "api.md").read_text(encoding="utf-8")
+    text = (PROJECT / "docs" / "use" / "api.md").read_text(encoding="utf-8")
     return [block.strip() for block in re.findall(r"```sh\n(.*?)```", text, re.S)]
 
 

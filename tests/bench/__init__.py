@@ -1,4 +1,4 @@
-"""Benchmarks: `python -m tests.bench [names] [--quick]`. See docs/bench.md."""
+"""Benchmarks: `python -m tests.bench [names] [--quick]`. See docs/contribute/bench.md."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """All benchmarks. To add one, write a function in a module for its subject and add a row here.
 
-`python -m tests.bench.tables` writes the tables of docs/bench.md from these rows.
+`python -m tests.bench.tables` writes the tables of docs/contribute/bench.md from these rows.
 """
 
 from tests.bench.benchmark import Benchmark, at_least, at_most

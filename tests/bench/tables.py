@@ -1,4 +1,4 @@
-"""The tables of docs/bench.md: `python -m tests.bench.tables` writes them, with the figures of build/bench.json.
+"""The tables of docs/contribute/bench.md: `python -m tests.bench.tables` writes them from build/bench.json.
 
 A benchmark that is not in build/bench.json keeps the figure of the page.
 """
@@ -14,7 +14,7 @@ from tests.bench.campaigns.registry import CAMPAIGNS
 from tests.bench.registry import BENCHMARKS
 from tests.bench.running import measured_before, number
 
-PAGE = ROOT / "docs" / "bench.md"
+PAGE = ROOT / "docs" / "contribute" / "bench.md"
 _HEAD = "| benchmark | work | beside it | target | takes (s) | measured | on |"
 Measured = tuple[str, str]
 """What a row states of a measurement: value, ratio and alternative, and its date."""

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_tour_can_be_walked_and_has_the_pictures_that_its_text_names(page: Page, demo: Demo) -> None:
     taken = walk(page, demo, SCREENSHOTS / "tour")
-    text = (PROJECT / "docs" / "tour.md").read_text(encoding="utf-8")
+    text = (PROJECT / "docs" / "use" / "tour.md").read_text(encoding="utf-8")
     assert re.findall(r"!\[[^]]+\]\(images/([^)]+)\)", text) == taken
     for name in taken:
-        assert (PROJECT / "docs" / "images" / name).stat().st_size < 150_000
+        assert (PROJECT / "docs" / "use" / "images" / name).stat().st_size < 150_000

@@ -1,4 +1,4 @@
-"""The pictures of docs/tour.md and README.md: `python -m tests.browser.tour` starts a demo and takes them again."""
+"""The pictures of docs/use/tour.md and README.md: `python -m tests.browser.tour` starts a demo and takes them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from .conftest import PATIENCE_MS, PROJECT, TRAINING_MS, Demo, copy_of_the_project, start_demo, stop_demo
 from .install import find_chromium
 
-PICTURES = PROJECT / "docs" / "images"
+PICTURES = PROJECT / "docs" / "use" / "images"
 SIZE = {"width": 1200, "height": 750}
 README_PICTURE, README_SIZE = "experiment.png", {"width": 1280, "height": 1000}
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"

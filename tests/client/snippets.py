@@ -1,4 +1,4 @@
-"""The code blocks of docs/logging.md by their headings, and a process that runs Python blocks one after the other."""
+"""The code blocks of docs/use/logging.md by heading, and a process that runs Python blocks one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "logging.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "use" / "logging.md"
 
 
 class Snippet(NamedTuple):

@@ -1,4 +1,4 @@
-"""The snippets of docs/logging.md with the unmodified trainers, all against one server that is a process of its own."""
+"""The snippets of docs/use/logging.md with the unmodified trainers, all against one server in its own process."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from parlab.lab.models import Config
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
-DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-PAGES = ("tour.md", "api.md", "tuner.md")
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "use"
+PAGES = ("tour.md", "api.md", "sweeps.md")
 REQUESTED = re.compile(r'"\$URL(/[^"\s]+)"')
 """The address of a request with curl."""
 LOG = "".join(
@@ -37,7 +37,7 @@ def test_addresses_and_experiments_of_the_documentation_exist_in_a_fresh_demo(ad
     # 405: an address of the API that only accepts other methods.
     statuses = {address: client.get(address, follow=True).status_code for address in addresses}
     assert {address: status for address, status in statuses.items() if status not in (200, 405)} == {}
-    slug, baseline = re.findall(r"manage\.py tune (\S+) --baseline (\d+)", texts["tuner.md"])[0]
+    slug, baseline = re.findall(r"manage\.py tune (\S+) --baseline (\d+)", texts["sweeps.md"])[0]
     assert Config.objects.filter(experiment__slug=slug, version=baseline).exists()
     for slug in re.findall(r'"experiment": "([\w-]+)"', texts["api.md"]):
         assert client.get(f"/experiments/{slug}/").status_code == 200

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parlab.findings import RULES
 
-DOCS = Path(__file__).parents[2] / "docs" / "findings.md"
+DOCS = Path(__file__).parents[2] / "docs" / "understand" / "findings.md"
 
 
 def test_the_documentation_has_a_row_for_each_rule_with_its_severity() -> None:

@@ -1,4 +1,4 @@
-"""What a stolen secret is worth, row by row as docs/security.md says it."""
+"""What a stolen secret is worth, row by row as docs/operate/security.md says it."""
 
 from __future__ import annotations
 

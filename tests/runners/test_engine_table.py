@@ -161,7 +161,7 @@ def test_every_row_names_existing_modules_sections_fields_and_engines() -> None:
 
 
 def test_every_engine_is_described_in_the_documentation() -> None:
-    text = (ROOT / "docs/engines.md").read_text()
+    text = (ROOT / "docs/understand/engines.md").read_text()
     assert [name for name in ENGINES if f"| `{name}` |" not in text] == []
 
 

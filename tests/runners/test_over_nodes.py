@@ -117,7 +117,7 @@ def test_a_rank_under_mpirun_that_is_killed_ends_the_run_everywhere_and_is_the_c
 
 
 def test_the_documented_table_of_engines_and_launchers_over_nodes_is_true() -> None:
-    text = (ROOT / "docs" / "server-node.md").read_text()
+    text = (ROOT / "docs" / "understand" / "server-node.md").read_text()
     lines = re.findall(r"^\| (.+) \|$", text[text.index("| engine | ") :], re.MULTILINE)
     heading, *rows = [[cell.strip(" `") for cell in line.split("|")] for line in lines[: 1 + len(ENGINES)]]
     assert heading == ["engine", *(row.name for row in LAUNCHERS.values())]

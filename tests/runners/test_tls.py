@@ -1,4 +1,4 @@
-"""Redis behind TLS with a certificate that the owner has made: settings as in docs/security.md."""
+"""Redis behind TLS with a certificate that the owner has made: settings as in docs/operate/security.md."""
 
 from __future__ import annotations
 

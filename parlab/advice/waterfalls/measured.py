@@ -1,7 +1,7 @@
 """The waterfall of a measured step, from its timers, its FLOPs and the planner's parts.
 
 The view is the mean over the ranks: every rank spends the step in its own compute, waits and collectives, so that the
-means add up to the step. Terms that no timer separates are computed; docs/time.md has all definitions.
+means add up to the step. Terms that no timer separates are computed; docs/use/time.md has all definitions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timers of trainers by what they measure. They nest, so that only one of a nested pair counts.
 
 Names: Megatron-LM (megatron/training/training.py, core/timers.py), DeepSpeed (runtime/engine.py, EngineTimers),
-parlab's engines (docs/engines.md).
+parlab's engines (docs/understand/engines.md).
 """
 
 from __future__ import annotations

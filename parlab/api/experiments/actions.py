@@ -242,4 +242,6 @@ def _described(version: int | None, data: Mapping[str, Any], sweep: Mapping[str,
 
 
 def _problems(error: ConfigError) -> Problems:
-    return Problems([problem._asdict() for problem in error.problems], remedy="see docs/engines.md for all fields")
+    return Problems(
+        [problem._asdict() for problem in error.problems], remedy="see docs/understand/engines.md for all fields"
+    )

@@ -36,7 +36,7 @@ class AdviceItem(drf.Serializer[Any]):
     low = drf.FloatField(help_text="80 % of such predictions stay within low and high.")
     high = drf.FloatField()
     predicted_step_time_s = drf.FloatField(
-        allow_null=True, help_text="Of an engine without steps: of a GiB, a search or a sample (docs/time.md)."
+        allow_null=True, help_text="Of an engine without steps: of a GiB, a search or a sample (docs/use/time.md)."
     )
     part = drf.CharField(help_text="Part of the step that it shortens.")
     cost = drf.CharField()

@@ -76,7 +76,9 @@ class Imports(APIView):
             )
         except Refused as error:
             message, _, remedy = str(error).partition("; ")
-            raise Problem(message, field="file", value=file.name, remedy=remedy or "see docs/importing.md") from error
+            raise Problem(
+                message, field="file", value=file.name, remedy=remedy or "see docs/use/importing.md"
+            ) from error
         is_made = not dry_run and any(item.is_new for item in imports)
         answer = preview.Imports(imports=[preview.preview(item, dry_run=dry_run) for item in imports])
         return Response(

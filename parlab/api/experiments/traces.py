@@ -119,7 +119,7 @@ class RunTraces(APIView):
     @extend_schema(
         operation_id="runs_traces",
         responses={200: TracesAnswer, 404: Errors},
-        description="The breakdown of the traced steps by rank; see docs/time.md.",
+        description="The breakdown of the traced steps by rank; see docs/use/time.md.",
     )
     def get(self, _request: Request, slug: str, number: int) -> Response:
         analyses = analyses_of(find_run(slug, number))

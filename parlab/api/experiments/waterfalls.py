@@ -66,7 +66,7 @@ class RunTime(APIView):
         operation_id="runs_time",
         parameters=[OpenApiParameter("prediction", bool, description="false: omit the planner's waterfall.")],
         responses={200: WaterfallsAnswer, 404: Errors},
-        description="See docs/time.md for the terms.",
+        description="See docs/use/time.md for the terms.",
     )
     def get(self, request: Request, slug: str, number: int) -> Response:
         falls = run_waterfalls(find_run(slug, number), with_prediction=request.GET.get("prediction") != "false")

@@ -17,7 +17,7 @@ from parlab.planner.requests.answer_json import WrittenPlan, written
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 
-BODY = Body(refusals, '{"layers": 24}', "docs/planner.md")
+BODY = Body(refusals, '{"layers": 24}', "docs/use/planner.md")
 
 
 class Plans(APIView):
@@ -29,7 +29,7 @@ class Plans(APIView):
     @extend_schema(
         request=PlanRequest,
         responses={200: WrittenPlan, 400: serializers.Errors},
-        description="Omitted fields have the defaults of the schema. See docs/planner.md.",
+        description="Omitted fields have the defaults of the schema. See docs/use/planner.md.",
     )
     def post(self, request: Request) -> Response:
         question, price = priced(BODY.read(PlanRequest, request, plan_context()))

@@ -12,7 +12,7 @@ from parlab.api import serializers
 from parlab.api.bodies import Body
 from parlab.planner.schedule import Scenario, WrittenAnswer, refusals, written
 
-BODY = Body(refusals, '{"stages": 3}', "docs/simulation.md")
+BODY = Body(refusals, '{"stages": 3}', "docs/understand/network.md")
 
 
 class Simulations(APIView):
@@ -25,7 +25,7 @@ class Simulations(APIView):
         request=Scenario,
         responses={200: WrittenAnswer, 400: serializers.Errors},
         parameters=[OpenApiParameter("timeline", bool, description="true: include every pass and message.")],
-        description="Omitted fields have the defaults of the schema. See docs/simulation.md.",
+        description="Omitted fields have the defaults of the schema. See docs/understand/network.md.",
     )
     def post(self, request: Request) -> Response:
         scenario = BODY.read(Scenario, request)

@@ -43,7 +43,7 @@ class SubscriptionItem(drf.ModelSerializer[Subscription]):
     """A webhook or a mail address and the events that it gets."""
 
     experiment = drf.CharField(source="experiment.slug", allow_null=True, default=None)
-    secret = drf.CharField(help_text="Key of the signature of a webhook; see docs/notifications.md.")
+    secret = drf.CharField(help_text="Key of the signature of a webhook; see docs/use/watch.md.")
 
     class Meta:
         model = Subscription

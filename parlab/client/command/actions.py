@@ -273,5 +273,5 @@ def _json_file(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise ValueError(f"{path} is not a JSON object; see docs/api.md")
+        raise ValueError(f"{path} is not a JSON object; see docs/use/api.md")
     return body

@@ -35,7 +35,7 @@ CODES = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = command_parser().parse_args(argv)
     try:
         code: int = arguments.function(arguments, settings(arguments.url))
     except Unreachable as error:
@@ -52,7 +52,8 @@ def _error(message: str, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="parlab", description="Report runs to a parlab server, and look at them.", epilog=CODES
     )
@@ -139,7 +140,7 @@ def _add_actions(command: Command, with_json: list[argparse.ArgumentParser]) -> 
 
 
 def _completion(arguments: argparse.Namespace, _login: Settings) -> int:
-    sys.stdout.write(completion.script(_parser(), arguments.shell))
+    sys.stdout.write(completion.script(command_parser(), arguments.shell))
     return OK
 
 

@@ -58,6 +58,8 @@ class Export:
 
     SIGNS: Signs
     read: Callable[[Iterable[str]], Iterator[Record]]
+    reads: str
+    """Its files, for the table of formats."""
 
 
 class Measurements:
@@ -383,6 +385,12 @@ def tagged(records: Iterable[Record], file: str) -> Iterator[Record]:
         yield record
 
 
-CSV = Export(((_HEADER, 12), (_TABBED, 12)), read_csv)
-JSON_LINES = Export(((_OBJECT, 6),), read_json)
-JSON_POINTS = Export(((_POINTS, 20),), read_points)
+CSV = Export(
+    ((_HEADER, 12), (_TABBED, 12)),
+    read_csv,
+    "histories of metrics: W&B, TensorBoard, Lightning's CSVLogger, DeepSpeed's monitor",
+)
+JSON_LINES = Export(((_OBJECT, 6),), read_json, "JSON objects with a step, one a line; DLLogger's `DLLL {...}`")
+JSON_POINTS = Export(
+    ((_POINTS, 20),), read_points, "a scalar that TensorBoard exports as JSON: `[[wall time, step, value], ...]`"
+)

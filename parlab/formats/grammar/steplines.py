@@ -66,6 +66,8 @@ class Dialect:
     """A trainer's step lines: patterns to recognise them, and fields of keys without a unit."""
 
     SIGNS: Signs
+    reads: str = ""
+    """The trainers and their lines, for the table of formats."""
     fields: Mapping[str, Field] = default(default_factory=dict)
     seconds: re.Pattern[str] | None = None
     settings: Mapping[str, str] = default(default_factory=dict)

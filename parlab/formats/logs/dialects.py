@@ -37,6 +37,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^iter \d+: loss [\d.]+, time [\d.]+ms"), 10),
             (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
         ),
+        reads="nanoGPT, nanochat, llm.c: `step N | loss | dt | tok/sec`",
         # nanochat leaves out the sign of a percentage.
         fields={"mfu": Field("mfu", "", "%", 0.01), "bf16_mfu": Field("mfu", "", "%", 0.01)},
         settings={"num_processes": "world_size"},
@@ -46,6 +47,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^Step \d+ \| loss:\S+ "), 10),
             (re.compile(r"\btorchtune\.utils\."), 4),
         ),
+        reads="torchtune: `Step 1 | loss:... tokens_per_second_per_gpu:...`",
         fields={
             "peak_memory_active": Field("max_active_bytes", "", "GiB", 2**30),
             "peak_memory_alloc": Field("max_allocated_bytes", "", "GiB", 2**30),
@@ -57,6 +59,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"record_current_batch_training_metrics"), 10),
             (re.compile(r"\btgs \(tokens/gpu/second\)="), 10),
         ),
+        reads="InternLM: `record_current_batch_training_metrics -- tflops=...,step=...`",
         seconds=re.compile(r"^(?:fwd_bwd_time|bwd_time|fwd_time)$"),
     ),
     "verl": Dialect(
@@ -65,6 +68,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"\b(?:perf|step|rollout) \d+: \{'[\w]+/"), 10),
             (re.compile(r"'(?:perf|rollout)/\w+': "), 4),
         ),
+        reads="verl `step:3 - actor/... - timing_s/step:...`, slime `perf 3: {'perf/...': ...}`",
         seconds=re.compile(r"^perf/\w{1,60}_time$"),
         # NumPy 2 prints its type around a number.
         rewritten=((re.compile(r"\bnp\.(?:float|int)\d{1,2}\(([^()]{1,40})\)"), r"\1"),),
@@ -74,6 +78,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"\| (?:train_inner|train) \| (?:epoch \d+|\{\"epoch\")"), 10),
             (re.compile(r"\bnum_updates=\d+, lr="), 6),
         ),
+        reads="fairseq: `train_inner | epoch 001: 10 / 100 loss=...`",
         fields={"ups": Field("steps_per_s", "", "updates/s"), "train_wall": Field("train_wall_s", "", "s"),
                 "wall": Field("wall_s", "", "s"), "gb_free": Field("free_bytes", "", "GB", 2**30)},
     ),
@@ -84,6 +89,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"\bBooster init max CUDA memory: "), 40),
             (re.compile(r"\bcolossalai - colossalai - [A-Z]+: "), 10),
         ),
+        reads="ColossalAI: bars of steps, `avg_duration: ..., avg_throughput: ...`",
         # The duration of all measured steps of a rank, on average.
         fields={"avg_duration": Field("measured_duration_s", "", "s"),
                 "avg_throughput": Field("samples_per_s", "", "samples/s"),
@@ -94,12 +100,14 @@ DIALECTS: dict[str, Dialect] = {
         (
             (re.compile(r"^Iter \d+: (?:Train|Val) loss [\d.]+, "), 10),
         ),
+        reads="mlx-lm: `Iter 10: Train loss ..., It/sec ..., Tokens/sec ...`",
     ),
     "composer": Dialect(
         (
             (re.compile(r"^(?:\[epoch=\d+(?:/\d+)?\])?\[batch=\d+(?:/\d+)?\]:"), 10),
             (re.compile(r"^\s+Train (?:memory|throughput|time|loss|metrics|trainer)/\w+"), 2),
         ),
+        reads="Composer and llm-foundry: `[batch=4/10]:` and the lines below it",
         fields=_COMPOSER,
     ),
     "bars": Dialect(
@@ -113,12 +121,14 @@ DIALECTS: dict[str, Dialect] = {
                 2,
             ),
         ),
+        reads="bars of tqdm, Lightning and Rich: `92%| 11/12 [03:32<00:19, 19.50s/it, loss=2.1]`",
         rewritten=(_PHASES,),
     ),
     **FRAMEWORKS,
     **VISION,
     "pairs": Dialect(
         (),
+        reads="lines in no other format with a counter and `key: value unit` cells",
         rewritten=(
             _PHASES,
             # A total, and what it is per GPU.

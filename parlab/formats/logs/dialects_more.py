@@ -24,6 +24,7 @@ VISION: dict[str, Dialect] = {
             (re.compile(r"\b(?:d2|detectron2|lb|libai)\.utils\.events\]?:"), 12),
             (re.compile(r"\beta: .{4,40} iter(?:ation)?: \d+(?:/\d+)?\s.*\btime: [\d.]+"), 6),
         ),
+        reads="detectron2 and LiBai",
         fields={"time": _STEP, "last_time": Field("last_step_time_s", "", "s"), "data_time": _DATA,
                 "last_data_time": Field("last_data_time_s", "", "s"),
                 "max_mem": Field("max_allocated_bytes", "", "M", _MIB)},
@@ -32,12 +33,14 @@ VISION: dict[str, Dialect] = {
         (
             (re.compile(r"- INFO - (?:Epoch|Iter)(?:\((?:train|val)\))? +\["), 12),
         ),
+        reads="MMCV and MMEngine",
         fields={"time": _STEP, "data_time": _DATA, "memory": Field("max_allocated_bytes", "", "MB", _MIB)},
     ),
     "torchvision": Dialect(
         (
             (re.compile(r"\beta: [\d:days, ]{4,30} .{0,400}\btime: [\d.]+ .{0,60}\bdata: [\d.]+"), 12),
         ),
+        reads="torchvision's references and DETR",
         # A rank divides its own batch by the time.
         fields={"time": _STEP, "data": _DATA, "max mem": Field("max_allocated_bytes", "", "MB", _MIB),
                 "img/s": Field("samples_per_s_per_gpu", "", "img/s")},
@@ -46,6 +49,7 @@ VISION: dict[str, Dialect] = {
         (
             (re.compile(r"^Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time "), 12),
         ),
+        reads="PyTorch's ImageNet example",
         fields={"Time": _STEP, "Data": _DATA},
         rewritten=((re.compile(r"\t"), " | "),),
     ),
@@ -53,6 +57,7 @@ VISION: dict[str, Dialect] = {
         (
             (re.compile(r"\bTrain: \d+ \[ *\d+/\d+ \(.{0,80}\bTime: [\d.]+s, "), 12),
         ),
+        reads="timm",
         fields={"Time": _STEP, "Data": _DATA},
         rewritten=(
             (re.compile(r"(Time: [\d.]{1,12}s),\s{1,9}([\d.]{1,12})/s\s{1,4}\([^()]{1,60}\)"), r"\1, samples/s: \2"),
@@ -62,6 +67,7 @@ VISION: dict[str, Dialect] = {
         (
             (re.compile(r"\bTrain Epoch: \d+ \[ *\d+/\d+ \(.{0,40}\bBatch \(t\): "), 12),
         ),
+        reads="OpenCLIP",
         fields={"Batch (t)": _STEP, "Data (t)": _DATA},
         rewritten=(
             (re.compile(r"Train Epoch: (\d{1,9}) \[\s{0,15}(\d{1,15})/\d{1,15} \([^()]{1,12}\)\]"),
@@ -75,6 +81,7 @@ VISION: dict[str, Dialect] = {
             (re.compile(r"^\s*\d+/\d+ \[[=>.]{5,60}\] - "), 6),
             (re.compile(r"^\s*\d+/\d+ ━{5,60} "), 6),
         ),
+        reads="Keras: bars",
         rewritten=(
             (re.compile(r"(?<=[\]━] - )(\d{1,9})s (?=\d)|(?<=━ )(\d{1,9})s (?=\d)"), r"elapsed: \1\2s "),
             (re.compile(r" - ETA: \S{1,20}(?= -|$)"), ""),
@@ -84,6 +91,7 @@ VISION: dict[str, Dialect] = {
         (
             (re.compile(r"^\d+\timages/sec: [\d.]+ \+/- "), 12),
         ),
+        reads="tf_cnn_benchmarks",
         settings={"global batch size": "global_batch_size"},
         rewritten=(
             (re.compile(r"^(\d{1,12})\timages/sec: ([\d.]{1,15}) \+/- [^\t]{1,60}\t([^\t]{1,20})"),
@@ -96,6 +104,7 @@ VISION: dict[str, Dialect] = {
             (re.compile(r"^Iter #\d+: [\d.]+ img/sec per "), 12),
             (re.compile(r"^(?:Img/sec per \w+|Total img/sec on \d+ \w+(?:\(s\))?): [\d.]+ \+-"), 12),
         ),
+        reads="Horovod's synthetic benchmark",
         settings={"Number of GPUs": "world_size", "Batch size": "micro_batch_size"},
         rewritten=((re.compile(r"Total img/sec on \d{1,9} [^:]{1,20}: ([\d.]{1,15}) \+-"), r"Total img/sec: \1 +-"),),
     ),
@@ -106,6 +115,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\[XTuner\]\[RANK \d+\].{0,60}\bStep \d+/\d+ "), 12),
         ),
+        reads="XTuner V1: boxes of names and numbers below the number of a step",
         fields={"time": _STEP, "max_memory": Field("max_allocated_bytes", "", "GB", _GIB),
                 "reserved_memory": Field("max_reserved_bytes", "", "GB", _GIB),
                 "reduced_llm_loss": Field("loss", "", "")},
@@ -115,6 +125,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\bStatsLogger INFO: Epoch \d+/\d+ Step \d+/\d+ Train step \d+"), 12),
         ),
+        reads="AReaL's StatsLogger: boxes below the number of a step",
         fields={"timeperf/e2e": _STEP},
         seconds=re.compile(r"^timeperf/\w"),
         has_blocks=True,
@@ -124,6 +135,7 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\btinker_cookbook\.\w"), 12),
             (re.compile(r"^[│|] (?:progress/(?:batch|done_frac)|time/total) +[│|]"), 12),
         ),
+        reads="tinker_cookbook: boxes below the number of a step",
         fields={"time/total": _STEP},
         seconds=re.compile(r"^time/\w"),
         has_blocks=True,
@@ -132,6 +144,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),
         ),
+        reads="OLMo and OLMo-core",
         fields={"throughput/device/MFU": Field("mfu", "", "%", 0.01),
                 "throughput/device/MFU (actual avg)": Field("average_mfu", "", "%", 0.01),
                 "system/GPU active mem (GiB)": Field("max_active_bytes", "", "GiB", _GIB),
@@ -141,12 +154,14 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\bStep \d+ \| Time: [\d.]+s \| (?:Loss|Reward): "), 12),
         ),
+        reads="prime-rl's trainer and orchestrator",
         fields={"Time": _STEP, "Peak Mem.": Field("max_allocated_bytes", "", "GiB", _GIB)},
     ),
     "automodel": Dialect(
         (
             (re.compile(r"\| tps [\d.,]+\([\d.,]+/gpu\)"), 12),
         ),
+        reads="NeMo Automodel",
         fields={"mem": Field("max_allocated_bytes", "", "GiB", _GIB)},
         rewritten=((re.compile(r"\btps ([\d.,]{1,20})\(([\d.,]{1,20})/gpu\)"), r"tok/s: \1 | tok/s/gpu: \2"),),
     ),
@@ -154,6 +169,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\b\d+epoch:train:\d+-\d+batch: iter_time="), 12),
         ),
+        reads="ESPnet",
         # `iter_time` is the time of the iterator, which loads the data.
         fields={"iter_time": _DATA, "train_time": _STEP},
         seconds=re.compile(r"^(?:forward|backward|optim_step)_time$"),
@@ -165,6 +181,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\bstep: \d+ +acc: \d+ +loss: .{0,80}\bflops: \S+ +wps: "), 12),
         ),
+        reads="Lingua",
         # Both count the words of one GPU.
         fields={"iter": _STEP, "data": _DATA, "flops": Field("flops_per_gpu", "", "FLOP/s"),
                 "wps": Field("tokens_per_s_per_gpu", "", "words/s"), "grad": Field("grad_norm", "", "")},
@@ -173,12 +190,14 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\biter \d+ step \d+(?: \||:) loss.{0,60}\biter time: [\d.]+ ?ms"), 20),
         ),
+        reads="LitGPT and TinyLlama",
         fields={"loss train": Field("loss", "", "")},
     ),
     "neuronx": Dialect(
         (
             (re.compile(r"^LOG .{10,40} - \(\d+, \d+\) step_loss : "), 12),
         ),
+        reads="neuronx-distributed",
         fields={"step_loss": Field("loss", "", ""), "throughput": Field("samples_per_s", "", "seq/s")},
         rewritten=((re.compile(r"\((\d{1,9}), (\d{1,15})\) (?=step_loss)"), r"step \2 "),),
     ),
@@ -188,6 +207,7 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\bips_total: [\d.]+ tokens/s, ips: "), 12),
             (re.compile(r"\bbatch_cost: [\d.]+, reader_cost: [\d.]+"), 12),
         ),
+        reads="PaddleNLP: trainer and GPT",
         # The trainer of PaddleNLP divides sizes by 2**30; `interval_runtime` is the time since the last line.
         fields={"current_memory_allocated": Field("allocated_bytes", "", "GiB", _GIB),
                 "current_memory_reserved": Field("reserved_bytes", "", "GiB", _GIB),
@@ -203,6 +223,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\bepoch \d+ training \[time: [\d.]+s, train loss"), 12),
         ),
+        reads="RecBole",
         rewritten=(
             (re.compile(r"\bepoch (\d{1,9}) (training|evaluating) \[time: ([\d.]{1,12})s(?:, train)?"),
              r"iteration \1 | epoch \2: \3 s"),
@@ -213,6 +234,7 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\bmindformers\[|\bper_step_time: \d+ ?ms"), 12),
             (re.compile(r"^epoch: ?\d+,? step: ?\d+, loss is [\d.]+"), 10),
         ),
+        reads="MindFormers and MindSpore",
         fields={"train_throughput_per_npu": Field("flops_per_gpu", "", "T", 1e12)},
         rewritten=((re.compile(r"samples/s/p\b"), "samples/s/npu"),),
     ),
@@ -221,18 +243,21 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\bloss = [\d.e+-]+, step = \d+ \([\d.]+ sec\)"), 12),
             (re.compile(r"\bglobal_step/sec: [\d.]+"), 6),
         ),
+        reads="TensorFlow's Estimator",
         rewritten=((re.compile(r"step = (\d{1,15}) \(([\d.]{1,15}) sec\)"), r"step = \1, elapsed since last: \2 s"),),
     ),
     "modded-nanogpt": Dialect(
         (
             (re.compile(r"^step:\d+/\d+ (?:val_loss:[\d.]+ |train_loss:[\d.]+ )?train_time:"), 12),
         ),
+        reads="modded-nanogpt",
         fields={"step_avg": Field("step_time_s", "", "ms", 1e-3)},
     ),
     "opennmt": Dialect(
         (
             (re.compile(r"\bStep \d+/\d+; acc: .{0,200}\d+/\d+ tok/s;"), 12),
         ),
+        reads="OpenNMT-py",
         fields={"source rate": Field("source_tokens_per_s", "", "tok/s"),
                 "target rate": Field("target_tokens_per_s", "", "tok/s")},
         rewritten=(
@@ -244,6 +269,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         (
             (re.compile(r"\bEp\. \d+ : Up\. \d+ : Sen\. "), 12),
         ),
+        reads="Marian",
         fields={"Time": Field("elapsed_since_last_s", "", "s"), "Cost": Field("loss", "", "")},
         rewritten=((re.compile(r" : "), " | "), (re.compile(r"(?<=Cost )([\d.]{1,15}) \* [^|]{1,80}"), r"\1 ")),
     ),

@@ -1,4 +1,4 @@
-"""A launch of a log, or the figures of a document -> a summary as in docs/architecture.md. Pure."""
+"""A launch of a log, or the figures of a document -> a summary as in docs/understand/architecture.md. Pure."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def runner_launch(launch: Launch) -> Launch:
     """Interpret the flags of the pipeline runner (`--dist-url --mode --num-layers`), which have special meanings.
 
     Its --num-layers is the number of layers per stage, its --batch-size the size of all micro batches together, and
-    each rank is a stage. Other launches are returned unchanged. Source: docs/engines.md, "By hand".
+    each rank is a stage. Other launches are returned unchanged. Source: docs/understand/engines.md, "By hand".
     """
     arguments = launch.arguments
     stages = launch.world_size

@@ -34,7 +34,7 @@ class ImportedRun(NamedTuple):
     steps: int
     """Iterations that its log contains; 0 for a cell of a table."""
     summary: Mapping[str, Any] = {}
-    """Its numbers in the shape of a run's summary (docs/architecture.md); a preview shows its headline numbers."""
+    """Its numbers, as in the summary of a run (docs/understand/architecture.md); previews show the headline numbers."""
 
 
 class Import(NamedTuple):

@@ -1,4 +1,4 @@
-"""The series of an attempt -> its summary, in the shape described in docs/architecture.md. SI units.
+"""The series of an attempt -> its summary, in the shape described in docs/understand/architecture.md. SI units.
 
 Keys without measurements are absent. All numbers are finite, so the summary is valid JSON.
 """

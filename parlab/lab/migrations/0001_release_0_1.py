@@ -228,7 +228,7 @@ class Migration(migrations.Migration):
             name='Finding',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('rule', models.CharField(help_text='Name of the rule in docs/findings.md.', max_length=80)),
+                ('rule', models.CharField(help_text='Name of the rule in docs/understand/findings.md.', max_length=80)),
                 ('severity', models.CharField(choices=[('error', 'Error'), ('warning', 'Warning'), ('info', 'Info')], max_length=10)),
                 ('message', models.TextField()),
                 ('numbers', models.JSONField(default=dict)),

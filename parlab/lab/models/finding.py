@@ -28,7 +28,7 @@ class Finding(models.Model):
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="findings")
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="findings")
     source = models.ForeignKey(Source, models.CASCADE, null=True, blank=True, related_name="findings")
-    rule = models.CharField(max_length=80, help_text="Name of the rule in docs/findings.md.")
+    rule = models.CharField(max_length=80, help_text="Name of the rule in docs/understand/findings.md.")
     severity = models.CharField(max_length=10, choices=Severity)
     message = models.TextField()
     numbers: "models.JSONField[dict[str, float]]" = models.JSONField(default=dict)

@@ -1,4 +1,4 @@
-"""docs/findings.md as HTML: the explanations of the rules."""
+"""docs/understand/findings.md as HTML: the explanations of the rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD = re.compile(r"[^a-z0-9]+")
 
 
 def rules_page(path: Path) -> dict[str, Any]:
-    """Return the rendered explanations, or the titles of the rules if docs/findings.md is not installed."""
+    """Return the rendered explanations, or the titles of the rules if docs/understand/findings.md is not installed."""
     try:
         changed_at = path.stat().st_mtime_ns
     except OSError:

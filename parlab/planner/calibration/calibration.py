@@ -95,7 +95,7 @@ class Calibration:
         return f"calibrated on {self.name}: {', '.join(parts)}" if parts else f"not calibrated: {self.name}"
 
 
-DEFAULT = Calibration("constants of docs/planner.md")
+DEFAULT = Calibration("constants of docs/understand/planner.md")
 """For a GPU cluster without measurements."""
 
 

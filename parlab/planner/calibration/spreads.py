@@ -1,7 +1,7 @@
 """How far uncalibrated predictions of the time may be off: widths of the intervals that hold 80 % of predictions.
 
 Each width is the largest 80 % quantile, over the publications of its kind, of |log(predicted/measured)| with constants
-fitted to the other publications (`make bench-planner` prints the share of rows inside, docs/planner.md the table).
+fitted to the other publications (`make bench-planner` prints the share of rows inside; docs/understand/planner.md).
 """
 
 from __future__ import annotations

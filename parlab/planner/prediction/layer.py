@@ -1,7 +1,7 @@
 """Time of one layer and one micro batch on one rank, part by part (s).
 
 Matrix products follow a roofline (Williams et al. 2009): FLOPs at the compute ceiling plus bytes at the memory
-bandwidth. Sources of the counts: Narayanan et al. 2021 (SC21), Korthikanti et al. 2022; see docs/planner.md.
+bandwidth. Sources of the counts: Narayanan et al. 2021 (SC21), Korthikanti et al. 2022; see docs/understand/planner.md.
 """
 
 from __future__ import annotations

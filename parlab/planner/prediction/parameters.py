@@ -1,7 +1,7 @@
 """The planner's fitted constants. Each has a physical meaning and is above 0.
 
 The defaults are one fit to all groups of published measurements; they apply where nothing was measured.
-`make bench-planner` prints the fit, docs/planner.md states its error on groups left out of a fit.
+`make bench-planner` prints the fit, docs/understand/planner.md states its error on groups left out of a fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Predict the time of one iteration, part by part.
 
 `layer` predicts one layer; this module adds pipeline, data parallel communication and optimizer. Sources: Narayanan et
-al. 2021 (SC21), Korthikanti et al. 2022, Rajbhandari et al. 2020; see docs/planner.md.
+al. 2021 (SC21), Korthikanti et al. 2022, Rajbhandari et al. 2020; see docs/understand/planner.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simulate pipeline schedules on a network, bound them from below and choose one. Pure; see docs/simulation.md."""
+"""Simulate pipeline schedules on a network, bound them from below, choose one. Pure; see docs/understand/network.md."""
 
 from .answer_json import WrittenAnswer, written
 from .bound import Bound, lower_bound

@@ -1,4 +1,4 @@
-"""Print the output of an engine: events, one JSON object per line, and plain log lines. See docs/engines.md.
+"""Print the output of an engine: events, one JSON object per line, and plain log lines. See docs/understand/engines.md.
 
 Ranks share one pipe. The kernel writes at most PIPE_BUF (4,096) bytes to a pipe atomically, so each line is
 shorter and written by one os.write; Python's own buffer would split lines wherever it is full.

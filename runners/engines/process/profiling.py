@@ -1,4 +1,4 @@
-"""Record steps with torch.profiler and write the trace where the supervisor ships it from; see docs/time.md."""
+"""Record steps with torch.profiler and write the trace where the supervisor ships it from; see docs/use/time.md."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Rank:
         self.backend = join(self.place, self.device, self.timeout)
 
     def emit_start(self, engine: str, memory: str, **fields: Any) -> None:
-        """Print the `start` event, see docs/engines.md."""
+        """Print the `start` event, see docs/understand/engines.md."""
         self.printer.emit(
             "start",
             engine=engine,

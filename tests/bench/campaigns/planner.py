@@ -26,6 +26,7 @@ from parlab.planner.publications.published import Calibrations, load, observatio
 from parlab.planner.publications.rows import Row
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.layouts import search
+from tests.docs.pages import write_table
 
 from . import scoreboard
 
@@ -345,7 +346,7 @@ def main() -> int:
         default=VALIDATION,
         help="directory with measured.json, modern.json and vtrain_single.json",
     )
-    parser.add_argument("--scoreboard", type=Path, help="file for the page that compares with other models")
+    parser.add_argument("--scoreboard", type=Path, help="page whose table `scoreboard` is written")
     parser.add_argument("--deals", type=int, default=5, help="number of random splits of rows and groups")
     parser.add_argument("--deviations", action="store_true", help="compare deviations of code bases, and nothing else")
     arguments = parser.parse_args()
@@ -368,7 +369,7 @@ def main() -> int:
     out("\n" + table("Uncalibrated, rows since 2023 by kind", predicted(by_kind(groups), held_out)))
     if arguments.scoreboard:
         one_node = [row for rows in single.values() for row in rows]
-        arguments.scoreboard.write_text(scoreboard.page(groups, held_out, one_node, PARTS))
+        write_table(arguments.scoreboard, "scoreboard", scoreboard.tables(groups, held_out, one_node, PARTS))
     out("\n" + table("Calibrated on other rows of the group", held_out_parts(groups)))
     out("\n" + table("As shipped (fitted to these rows)", shipped(groups)))
     out("\n" + table("One node, 960 rows, never fitted", shipped(single)))

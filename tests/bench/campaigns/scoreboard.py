@@ -1,8 +1,8 @@
-"""docs/scoreboard.md: errors of parlab's predictions beside those of Calculon and vTrain, by publication."""
+"""Errors of parlab's predictions beside those of Calculon and vTrain: a table of docs/understand/planner.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -22,13 +22,6 @@ TITLES = {
     "seed002": "Megatron BERT 345M, A100",
     "vtrain_multi": "vTrain, many nodes, A100",
 }
-MODERN_TITLES = {
-    "megatron_bridge": "Megatron-Bridge, H100 to GB300",
-    "torchtitan": "torchtitan, H100",
-    "llama3_paper": "Llama 3 405B on 16,384 H100",
-    "megatron_llama": "Megatron-LM, Llama 3, H100 FP8",
-    "mosaic_table": "llm-foundry to 64k tokens, H100 and A100",
-}
 OWN_TABLE = "korthikanti_t5"
 """Group on which Calculon's authors validated it."""
 
@@ -43,8 +36,8 @@ class Score(NamedTuple):
     """Calculon's times divided by their median bias on its own validation table."""
 
 
-def page(groups: dict[str, list[Row]], held_out: dict[str, Calibration], single: Iterable[Row], parts: int) -> str:
-    """Return the page as Markdown."""
+def tables(groups: dict[str, list[Row]], held_out: dict[str, Calibration], single: Iterable[Row], parts: int) -> str:
+    """Return both comparisons as Markdown."""
     rows = {name: [row for row in members if calculon.can_express(row)] for name, members in groups.items()}
     own = [calculon.iteration_s(row.job) / _measured(row) for row in rows[OWN_TABLE]]
     calibrated = _calibrated(groups, parts)
@@ -56,8 +49,7 @@ def page(groups: dict[str, list[Row]], held_out: dict[str, Calibration], single:
     one_node = [
         100 * abs(predict_row(row, held_out["vtrain_multi"]).iteration_s / _measured(row) - 1) for row in single
     ]
-    return _PAGE.format(
-        modern="\n".join(_modern_lines(groups, held_out, calibrated)),
+    return _TABLES.format(
         lines="\n".join([*lines, _line("**all**", total)]),
         bias=100 * abs(median(own) - 1),
         many=mean(scores["vtrain_multi"].parlab),
@@ -91,31 +83,12 @@ def _score(rows: list[Row], constants: Calibration, calibrated: dict[int, float]
     )
 
 
-def _modern_lines(
-    groups: dict[str, list[Row]], held_out: dict[str, Calibration], calibrated: dict[int, float]
-) -> Iterator[str]:
-    """Generate a line for each publication since 2023, its rows with experts apart."""
-    for group, title in MODERN_TITLES.items():
-        for has_experts in (False, True):
-            rows = [row for row in groups.get(group, []) if (row.job.model.num_experts > 1) is has_experts]
-            if not rows:
-                continue
-            errors = [abs(predict_row(row, held_out[group]).iteration_s / _measured(row) - 1) for row in rows]
-            near = median(abs(calibrated[id(row)]) for row in rows)
-            kind = "experts" if has_experts else "dense"
-            yield f"| {title} | {kind} | {len(rows)} | {100 * median(errors):.1f} | {100 * near:.1f} |"
-
-
 def _line(title: str, score: Score) -> str:
     medians = " | ".join(f"{median(errors):.1f}" for errors in score)
     return f"| {title} | {len(score.parlab)} | {medians} |"
 
 
-_PAGE = """# Scoreboard
-
-Errors of predicted iteration times, beside two other models of training time. `make bench-planner` writes this page.
-
-## Calculon
+_TABLES = """### Calculon
 
 [Calculon](https://doi.org/10.1145/3581784.3607102) (Isaev et al. 2023) counts the operations of transformer blocks;
 its authors validate it on the table of Korthikanti et al. It is not a Python package, so
@@ -131,7 +104,7 @@ without ZeRO-3. Medians of |predicted/measured - 1| in %; *parlab*: constants fi
 |---|--:|--:|--:|--:|--:|
 {lines}
 
-## vTrain
+### vTrain
 
 [vTrain](https://arxiv.org/abs/2312.12391) (Bang et al. 2024) measures each kernel on the GPU and simulates an
 iteration. Its authors report mean errors on their own measurements; parlab predicts the same rows with constants
@@ -141,13 +114,4 @@ fitted to other publications, without a measured kernel.
 |---|--:|--:|--:|
 | many nodes, up to 512 A100 | 73 | 14.73 | {many:.2f} |
 | one node | {one_rows} | 8.37 | {one:.2f} |
-
-## Trainings since 2023
-
-Neither Calculon nor vTrain describes experts, 8 and 4 bits, FSDP or context parallelism, so that parlab stands alone
-on these rows. Medians of |predicted/measured - 1| in %.
-
-| publication | models | rows | parlab | parlab, calibrated |
-|---|---|--:|--:|--:|
-{modern}
 """

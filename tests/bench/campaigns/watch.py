@@ -1,4 +1,4 @@
-"""Accuracy and speed of the detection of changes, beside Perfherder's rule. See docs/watch.md."""
+"""Accuracy and speed of the detection of changes, beside Perfherder's rule. See docs/use/watch.md."""
 
 from __future__ import annotations
 

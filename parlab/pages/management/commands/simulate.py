@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = "fields of the request (see docs/simulation.md):\n" + "\n".join(
+        parser.epilog = "fields of the request (see docs/understand/network.md):\n" + "\n".join(
             f"  {name}: {field.description}" for name, field in Scenario.model_fields.items()
         )
         parser.add_argument(

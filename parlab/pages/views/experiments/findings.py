@@ -56,8 +56,8 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_GET
 def rules(request: HttpRequest) -> HttpResponse:
-    """Show docs/findings.md, which explains the rules."""
-    context = {"section": "experiments", **rules_page(settings.BASE_DIR / "docs" / "findings.md")}
+    """Show docs/understand/findings.md, which explains the rules."""
+    context = {"section": "experiments", **rules_page(settings.BASE_DIR / "docs" / "understand" / "findings.md")}
     return render(request, "pages/rules.html", context)
 
 
