@@ -12,11 +12,11 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from parlab.lab.models import Experiment
-from parlab.lab.services.archive import experiments_tag
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.published import published_run_add
+from parlab.lab.services.tagging import experiments_tag
 from runners.wire.protocol import RunState
 
 from . import reporting, slower

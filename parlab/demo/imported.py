@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 
 from parlab.ingest.files.imports import source_import
 from parlab.lab.models import Experiment
-from parlab.lab.services.archive import experiments_tag
 from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.tagging import experiments_tag
 
 DIRECTORY = Path(__file__).parent / "documents"
 

@@ -7,7 +7,6 @@ from parlab.lab.selectors.experiments import experiment_runs, experiment_version
 from parlab.lab.selectors.records import run_records
 from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.reports import report_create, report_link_create, report_publish
-from parlab.pages.views.team.reports import figures
 from parlab.publishing.resolve import resolve
 from parlab.reports.document import read
 from parlab.reports.templates import TEMPLATES
@@ -41,7 +40,7 @@ In 1F1B, every micro batch waits for a network round trip.
 def demo_report(experiment: Experiment, user: User) -> None:
     """Write and publish the report; its pictures are drawn as soon as a worker runs."""
     report = report_create(title=TITLE, text=TEXT, experiment=experiment, user=user)
-    content = resolve(read(report.text), report=report, figures=figures()).model_dump(mode="json")
+    content = resolve(read(report.text), report=report).model_dump(mode="json")
     version = report_publish(report=report, content=content, revision=report.revision, user=user)
     pictures_request(user=user, version=version)
     report_link_create(version=version, user=user)

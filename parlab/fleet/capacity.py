@@ -7,6 +7,8 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
+from django.db.models import Count
+
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Member, Node, Run
 from runners.config import engine_of
 from runners.config.devices import DEVICES
@@ -225,6 +227,12 @@ def _begins_with(argv: Sequence[str], beginning: Sequence[str]) -> bool:
     # The node fills {section.field} before it compares.
     pairs = zip(argv, beginning, strict=False)
     return len(argv) >= len(beginning) and all(own == other or "{" in own for own, other in pairs)
+
+
+def used_slots() -> dict[int, int]:
+    """Return the number of slots in use by the id of the node; free nodes are left out."""
+    active = Member.objects.filter(state__in=ACTIVE_MEMBER_STATES, node__isnull=False)
+    return dict(active.order_by().values_list("node").annotate(Count("pk")))
 
 
 def rooms(nodes: Iterable[Node]) -> list[Room]:

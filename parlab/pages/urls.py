@@ -110,7 +110,6 @@ urlpatterns = [
     path("tune/<int:pk>/<slug:action>/", studies.act, name="study-act"),
     path("watch/", watches.watches, name="watches"),
     path("watch/create/", watches.create, name="watch-create"),
-    path("watch/schedule/", watches.schedule, name="watch-schedule"),
     path("watch/feed.atom", watches.feed_atom, name="watch-atom"),
     path("watch/feed.json", watches.feed_json, name="watch-feed"),
     path("watch/<int:pk>/", watches.watch, name="watch"),

@@ -19,7 +19,7 @@ from parlab.reports.document import Document, read
 from parlab.reports.html import Pictures, html, marks_html
 from parlab.reports.source import begins_with_heading
 
-from .resolve import Experiments, Figures, resolve
+from .resolve import Experiments, resolve
 
 Address = Callable[[str], str]
 """Name of a file of the report (`figure-1.json`) -> its URL."""
@@ -37,7 +37,7 @@ class Page(NamedTuple):
     """Reason why the text cannot be rendered."""
 
 
-def live_page(report: Report, text: str, figures: Figures, figure_url: str, loaded: Experiments | None = None) -> Page:
+def live_page(report: Report, text: str, figure_url: str, loaded: Experiments | None = None) -> Page:
     """Render a report with current data; its figures are loaded from `figure_url?d=<directive>`.
 
     Texts of one page, such as the panels of a dashboard, share what is `loaded`.
@@ -46,7 +46,7 @@ def live_page(report: Report, text: str, figures: Figures, figure_url: str, load
         document = read(text)
     except ValueError as problem:
         return Page(SafeString(""), False, False, str(problem))
-    content = resolve(document, report=report, figures=figures, loaded=loaded)
+    content = resolve(document, report=report, loaded=loaded)
 
     def figure(name: str, directive: Directive, block: FigureBlock) -> str:
         query = f"?d={quote(directive.source)}"

@@ -1,4 +1,4 @@
-"""Publish a report: resolve its directives, freeze the content, and request its pictures."""
+"""Publish a report: resolve its directives, freeze the content, and request its pictures; find a published version."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import partial
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.shortcuts import get_object_or_404
 
 from parlab.lab.models import Report, ReportFile, ReportVersion, StoredFile
 from parlab.lab.services.pictures import pictures_request
@@ -13,19 +14,24 @@ from parlab.lab.services.reports import Stale, report_publish
 from parlab.reports.blocks import PictureBlock
 from parlab.reports.document import read
 
-from .resolve import Figures, resolve
+from .resolve import resolve
 from .tasks import send
 
 
+def find_version(slug: str, number: int) -> ReportVersion:
+    versions = ReportVersion.objects.select_related("report", "report__owner", "published_by")
+    return get_object_or_404(versions, report__slug=slug, number=number)
+
+
 @transaction.atomic
-def publish(*, report: Report, revision: int, figures: Figures, user: User) -> ReportVersion:
+def publish(*, report: Report, revision: int, user: User) -> ReportVersion:
     """Freeze a report as its next version.
 
     Raises lab.Stale if the text has changed since `revision`, and ValueError for a text that cannot be rendered.
     """
     if report.revision != revision:
         raise Stale(report)
-    content = resolve(read(report.text), report=report, figures=figures)
+    content = resolve(read(report.text), report=report)
     version = report_publish(report=report, content=content.model_dump(mode="json"), revision=revision, user=user)
     digests = {block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)}
     # The version keeps its pictures when they are deleted from the gallery.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from django.db.models import Q
 
@@ -13,10 +13,10 @@ from parlab.charts.axes import GPUS, RUN
 from parlab.charts.format import DIGITS, SPACE, Unit, exact_quantity, printed_digits
 from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Scale
 from parlab.charts.points import RunPoint, is_number
-from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
+from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing
 from parlab.ingest.files.result_tables import is_tuning_summary
-from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot, Source
+from parlab.lab.models import Experiment, Finding, Report, Run, Snapshot, Source
 from parlab.lab.selectors import experiments as experiments_selectors
 from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.selectors.experiments import Versions, versions_with_results
@@ -41,26 +41,11 @@ from parlab.reports.pivot import (
 from parlab.reports.shapes import pivot_block, plain_value, runs_block
 from parlab.reports.units import shown_unit
 
+from .figures import run_curves
+from .figures.catalogue import RUN_FIGURES, SERIES, experiment_drawing
+from .figures.windows import WIDE, Window
+
 logger = logging.getLogger(__name__)
-
-SERIES = "series"
-"""The figure of a run that draws the series that a directive names."""
-
-
-class DrawExperiment(Protocol):
-    """Draws a figure of runs."""
-
-    def __call__(self, figure: Figure, runs: Sequence[Run], options: Options = ..., /) -> Drawing: ...
-
-
-class Figures(NamedTuple):
-    """How to draw the figures of a report; provided by pages, which read series and files."""
-
-    draw: DrawExperiment
-    of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
-    """The figures of a run, by name."""
-    series: Callable[[Attempt, Sequence[str]], Drawing]
-    """Draws series of a run as panels, by the names of their metrics."""
 
 
 class _Loaded(NamedTuple):
@@ -80,8 +65,8 @@ Experiments = dict[tuple[str, str], _Loaded]
 class Resolver:
     """Resolves the directives of one report; loads each experiment only once."""
 
-    def __init__(self, report: Report, figures: Figures, loaded: Experiments | None = None) -> None:
-        self.report, self.figures = report, figures
+    def __init__(self, report: Report, loaded: Experiments | None = None) -> None:
+        self.report = report
         self.findings: list[Finding] = []
         self._loaded: Experiments = {} if loaded is None else loaded
         self._resolvers: dict[str, Callable[[Directive], Block]] = {
@@ -179,9 +164,7 @@ class Resolver:
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in selected]
             drawing = self._experiment_figure(directive, runs)
         else:
-            hint = (
-                " of an experiment; add run= for the figure of a run" if directive.name in self.figures.of_run else ""
-            )
+            hint = " of an experiment; add run= for the figure of a run" if directive.name in RUN_FIGURES else ""
             names = ", ".join(EXPERIMENT_FIGURES)
             raise ValueError(f"unknown figure {directive.name!r}{hint}; use one of {names}")
         if drawing.figure is None:
@@ -201,14 +184,12 @@ class Resolver:
         if axis_options and not figure.choices:
             raise ValueError(f"figure {figure.name} has fixed axes; remove {', '.join(axis_options)}")
         options = _axis_options(axis_options, run_points(runs)) if axis_options else AUTO
-        return self.figures.draw(figure, runs, options)
+        return experiment_drawing(figure, runs, options)
 
     def _run_figure(self, directive: Directive, run: Run) -> Drawing:
         name, metrics = directive.name, listed(directive.options.get("series", ""))
-        if name not in self.figures.of_run and name != SERIES:
-            raise ValueError(
-                f"unknown figure {name!r} of a run; use one of {', '.join([*self.figures.of_run, SERIES])}"
-            )
+        if name not in RUN_FIGURES and name != SERIES:
+            raise ValueError(f"unknown figure {name!r} of a run; use one of {', '.join([*RUN_FIGURES, SERIES])}")
         if (name == SERIES) != bool(metrics):
             raise ValueError(
                 f"figure {SERIES} requires series=; write, for example,"
@@ -219,7 +200,10 @@ class Resolver:
         attempt = run.attempts.filter(number=run.attempt_number).first()
         if attempt is None:
             raise ValueError(f"run {run.number} has no curves: only its figures were published")
-        return self.figures.series(attempt, metrics) if name == SERIES else self.figures.of_run[name](run, attempt)
+        window = Window(WIDE)
+        return (
+            run_curves.series(attempt, window, metrics) if name == SERIES else RUN_FIGURES[name](run, attempt, window)
+        )
 
     def _pivot(self, directive: Directive) -> Block:
         return pivot_block(self._load(directive.options).records, directive.options, self.doubt)
@@ -325,9 +309,9 @@ def _value_text(value: float, unit: Unit, decimals: int | None, digits: int) -> 
     return f"{text}{SPACE}{unit.name}" if unit.name else text
 
 
-def resolve(document: Document, *, report: Report, figures: Figures, loaded: Experiments | None = None) -> Content:
+def resolve(document: Document, *, report: Report, loaded: Experiments | None = None) -> Content:
     """Return all blocks of a report and the findings about its numbers."""
-    resolver = Resolver(report, figures, loaded)
+    resolver = Resolver(report, loaded)
     resolved = {
         directive.source: resolver.block(directive) for directive in document.directives() if not directive.problem
     }

@@ -1,13 +1,13 @@
-"""Find the commit or the version of a package that made a change, by runs: each step is repeated until it is certain.
+"""Find the commit that made a change, by runs: each step is repeated until it is certain.
 
-The state of a search is in the results of its commits or locks: it continues wherever it was interrupted, and uses
+The state of a search is in the results of its commits: it continues wherever it was interrupted, and uses
 results that were measured for any other reason.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -18,8 +18,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt
 
-from .locks import digest_of, steps_between, with_lock
-from .models import Alert, Bisect, Commit, Order, Result, Watch
+from .models import Alert, Bisect, Commit, Order, Watch
 from .ordering import order_place
 
 LEAST = 3
@@ -30,20 +29,10 @@ CERTAIN = 3.0
 """Standard errors by which a commit differs from the good or the bad level."""
 
 
-class Candidate(NamedTuple):
-    """One place of a search: a commit, or a lock between two lock files."""
-
-    sha: str
-    """Of the commit, or the digest of the lock."""
-    subject: str
-    pins: str = ""
-    """What to install; empty for a commit."""
-
-
 class Step(NamedTuple):
-    """A commit or lock with the results of its runs, and what they say."""
+    """A commit with the results of its runs, and their verdict."""
 
-    commit: Candidate
+    commit: Commit
     results: int
     level: float | None
     verdict: str
@@ -54,23 +43,17 @@ class Cost(NamedTuple):
     """What a search costs, as far as it is known before it starts."""
 
     commits: int
-    """Commits, or versions of packages."""
     steps: int
     runs: int
     duration: timedelta | None
 
 
-def bisect_cost(alert: Alert, good_lock: str = "", bad_lock: str = "") -> Cost:
-    """Estimate the runs and the time of a search, between two locks if they are given; raise ValueError."""
-    part = alert.largest
-    if good_lock or bad_lock:
-        candidates = _locks(alert, good_lock, bad_lock)
-        values = _lock_values(alert.watch, part.get("series", ""), part.get("measure", ""), alert.first_bad.commit)
-    else:
-        candidates = [_candidate(commit) for commit in _range(alert)]
-        values = _values(alert.watch, part.get("series", ""), part.get("measure", ""))
-    steps = max(math.ceil(math.log2(max(len(candidates) - 1, 1))), 0)
-    ends = sum(max(LEAST - len(values.get(end.sha, [])), 0) for end in (candidates[0], candidates[-1]))
+def bisect_cost(alert: Alert) -> Cost:
+    """Estimate the runs and the time of a search; raise ValueError."""
+    part, commits = alert.largest, _range(alert)
+    values = _values(alert.watch, part.get("series", ""), part.get("measure", ""))
+    steps = max(math.ceil(math.log2(max(len(commits) - 1, 1))), 0)
+    ends = sum(max(LEAST - len(values.get(end.sha, [])), 0) for end in (commits[0], commits[-1]))
     runs = steps * LEAST + ends
     rows = Attempt.objects.filter(run__watch_results__watch=alert.watch).order_by("-pk")
     times = [
@@ -79,11 +62,7 @@ def bisect_cost(alert: Alert, good_lock: str = "", bad_lock: str = "") -> Cost:
         if start is not None and end is not None
     ]
     duration = timedelta(seconds=round(median(times) * runs)) if times else None
-    return Cost(len(candidates) - 1, steps, runs, duration)
-
-
-def _candidate(commit: Commit) -> Candidate:
-    return Candidate(commit.sha, commit.subject)
+    return Cost(len(commits) - 1, steps, runs, duration)
 
 
 def _range(alert: Alert) -> list[Commit]:
@@ -96,15 +75,6 @@ def _range(alert: Alert) -> list[Commit]:
     if not good.position or len(commits) < 2:
         raise ValueError("the results before and after the change have the same commit; compare their environments")
     return commits
-
-
-def _locks(alert: Alert, good: str, bad: str) -> list[Candidate]:
-    """Return the locks from the good to the bad one."""
-    if alert.watch.config is None:
-        raise ValueError("the watch has no configuration; a bisection runs it with each lock")
-    steps = steps_between(good, bad)
-    with_lock(alert.watch.config.data, steps[0].pins)
-    return [Candidate(*step) for step in steps]
 
 
 @transaction.atomic
@@ -124,31 +94,6 @@ def bisect_start(*, alert: Alert, user: User, good: str = "", bad: str = "") -> 
     )
 
 
-def may_search_locks(alert: Alert) -> bool:
-    """Whether the command of a watch can install locks."""
-    try:
-        return alert.watch.config is not None and bool(with_lock(alert.watch.config.data, "a==1"))
-    except ValueError:
-        return False
-
-
-@transaction.atomic
-def bisect_locks_start(*, alert: Alert, user: User, good_lock: str, bad_lock: str) -> Bisect:
-    """Start to search the package of an alert between two lock files; a running search is returned."""
-    locks, part = _locks(alert, good_lock, bad_lock), alert.largest
-    return _running(alert) or Bisect.objects.create(
-        alert=alert,
-        series=part["series"],
-        measure=part["measure"],
-        good=locks[0].sha,
-        bad=locks[-1].sha,
-        good_lock=good_lock,
-        bad_lock=bad_lock,
-        commit=alert.first_bad.commit if alert.watch.repository else "",
-        created_by=user,
-    )
-
-
 def _running(alert: Alert) -> Bisect | None:
     return alert.bisects.filter(state__in=[Bisect.State.RUNNING, Bisect.State.PAUSED]).first()
 
@@ -160,10 +105,10 @@ def bisect_switch(*, bisect: Bisect, state: str) -> bool:
 
 
 def steps_of(bisect: Bisect) -> list[Step]:
-    """Return the commits or locks of a search with results, in their order."""
+    """Return the commits of a search with results, in their order."""
     values = _values_of(bisect)
     ends = values.get(bisect.good, []), values.get(bisect.bad, [])
-    rows = _candidates(bisect)
+    rows = _commits(bisect)
     return [
         Step(
             commit,
@@ -177,11 +122,9 @@ def steps_of(bisect: Bisect) -> list[Step]:
     ]  # fmt: skip
 
 
-def _candidates(bisect: Bisect) -> list[Candidate]:
-    """Return all places of a search from the good to the bad one."""
-    if bisect.good_lock:
-        return _locks(bisect.alert, bisect.good_lock, bisect.bad_lock)
-    rows = [_candidate(commit) for commit in bisect.alert.watch.commits.order_by("position")]
+def _commits(bisect: Bisect) -> list[Commit]:
+    """Return all commits of a search from the good to the bad one."""
+    rows = list(bisect.alert.watch.commits.order_by("position"))
     shas = [commit.sha for commit in rows]
     if bisect.good not in shas or bisect.bad not in shas:
         raise ValueError("the branch was rewritten and no longer contains the commits; start a new bisection")
@@ -189,32 +132,16 @@ def _candidates(bisect: Bisect) -> list[Candidate]:
 
 
 def _values_of(bisect: Bisect) -> dict[str, list[float]]:
-    watch = bisect.alert.watch
-    if bisect.good_lock:
-        return _lock_values(watch, bisect.series, bisect.measure, bisect.commit)
-    return _values(watch, bisect.series, bisect.measure)
+    return _values(bisect.alert.watch, bisect.series, bisect.measure)
 
 
 def _values(watch: Watch, series: str, measure: str) -> dict[str, list[float]]:
     """Return the logarithms of the results of each commit."""
-    results = watch.results.filter(series=series, lock="").exclude(commit="")
-    return _logarithms(((result.commit, result) for result in results), measure)
-
-
-def _lock_values(watch: Watch, series: str, measure: str, commit: str) -> dict[str, list[float]]:
-    """Return the logarithms of the results of each lock, at one commit if the watch has a repository."""
-    results = watch.results.filter(series=series).exclude(lock="")
-    if watch.repository:
-        results = results.filter(commit=commit)
-    return _logarithms(((result.lock, result) for result in results), measure)
-
-
-def _logarithms(results: Iterable[tuple[str, Result]], measure: str) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
-    for name, result in results:
+    for result in watch.results.filter(series=series).exclude(commit=""):
         value = result.values.get(measure)
         if value:
-            values.setdefault(name, []).append(math.log(value))
+            values.setdefault(result.commit, []).append(math.log(value))
     return values
 
 
@@ -248,23 +175,22 @@ def bisect_advance(*, bisect: Bisect) -> Bisect:
         return bisect
     failed = watch.orders.filter(state=Order.State.FAILED, created_at__gte=bisect.created_at).first()
     try:
-        candidates = _candidates(bisect)
+        commits = _commits(bisect)
         if failed is not None:
-            name = f"lock {digest_of(failed.lock)[:10]}" if failed.lock else f"commit {failed.commit[:10]}"
-            return _end(bisect, Bisect.State.FAILED, f"{name}: {failed.problem}")
-        return _next(bisect, candidates, _values_of(bisect))
+            return _end(bisect, Bisect.State.FAILED, f"commit {failed.commit[:10]}: {failed.problem}")
+        return _next(bisect, commits, _values_of(bisect))
     except ValueError as error:
         return _end(bisect, Bisect.State.FAILED, str(error))
 
 
-def _next(bisect: Bisect, commits: Sequence[Candidate], values: Mapping[str, list[float]]) -> Bisect:
+def _next(bisect: Bisect, commits: Sequence[Commit], values: Mapping[str, list[float]]) -> Bisect:
     good, bad = (values.get(sha, []) for sha in (bisect.good, bisect.bad))
     for end, own in ((commits[0], good), (commits[-1], bad)):
         if len(own) < LEAST:
             return _order(bisect, end, LEAST - len(own))
     if not verdict_of(bad, good, bad):
         if max(len(good), len(bad)) >= MOST:
-            reason = f"good and bad {_noun(bisect)} do not differ certainly; the change may be one of the machine"
+            reason = "good and bad commit do not differ certainly; the change may be one of the machine"
             return _end(bisect, Bisect.State.FAILED, reason)
         fewer = commits[0] if len(good) <= len(bad) else commits[-1]
         return _order(bisect, fewer, 2)
@@ -275,23 +201,17 @@ def _next(bisect: Bisect, commits: Sequence[Candidate], values: Mapping[str, lis
         verdict = verdict_of(own, good, bad)
         if not verdict:
             if len(own) >= MOST:
-                reason = f"{_noun(bisect)} {commits[middle].sha[:10]} is neither good nor bad after {len(own)} results"
+                reason = f"commit {commits[middle].sha[:10]} is neither good nor bad after {len(own)} results"
                 return _end(bisect, Bisect.State.FAILED, reason)
             return _order(bisect, commits[middle], 2 if own and len(own) >= LEAST else LEAST - len(own))
         low, high = (middle, high) if verdict == "good" else (low, middle)
     culprit = commits[high]
     Bisect.objects.filter(pk=bisect.pk).update(culprit=culprit.sha)
-    return _end(bisect, Bisect.State.DONE, f"first bad {_noun(bisect)}: {culprit.sha[:10]} {culprit.subject}")
+    return _end(bisect, Bisect.State.DONE, f"first bad commit: {culprit.sha[:10]} {culprit.subject}")
 
 
-def _noun(bisect: Bisect) -> str:
-    return "lock" if bisect.good_lock else "commit"
-
-
-def _order(bisect: Bisect, place: Candidate, count: int) -> Bisect:
-    commit = bisect.commit if bisect.good_lock else place.sha
-    reason = f"bisection {bisect.pk}"
-    order_place(watch=bisect.alert.watch, count=count, reason=reason, commit=commit, lock=place.pins)
+def _order(bisect: Bisect, commit: Commit, count: int) -> Bisect:
+    order_place(watch=bisect.alert.watch, count=count, reason=f"bisection {bisect.pk}", commit=commit.sha)
     return bisect
 
 

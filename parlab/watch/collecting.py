@@ -85,18 +85,12 @@ def _runs_of(watch: Watch) -> QuerySet[Run]:
     )
     if not watch.repository:
         versions = versions.filter(digest=watch.config.digest)
-    versions |= Config.objects.filter(note__startswith=lock_note_of(watch))
     return Run.objects.filter(config__in=versions, origin=Run.Origin.MEASURED)
 
 
 def note_of(watch: Watch) -> str:
     """Return how the notes of the versions begin that a watch made for commits."""
     return f"watch {watch.pk}: commit "
-
-
-def lock_note_of(watch: Watch) -> str:
-    """Return how the notes of the versions begin that bisections between locks made; the digest of the lock follows."""
-    return f"watch {watch.pk}: lock "
 
 
 def _attempts_store(watch: Watch, attempts: Sequence[Attempt], places: _Places) -> int:
@@ -107,8 +101,7 @@ def _attempts_store(watch: Watch, attempts: Sequence[Attempt], places: _Places) 
     new: dict[int, Result] = {}
     changed = []
     for attempt in attempts:
-        commit, note = commit_of(attempt.run.config.data), attempt.run.config.note
-        lock = note.removeprefix(lock_note_of(watch))[:40] if note.startswith(lock_note_of(watch)) else ""
+        commit = commit_of(attempt.run.config.data)
         position, values = places.of(commit), values_of(attempt.summary)
         if position is None or not values:
             continue
@@ -118,7 +111,7 @@ def _attempts_store(watch: Watch, attempts: Sequence[Attempt], places: _Places) 
                 watch=watch, run=attempt.run, attempt_number=attempt.number,
                 series=attempt.run.label if attempt.run.point else "",
                 at=attempt.ended_at or attempt.started_at or timezone.now(),
-                position=position, commit=commit, lock=lock, node=attempt.node_names[:200], values=values,
+                position=position, commit=commit, node=attempt.node_names[:200], values=values,
             )  # fmt: skip
         elif (earlier.values, earlier.position) != (values, position):
             earlier.values, earlier.position = values, position

@@ -46,7 +46,7 @@ def is_worse(measure: str, size: float) -> bool:
 def watch_detect(*, watch: Watch) -> list[Alert]:
     """Search all series of a watch for changes and bring its alerts up to date; return the new alerts."""
     Watch.objects.select_for_update(no_key=True).get(pk=watch.pk)
-    order = list(watch.results.filter(lock="").order_by("position", "at", "pk").defer("environment"))
+    order = list(watch.results.order_by("position", "at", "pk").defer("environment"))
     places = {result.pk: at for at, result in enumerate(order)}
     by_point: dict[str, list[Result]] = {}
     for result in order:

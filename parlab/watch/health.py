@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -26,10 +27,10 @@ from runners.config.devices import CPU, CUDA
 from runners.config.engines import HEALTH
 
 from .causes import slow_end
-from .cron import next_time
 from .detecting import sentence_of
 from .models import Alert, Order, Watch
 from .ordering import order_place
+from .schedules import time_of_day
 
 logger = logging.getLogger(__name__)
 
@@ -139,12 +140,12 @@ def _created(node: Node, peer: Node | None, data: dict[str, Any], user: User) ->
     )
     config = config_save(experiment=experiment, data=data, sweep={}, note=name, user=user, as_next=True)
     key = f"node:{node.name}" + (f":{peer.name}" if peer else "")
-    schedule = daily(key)
     watch, is_new = Watch.objects.get_or_create(
         key=key,
         defaults={
-            "name": name[:120], "config": config, "node": node, "peer": peer, "schedule": schedule,
-            "next_at": next_time(schedule, timezone.now()), "on_node_change": True, "created_by": user,
+            "name": name[:120], "config": config, "node": node, "peer": peer,
+            "schedule": Watch.Schedule.DAILY, "next_at": night_time(key, timezone.now()), "on_node_change": True,
+            "created_by": user,
         },
     )  # fmt: skip
     if is_new:
@@ -152,10 +153,10 @@ def _created(node: Node, peer: Node | None, data: dict[str, Any], user: User) ->
     return watch
 
 
-def daily(key: str) -> str:
-    """Return the cron text of the daily sweep: a time of the night that follows from the name."""
+def night_time(key: str, now: datetime) -> datetime:
+    """Return when the daily sweep comes first: at a time of the night that follows from the name."""
     minute = zlib.crc32(key.encode()) % (HOURS * 60)
-    return f"{minute % 60} {FIRST_HOUR + minute // 60} * * *"
+    return time_of_day(FIRST_HOUR + minute // 60, minute % 60, now)
 
 
 def sweep_order(*, node: Node, user: User) -> list[Order]:

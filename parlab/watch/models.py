@@ -24,6 +24,15 @@ class WatchQuerySet(models.QuerySet["Watch"]):
 class Watch(models.Model):
     """Results of the same configuration or key over time; it may run the configuration again by itself."""
 
+    class Schedule(models.TextChoices):
+        """See `schedules.PERIODS`."""
+
+        HOURLY = "hourly", "hourly"
+        DAILY = "daily", "daily"
+        WEEKDAYS = "weekdays", "Monday to Friday"
+        WEEKLY = "weekly", "weekly"
+        FOUR_WEEKLY = "4-weekly", "every four weeks"
+
     name = models.CharField(max_length=120, unique=True)
     key = models.CharField(
         max_length=200, unique=True, help_text="Results of other runs with this key belong to the watch as well."
@@ -52,8 +61,8 @@ class Watch(models.Model):
         related_name="+",
         help_text="The node at the other end of a link between nodes.",
     )
-    schedule = models.CharField(max_length=100, blank=True, help_text="Cron text, in UTC: 30 2 * * 1-5.")
-    next_at = models.DateTimeField(null=True, blank=True)
+    schedule = models.CharField(max_length=16, blank=True, choices=Schedule, help_text="Empty: no time of its own.")
+    next_at = models.DateTimeField(null=True, blank=True, help_text="The next time of the schedule.")
     repository = models.CharField(max_length=500, blank=True, help_text="Path or address of a git repository.")
     branch = models.CharField(max_length=200, blank=True)
     on_node_change = models.BooleanField(default=False, help_text="Run again when the software of a node changes.")
@@ -129,9 +138,6 @@ class Result(models.Model):
     at = models.DateTimeField()
     position = models.PositiveIntegerField(default=0, help_text="Of its commit; 0 without a repository.")
     commit = models.CharField(max_length=64, blank=True)
-    lock = models.CharField(
-        max_length=64, blank=True, help_text="Digest of the pins that a bisection installed; not part of any series."
-    )
     node = models.CharField(max_length=200, blank=True)
     hardware = models.CharField(
         max_length=16, blank=True, help_text="Digest of the processor and GPUs: a node may be replaced under its name."
@@ -246,7 +252,6 @@ class Order(models.Model):
 
     watch = models.ForeignKey(Watch, models.CASCADE, related_name="orders")
     commit = models.CharField(max_length=64, blank=True)
-    lock = models.TextField(blank=True, help_text="Pins to install, of a bisection between two lock files.")
     count = models.PositiveSmallIntegerField(default=1, help_text="Runs of each point.")
     reason = models.CharField(max_length=300)
     suspect = models.CharField(max_length=64, blank=True, help_text="The suspicion that it is to settle.")
@@ -280,9 +285,6 @@ class Bisect(models.Model):
     measure = models.CharField(max_length=200)
     good = models.CharField(max_length=64)
     bad = models.CharField(max_length=64)
-    good_lock = models.TextField(blank=True, help_text="Lock file before the change; empty: it searches commits.")
-    bad_lock = models.TextField(blank=True)
-    commit = models.CharField(max_length=64, blank=True, help_text="Commit at which locks are run.")
     culprit = models.CharField(max_length=64, blank=True)
     state = models.CharField(max_length=8, choices=State, default=State.RUNNING)
     reason = models.TextField(blank=True)

@@ -17,9 +17,8 @@ from parlab.lab.services.runs import config_launch
 from runners.config import ConfigError
 from runners.wire.protocol import RunState
 
-from .collecting import lock_note_of, note_of
+from .collecting import note_of
 from .commits import with_commit
-from .locks import digest_of, with_lock
 from .models import Order, Watch
 
 logger = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ BUDGET_PERIOD = timedelta(days=1)
 
 
 @transaction.atomic
-def order_place(*, watch: Watch, count: int, reason: str, commit: str = "", suspect: str = "", lock: str = "") -> Order:
+def order_place(*, watch: Watch, count: int, reason: str, commit: str = "", suspect: str = "") -> Order:
     """Order runs of the configuration of a watch; the same open order is returned. Raise ValueError without one."""
     Watch.objects.select_for_update(no_key=True).get(pk=watch.pk)
     if watch.config is None:
@@ -39,7 +38,7 @@ def order_place(*, watch: Watch, count: int, reason: str, commit: str = "", susp
         if newest is None:
             raise ValueError("no commit of the repository is known yet; wait until it has been read")
         commit = newest.sha
-    identity = {"commit": commit, "suspect": suspect, "reason": reason[:300], "lock": lock}
+    identity = {"commit": commit, "suspect": suspect, "reason": reason[:300]}
     same = watch.orders.filter(state=Order.State.OPEN, **identity).first()
     return same or Order.objects.create(watch=watch, count=count, **identity)
 
@@ -61,7 +60,7 @@ def orders_advance(*, watch: Watch) -> None:
 
 def _advance(order: Order) -> str:
     """Launch or repeat the runs of an order; return why it cannot go on."""
-    config = config_at(order.watch, order.commit, order.lock)
+    config = config_at(order.watch, order.commit)
     user = order.watch.created_by
     runs = {run.pk: run for run in config.runs.filter(origin=Run.Origin.MEASURED)}
     if not order.targets:
@@ -91,18 +90,16 @@ def _advance(order: Order) -> str:
     return ""
 
 
-def config_at(watch: Watch, commit: str, lock: str = "") -> Config:
-    """Return the configuration of a watch, at a commit or lock its version of it, which is created if necessary."""
+def config_at(watch: Watch, commit: str) -> Config:
+    """Return the configuration of a watch, at a commit its version of it, which is created if necessary."""
     assert watch.config is not None
-    if not commit and not lock:
+    if not commit:
         return watch.config
-    data = with_commit(watch.config.data, commit) if commit else watch.config.data
-    data = with_lock(data, lock) if lock else data
-    note = f"{lock_note_of(watch)}{digest_of(lock)} {commit}".strip() if lock else f"{note_of(watch)}{commit}"
+    note = f"{note_of(watch)}{commit}"
     existing = watch.config.experiment.configs.filter(note=note[:300]).first()
     return existing or config_save(
         experiment=watch.config.experiment,
-        data=data,
+        data=with_commit(watch.config.data, commit),
         sweep=watch.config.sweep,
         note=note[:300],
         user=watch.created_by,
@@ -129,7 +126,7 @@ def suspicions_settle(*, watch: Watch) -> Order | None:
     if not rows:
         return None
     series = max(rows, key=lambda row: abs(row.suspicion["size"]))
-    newest = watch.results.filter(series=series.point, lock="").order_by("position", "at", "pk").last()
+    newest = watch.results.filter(series=series.point).order_by("position", "at", "pk").last()
     suspicion = series.suspicion
     reason = f"{series.measure} {signed_percent(suspicion['size'])} is not certain yet"
     return order_place(

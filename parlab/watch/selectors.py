@@ -113,7 +113,7 @@ def week_alerts() -> list[AlertRow]:
 def series_rows(watch: Watch) -> list[SeriesRow]:
     """Return the series of a watch with the last value and what the detection says about each."""
     last: dict[tuple[str, str], float] = {}
-    for result in watch.results.filter(lock="").order_by("position", "at", "pk").defer("environment"):
+    for result in watch.results.order_by("position", "at", "pk").defer("environment"):
         for measure, value in result.values.items():
             last[result.series, measure] = value
     rows = []
@@ -131,11 +131,7 @@ def series_rows(watch: Watch) -> list[SeriesRow]:
 def input_notes(watch: Watch) -> list[str]:
     """Return what is unusual about the results of a watch and how it counts."""
     repeated = (
-        watch.results.filter(lock="")
-        .exclude(commit="")
-        .values("commit", "series")
-        .annotate(count=Count("pk"))
-        .filter(count__gt=1)
+        watch.results.exclude(commit="").values("commit", "series").annotate(count=Count("pk")).filter(count__gt=1)
     )
     commits = len({row["commit"] for row in repeated.order_by()})
     notes = missing_measures(watch)
@@ -147,7 +143,7 @@ def input_notes(watch: Watch) -> list[str]:
 def missing_measures(watch: Watch) -> list[str]:
     """Return which measures ended and which began with the same result, as after a renaming."""
     notes = []
-    results = list(watch.results.filter(lock="").order_by("position", "at", "pk").defer("environment"))
+    results = list(watch.results.order_by("position", "at", "pk").defer("environment"))
     for point in dict.fromkeys(result.series for result in results):
         own = [result for result in results if result.series == point]
         first: dict[str, int] = {}
@@ -182,7 +178,7 @@ def series_figure(series: Series) -> Drawing:
     """Draw a series with its levels and changes."""
     measure = measure_of(series.measure)
     results = list(
-        series.watch.results.filter(series=series.point, lock="").order_by("position", "at", "pk").defer("environment")
+        series.watch.results.filter(series=series.point).order_by("position", "at", "pk").defer("environment")
     )
     numbered = [(at, result, result.values.get(series.measure)) for at, result in enumerate(results)]
     usable = [(at, result, value) for at, result, value in numbered if value is not None][-SHOWN_POINTS:]
@@ -228,19 +224,9 @@ def between(alert: Alert) -> Between:
     if alert.watch.repository and good.position and bad.position:
         rows = alert.watch.commits.filter(position__gt=good.position, position__lte=bad.position)
         commits = list(rows.order_by("-position"))
-    rows_between = alert.watch.results.filter(at__gt=good.at, at__lt=bad.at, series=bad.series, lock="").count()
+    rows_between = alert.watch.results.filter(at__gt=good.at, at__lt=bad.at, series=bad.series).count()
     changes = differences(_environment(good), _environment(bad))
     return Between(commits[:MAX_COMMITS], max(len(commits) - MAX_COMMITS, 0), changes, rows_between)
-
-
-def differing_locks(between: Between) -> dict[str, str]:
-    """Return the packages that differ between the last good and the first bad result as two lock files."""
-    rows = [row for row in between.environment if row.name.startswith("packages.")]
-    sides = {"good_lock": [(row.name, row.before) for row in rows], "bad_lock": [(row.name, row.after) for row in rows]}
-    return {
-        side: "\n".join(f"{name.removeprefix('packages.')}=={version}" for name, version in pins if version)
-        for side, pins in sides.items()
-    }
 
 
 def _environment(result: Result) -> dict[str, Any]:

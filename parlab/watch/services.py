@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
@@ -15,11 +16,11 @@ from parlab.watch.analysis.histories import read_history
 from .bisecting import bisect_advance
 from .collecting import experiment_store, history_store, results_collect
 from .commits import check_repository, commit_of
-from .cron import next_time
 from .detecting import watch_detect
 from .health import alert_follow, is_possible
 from .models import Alert, Bisect, Order, Watch
 from .ordering import order_place, orders_advance, suspicions_settle
+from .schedules import first_time
 from .triggers import nodes_check, repository_check, schedule_check
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ def watch_create(
     config: Config | None = None,
     key: str = "",
     schedule: str = "",
+    first_at: datetime | None = None,
     repository: str = "",
     branch: str = "",
     on_node_change: bool = False,
@@ -66,13 +68,12 @@ def watch_create(
                 "the command of the configuration has no --commit; end command.argv with --commit and a commit, so that"
                 " each commit can be run (docs/use/watch.md)"
             )
-    now = timezone.now()
     return Watch.objects.create(
         name=name,
         key=key[:200],
         config=config,
-        schedule=schedule.strip(),
-        next_at=next_time(schedule, now) if schedule.strip() else None,
+        schedule=schedule,
+        next_at=first_time(schedule, first_at, timezone.now()) if schedule else None,
         repository=repository,
         branch=branch,
         on_node_change=on_node_change,

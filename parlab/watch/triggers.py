@@ -11,10 +11,10 @@ from django.utils import timezone
 from parlab.lab.models import Node
 
 from .commits import GitCommit, log_of, mirror_of
-from .cron import next_time
 from .health import is_possible
 from .models import Commit, Order, Result, Watch
 from .ordering import order_place
+from .schedules import next_time
 
 MAX_NEW_COMMITS = 20
 """Commits of one look that are run; of more only the newest, the others by bisection."""
@@ -25,7 +25,7 @@ def schedule_check(*, watch: Watch, now: datetime | None = None) -> Order | None
     now = now or timezone.now()
     if not watch.schedule or watch.next_at is None or watch.next_at > now:
         return None
-    following = next_time(watch.schedule, now)
+    following = next_time(watch.schedule, watch.next_at, now)
     if not Watch.objects.filter(pk=watch.pk, next_at=watch.next_at).update(next_at=following):
         return None  # another worker was faster
     if not is_possible(watch):

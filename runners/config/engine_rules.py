@@ -20,7 +20,7 @@ SECTIONS: Mapping[str, type[Section]] = {"model": ModelSection, "train": TrainSe
 def engine_problems(config: RunFields) -> Iterator[Problem]:
     """Check a configuration against what its engine supports; a search is checked as the engine of its trials."""
     engine = config.training_engine
-    for field, supported in engine.supports.items():
+    for field, supported in engine.supported_values.items():
         section, _, name = field.partition(".")
         value = getattr(getattr(config, section), name)
         if value not in supported:

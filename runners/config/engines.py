@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runners.schedules import SCHEDULES
@@ -20,6 +21,24 @@ PIPELINE_FIELDS = (
     "parallel.virtual_stages",
 )
 """Fields that only engines with pipeline stages read."""
+
+ANY: tuple[Any, ...] = ()
+"""In `Engine.supports`: all values of a field."""
+PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "model.kind": ("gpt",),
+    "model.attention_mask": ("causal",),
+    "train.precision": ("fp32",),
+    "train.recompute": ("none",),
+    "train.gradient_clipping": (0.0,),
+    "parallel.tensor_parallel_size": (1,),
+    "parallel.pipeline_parallel_size": (1,),
+    "parallel.schedule": ("1f1b",),
+    "parallel.zero_stage": (0,),
+}
+"""The values that every engine supports: replicas of a GPT in fp32. A row adds what its engine can do beyond that."""
+ANY_MODEL = {"model.kind": ANY, "model.attention_mask": ANY}
+ANYTHING = dict.fromkeys(PLAIN, ANY)
+"""For an engine that does not train itself."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,7 +61,7 @@ class Engine:
     ignores: tuple[str, ...] = ()
     """Fields that the engine of its trials reads, but that the search sets itself."""
     supports: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Field -> the only values that this engine supports; fields that are not named here may have any value."""
+    """Field -> the values that this engine supports, where these are not those of the plain case."""
 
     has_steps: bool = True
     """Its numbers belong to steps of a training. False: to messages, trials or experiments."""
@@ -74,6 +93,11 @@ class Engine:
 
     description: str = ""
     """How reports name the engine; empty: "engine NAME"."""
+
+    @cached_property
+    def supported_values(self) -> dict[str, tuple[Any, ...]]:
+        """Field -> the only values that the engine supports; any other field may have any value."""
+        return {field: values for field, values in {**PLAIN, **self.supports}.items() if values != ANY}
 
     @property
     def title(self) -> str:
@@ -124,7 +148,7 @@ class Engine:
     def is_data_parallel_only(self) -> bool:
         """Whether all its ranks are replicas: neither tensor nor pipeline parallel."""
         sizes = ("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size")
-        return all(self.supports.get(size) == (1,) for size in sizes)
+        return all(self.supported_values.get(size) == (1,) for size in sizes)
 
     @property
     def reads_batches(self) -> bool:
@@ -139,15 +163,11 @@ PIPELINE = Engine(
     sections=("emulation", "profile"),
     fields=(*PIPELINE_FIELDS, "train.compute"),
     supports={
-        "model.kind": ("gpt",),
         "model.attention_mask": ("causal", "prefix"),
         "train.precision": ("fp32", "bf16"),
-        "train.recompute": ("none",),
-        "train.gradient_clipping": (0.0,),
         "parallel.data_parallel_size": (1,),
-        "parallel.tensor_parallel_size": (1,),
+        "parallel.pipeline_parallel_size": ANY,
         "parallel.schedule": SCHEDULES,
-        "parallel.zero_stage": (0,),
     },
     trains=True,
     is_planned=True,
@@ -162,10 +182,13 @@ MEGATRON = Engine(
     sections=("profile",),
     fields=(*PIPELINE_FIELDS, "parallel.sequence_parallel", "train.log_interval"),
     supports={
+        **ANY_MODEL,
         "train.precision": PRECISIONS,
         "train.recompute": RECOMPUTES,
+        "train.gradient_clipping": ANY,
+        "parallel.tensor_parallel_size": ANY,
+        "parallel.pipeline_parallel_size": ANY,
         "parallel.schedule": SCHEDULES,
-        "parallel.zero_stage": (0,),
     },
     trains=True,
     is_planned=True,
@@ -180,11 +203,11 @@ ALLREDUCE = Engine(
     sections=("collectives",),
     reads_only=("train.iterations", "train.warmup_steps", "train.precision", "parallel.data_parallel_size"),
     supports={
+        **ANY_MODEL,
         "train.precision": PRECISIONS,
         "train.recompute": RECOMPUTES,
-        "parallel.tensor_parallel_size": (1,),
-        "parallel.pipeline_parallel_size": (1,),
-        "parallel.schedule": ("1f1b",),
+        "train.gradient_clipping": ANY,
+        "parallel.zero_stage": ANY,
     },
     has_steps=False,
     may_span_nodes=True,
@@ -195,14 +218,7 @@ ZERO = Engine(
     purpose="trains with DeepSpeed's ZeRO, stages 0 to 3",
     sections=("profile",),
     fields=("model.implementation", "parallel.zero_stage", "parallel.zero_offload"),
-    supports={
-        "train.precision": PRECISIONS,
-        "train.recompute": ("none",),
-        "train.gradient_clipping": (0.0,),
-        "parallel.tensor_parallel_size": (1,),
-        "parallel.pipeline_parallel_size": (1,),
-        "parallel.schedule": ("1f1b",),
-    },
+    supports={**ANY_MODEL, "train.precision": PRECISIONS, "parallel.zero_stage": ANY},
     trains=True,
     is_planned=True,
     may_be_a_baseline=True,
@@ -217,15 +233,11 @@ HF = Engine(
     sections=("profile",),
     fields=("model.implementation",),
     supports={
+        "model.kind": ANY,
         "model.implementation": ("huggingface",),
         "model.attention_mask": ("causal", "bidirectional"),
         "train.precision": PRECISIONS,
         "train.recompute": ("none", "full"),
-        "train.gradient_clipping": (0.0,),
-        "parallel.tensor_parallel_size": (1,),
-        "parallel.pipeline_parallel_size": (1,),
-        "parallel.schedule": ("1f1b",),
-        "parallel.zero_stage": (0,),
     },
     trains=True,
     is_planned=True,
@@ -239,15 +251,7 @@ SHARDING = Engine(
     module="runners.engines.sharding",
     purpose="trains stages cut into shards on the devices that a map names",
     sections=("sharding", "profile"),
-    supports={
-        "train.precision": ("fp32",),
-        "train.recompute": ("none",),
-        "parallel.data_parallel_size": (1,),
-        "parallel.tensor_parallel_size": (1,),
-        "parallel.pipeline_parallel_size": (1,),
-        "parallel.schedule": ("1f1b",),
-        "parallel.zero_stage": (0,),
-    },
+    supports={**ANY_MODEL, "train.gradient_clipping": ANY, "parallel.data_parallel_size": (1,)},
     trains=True,
     has_product_layout=False,
     may_span_nodes=True,
@@ -257,6 +261,7 @@ CAPACITY = Engine(
     module="runners.engines.capacity",
     purpose="searches for the largest model or batch, or the fewest processes, by short runs of another engine",
     sections=("capacity",),
+    supports=ANYTHING,
     has_steps=False,
     reports_progress=False,
     starts_its_own_ranks=True,
@@ -268,6 +273,7 @@ AUTOTUNING = Engine(
     purpose="runs DeepSpeed's own autotuner over engine zero",
     sections=("autotuning",),
     ignores=("parallel.zero_stage", "parallel.zero_offload"),
+    supports=ANYTHING,
     trial_engine=ZERO.name,
     has_steps=False,
     reports_progress=False,
@@ -281,11 +287,11 @@ HEALTH = Engine(
     purpose="measures the devices of a node, and the links between its ranks or between nodes",
     reads_only=("train.iterations", "train.warmup_steps", "parallel.data_parallel_size"),
     supports={
+        **ANY_MODEL,
         "train.precision": PRECISIONS,
         "train.recompute": RECOMPUTES,
-        "parallel.tensor_parallel_size": (1,),
-        "parallel.pipeline_parallel_size": (1,),
-        "parallel.schedule": ("1f1b",),
+        "train.gradient_clipping": ANY,
+        "parallel.zero_stage": ANY,
     },
     has_steps=False,
     may_span_nodes=True,
@@ -298,6 +304,7 @@ COMMAND = Engine(
     purpose="starts a program that the node's administrator has allowed",
     sections=("command",),
     fields=("model.implementation", "parallel.zero_offload", *FEATURE_FIELDS),
+    supports=ANYTHING,
     reports_progress=False,
     starts_its_own_ranks=True,
     is_external=True,
@@ -312,7 +319,9 @@ ENGINES = {
 }  # fmt: skip
 """Name -> engine, in the order in which forms and messages list them."""
 
-UNKNOWN = Engine(name="", module="", purpose="stands for the engine of an imported run that names none")
+UNKNOWN = Engine(
+    name="", module="", purpose="stands for the engine of an imported run that names none", supports=ANYTHING
+)
 
 
 def engine_names(matches: Callable[[Engine], bool]) -> list[str]:

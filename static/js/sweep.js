@@ -3,6 +3,7 @@
 (() => {
   const builder = () => document.getElementById("builder");
   let open = null; // sections that were open before the form was replaced
+  let isChanged = false; // whether leaving the page would lose a change
 
   // Errors and unused fields follow what is typed, without replacing the inputs themselves.
   function mark() {
@@ -49,9 +50,18 @@
     if (!open) return;
     open.forEach((id) => { const part = document.getElementById(id); if (part) part.open = true; });
     open = null;
+    isChanged = true;
     if (builder().dataset.focus) show(builder().dataset.focus);
     document.dispatchEvent(new Event("builder:replaced"));
   });
+
+  // Back, Forward and saving leave the page without a question: nothing is lost by them.
+  const leave = () => { isChanged = false; };
+  document.addEventListener("input", (event) => { if (event.target.closest("#builder") && event.target.id !== "field-search") isChanged = true; });
+  document.addEventListener("htmx:beforeOnLoad", (event) => { if (event.detail.xhr.getResponseHeader("HX-Redirect")) leave(); });
+  document.addEventListener("submit", (event) => { if (!event.defaultPrevented) leave(); });
+  addEventListener("popstate", leave);
+  addEventListener("beforeunload", (event) => { if (isChanged) event.preventDefault(); });
 
   document.addEventListener("keydown", (event) => {
     const press = (selector) => { event.preventDefault(); document.querySelector(selector)?.click(); };

@@ -137,9 +137,11 @@ def test_reports_are_written_published_and_deleted(api: Client, experiment: Expe
 
 
 def test_watches_are_created_paused_run_and_deleted(api: Client, run: Run) -> None:
-    body = {"name": "Nightly", "experiment": run.experiment.slug, "schedule": "30 2 * * *"}
+    body = {"name": "Nightly", "experiment": run.experiment.slug, "schedule": "daily", "first_at": "2030-01-31T03:00Z"}
     made = api.post("/api/watches/", body, JSON)
     assert made.status_code == 201
+    assert f"{Watch.objects.get().next_at:%Y-%m-%d %H:%M}" == "2030-01-31 03:00"
+    assert problem(api.post("/api/watches/", {**body, "schedule": "30 2 * * *"}, JSON))["field"] == "schedule"
     url = f"/api/watches/{made.json()['id']}/"
     assert "taken" in problem(api.post("/api/watches/", {"name": "Nightly", "key": "k"}, JSON))["message"]
     assert "neither" in problem(api.post("/api/watches/", {"name": "Other"}, JSON))["message"]

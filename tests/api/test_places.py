@@ -9,8 +9,7 @@ import pytest
 from django.test import Client
 
 from parlab.ingest.batches.output import output_append
-from parlab.lab.models import Attempt, AuditEntry, Experiment, Node, Run
-from parlab.pages.models import Visit
+from parlab.lab.models import Attempt, AuditEntry, Experiment, Node, Run, Visit
 from tests.pages.conftest import finish
 from tests.pages.test_timelines import TIMERS
 

@@ -99,7 +99,7 @@ def test_a_watch_that_starts_runs_by_itself_needs_the_scope_launch(admin_user: U
         response = Client().post(address, json.dumps(content), "application/json", headers=headers[token])
         return response.status_code, response.json()
 
-    for occasion in ({"schedule": "0 2 * * *"}, {"repository": "/srv/code"}, {"on_node_change": True}):
+    for occasion in ({"schedule": "daily"}, {"repository": "/srv/code"}, {"on_node_change": True}):
         status, content = post("/api/watches/", "reporter", name="nightly", key="speed", **occasion)
         assert status == 403
         assert "launch" in json.dumps(content)
@@ -109,7 +109,7 @@ def test_a_watch_that_starts_runs_by_itself_needs_the_scope_launch(admin_user: U
     user = admin_user
     experiment = experiment_create(name="Nightly", owner=user)
     config_save(experiment=experiment, data={"parallel": {"engine": "pipeline"}}, sweep={}, user=user)
-    watched = {"experiment": experiment.slug, "schedule": "0 2 * * *", "name": "nightly"}
+    watched = {"experiment": experiment.slug, "schedule": "daily", "name": "nightly"}
     status, watch = post("/api/watches/", "operator", **watched)
     assert status == 201, watch
     address = f"/api/watches/{watch['id']}/"

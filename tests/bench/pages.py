@@ -12,9 +12,8 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from parlab.lab.models import Attempt, Experiment, Run
-from parlab.pages.models import Dashboard
-from parlab.pages.reads.dashboards import dashboard_create
+from parlab.lab.models import Attempt, Dashboard, Experiment, Run
+from parlab.lab.services.pages.dashboards import dashboard_create
 from parlab.series import store
 from parlab.series.columns import Columns
 from parlab.series.models import SeriesChunk, SeriesLevel

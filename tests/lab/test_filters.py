@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.lab.selectors import filters
 from parlab.lab.selectors.lists import experiment_list, run_list
-from parlab.lab.services.archive import experiments_archive, experiments_tag
+from parlab.lab.services.archive import experiments_archive
 from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.tagging import experiments_tag
 from runners.config import RunConfig
 
 pytestmark = pytest.mark.django_db

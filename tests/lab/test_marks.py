@@ -10,9 +10,10 @@ from django.contrib.auth.models import User
 from parlab.lab.models import Attempt, Comment, Experiment, Finding, Run, RunNote
 from parlab.lab.selectors.changes import changes_since
 from parlab.lab.selectors.lists import experiment_list, run_list, run_marks, tag_names
-from parlab.lab.services.archive import experiments_tag, runs_archive, runs_contents, runs_delete, runs_restore
+from parlab.lab.services.archive import runs_archive, runs_contents, runs_delete, runs_restore
 from parlab.lab.services.marks import comment_add, comment_edit, run_note_save, runs_star, runs_tag, runs_unstar
 from parlab.lab.services.runs import config_launch
+from parlab.lab.services.tagging import experiments_tag
 from tests.pages.conftest import finish
 
 pytestmark = pytest.mark.django_db

@@ -14,11 +14,11 @@ from parlab.findings.noise import noise
 from parlab.lab.models import Config, Run
 from parlab.lab.selectors.analysis.rankings import experiment_leads, verdict
 from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.selectors.comparison.results import compare
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions, launch_plan
 from parlab.lab.selectors.records import run_records
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.runs import config_launch, run_relaunch
-from parlab.pages.rows.comparisons import compare
 from parlab.pages.rows.sweep import sweep_tables
 from parlab.reports.pivot import pivot, with_best
 from runners.config import ConfigError, expand, repeated

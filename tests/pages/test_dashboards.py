@@ -9,9 +9,9 @@ import re
 import pytest
 from django.test import Client
 
-from parlab.lab.models import Experiment, Run
-from parlab.pages.models import Dashboard
-from parlab.pages.reads.dashboards import KINDS, Panel, new_panel, rearranged
+from parlab.lab.models import Dashboard, Experiment, Run
+from parlab.lab.services.pages.dashboards import KINDS, Panel, new_panel
+from parlab.pages.reads.dashboards import rearranged
 
 from .conftest import finish
 from .test_experiments import text

@@ -16,7 +16,7 @@ from parlab.charts.format import DASH
 from parlab.charts.sweeps import device_map
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.lab.selectors.device_grids import device_grid
-from parlab.pages.reads import engine_measurements
+from parlab.publishing.figures import engine_measurements
 from parlab.series import store
 from parlab.series.columns import Columns
 from tests.conftest import SMALL, place

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from parlab.pages.forms.flags import config_of_command
+from parlab.ingest.command_flags import config_of_command
 from runners.config import RunConfig, check
 
 pytestmark = pytest.mark.django_db

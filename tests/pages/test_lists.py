@@ -11,11 +11,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.lab.models import Attempt, Experiment, Run, RunNote, Tag
-from parlab.lab.services.archive import experiments_tag
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.pages.list_columns import EXPERIMENT_COLUMNS, LISTS, RUN_COLUMNS
 from parlab.lab.services.runs import config_launch
-from parlab.pages.forms.columns import EXPERIMENT_COLUMNS, LISTS, RUN_COLUMNS
+from parlab.lab.services.tagging import experiments_tag
 from parlab.pages.templatetags.lists import CELLS, EXPERIMENT_CELLS
 
 from .conftest import finish

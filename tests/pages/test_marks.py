@@ -13,9 +13,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Comment, Finding, Run, Star, TagOfRun
+from parlab.lab.models import Attempt, Comment, Finding, Run, Star, TagOfRun, Visit
 from parlab.lab.services.marks import comment_add, run_note_save, runs_star, runs_tag
-from parlab.pages.models import Visit
 
 from .conftest import finish
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from parlab.fleet.questions.catalogue import QUESTIONS
+from parlab.fleet.questions.form import PRESETS
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Source
 from parlab.lab.services.runs import run_cancel_request
-from parlab.pages.forms.question import PRESETS
-from parlab.pages.forms.questions import QUESTIONS
-from parlab.pages.reads.bandwidths import messages_of
+from parlab.publishing.figures.bandwidths import messages_of
 from parlab.series import store
 from runners.config import RunConfig, expand
 from tests.conftest import SMALL, place

@@ -12,11 +12,10 @@ from django.core.serializers import serialize
 from django.test import Client
 from django.urls import URLPattern, reverse
 
-from parlab.lab.models import Config, Experiment, Node, Report, Run
+from parlab.lab.models import Config, Experiment, Node, Preference, Report, Run
 from parlab.lab.services.access.groups import groups_refresh
 from parlab.lab.services.reports import report_create
 from parlab.pages import urls
-from parlab.pages.models import Preference
 from parlab.tuner.models import Study
 
 pytestmark = pytest.mark.django_db

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from parlab.lab.models import Experiment, Run
-from parlab.pages.models import SavedView
+from parlab.lab.models import Experiment, Run, SavedView
 
 
 def save(client: Client, address: str, name: str = "Mine", **more: str) -> str:

@@ -268,3 +268,24 @@ def test_hostile_texts_are_shown_and_saved_as_texts_without_zero_bytes(page: Cli
 def test_the_builder_needs_the_right_to_add_configurations(viewer: Client, experiment: Experiment) -> None:
     assert viewer.get(NEW).status_code == 403
     assert viewer.post(reverse("sweep-edit", args=[experiment.slug]), {"act": "save"}).status_code == 403
+
+
+def test_back_undoes_what_a_button_changed(page: Client) -> None:
+    fields = form(train__iterations="7", note="a & b")
+    htmx = {"HX-Request": "true"}
+    typed = page.post(NEW, {**fields, "act": "points"}, headers=htmx)
+    before = typed.headers["HX-Replace-Url"]
+    varied = page.post(NEW, {**fields, "act": "vary:train.micro_batch_size"}, headers=htmx)
+    after = varied.headers["HX-Push-Url"]
+    assert "HX-Push-Url" not in typed.headers
+    for address, axes in ((before, 0), (after, 1)):
+        context = page.get(address).context
+        assert len(context["axes"]) == axes
+        assert context["draft"].values == {**Draft.of_data(complete(SMALL), {}).values, "train.iterations": "7"}
+        assert (context["draft"].name, context["draft"].note) == ("Batches", "a & b")
+
+
+def test_a_draft_that_is_too_long_for_an_address_stays_out_of_it(page: Client) -> None:
+    answer = page.post(NEW, {**form(), "question": "why " * 3000, "act": "refresh"}, headers={"HX-Request": "true"})
+    assert answer.status_code == 200
+    assert not {"HX-Push-Url", "HX-Replace-Url"} & set(answer.headers)

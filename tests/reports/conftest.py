@@ -11,7 +11,6 @@ from django.test import Client
 
 from parlab.lab.models import Attempt, Config, Experiment, Report, ReportVersion, Run
 from parlab.lab.services.reports import report_create
-from parlab.pages.views.team.reports import figures
 from parlab.publishing.publish import publish
 from tests.pages.conftest import SWEEP, finish
 
@@ -52,6 +51,6 @@ def make_version(make_report: Callable[[str], Report], user: User) -> Callable[[
 
     def make(text: str) -> ReportVersion:
         report = make_report(text)
-        return publish(report=report, revision=report.revision, figures=figures(), user=user)
+        return publish(report=report, revision=report.revision, user=user)
 
     return make

@@ -19,7 +19,6 @@ from parlab.lab.models import Attempt, Config, Experiment
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
 from parlab.lab.selectors.records import run_records
 from parlab.lab.services.reports import report_create
-from parlab.pages.views.team.reports import figures
 from parlab.publishing.resolve import resolve
 from parlab.reports.blocks import CodeBlock, Content, ProblemBlock, TableBlock, ValueBlock
 from parlab.reports.document import read
@@ -49,7 +48,7 @@ def written(user: User) -> Callable[[str, str], Written]:
         runs = experiment_runs(experiment, experiment_versions(experiment, ""))
         made = TEMPLATES[template].text(experiment.name, run_records(runs))
         report = report_create(title=experiment.name, text=made, experiment=experiment, user=user)
-        content = resolve(read(report.text), report=report, figures=figures())
+        content = resolve(read(report.text), report=report)
         problems = [block.message for block in content.blocks.values() if isinstance(block, ProblemBlock)]
         assert [problem for problem in problems if "has not been drawn yet" not in problem] == []
         return imported.document, content, experiment, text.decode()
@@ -153,7 +152,7 @@ def test_measured_runs_take_the_shape_of_the_published_tables(
     text = TEMPLATES["schedules"].text("", run_records(runs)).replace("decimals=printed", "decimals=2")
     report = report_create(title="Measured", text=text, experiment=config.experiment, user=user)
 
-    content = resolve(read(report.text), report=report, figures=figures())
+    content = resolve(read(report.text), report=report)
 
     assert len(networks) == len(set(networks)) == 4
     shown = [row for block in tables_of(content) for row in cells(block)]

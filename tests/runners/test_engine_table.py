@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from typing import Any
 
 import pytest
 
 from parlab.lab.forms.config_layout import unused_fields
-from runners.config import ENGINES, RunConfig, check, engine_of, field_names, sections
+from runners.config import ENGINES, RunConfig, check, engine_of, field_names, sections, with_values
 from runners.config.devices import DEVICES
+from runners.config.engines import PLAIN
 from runners.config.launchers import LAUNCHERS
 from tests.conftest import SMALL
 from tests.patience import TRAINING_S
@@ -167,7 +169,7 @@ def test_every_engine_is_described_in_the_documentation() -> None:
 
 def test_every_combination_that_a_row_supports_is_one_that_the_schema_knows() -> None:
     for row in ENGINES.values():
-        for field, values in row.supports.items():
+        for field, values in row.supported_values.items():
             section, _, name = field.partition(".")
             schema = sections()[section].model_json_schema()["properties"][name]
             assert set(values) <= set(schema.get("enum", values))
@@ -189,6 +191,30 @@ def test_a_new_row_is_enough_for_the_server_to_offer_check_and_lay_out_an_engine
     assert "train.log_interval" not in unused
     _, problems = check(TOY_DATA | {"parallel": {"engine": TOY.name, "tensor_parallel_size": 2}})
     assert "engine toy does not support tensor_parallel_size 2; use 1" in str(problems)
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("train.precision", "fp8"),
+        ("train.recompute", "full"),
+        ("train.gradient_clipping", 1.0),
+        ("model.kind", "bert"),
+        ("model.attention_mask", "prefix"),
+        ("parallel.schedule", "dualpipe"),
+        ("parallel.pipeline_parallel_size", 2),
+        ("parallel.zero_stage", 1),
+    ],
+)
+def test_a_row_that_adds_nothing_supports_the_plain_case_only(field: str, value: Any) -> None:
+    _, problems = check(with_values(TOY_DATA, {field: value}))
+    assert f"engine toy does not support {field.partition('.')[2]} {value}; use" in str(problems)
+
+
+def test_a_row_adds_only_what_is_not_plain() -> None:
+    for row in ENGINES.values():
+        assert [field for field, values in row.supports.items() if PLAIN.get(field) == values] == []
 
 
 def test_a_name_that_no_row_has_is_an_invalid_value() -> None:

@@ -19,10 +19,6 @@ TOY = Engine(
     module="tests.runners.toy_engine",
     purpose="adds up the numbers of its ranks",
     fields=("train.log_interval",),
-    supports={
-        "parallel.tensor_parallel_size": (1,),
-        "parallel.pipeline_parallel_size": (1,),
-    },
     trains=True,
     may_span_nodes=True,
 )

@@ -118,13 +118,13 @@ def test_an_address_of_a_repository_has_no_password(address: str, is_refused: bo
 
 
 def test_a_schedule_orders_runs_once_per_time(make_config: Callable[..., Config], user: User) -> None:
-    watch = services.watch_create(name="Nightly", user=user, config=make_config(), schedule="0 3 * * *", repeats=2)
+    watch = services.watch_create(name="Nightly", user=user, config=make_config(), schedule="daily", repeats=2)
     assert watch.next_at is not None
     assert schedule_check(watch=watch) is None
     late = watch.next_at + timedelta(days=3, minutes=1)
     order = schedule_check(watch=watch, now=late)
     assert order is not None
-    assert (order.count, order.reason) == (2, "schedule 0 3 * * *")
+    assert (order.count, order.reason) == (2, "schedule daily")
     watch.refresh_from_db()
     assert watch.next_at is not None
     assert watch.next_at > late
@@ -134,7 +134,7 @@ def test_a_schedule_orders_runs_once_per_time(make_config: Callable[..., Config]
 @pytest.mark.usefixtures("redis_url")
 def test_an_order_runs_each_point_as_often_as_ordered(make_config: Callable[..., Config], user: User) -> None:
     config = make_config(sweep={"train.micro_batch_size": [1, 2]})
-    watch = services.watch_create(name="Nightly", user=user, config=config, schedule="0 3 * * *", repeats=3)
+    watch = services.watch_create(name="Nightly", user=user, config=config, schedule="daily", repeats=3)
     services.watch_run(watch=watch)
     play(watch, lambda _: 0.1)
     assert sorted(config.runs.values_list("attempt_number", flat=True)) == [3, 3]
@@ -282,7 +282,7 @@ def test_a_verdict_needs_three_results_and_a_clear_difference() -> None:
 @pytest.mark.usefixtures("redis_url")
 def test_a_suspicion_orders_the_runs_that_settle_it(make_config: Callable[..., Config], user: User) -> None:
     watch = services.watch_create(
-        name="Nightly", user=user, config=make_config(), schedule="0 3 * * *", repeats=12, max_extra=6
+        name="Nightly", user=user, config=make_config(), schedule="daily", repeats=12, max_extra=6
     )
     services.watch_run(watch=watch)
     play(watch, lambda _: 0.1)
@@ -321,3 +321,13 @@ def test_a_commit_or_build_that_fails_is_named(repository: Path, tmp_path: Path)
     broken = run_at(repository, tmp_path / "cache", head, "--build", "python -c 'raise SystemExit(3)'")
     assert broken.returncode == 1
     assert "failed with exit code 3" in broken.stderr
+
+
+def test_nothing_that_the_administrator_has_not_allowed_follows_the_commit(repository: Path, tmp_path: Path) -> None:
+    done = run_at(repository, tmp_path / "cache", "main", "--commit", "main", "--pip", "x")
+    assert done.returncode == 2
+    assert "--commit occurs twice" in done.stderr
+    argv = [sys.executable, str(AT_COMMIT), "--repository", str(repository), "--commit", "main", "--run", "rm"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--run follows --commit; write --commit last" in done.stderr

@@ -216,7 +216,7 @@ def test_a_file_without_results_is_refused_with_the_remedy(keyed: Watch, text: s
     [
         ({"name": " "}, "name '' is empty"),
         ({"name": "x"}, "neither a configuration nor a key"),
-        ({"name": "x", "key": "k", "schedule": "* * * * *"}, "choose a configuration"),
+        ({"name": "x", "key": "k", "schedule": "hourly"}, "choose a configuration"),
         ({"name": "x", "key": "k", "repeats": 0}, "repeats 0 is not between"),
     ],
 )

@@ -25,8 +25,8 @@ from parlab.api.permissions import MayAddRuns, MayChangeUsers
 from parlab.ingest.files import preview
 from parlab.ingest.files.imports import Refused
 from parlab.ingest.summaries import logs
-from parlab.lab.models import Attempt, AuditEntry, Experiment, Finding, Run
-from parlab.pages.views.files.sources import source_download
+from parlab.lab.models import Attempt, AuditEntry, Experiment, Finding, Run, Source
+from parlab.publishing.downloads import source_download
 from parlab.tracking.imports import upload_import
 from runners.wire.protocol import RunState
 
@@ -163,7 +163,8 @@ class SourceFile(APIView):
         operation_id="sources_read", responses={(200, "text/plain"): OpenApiTypes.BINARY, 404: serializers.Errors}
     )
     def get(self, _request: Request, slug: str, pk: int) -> StreamingHttpResponse:
-        return source_download(slug, pk)
+        sources = Source.objects.select_related("experiment").defer("document")
+        return source_download(get_object_or_404(sources, pk=pk, experiment__slug=slug))
 
 
 class Runs(generics.ListAPIView[Run]):

@@ -15,7 +15,7 @@ from parlab.api.errors import Problem
 from parlab.api.serializers import Errors
 from parlab.ingest.summaries import logs
 from parlab.lab.models import Run
-from parlab.pages.rows.differences import Row, attempt_side, other_side, run_difference
+from parlab.lab.selectors.comparison.differences import Row, attempt_side, other_side, run_difference
 from parlab.series.log_search import ERROR, MAX_FOUND, text_pattern
 
 LONGEST_TEXT = 200

@@ -26,7 +26,7 @@ from parlab.api.team.versions import DrawingItem
 from parlab.ingest.files.received import display_name
 from parlab.lab.models import Experiment, Snapshot
 from parlab.lab.services.pictures import file_store, picture_add, picture_delete, pictures_request
-from parlab.pages.views.experiments.pictures import caption_of, may_delete, picture_response
+from parlab.publishing.downloads import picture_response
 from parlab.publishing.images import cleaned
 from parlab.publishing.tasks import send
 
@@ -45,7 +45,7 @@ class PictureItem(drf.Serializer[Any]):
     created_at = drf.DateTimeField()
 
     def get_caption(self, picture: Snapshot) -> str:
-        return caption_of(picture)
+        return picture.caption
 
     def get_width(self, picture: Snapshot) -> int | None:
         width: int | None = picture.content.get("width")
@@ -127,7 +127,7 @@ class OnePicture(APIView):
     @extend_schema(operation_id="pictures_delete", responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:
         picture = _picture(slug, pk)
-        if not may_delete(cast(User, request.user), picture):
+        if not picture.is_deletable_by(cast(User, request.user)):
             raise PermissionDenied("This picture belongs to another user, or to an imported page.")
         picture_delete(snapshot=picture)
         return Response(status=status.HTTP_204_NO_CONTENT)

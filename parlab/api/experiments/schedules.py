@@ -15,7 +15,7 @@ from parlab.api.errors import refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
 from parlab.ingest.summaries.goodput import run_goodput
-from parlab.pages.views.runs.schedules import slope_save, slopes
+from parlab.lab.services.schedules import slope_save, slopes
 
 from .numbers import find_run
 

@@ -21,7 +21,7 @@ from parlab.api.permissions import MayAddRuns
 from parlab.api.serializers import Errors
 from parlab.ingest.summaries import traces as services
 from parlab.ingest.summaries.traces import analyses_of
-from parlab.pages.views.runs.trace_view import trace_download
+from parlab.publishing.downloads import trace_download
 from parlab.traces.breakdown import Window
 from parlab.traces.stored import Analysis, meeting_of, node_lateness
 

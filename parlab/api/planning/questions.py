@@ -17,10 +17,10 @@ from rest_framework.views import APIView
 from parlab.api.errors import Problem, Problems, refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
-from parlab.pages.forms import pasted
-from parlab.pages.forms.question import Question
-from parlab.pages.forms.questions import QUESTIONS
-from parlab.pages.views.planning.questions import question_launch
+from parlab.fleet.questions.catalogue import QUESTIONS
+from parlab.fleet.questions.form import Question
+from parlab.fleet.questions.launch import question_launch
+from parlab.ingest import pasted_config as pasted
 
 
 class QuestionField(drf.Serializer[Any]):

@@ -13,12 +13,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from parlab.api.errors import refused, stated_experiment
-from parlab.api.experiments.archive import owner_or
-from parlab.api.permissions import user_with
+from parlab.api.permissions import owner_or, user_with
 from parlab.api.serializers import Errors
-from parlab.pages.models import Dashboard, SavedView
-from parlab.pages.reads import dashboards as work
-from parlab.pages.reads.saved_views import view_save
+from parlab.lab.models import Dashboard, SavedView
+from parlab.lab.services.pages import dashboards as work
+from parlab.lab.services.pages.saved_views import view_save
 
 _LISTED = 500
 

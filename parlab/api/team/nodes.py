@@ -16,9 +16,9 @@ from rest_framework.views import APIView
 from parlab.api.errors import refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
+from parlab.fleet.capacity import used_slots
 from parlab.fleet.excluded_nodes import REASON_LENGTH, node_leave_out, node_put_back
 from parlab.lab.models import Node
-from parlab.pages.rows.nodes import node_list, node_row
 from parlab.watch.health import sweep_order
 from parlab.watch.node_health import node_health
 
@@ -75,7 +75,8 @@ class Nodes(APIView):
 
     @extend_schema(operation_id="nodes_list", responses={200: NodeItem(many=True)})
     def get(self, _request: Request) -> Response:
-        return Response(NodeItem([_facts(row.node, row.used) for row in node_list()], many=True).data)
+        used = used_slots()
+        return Response(NodeItem([_facts(node, used.get(node.pk, 0)) for node in Node.objects.all()], many=True).data)
 
 
 class OneNode(APIView):
@@ -119,8 +120,13 @@ def _names(item: type[drf.Serializer[Any]]) -> list[str]:
 
 
 def _health(node: Node) -> dict[str, Any]:
-    row, health = node_row(node), node_health(node)
+    health = node_health(node)
     rates = [{name: getattr(rate, name) for name in _names(RateItem)} for rate in health.rows]
     measured_at = health.last.at if health.last is not None else None
-    facts = {**_facts(node, row.used), "rates": rates, "waiting": health.waiting, "measured_at": measured_at}
+    facts = {
+        **_facts(node, used_slots().get(node.pk, 0)),
+        "rates": rates,
+        "waiting": health.waiting,
+        "measured_at": measured_at,
+    }
     return cast("dict[str, Any]", NodeHealthItem(facts).data)

@@ -15,8 +15,8 @@ from rest_framework.views import APIView
 
 from parlab.api.errors import Problem, stated_experiment
 from parlab.api.serializers import Errors
-from parlab.pages.forms.columns import LISTS, columns_choose, shown_columns
-from parlab.pages.requests.visits import visit_dismiss
+from parlab.lab.services.pages.list_columns import LISTS, columns_choose, shown_columns
+from parlab.lab.services.pages.visits import visit_dismiss
 
 
 class ColumnsItem(drf.Serializer[Any]):

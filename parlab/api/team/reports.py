@@ -19,7 +19,6 @@ from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
 from parlab.lab.models import Report
 from parlab.lab.services.reports import Stale, report_create, report_delete, report_save
-from parlab.pages.views.team.reports import figures, may_edit
 from parlab.publishing.publish import publish
 
 _LISTED = 500
@@ -124,7 +123,7 @@ class OneReport(APIView):
     @extend_schema(operation_id="reports_delete", responses={204: None})
     def delete(self, request: Request, slug: str) -> Response:
         report, user = _report(slug), cast(User, request.user)
-        if not (user.has_perm("lab.delete_report") or (report.owner_id == user.pk and may_edit(user, report))):
+        if not (user.has_perm("lab.delete_report") or (report.owner_id == user.pk and report.is_editable_by(user))):
             raise PermissionDenied("This report belongs to another user (lab.delete_report).")
         report_delete(report=report)
         return Response(status=status.HTTP_204_NO_CONTENT)
@@ -143,7 +142,7 @@ class Publish(APIView):
         revision = asked.validated_data["revision"]
         try:
             with refused("text"):
-                version = publish(report=report, revision=revision, figures=figures(), user=cast(User, request.user))
+                version = publish(report=report, revision=revision, user=cast(User, request.user))
         except Stale as stale:
             raise _outdated(stale, revision) from stale
         return Response(VersionItem(version).data, status=status.HTTP_201_CREATED)
@@ -160,6 +159,6 @@ def _report(slug: str) -> Report:
 
 def _editable(request: Request, slug: str) -> Report:
     report = _report(slug)
-    if not may_edit(cast(User, request.user), report):
+    if not report.is_editable_by(cast(User, request.user)):
         raise PermissionDenied("This report belongs to another user (lab.change_report).")
     return report

@@ -22,9 +22,9 @@ from parlab.api.serializers import Errors
 from parlab.lab.models import PictureJob, ReportLink, ReportVersion
 from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.reports import report_link_create, report_link_revoke
-from parlab.pages.views.team.published import find_version, version_file
-from parlab.pages.views.team.reports import may_edit
+from parlab.publishing.downloads import version_file
 from parlab.publishing.exports import FORMATS
+from parlab.publishing.publish import find_version
 from parlab.publishing.tasks import send
 from parlab.reports.blocks import Content
 
@@ -71,7 +71,7 @@ class LinkItem(drf.ModelSerializer[ReportLink]):
 
 def _editable(request: Request, slug: str, number: int) -> ReportVersion:
     version = find_version(slug, number)
-    if not may_edit(cast(User, request.user), version.report):
+    if not version.report.is_editable_by(cast(User, request.user)):
         raise PermissionDenied(_FOREIGN)
     return version
 
@@ -160,7 +160,7 @@ class OneLink(APIView):
     def delete(self, request: Request, slug: str, number: int, pk: int) -> Response:
         version, user = find_version(slug, number), cast(User, request.user)
         link = get_object_or_404(ReportLink, pk=pk, version=version)
-        if not (may_edit(user, version.report) or link.created_by_id == user.pk):
+        if not (version.report.is_editable_by(user) or link.created_by_id == user.pk):
             raise PermissionDenied("This link belongs to another user.")
         report_link_revoke(link=link, user=user)
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -20,7 +20,6 @@ from parlab.api.serializers import Errors
 from parlab.lab.models import Config
 from parlab.watch import bisecting, services
 from parlab.watch.detecting import sentence_of
-from parlab.watch.locks import MAX_CHARACTERS
 from parlab.watch.models import Alert, Bisect, Watch
 from parlab.watch.selectors import counted_watches
 
@@ -61,7 +60,12 @@ class WatchRequest(drf.Serializer[Any]):
     experiment = drf.SlugField(required=False, help_text="Slug, of the configuration to watch.")
     version = drf.IntegerField(required=False, help_text="Version of the configuration; by default the newest.")
     key = drf.CharField(required=False, default="", max_length=200)
-    schedule = drf.CharField(required=False, default="", max_length=100, help_text="Cron text, in UTC.")
+    schedule = drf.ChoiceField(
+        Watch.Schedule.choices, required=False, default="", allow_blank=True, help_text="How often it runs by itself."
+    )
+    first_at = drf.DateTimeField(
+        required=False, allow_null=True, default=None, help_text="First time of the schedule; by default 2:00 UTC."
+    )
     repository = drf.CharField(required=False, default="", max_length=500)
     branch = drf.CharField(required=False, default="", max_length=200)
     on_node_change = drf.BooleanField(default=False)
@@ -109,13 +113,6 @@ class BisectRequest(drf.Serializer[Any]):
     action = drf.ChoiceField(["start", "pause", "resume"])
     good = drf.CharField(required=False, default="", max_length=64, help_text="By default the last good commit.")
     bad = drf.CharField(required=False, default="", max_length=64)
-    good_lock = drf.CharField(
-        required=False,
-        default="",
-        max_length=MAX_CHARACTERS,
-        help_text="Lock file (pinned requirements) before the change.",
-    )
-    bad_lock = drf.CharField(required=False, default="", max_length=MAX_CHARACTERS)
 
 
 class BisectItem(drf.ModelSerializer[Bisect]):
@@ -251,12 +248,8 @@ class AlertBisect(APIView):
         asked = BisectRequest(data=request.data)
         asked.is_valid(raise_exception=True)
         action, good, bad = (asked.validated_data[name] for name in ("action", "good", "bad"))
-        locks = {name: asked.validated_data[name] for name in ("good_lock", "bad_lock")}
         search = alert.bisects.order_by("-pk").first()
-        if action == "start" and any(locks.values()):
-            with refused("good_lock", locks["good_lock"][:80]):
-                search = bisecting.bisect_locks_start(alert=alert, user=cast(User, request.user), **locks)
-        elif action == "start":
+        if action == "start":
             with refused("good", good):
                 search = bisecting.bisect_start(alert=alert, user=cast(User, request.user), good=good, bad=bad)
         elif search is None:

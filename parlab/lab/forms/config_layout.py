@@ -73,7 +73,7 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]], *, slurm_pools: Collect
         return unused | _without_slurm(data, slurm_pools)  # its command may read any other field
     trainer = training_engine(engine, get("capacity.engine"))
     unused |= {name for row in ENGINES.values() for name in row.fields} - set(trainer.fields)
-    unused |= {field for field, values in trainer.supports.items() if len(values) == 1}
+    unused |= {field for field, values in trainer.supported_values.items() if len(values) == 1}
     unused |= _switched_off(get) | set(engine.ignores) | _without_slurm(data, slurm_pools)
     if engine.reads_only is not None:
         unused |= _of_sections({"model", "train", "parallel"}) - set(engine.reads_only)

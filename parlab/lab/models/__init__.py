@@ -13,6 +13,7 @@ from .mark import Comment, RunNote, Star, TagOfRun
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
 from .node_key import NodeKey
+from .pages import Dashboard, Preference, SavedView, Visit
 from .refused import RefusedMessage
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
@@ -35,6 +36,7 @@ __all__ = [
     "AuditEntry",
     "Comment",
     "Config",
+    "Dashboard",
     "Device",
     "Event",
     "Experiment",
@@ -51,6 +53,7 @@ __all__ = [
     "NodeKey",
     "Picture",
     "PictureJob",
+    "Preference",
     "RankTrace",
     "RefusedMessage",
     "Report",
@@ -61,6 +64,7 @@ __all__ = [
     "RunNote",
     "RunParameter",
     "RunTag",
+    "SavedView",
     "Snapshot",
     "Source",
     "SourceChunk",
@@ -70,4 +74,5 @@ __all__ = [
     "Tag",
     "TagOfRun",
     "TrackedRun",
+    "Visit",
 ]

@@ -1,6 +1,7 @@
 from typing import Any, NoReturn
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import models
 from django.urls import reverse
 
@@ -39,6 +40,10 @@ class Report(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("written-report", args=[self.slug])
+
+    def is_editable_by(self, user: User) -> bool:
+        """Return whether a user may edit the report: with the permission, or as its owner."""
+        return user.has_perm("lab.change_report") or (self.owner_id == user.pk and user.has_perm("lab.add_report"))
 
 
 class ReportVersionQuerySet(models.QuerySet["ReportVersion"]):

@@ -1,6 +1,7 @@
 from typing import Any, NoReturn
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import models
 
 from runners.config import digest
@@ -54,6 +55,17 @@ class Snapshot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.digest[:12]}"
+
+    @property
+    def caption(self) -> str:
+        """The caption of a picture, for imported references the one of the page."""
+        content = self.content
+        return next((str(content[name]) for name in ("caption", "alt", "source") if content.get(name)), "picture")
+
+    def is_deletable_by(self, user: User) -> bool:
+        """Return whether a user may delete the picture. Pictures that an imported page refers to stay."""
+        is_own = self.created_by_id == user.pk and user.has_perm("lab.add_snapshot")
+        return bool(self.content.get("width")) and (is_own or user.has_perm("lab.delete_snapshot"))
 
     @property
     def is_intact(self) -> bool:

@@ -12,7 +12,7 @@ from parlab.lab.models import Comment, Experiment, Finding, Run, RunNote, Star, 
 from parlab.lab.models.mark import COMMENT_LENGTH, NOTE_LENGTH
 
 from . import storable
-from .archive import MAX_TAGS, tag_name
+from .tagging import MAX_TAGS, tag_name
 
 
 @transaction.atomic

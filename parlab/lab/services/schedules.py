@@ -1,19 +1,80 @@
-"""Configurations with a schedule that was picked for a network."""
+"""Warm-up slopes of a pipeline run, simulated for its network; the chosen one becomes a configuration."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast
 
 from django.contrib.auth.models import User
+from django.http import Http404
 
+from parlab.charts.format import quantity, significant
 from parlab.lab.models import Config, Run
-from parlab.planner.schedule import Link, StageTimes
+from parlab.lab.selectors.analysis.pipelines import PipelineRun, Times, pipeline_of, times_of
+from parlab.planner.schedule import Choice, Link, Outcome, StageTimes, Wire, best_schedule
 from runners.config import with_values
 from runners.config.engines import PIPELINE
 
 from .configs import config_save
+
+WIRES: tuple[Wire, ...] = ("same", "bf16")
+
+
+class SimulatedRun(NamedTuple):
+    pipeline: PipelineRun
+    times: Times
+
+
+def simulated_run(run: Run) -> SimulatedRun:
+    pipelined = pipeline_of(run)
+    times = times_of(pipelined) if pipelined else None
+    if pipelined is None or times is None:
+        raise Http404(f"run {run.number} cannot be simulated: it is not a pipeline, or its step time is unknown")
+    return SimulatedRun(pipelined, times)
+
+
+def slope_choices(run: Run) -> tuple[SimulatedRun, list[Choice]]:
+    """Return the simulated schedules of a run, per width of messages."""
+    pipelined, times = simulated_run(run)
+    pipeline = pipelined._replace(wire="same").pipeline(times.stages, step_s=times.step_s)
+    element_bytes = pipelined.shape.number_bytes
+    choices = [best_schedule(pipeline, wires=(wire,), element_bytes=element_bytes) for wire in WIRES]
+    return SimulatedRun(pipelined, times), choices
+
+
+def slopes(run: Run) -> dict[str, Outcome]:
+    """Return the simulated schedules of a run by their codes, such as `same:1`. Raises Http404."""
+    return {slope_code(outcome): outcome for choice in slope_choices(run)[1] for outcome in choice.compared}
+
+
+def slope_code(outcome: Outcome) -> str:
+    return f"{outcome.wire}:{outcome.plan.warmup_slope}"
+
+
+def slope_save(*, run: Run, code: str, user: User) -> Config:
+    """Save a schedule of `slopes` as the next configuration. Raises ValueError with a remedy."""
+    simulated = SimulatedRun(*simulated_run(run))
+    chosen = slopes(run).get(code)
+    if chosen is None:
+        raise ValueError("no such slope; select a slope")
+    wire = cast(Literal["same", "bf16"], chosen.wire)
+    slope = chosen.plan.warmup_slope
+    note = (
+        f"Slope {slope}{'' if wire == 'same' else ' with 16-bit messages'} for {simulated.pipeline.network_title}:"
+        f" simulated {quantity(chosen.simulation.iteration_s, 's')}, {chosen.held} micro batches in flight,"
+        f" {significant(100 * chosen.gap_to_bound)} % above the bound"
+    )
+    return schedule_save(
+        run=run,
+        slope=slope,
+        wire=wire,
+        note=note,
+        user=user,
+        link=simulated.pipeline.network.link,
+        times=simulated.times.stages,
+        step_s=simulated.times.step_s,
+    )
 
 
 def schedule_save(

@@ -20,6 +20,8 @@ from .fields import BuilderField, builder_fields, text_of, value_of
 
 MAX_AXES = 20
 MAX_TEXT = 100_000
+IN_ADDRESS = "draft"
+"""Parameter of an address that contains a draft."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,23 @@ class Draft:
             "all" in post,
             post.get("pasted", "")[:MAX_TEXT].replace("\r\n", "\n"),
         )
+
+    def query(self) -> str:
+        """Return the draft as the query of an address, without what has its default; `of_post` reads it again."""
+        query = QueryDict(mutable=True)
+        query[IN_ADDRESS] = "1"
+        for path, entry in builder_fields().items():
+            if self.values[path] != text_of(entry, entry.default):
+                query[path] = self.values[path]
+        for axis in self.axes:
+            query.appendlist("axis", axis.path)
+            query.appendlist("axis-values", axis.text)
+            query.appendlist("axis-with", axis.together)
+        texts = {"name": self.name, "question": self.question, "note": self.note, "all": "on" if self.shows_all else ""}
+        for name, text in texts.items():
+            if text:
+                query[name] = text
+        return query.urlencode()
 
     @property
     def varied(self) -> set[str]:

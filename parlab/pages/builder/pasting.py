@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from parlab.ingest.command_flags import DEEPSPEED, Flags, config_of_command, config_of_deepspeed
 from parlab.lab.forms.form_fields import unique_names
-from parlab.pages.forms.flags import DEEPSPEED, Flags, config_of_command, config_of_deepspeed
 from runners.config import ENGINES, Problem, ShardingSection, field_names, sections
 from runners.config.nearest import did_you_mean
 from runners.config.sweep import axis_fields

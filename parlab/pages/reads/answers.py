@@ -20,13 +20,12 @@ from parlab.charts.sweeps.phases import PHASES
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.lab.selectors.analysis.rankings import verdict
 from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.publishing.figures import engine_measurements
+from parlab.publishing.figures.bandwidths import FORMATS
+from parlab.publishing.figures.engine_measurements import OperationTable
 from parlab.series import store
 from runners.config.engines import UNKNOWN, engine_of
 from runners.wire.protocol import RunState
-
-from . import engine_measurements
-from .bandwidths import FORMATS
-from .engine_measurements import OperationTable
 
 CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")

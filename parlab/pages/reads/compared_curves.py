@@ -15,12 +15,12 @@ from parlab.charts.sweeps import compare as charts
 from parlab.charts.sweeps.compare import CURVES, SUBTITLE, Key, Line
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
-from parlab.pages.forms.chosen_ranks import AUTOMATIC, MAX_TOGETHER, ChosenRanks
+from parlab.publishing.figures.chosen_ranks import AUTOMATIC, MAX_TOGETHER, ChosenRanks
+from parlab.publishing.figures.windows import MOST, Seen, Window, seen, share
 from parlab.series import store
 from parlab.series.columns import Columns
 
 from .repeats import pooled
-from .windows import MOST, Seen, Window, seen, share
 
 CURVES_POINTS = 6_000
 """Total number of points of the curves of a panel, shared by all lines."""

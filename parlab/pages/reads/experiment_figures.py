@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.core.cache import cache
 from django.http import QueryDict
 from django.urls import reverse
 from django.utils.safestring import mark_safe
 
-from parlab.charts.measures import AUTO, Available, Options
+from parlab.charts.measures import Available, Options
 from parlab.charts.points import RunPoint
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure, Source
-from parlab.charts.theme import Drawing
-from parlab.lab.models import Experiment, Run
-from parlab.lab.selectors.analysis.plans import predicted_points
-from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.models import Experiment
 from parlab.pages.forms.choices import Select, figure_options, figure_query, figure_selects
-from parlab.pages.reads import engine_measurements
 
 POINTS_IN_PAGE = 400
 """Runs up to which a page contains its first figure; drawing more would delay the page."""
-
-_READERS: Mapping[Source, Callable[[Collection[Experiment], Sequence[Run]], Any]] = {
-    Source.POINTS: lambda _experiments, runs: run_points(runs),
-    Source.PREDICTIONS: lambda _experiments, runs: predicted_points(runs),
-    Source.MESSAGES: engine_measurements.experiment_messages,
-}
-
-
-def drawing(
-    figure: Figure, runs: Sequence[Run], options: Options = AUTO, experiments: Collection[Experiment] | None = None
-) -> Drawing:
-    """Draw a figure of these runs; `experiments` (default: those of the runs) are read for imported files."""
-    if experiments is None:
-        experiments = {run.experiment for run in runs}
-    return figure.drawing(_READERS[figure.source](experiments, runs), options)
 
 
 class FigureCard(NamedTuple):

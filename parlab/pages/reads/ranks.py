@@ -19,9 +19,8 @@ from parlab.charts.runs.ranks import Cells, Ranks, Slow, Values
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import RankLayout, rank_layout
+from parlab.publishing.figures.windows import Window
 from parlab.series import store
-
-from .windows import Window
 
 STEP_TIME = "step_time_s"
 WORK, WAITING, STEP = "work", "waiting", "step"

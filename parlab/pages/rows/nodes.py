@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Q
-
 from parlab.charts.format import quantity
-from parlab.lab.models import ACTIVE_MEMBER_STATES, Node
+from parlab.fleet.capacity import used_slots
+from parlab.lab.models import Node
 
 
 class NodeRow(NamedTuple):
@@ -21,8 +20,7 @@ class NodeRow(NamedTuple):
 
 def node_list() -> list[NodeRow]:
     """Return all nodes with the number of slots in use."""
-    holding = Q(members__state__in=ACTIVE_MEMBER_STATES)
-    used = dict(Node.objects.annotate(used=Count("members", filter=holding)).values_list("pk", "used"))
+    used = used_slots()
     return [
         NodeRow(node, used.get(node.pk, 0), _devices(node.hardware), _processor(node.hardware))
         for node in Node.objects.all()
@@ -31,8 +29,7 @@ def node_list() -> list[NodeRow]:
 
 def node_row(node: Node) -> NodeRow:
     """Return one node with the number of slots in use."""
-    used = node.members.filter(state__in=ACTIVE_MEMBER_STATES).count()
-    return NodeRow(node, used, _devices(node.hardware), _processor(node.hardware))
+    return NodeRow(node, used_slots().get(node.pk, 0), _devices(node.hardware), _processor(node.hardware))
 
 
 def _devices(hardware: dict[str, Any]) -> str:

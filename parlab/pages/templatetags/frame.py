@@ -12,7 +12,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
-from parlab.pages.forms.columns import Column
+from parlab.lab.services.pages.list_columns import Column
 from parlab.pages.reads.saved_views import views_of
 
 register = template.Library()

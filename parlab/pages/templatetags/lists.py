@@ -13,7 +13,7 @@ from parlab.charts.format import DASH
 from parlab.lab.models import Run
 from parlab.lab.selectors.findings import RUN
 from parlab.lab.selectors.lists import ExperimentRow, RunLine, RunMarks
-from parlab.pages.forms.columns import Column
+from parlab.lab.services.pages.list_columns import Column
 from parlab.pages.requests.addresses import address
 from parlab.pages.rows.runs import RunTable, TableRow, headline
 from parlab.pages.templatetags import numbers

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .request import PlanRequest
+from parlab.planner.requests.request_fields import RequestFields
 
 
 class Faults(ValueError):
@@ -17,14 +15,14 @@ class Faults(ValueError):
         self.problems = tuple(problems)
 
 
-def faults(request: PlanRequest) -> Iterator[str]:
+def faults(request: RequestFields) -> Iterator[str]:
     """Generate all impossible combinations of a request, each with field, value and remedy."""
     yield from _faults_of_model(request)
     yield from _faults_of_stages(request)
     yield from _faults_of_ranks(request)
 
 
-def _faults_of_model(request: PlanRequest) -> Iterator[str]:
+def _faults_of_model(request: RequestFields) -> Iterator[str]:
     if request.head_dim is None and not request.mla and request.hidden % request.heads:
         yield f"heads {request.heads} does not divide hidden {request.hidden}; use a divisor, or set head_dim"
     if request.kv_heads and request.heads % request.kv_heads:
@@ -35,7 +33,7 @@ def _faults_of_model(request: PlanRequest) -> Iterator[str]:
         yield f"dense_layers {request.dense_layers} is more than layers {request.layers}; use at most that"
 
 
-def _faults_of_stages(request: PlanRequest) -> Iterator[str]:
+def _faults_of_stages(request: RequestFields) -> Iterator[str]:
     if request.experts % request.expert_parallel:
         yield f"expert_parallel {request.expert_parallel} does not divide experts {request.experts}; use a divisor"
     if request.heads % request.tensor_parallel:
@@ -58,7 +56,7 @@ def _faults_of_stages(request: PlanRequest) -> Iterator[str]:
         yield f"pipeline_parallel {request.pipeline_parallel} is odd; use an even number with {request.schedule}"
 
 
-def _faults_of_ranks(request: PlanRequest) -> Iterator[str]:
+def _faults_of_ranks(request: RequestFields) -> Iterator[str]:
     share = request.tensor_parallel * request.pipeline_parallel * request.context_parallel
     context = f" x context_parallel {request.context_parallel}" if request.context_parallel > 1 else ""
     if request.gpus % share:

@@ -18,11 +18,11 @@ from parlab.charts.sweeps.compare import CURVES
 from parlab.charts.sweeps.parallel import Brush, brush_of
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
+from parlab.lab.selectors.comparison import results as comparisons
 from parlab.lab.selectors.lists import matching_runs
-from parlab.pages.forms.chosen_ranks import ranks_in
 from parlab.pages.reads.compared_curves import curves_drawing, run_name
-from parlab.pages.reads.windows import WHOLE, Window, window_of
-from parlab.pages.rows import comparisons
+from parlab.publishing.figures.chosen_ranks import ranks_in
+from parlab.publishing.figures.windows import WHOLE, Window, window_of
 
 from .figures import csv_response, json_response
 

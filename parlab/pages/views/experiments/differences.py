@@ -9,9 +9,9 @@ from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
+from parlab.lab.selectors.comparison.differences import Side, attempt_side, other_side, run_difference, suggestions
 from parlab.lab.selectors.filters import MAX_LENGTH
 from parlab.lab.selectors.other_runs import other_runs
-from parlab.pages.rows.differences import Side, attempt_side, other_side, run_difference, suggestions
 from parlab.pages.views.partial import is_partial
 from parlab.pages.views.runs.addressed import find_attempt, find_run
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.charts.sweeps import device_map
 from parlab.charts.sweeps.device_map import DeviceMap
 from parlab.fleet import services as fleet
-from parlab.lab.models import Comment, Config, Experiment, Finding, Run
+from parlab.lab.models import Comment, Config, Dashboard, Experiment, Finding, Run
 from parlab.lab.selectors.analysis import rankings as rankings_selectors
 from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.analysis.rankings import Verdict
@@ -29,6 +29,7 @@ from parlab.lab.selectors.experiments import experiment_runs, experiment_version
 from parlab.lab.selectors.findings import Doubts, experiment_findings, run_doubts
 from parlab.lab.selectors.lists import experiment_tags
 from parlab.lab.services.experiments import experiment_clone
+from parlab.lab.services.pages.visits import visit
 from parlab.pages.forms.choices import (
     FIGURE_KEYS,
     PIVOT_KEYS,
@@ -39,18 +40,16 @@ from parlab.pages.forms.choices import (
     pivot_of,
     pivot_selects,
 )
-from parlab.pages.models import Dashboard
-from parlab.pages.reads.bandwidths import FORMATS
 from parlab.pages.reads.experiment_figures import ExperimentFigures, experiment_figures
 from parlab.pages.reads.notes import notes_html
 from parlab.pages.reads.saved_views import default_address
-from parlab.pages.requests.visits import visit
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.reports import experiment_report
 from parlab.pages.rows.runs import run_table
 from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
 from parlab.pages.views.partial import UNCHANGED
+from parlab.publishing.figures.bandwidths import FORMATS
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest, engine_of
 from runners.wire.protocol import RunState

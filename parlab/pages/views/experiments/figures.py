@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
@@ -13,18 +11,16 @@ from django.views.decorators.http import require_GET
 
 from parlab.charts import theme
 from parlab.charts.registry import EXPERIMENT_FIGURES
-from parlab.charts.runs.telemetry import KINDS
-from parlab.charts.sweeps import bandwidth, capacity, device_map
 from parlab.charts.theme import Drawing, Table
-from parlab.lab.models import Attempt, Experiment, Run
-from parlab.lab.selectors.device_grids import device_grid
+from parlab.lab.models import Experiment
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
 from parlab.pages.forms.choices import figure_options
-from parlab.pages.forms.chosen_ranks import ChosenRanks, ranks_in
-from parlab.pages.reads import engine_measurements, experiment_figures, ranks, run_curves, telemetry
-from parlab.pages.reads.windows import WHOLE, Window, window_of
+from parlab.pages.reads import ranks
 from parlab.pages.views.runs.addressed import find_attempt, find_run
-from parlab.publishing.resolve import SERIES
+from parlab.publishing.figures import run_curves
+from parlab.publishing.figures.catalogue import CURVES, RUN_FIGURES, SERIES, experiment_drawing
+from parlab.publishing.figures.chosen_ranks import ranks_in
+from parlab.publishing.figures.windows import WHOLE, Window, window_of
 
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
@@ -34,48 +30,11 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     experiment = get_object_or_404(Experiment, slug=slug)
     versions = experiment_versions(experiment, request.GET.get("version", ""))
     runs = experiment_runs(experiment, versions)
-    return experiment_figures.drawing(figure, runs, figure_options(request.GET), [experiment])
-
-
-def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:
-    return bandwidth.figure(engine_measurements.run_messages([run], [attempt]))
-
-
-def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:
-    search = engine_measurements.run_search(run, attempt)
-    return capacity.figure(search) if search else theme.missing("Capacity", "needs a run of a capacity search")
-
-
-def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
-    """Return the numbers of the device map; the page draws the map itself."""
-    grid = device_map.draw(device_grid(run))
-    drawing = theme.missing("Device map", "needs a run with stages or shards")
-    return drawing._replace(table=grid.table) if grid else drawing
+    return experiment_drawing(figure, runs, figure_options(request.GET), [experiment])
 
 
 RANKS = "ranks"
 """The heat map of a run; the address names its measure and node: `?phase=waiting&ranks_of=1`."""
-
-
-class CurveFigure(Protocol):
-    """Draws chosen ranks of a run."""
-
-    def __call__(self, run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = ..., /) -> Drawing: ...
-
-
-CURVES: Mapping[str, CurveFigure] = {
-    "step-time": run_curves.step_time,
-    "memory": run_curves.memory,
-}
-"""The figures of a run that draw chosen ranks."""
-RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
-    **CURVES,
-    "bandwidth": _bandwidth,
-    "capacity": _capacity,
-    "devices": _devices,
-    **{name: partial(telemetry.drawing, name) for name in KINDS},
-}
-"""The figures of a run by name, for pages, reports, JSON and CSV."""
 
 
 def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window: Window) -> Drawing:

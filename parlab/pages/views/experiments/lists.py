@@ -22,8 +22,9 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.lab.models import Experiment
 from parlab.lab.selectors.filters import completions, field_help
 from parlab.lab.selectors.lists import experiment_list, run_list, tag_names
-from parlab.lab.services.archive import experiments_archive, experiments_restore, experiments_tag, experiments_untag
-from parlab.pages.forms.columns import LISTS, columns_choose, shown_columns
+from parlab.lab.services.archive import experiments_archive, experiments_restore
+from parlab.lab.services.pages.list_columns import LISTS, columns_choose, shown_columns
+from parlab.lab.services.tagging import experiments_tag, experiments_untag
 from parlab.pages.reads.saved_views import default_address
 from parlab.pages.views.partial import is_partial
 

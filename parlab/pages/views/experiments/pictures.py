@@ -14,13 +14,12 @@ from django.db.models import F
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
-from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.ingest.files.received import display_name
-from parlab.lab.models import Experiment, PictureJob, Run, Snapshot, StoredFile
+from parlab.lab.models import Experiment, PictureJob, Run, Snapshot
 from parlab.lab.services.pictures import file_store, picture_add, picture_delete, pictures_request
-from parlab.pages.views.team.published import stored_file
+from parlab.publishing.downloads import picture_response
 from parlab.publishing.images import cleaned
 from parlab.publishing.tasks import send
 from runners.wire.protocol import RunState
@@ -46,19 +45,13 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
         "section": "experiments",
         "experiment": experiment,
         "page": page,
-        "pictures": [(snapshot, caption_of(snapshot), may_delete(user, snapshot)) for snapshot in page],
+        "pictures": [(snapshot, snapshot.caption, snapshot.is_deletable_by(user)) for snapshot in page],
         "run_number": run_number if run_number.isdecimal() else "",
         "runs": list(ended.only("number", "label")[:MAX_RUNS]),
         "limit": settings.PICTURE_LIMIT_MIB * 2**20,
         **_jobs(experiment),
     }
     return render(request, "reports/gallery.html", context)
-
-
-def caption_of(snapshot: Snapshot) -> str:
-    """Return the caption of a picture, for imported references the one of the page."""
-    content = snapshot.content
-    return next((str(content[name]) for name in ("caption", "alt", "source") if content.get(name)), "picture")
 
 
 def _jobs(experiment: Experiment) -> dict[str, Any]:
@@ -77,12 +70,6 @@ def gallery_live(request: HttpRequest, slug: str) -> HttpResponse:
     if not jobs["jobs"]:
         return HttpResponse(headers={"HX-Refresh": "true"})
     return render(request, "reports/gallery_jobs.html", jobs)
-
-
-def may_delete(user: User, snapshot: Snapshot) -> bool:
-    """Return whether a user may delete a picture. Pictures that an imported page refers to stay."""
-    is_own = snapshot.created_by_id == user.pk and user.has_perm("lab.add_snapshot")
-    return bool(snapshot.content.get("width")) and (is_own or user.has_perm("lab.delete_snapshot"))
 
 
 def _back(slug: str) -> HttpResponseRedirect:
@@ -140,18 +127,10 @@ def picture_file(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     return picture_response(get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE))
 
 
-def picture_response(picture: Snapshot) -> HttpResponse:
-    stored = get_object_or_404(StoredFile, sha256=picture.content.get("sha256", ""))
-    response = stored_file(stored)
-    name = f"{picture.experiment.slug}-{picture.digest[:12]}.{stored.media_type.partition('/')[2]}"
-    response.headers["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
-    return response
-
-
 @require_POST
 def delete(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     picture = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
-    if not may_delete(cast(User, request.user), picture):
+    if not picture.is_deletable_by(cast(User, request.user)):
         raise PermissionDenied("this picture belongs to another user")
     picture_delete(snapshot=picture)
     messages.success(request, "Picture deleted. Published reports keep their copy.")

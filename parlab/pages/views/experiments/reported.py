@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from parlab.formats.grammar.names import MEANINGS, SETTINGS
 from parlab.lab.models import Artifact, Experiment, NameMeaning, Run
-from parlab.pages.views.files.sources import HARMLESS, safe_name
+from parlab.publishing.downloads import UNSTYLED, safe_name
 from parlab.tracking.artifacts import object_path
 from parlab.tracking.meanings import NameRow, meanings_set, metric_rows, setting_rows
 
@@ -59,7 +59,7 @@ def artifact(_request: HttpRequest, slug: str, number: int, path: str) -> FileRe
         filename=safe_name(stored.path.rpartition("/")[2]),
         content_type="application/octet-stream",
     )
-    for name, value in HARMLESS.items():
+    for name, value in UNSTYLED.items():
         response.headers[name] = value
     return response
 

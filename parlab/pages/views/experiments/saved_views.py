@@ -13,8 +13,8 @@ from django.shortcuts import get_object_or_404, redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.pages.models import SavedView
-from parlab.pages.reads.saved_views import view_save
+from parlab.lab.models import SavedView
+from parlab.lab.services.pages.saved_views import view_save
 
 
 @require_POST

@@ -21,7 +21,7 @@ from parlab.lab.models import Config, Experiment
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.pages.builder.checked import Checked, checked
-from parlab.pages.builder.draft import Draft
+from parlab.pages.builder.draft import IN_ADDRESS, Draft
 from parlab.pages.builder.page import builder_context
 from parlab.pages.builder.pasting import paste
 from parlab.pages.forms.plan_drafts import plan_draft
@@ -29,6 +29,8 @@ from runners.config import ENGINES, ConfigError, Problem
 
 _FIRST_PRESET = "pipeline"
 _UNPROCESSABLE = 422
+_LONGEST_ADDRESS = 6_000
+"""Characters that proxies and servers accept."""
 _SAVES = ("save", "launch", "save-anyway", "launch-anyway")
 
 
@@ -58,13 +60,28 @@ def _build(request: HttpRequest, experiment: Experiment | None) -> HttpResponse:
         return _save(request, draft, experiment, latest, action)
     if action == "points":
         context = builder_context(draft, experiment=experiment, latest=latest)
-        return render(request, "pages/sweep_points.html", context | {"is_update": True})
-    draft, summary, problems, focus = _changed(draft, action, argument, request)
-    return _page(request, draft, experiment, latest, summary=summary, problems=problems, focus=focus)
+        answer = render(request, "pages/sweep_points.html", context | {"is_update": True})
+        return _in_history(request, answer, draft, draft)
+    changed, summary, problems, focus = _changed(draft, action, argument, request)
+    answer = _page(request, changed, experiment, latest, summary=summary, problems=problems, focus=focus)
+    return _in_history(request, answer, draft, changed)
+
+
+def _in_history(request: HttpRequest, answer: HttpResponse, before: Draft, after: Draft) -> HttpResponse:
+    """Give a change by a button its own entry in the browser's history, so that Back undoes it.
+
+    What is typed changes the address of the present entry, to which Back then returns.
+    """
+    address = f"{request.path}?{after.query()}"
+    if len(address) <= _LONGEST_ADDRESS:
+        answer.headers["HX-Replace-Url" if after == before else "HX-Push-Url"] = address
+    return answer
 
 
 def _first_draft(request: HttpRequest, experiment: Experiment | None, latest: Config | None) -> Draft:
-    """Return the draft that the page opens with: a version, a preset of the address, or the first preset."""
+    """Return the draft that the page opens with: one in the address, a version, a preset, or the first preset."""
+    if IN_ADDRESS in request.GET:
+        return Draft.of_post(request.GET)
     number = request.GET.get("version", "")
     config = experiment.configs.filter(version=number).first() if experiment and _is_number(number) else latest
     if config is not None:

@@ -18,8 +18,7 @@ from parlab.lab.models import LogFormat
 from parlab.lab.selectors.log_formats import log_format_rows, log_format_versions
 from parlab.lab.services.log_formats import log_format_delete, log_format_save
 from parlab.pages.forms.log_formats import form_of, parse
-
-from .sources import safe_name
+from parlab.publishing.downloads import safe_name
 
 MAX_JSON = 2 * 2**20
 may_import = permission_required("lab.add_run", raise_exception=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.utils.http import content_disposition_header
@@ -11,13 +9,13 @@ from django.views.decorators.http import require_GET
 
 from parlab.lab.models import Experiment, Picture, Source
 from parlab.lab.selectors.findings import experiment_findings
-from parlab.lab.selectors.sources import source_lines, source_stream
+from parlab.lab.selectors.sources import source_lines
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.sources import source_views
+from parlab.publishing.downloads import UNSTYLED, safe_name, source_download
 
 # Image types that browsers display without running scripts. All others, SVG above all, are only downloaded.
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-HARMLESS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 
 
 def _find(slug: str, pk: int) -> Source:
@@ -58,18 +56,7 @@ def lines(request: HttpRequest, slug: str, pk: int, first: int, last: int) -> Ht
 
 @require_GET
 def raw(_request: HttpRequest, slug: str, pk: int) -> StreamingHttpResponse:
-    return source_download(slug, pk)
-
-
-def source_download(slug: str, pk: int) -> StreamingHttpResponse:
-    """Send the original file as plain text."""
-    source = _find(slug, pk)
-    response = StreamingHttpResponse(source_stream(source.pk), content_type="text/plain; charset=utf-8")
-    for name, value in HARMLESS.items():
-        response.headers[name] = value
-    response.headers["Content-Length"] = str(source.size)
-    response.headers["Content-Disposition"] = content_disposition_header(True, safe_name(source.name)) or "attachment"
-    return response
+    return source_download(_find(slug, pk))
 
 
 @require_GET
@@ -79,14 +66,8 @@ def picture(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     response = HttpResponse(
         bytes(stored.data), content_type=stored.media_type if is_drawn else "application/octet-stream"
     )
-    for name, value in HARMLESS.items():
+    for name, value in UNSTYLED.items():
         response.headers[name] = value
     name = safe_name(stored.reference.replace("\\", "/").rpartition("/")[2])
     response.headers["Content-Disposition"] = content_disposition_header(not is_drawn, name) or "attachment"
     return response
-
-
-def safe_name(name: str) -> str:
-    """Return a safe file name without directories and control characters."""
-    plain = "".join("_" if unicodedata.category(char)[0] == "C" or char in '/\\:"' else char for char in name)
-    return plain.strip(". ")[:150] or "file.txt"

@@ -6,7 +6,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
 
-from parlab.pages.forms import pasted
+from parlab.ingest import pasted_config as pasted
 from runners.config import ConfigError
 
 

@@ -7,22 +7,20 @@ from typing import Any, cast
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.db import transaction
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.fleet import services as fleet
+from parlab.fleet.questions.catalogue import QUESTIONS
+from parlab.fleet.questions.form import PRESETS, Question
+from parlab.fleet.questions.launch import question_launch
 from parlab.lab.forms.config_layout import shown_label
 from parlab.lab.models import Experiment, Finding
 from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions, state_counts
-from parlab.lab.services.configs import config_save
-from parlab.lab.services.experiments import experiment_create
-from parlab.lab.services.runs import Launch, launchable, point_label
-from parlab.pages.forms.question import PRESETS, Question
-from parlab.pages.forms.questions import QUESTIONS
+from parlab.lab.services.runs import launchable, point_label
 from parlab.pages.reads import answers
 from parlab.pages.views.partial import UNCHANGED
 from runners.config import Point, digest, expand
@@ -119,25 +117,6 @@ def _launch(request: HttpRequest, form: Question) -> HttpResponse:
     started = len(launch.created)
     messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}. The answer appears here.")
     return redirect("answer", experiment.slug)
-
-
-@transaction.atomic
-def question_launch(*, form: Question, user: User) -> tuple[Experiment, Launch]:
-    """Create the experiment of a valid form and launch it. Raises ValueError with a remedy."""
-    experiment = _experiment(form, user)
-    config = config_save(
-        experiment=experiment, data=form.data_of_config(), sweep=form.sweep(), note=form.heading, user=user
-    )
-    return experiment, fleet.launch(config=config, user=user)
-
-
-def _experiment(form: Question, user: User) -> Experiment:
-    """Create the experiment; its name gets a number if the title is taken."""
-    title = form.title()[:100]
-    taken = set(Experiment.objects.filter(name__startswith=title).values_list("name", flat=True))
-    names = (title if count == 1 else f"{title} ({count})" for count in range(1, len(taken) + 2))
-    name = next(name for name in names if name not in taken)
-    return experiment_create(name=name, question=form.heading, owner=user)
 
 
 @require_GET

@@ -12,8 +12,8 @@ from django.views.decorators.http import require_GET
 from parlab.charts.runs import ranks as chart
 from parlab.lab.models import Attempt, Run
 from parlab.pages.reads import ranks
-from parlab.pages.reads.windows import Window
 from parlab.pages.views.partial import UNCHANGED
+from parlab.publishing.figures.windows import Window
 from parlab.series.store import SeriesInfo
 
 from .addressed import find_attempt, find_run

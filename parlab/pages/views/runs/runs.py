@@ -31,14 +31,15 @@ from parlab.lab.selectors.runs import (
     run_figures,
     sections_in_use,
 )
-from parlab.pages.forms.chosen_ranks import AUTOMATIC, ChosenRanks, ranks_in
-from parlab.pages.reads import engine_measurements, run_curves, telemetry, timelines
+from parlab.pages.reads import timelines
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.links import link_rows
 from parlab.pages.rows.runs import run_row
 from parlab.pages.rows.slurm import slurm_job
 from parlab.pages.views.experiments.reported import reported_context
 from parlab.pages.views.partial import UNCHANGED
+from parlab.publishing.figures import engine_measurements, run_curves, telemetry
+from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks, ranks_in
 from parlab.series import store
 from parlab.series.store import SeriesInfo
 from runners.config import digest

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Iterable, Iterator
 
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET
 
-from parlab.lab.models import Run
-from parlab.pages.reads.trace_lanes import exported, matches, outline, traced_ranks, window
+from parlab.ingest.trace_lanes import matches, outline, traced_ranks, window
+from parlab.publishing.downloads import trace_download
 
 from .addressed import find_run
 
 MAX_TEXT = 200
-_GZIP = 31
-_BLOCK_BYTES = 64 << 10
 
 
 @require_GET
@@ -60,27 +56,9 @@ def trace_export(_request: HttpRequest, slug: str, number: int) -> StreamingHttp
     return trace_download(find_run(slug, number))
 
 
-def trace_download(run: Run) -> StreamingHttpResponse:
-    """Send a Chrome trace of all ranks on one clock, packed."""
-    answer = StreamingHttpResponse(_packed(exported(traced_ranks(run))), content_type="application/gzip")
-    answer["Content-Disposition"] = f'attachment; filename="{run.experiment.slug}-run-{run.number}-trace.json.gz"'
-    return answer
-
-
 def _seconds(request: HttpRequest, name: str, default: float) -> float:
     try:
         value = float(request.GET.get(name, ""))
     except ValueError:
         return default
     return value if math.isfinite(value) else default
-
-
-def _packed(lines: Iterable[bytes]) -> Iterator[bytes]:
-    packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
-    block = bytearray()
-    for line in lines:
-        block += line
-        if len(block) >= _BLOCK_BYTES:
-            yield packer.compress(bytes(block))
-            block.clear()
-    yield packer.compress(bytes(block)) + packer.flush()

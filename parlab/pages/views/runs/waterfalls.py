@@ -16,9 +16,9 @@ from parlab.charts.runs import waterfall
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.waterfalls import RunWaterfalls, run_waterfalls
-from parlab.pages.reads.engine_measurements import has_steps
 from parlab.pages.rows.waterfalls import change_table, column_of, deltas_of, term_table
 from parlab.pages.views.experiments.figures import csv_response, json_response
+from parlab.publishing.figures.engine_measurements import has_steps
 
 from .addressed import find_run
 from .advice import advice_context

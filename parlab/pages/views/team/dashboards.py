@@ -15,15 +15,14 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from parlab.lab.models import Experiment
-from parlab.pages.models import Dashboard
-from parlab.pages.reads import dashboards as work
-from parlab.pages.reads.dashboards import Panel
+from parlab.lab.models import Dashboard, Experiment
+from parlab.lab.services.pages import dashboards as work
+from parlab.lab.services.pages.dashboards import Panel
+from parlab.pages.reads import dashboards as editor
+from parlab.publishing.downloads import csv_file
 from parlab.publishing.resolve import Experiments, Resolver
 from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import directive
-
-from .reports import csv_file, figures
 
 MAX_EXPERIMENTS = 500
 
@@ -84,16 +83,16 @@ def _find(pk: int) -> Dashboard:
 
 
 def _view(dashboard: Dashboard, panel: Panel, place: int, loaded: Experiments) -> PanelView:
-    if panel.directive and not work.figure_problem(panel):
+    if panel.directive and not editor.figure_problem(panel):
         url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(panel.directive)}"
         return PanelView(panel, place, url, f"{url}&format=csv", "")
-    return PanelView(panel, place, "", "", work.panel_body(dashboard, panel, figures(), loaded))
+    return PanelView(panel, place, "", "", editor.panel_body(dashboard, panel, loaded))
 
 
 @require_GET
 def figure(request: HttpRequest, pk: int) -> HttpResponse:
     """Return the figure of a directive, or with `&format=csv` its numbers."""
-    block = Resolver(work.as_report(_find(pk)), figures()).block(directive(request.GET.get("d", "")[:2_000]))
+    block = Resolver(editor.as_report(_find(pk))).block(directive(request.GET.get("d", "")[:2_000]))
     if not isinstance(block, FigureBlock):
         message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
         return _json({"figure": None, "caption": "", "empty": message})
@@ -114,7 +113,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     panels, name, is_default = work.panels_of(edited), edited.name, edited.is_default
     revision = str(edited.revision)
     if request.method == "POST":
-        panels, is_default = work.panels_of_post(request.POST), "default" in request.POST
+        panels, is_default = editor.panels_of_post(request.POST), "default" in request.POST
         name = request.POST.get("name", "").replace("\0", "").strip()
         revision = request.POST.get("revision", "")
         action, _, place = request.POST.get("act", "").partition(":")
@@ -130,7 +129,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         "revision": revision,
         "experiments": _experiments(),
         "is_changed": request.method == "POST",
-        **work.editor_choices(),
+        **editor.editor_choices(),
     }
     return render(request, "pages/dashboard_edit.html", context)
 
@@ -140,7 +139,7 @@ def _changed(request: HttpRequest, panels: list[Panel], action: str, place: int)
     if action == "add" and kind in work.KINDS and len(panels) < work.MAX_PANELS:
         experiment = Experiment.objects.filter(slug=request.POST.get("of", "").replace("\0", "")).first()
         return [*panels, work.new_panel(kind, experiment)]
-    return work.rearranged(panels, action, place)
+    return editor.rearranged(panels, action, place)
 
 
 def _saved(

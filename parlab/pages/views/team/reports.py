@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast
 
 from django.contrib import messages
@@ -19,23 +17,20 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.charts.registry import EXPERIMENT_FIGURES
-from parlab.charts.theme import Drawing
-from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
+from parlab.lab.models import Experiment, Report, Snapshot
 from parlab.lab.selectors.experiments import experiment_runs, versions_with_results
 from parlab.lab.selectors.records import run_records
 from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.reports import Stale, report_create, report_delete, report_editing, report_save
-from parlab.pages.reads import experiment_figures, run_curves
-from parlab.pages.reads.windows import WIDE, Window
-from parlab.pages.views.experiments.figures import RUN_FIGURES
+from parlab.publishing.downloads import csv_file
 from parlab.publishing.drawn import live_page
+from parlab.publishing.figures.catalogue import RUN_FIGURES
 from parlab.publishing.publish import publish
-from parlab.publishing.resolve import Figures, Resolver
+from parlab.publishing.resolve import Resolver
 from parlab.publishing.tasks import send
 from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import KINDS as DIRECTIVES
 from parlab.reports.directives import directive
-from parlab.reports.tables import table_csv
 from parlab.reports.templates import TEMPLATES
 
 PER_PAGE = 50
@@ -45,34 +40,13 @@ MAX_EXPERIMENTS = 500
 """Maximum number of experiments in the form; others have a link on their own page."""
 
 
-def figures() -> Figures:
-    """Return how to draw all figures of the pages of experiments and runs."""
-    of_run: dict[str, Callable[[Run, Attempt], Drawing]] = {
-        name: partial(_few_points, draw) for name, draw in RUN_FIGURES.items()
-    }
-    return Figures(experiment_figures.drawing, of_run, _series)
-
-
-def _few_points(draw: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
-    return draw(run, attempt, Window(WIDE))
-
-
-def _series(attempt: Attempt, metrics: Sequence[str]) -> Drawing:
-    return run_curves.series(attempt, Window(WIDE), metrics)
-
-
-def may_edit(user: User, report: Report) -> bool:
-    """Return whether a user may edit a report: with the permission, or as its owner."""
-    return user.has_perm("lab.change_report") or (report.owner_id == user.pk and user.has_perm("lab.add_report"))
-
-
 def find_report(slug: str) -> Report:
     return get_object_or_404(Report.objects.select_related("owner", "saved_by", "experiment", "editor"), slug=slug)
 
 
 def _editable(request: HttpRequest, slug: str) -> Report:
     report = find_report(slug)
-    if not may_edit(cast(User, request.user), report):
+    if not report.is_editable_by(cast(User, request.user)):
         raise PermissionDenied("this report belongs to another user")
     return report
 
@@ -153,13 +127,13 @@ def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]
 def report(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a report with current numbers, and its published versions."""
     report = find_report(slug)
-    page = live_page(report, report.text, figures(), reverse("report-figure", args=[slug]))
+    page = live_page(report, report.text, reverse("report-figure", args=[slug]))
     context = {
         "section": "reports",
         "report": report,
         "page": page,
         "versions": list(report.versions.select_related("published_by").defer("content", "text")),
-        "may_edit": may_edit(cast(User, request.user), report),
+        "may_edit": report.is_editable_by(cast(User, request.user)),
     }
     return render(request, "reports/report.html", context)
 
@@ -171,11 +145,11 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
     context = {
         "section": "reports",
         "report": report,
-        "page": live_page(report, report.text, figures(), reverse("report-figure", args=[slug])),
+        "page": live_page(report, report.text, reverse("report-figure", args=[slug])),
         "other": other,
         "kinds": DIRECTIVES,
         "figures": EXPERIMENT_FIGURES,
-        "run_figures": figures().of_run,
+        "run_figures": RUN_FIGURES,
     }
     return render(request, "reports/edit.html", context)
 
@@ -184,7 +158,7 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
 def preview(request: HttpRequest, slug: str) -> HttpResponse:
     """Render the text of the editor without saving it."""
     report = _editable(request, slug)
-    page = live_page(report, request.POST.get("text", ""), figures(), reverse("report-figure", args=[slug]))
+    page = live_page(report, request.POST.get("text", ""), reverse("report-figure", args=[slug]))
     return render(request, "reports/body.html", {"page": page, "title": request.POST.get("title", report.title)})
 
 
@@ -233,7 +207,7 @@ def figure(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the figure of a directive, `?d=figure throughput`, or with `&format=csv` its numbers."""
     report = find_report(slug)
     parsed = directive(request.GET.get("d", "")[:2_000])
-    block = Resolver(report, figures()).block(parsed)
+    block = Resolver(report).block(parsed)
     if not isinstance(block, FigureBlock):
         message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
         return HttpResponse(
@@ -245,14 +219,6 @@ def figure(request: HttpRequest, slug: str) -> HttpResponse:
     return HttpResponse(json.dumps(answer), content_type="application/json")
 
 
-def csv_file(numbers: Any, name: str) -> HttpResponse:
-    return HttpResponse(
-        table_csv(numbers),
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
-    )
-
-
 @require_POST
 def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
     """Publish the displayed revision; refuse if the text has changed since."""
@@ -261,7 +227,7 @@ def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
     if not revision.isdecimal():
         raise Http404("no revision")
     try:
-        version = publish(report=report, revision=int(revision), figures=figures(), user=cast(User, request.user))
+        version = publish(report=report, revision=int(revision), user=cast(User, request.user))
     except Stale as stale:
         messages.error(request, f"Nothing was published: {stale}. Review the changes, then publish again.")
         return redirect(report)
@@ -276,7 +242,7 @@ def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
 def delete(request: HttpRequest, slug: str) -> HttpResponse:
     report = find_report(slug)
     user = cast(User, request.user)
-    if not (user.has_perm("lab.delete_report") or (report.owner_id == user.pk and may_edit(user, report))):
+    if not (user.has_perm("lab.delete_report") or (report.owner_id == user.pk and report.is_editable_by(user))):
         raise PermissionDenied("this report belongs to another user")
     report_delete(report=report)
     messages.success(request, f"Deleted {report.title} with its published versions; shared links no longer work.")

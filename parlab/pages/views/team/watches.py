@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any, cast
 from xml.sax.saxutils import escape, quoteattr
 
@@ -19,9 +20,7 @@ from parlab.pages.rows.watches import waterfall_changes
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.watch import bisecting, selectors, services
 from parlab.watch.analysis.measures import measure_of
-from parlab.watch.cron import preview
 from parlab.watch.detecting import sentence_of
-from parlab.watch.locks import MAX_CHARACTERS
 from parlab.watch.models import Alert, Bisect, Order, Series, Watch
 
 MAX_FEED = 100
@@ -45,6 +44,7 @@ def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> Http
         "configs": Config.objects.select_related("experiment")
         .only("version", "experiment__name")
         .order_by("-pk")[:MAX_CONFIGS],
+        "schedules": Watch.Schedule.choices,
         "entered": request.POST or request.GET,
         "problem": problem,
     }
@@ -64,6 +64,7 @@ def create(request: HttpRequest) -> HttpResponse:
             config=config,
             key=fields.get("key", ""),
             schedule=fields.get("schedule", ""),
+            first_at=_time(fields.get("first_at", "")),
             repository=fields.get("repository", "").strip(),
             branch=fields.get("branch", "").strip(),
             on_node_change="on_node_change" in fields,
@@ -77,21 +78,20 @@ def create(request: HttpRequest) -> HttpResponse:
     return redirect(watch)
 
 
+def _time(text: str) -> datetime | None:
+    """Read a time in UTC; an empty text is no time."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"first run {text[:40]!r} is not a time; use for example 2030-01-31T02:00") from None
+
+
 def _count(text: str, name: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 4):
         raise ValueError(f"{name} {text[:20]!r} is no number; use for example 1")
     return int(text)
-
-
-@require_GET
-def schedule(request: HttpRequest) -> HttpResponse:
-    """Preview the next times of a cron text."""
-    text = request.GET.get("schedule", "").strip()[:100]
-    try:
-        context = {"times": preview(text, timezone.now()) if text else [], "text": text}
-    except ValueError as problem:
-        context = {"problem": str(problem), "text": text}
-    return render(request, "watch/schedule.html", context)
 
 
 @require_GET
@@ -187,41 +187,23 @@ def bisect(request: HttpRequest, pk: int, number: int, action: str) -> HttpRespo
     try:
         if action == "start":
             good, bad = (request.POST.get(name, "").strip() for name in ("good", "bad"))
-            locks = _posted_locks(request)
-            if any(locks.values()):
-                bisecting.bisect_locks_start(alert=row, user=cast(User, request.user), **locks)
-            else:
-                bisecting.bisect_start(alert=row, user=cast(User, request.user), good=good, bad=bad)
+            bisecting.bisect_start(alert=row, user=cast(User, request.user), good=good, bad=bad)
             messages.success(request, "Bisection started. Its runs appear among the orders of the watch.")
-        elif action == "estimate":
-            locks = _posted_locks(request)
-            lock_cost = bisecting.bisect_cost(row, **locks)
-            return render(request, "watch/alert.html", _alert_context(row) | locks | {"lock_cost": lock_cost})
         elif action in ("pause", "resume"):
             state = Bisect.State.PAUSED if action == "pause" else Bisect.State.RUNNING
             for search in row.bisects.all():
                 bisecting.bisect_switch(bisect=search, state=state)
             messages.success(request, "Paused." if action == "pause" else "Resumed.")
         else:
-            raise Http404(f"unknown action {action}; use start, estimate, pause or resume")
+            raise Http404(f"unknown action {action}; use start, pause or resume")
     except ValueError as problem:
         messages.error(request, f"Not started: {problem}.")
     return redirect(row)
 
 
-def _posted_locks(request: HttpRequest) -> dict[str, str]:
-    """Return the texts of both lock files, from fields or files."""
-    locks = {}
-    for name in ("good_lock", "bad_lock"):
-        file = request.FILES.get(f"{name}_file")
-        text = file.read(MAX_CHARACTERS + 1).decode("utf-8", "replace") if file else request.POST.get(name, "")
-        locks[name] = text.strip()
-    return locks
-
-
 def _bisect_context(row: Alert) -> dict[str, Any]:
     search = row.bisects.order_by("-pk").first()
-    context: dict[str, Any] = {"bisect": search, "may_search_locks": bisecting.may_search_locks(row)}
+    context: dict[str, Any] = {"bisect": search}
     try:
         if search is not None:
             context["bisect_measure"] = measure_of(search.measure)
@@ -239,14 +221,12 @@ def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 
 
 def _alert_context(row: Alert) -> dict[str, Any]:
-    between = selectors.between(row)
     return {
         "section": "watch",
         "alert": row,
-        **selectors.differing_locks(between),
         "text": sentence_of(row),
         "parts": selectors.parts_of(row),
-        "between": between,
+        "between": selectors.between(row),
         "changes": waterfall_changes(row),
         "nodes": _nodes(row),
         "followers": row.followers.select_related("watch"),

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 from parlab.charts.format import DASH, field_value
 from parlab.lab.models import Attempt, Config, Run
 from parlab.lab.selectors.analysis.rankings import LEAD_ORDER
+from parlab.lab.selectors.comparison.results import Result, results
 from parlab.lab.selectors.records import run_settings
 from parlab.lab.selectors.runs import flat
 from parlab.lab.services.attempts import headline
 from runners.config import ConfigError, repeated
 from runners.wire.protocol import RunState
-
-from .comparisons import Result, results
 
 _ATTEMPT = re.compile(r"attempt-(\d{1,5})")
 _VERSION = re.compile(r"v(\d{1,9})")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from django.contrib.auth.models import User
 
-from parlab.pages.models import Preference
+from parlab.lab.models import Preference
 
 
 class Column(NamedTuple):

@@ -55,8 +55,8 @@ def config_of_command(text: str) -> Flags:
     is_bert = "bert" in text.lower() and arguments.get("model") != "gpt"
     model |= {"kind": "bert" if is_bert else "gpt", "attention_mask": "bidirectional" if is_bert else "causal"}
     tensor = int(parallel.get("tensor_parallel_size", 1))
-    multiple = int(_positive_flag(arguments, "make_vocab_size_divisible_by") or PADDING) * tensor
-    entries = int(_positive_flag(arguments, "vocab_size") or VOCABULARIES[model["kind"]])
+    multiple = int(_number(arguments, "make_vocab_size_divisible_by") or PADDING) * tensor
+    entries = int(_number(arguments, "vocab_size") or VOCABULARIES[model["kind"]])
     model["vocab_size"] = -(-entries // multiple) * multiple
     stage = sizes["zero_stage"]
     parallel |= {"engine": (ZERO if stage else MEGATRON).name, "zero_stage": stage or 0}
@@ -65,7 +65,7 @@ def config_of_command(text: str) -> Flags:
     if not stage:
         _as_megatron(arguments, model, train, parallel)
     _fill_processes(resolved["cluster"], parallel)
-    if interval := _positive_flag(arguments, "log_interval"):
+    if interval := _number(arguments, "log_interval"):
         train["log_interval"] = int(interval)
     # The command is for a full training; the user chooses how many iterations to measure.
     train.pop("iterations", None)
@@ -101,14 +101,14 @@ def _as_megatron(
     arguments: Mapping[str, Any], model: Mapping[str, Any], train: dict[str, Any], parallel: dict[str, Any]
 ) -> None:
     """Fill the fields that only Megatron-LM has flags for, with its defaults."""
-    clip, scale = arguments.get("clip_grad"), _positive_flag(arguments, "loss_scale")
-    train["gradient_clipping"] = 0.0 if clip == 0 else float(_positive_flag(arguments, "clip_grad") or _CLIP)
+    clip, scale = arguments.get("clip_grad"), _number(arguments, "loss_scale")
+    train["gradient_clipping"] = 0.0 if clip == 0 else float(_number(arguments, "clip_grad") or _CLIP)
     # Megatron's Adam uses decoupled weight decay (AdamW), unless the weight decay is 0.
     adam = "adam" if arguments.get("weight_decay") == 0 else "adamw"
     train["optimizer"] = "sgd" if arguments.get("optimizer") == "sgd" else adam
     if scale and train.get("precision") == "fp16":
         train["loss_scale"] = scale
-    if layers := _positive_flag(arguments, "num_layers_per_virtual_pipeline_stage"):
+    if layers := _number(arguments, "num_layers_per_virtual_pipeline_stage"):
         chunks = int(model["num_layers"] // (layers * parallel.get("pipeline_parallel_size", 1)))
         parallel |= {"schedule": "interleaved-1f1b", "virtual_stages": max(chunks, 1)}
 
@@ -121,7 +121,7 @@ def _fill_processes(cluster: Mapping[str, Any], parallel: dict[str, Any]) -> Non
         parallel.setdefault("data_parallel_size", processes // model_size)
 
 
-def _positive_flag(arguments: Mapping[str, Any], name: str) -> float | None:
+def _number(arguments: Mapping[str, Any], name: str) -> float | None:
     value = arguments.get(name)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 

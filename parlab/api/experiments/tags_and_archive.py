@@ -1,10 +1,9 @@
-"""Experiments and runs on the shelf: tags, archive, clones, deletion."""
+"""Tags, archive, clones and deletion of experiments and runs."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from django.contrib.auth.models import User
 from django.db import transaction
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
@@ -21,13 +20,12 @@ from parlab.lab.models import Experiment, Run
 from parlab.lab.services.archive import (
     experiments_archive,
     experiments_restore,
-    experiments_tag,
-    experiments_untag,
     runs_archive,
     runs_delete,
     runs_restore,
 )
 from parlab.lab.services.experiments import experiment_clone
+from parlab.lab.services.tagging import experiments_tag, experiments_untag
 
 
 class ShelfRequest(drf.Serializer[Any]):
@@ -155,9 +153,3 @@ class RunShelf(APIView):
 def _run(slug: str, number: int) -> Run:
     """Return a run, archived or not."""
     return get_object_or_404(Run.everything.select_related("experiment"), experiment__slug=slug, number=number)
-
-
-def owner_or(permission: str, owner_id: int, request: Request) -> User:
-    """Return the user of a request, who owns something or has a permission; raises PermissionDenied."""
-    user = cast(User, request.user)
-    return user if owner_id == user.pk else user_with(permission, request)

@@ -14,11 +14,10 @@ from parlab.charts.runs import curves
 from parlab.charts.stacked import stacked
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
-from parlab.pages.forms.chosen_ranks import AUTOMATIC, ChosenRanks
+from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks
+from parlab.publishing.figures.windows import MOST, WIDE, Seen, Window, seen
 from parlab.series import store
 from parlab.series.columns import Columns
-
-from .windows import MOST, WIDE, Seen, Window, seen
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
 """Series that the page of a run offers first."""

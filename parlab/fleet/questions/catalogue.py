@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlab.fleet.questions.form import CountsField, ModelQuestion, Question, choice, whole
 from runners.config.engines import ALLREDUCE, CAPACITY, MEGATRON, PIPELINE, ZERO
-
-from .question import CountsField, ModelQuestion, Question, choice, whole
 
 
 class LargestModel(ModelQuestion):

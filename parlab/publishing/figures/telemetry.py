@@ -12,10 +12,9 @@ from parlab.charts.runs import telemetry
 from parlab.charts.runs.telemetry import Extent, Names, Whole
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
+from parlab.publishing.figures.windows import SMALL, Window, seen
 from parlab.series import store
 from parlab.series.columns import Columns
-
-from .windows import SMALL, Window, seen
 
 # Kinds that every run has soon after it starts; the others need GPUs.
 _EVERYWHERE = ("network", "processor")

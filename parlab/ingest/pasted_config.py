@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from parlab.ingest.command_flags import MAX_LENGTH, config_of_command
 from parlab.lab.forms.forms import SEP, form_values
-from parlab.pages.forms.flags import MAX_LENGTH, config_of_command
 from runners.config import RunConfig, ShardingSection, check, complete, sections
 from runners.config.engines import SHARDING
 

@@ -14,7 +14,7 @@ from parlab.charts.sweeps.capacity import Search, Trial
 from parlab.fleet.capacity import gpu_count
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.lab.selectors.device_grids import device_grid
-from parlab.pages.reads.bandwidths import FORMATS, messages_of
+from parlab.publishing.figures.bandwidths import FORMATS, messages_of
 from parlab.series import store
 from runners.config import engine_of
 from runners.config.devices import DEVICES

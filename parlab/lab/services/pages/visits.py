@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from parlab.lab.models import Experiment
-from parlab.pages.models import Visit
+from parlab.lab.models import Experiment, Visit
 
 PAUSE = timedelta(minutes=30)
 """A visit ends after a pause of this length: reloading a page does not hide what is new on it."""

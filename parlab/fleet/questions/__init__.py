@@ -1,0 +1,1 @@
+"""Questions about a cluster: forms that become configurations and sweeps."""

@@ -1,0 +1,1 @@
+"""How runs differ: in their settings, in their environments, in their results."""

@@ -1,0 +1,1 @@
+"""What people arrange on the pages: columns of lists, saved views, dashboards; and when they last visited."""

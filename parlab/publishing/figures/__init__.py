@@ -1,0 +1,1 @@
+"""The figures of experiments and runs by name, and the reads that they are drawn from."""
