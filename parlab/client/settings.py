@@ -20,6 +20,15 @@ def home() -> Path:
     return Path(os.environ.get("PARLAB_HOME") or Path.home() / ".parlab")
 
 
+def server_data_dir() -> Path:
+    """Return where `parlab serve` of this user keeps its data: PARLAB_DATA_DIR, else `parlab` in the XDG directory."""
+    if os.environ.get("PARLAB_DATA_DIR"):
+        return Path(os.environ["PARLAB_DATA_DIR"])
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # The specification says to ignore relative paths. A user without a home keeps the ~.
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.local/share")) / "parlab"
+
+
 def settings(url: str | None = None, token: str | None = None) -> Settings:
     """Return where to report; an argument comes first, then PARLAB_URL and PARLAB_TOKEN, then the stored login."""
     stored = _stored()

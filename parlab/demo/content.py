@@ -1,13 +1,10 @@
 """Contents of a fresh demo: a user, sweeps that are ready to launch, and published results."""
 
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
 
@@ -51,20 +48,6 @@ STEP_TIMES_S = {
     "gpipe": [[6.64, 6.76, 6.94], [6.68, 6.82, 7.01], [6.70, 6.96, 7.31], [8.38, 8.61, 9.08]],
     "1f1b": [[6.54, 6.65, 6.86], [6.86, 7.05, 7.22], [8.42, 8.40, 8.57], [11.21, 11.03, 11.35]],
 }
-
-
-def demo_user(password_file: Path) -> tuple[User, str]:
-    """Return the demo user and password; the first call creates them and stores the password in a file."""
-    users = get_user_model().objects
-    if password_file.exists() and (user := users.filter(username=DEMO_USER).first()):
-        return user, password_file.read_text().strip()
-    password = secrets.token_urlsafe(9)
-    user, _ = users.get_or_create(username=DEMO_USER, defaults={"is_staff": True, "is_superuser": True})
-    user.set_password(password)
-    user.save()
-    with os.fdopen(os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(password)
-    return user, password
 
 
 def allow_commands(path: Path) -> Path:

@@ -46,6 +46,8 @@ from parlab.pages.views.team import (
     watches,
 )
 
+from .views import device_login
+
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
 PICTURES = "experiments/<slug:slug>/gallery/"
@@ -59,6 +61,7 @@ LOGIN = LoginView.as_view(
 
 urlpatterns = [
     path("login/", LOGIN, name="login"),
+    path("device/", device_login.device_login, name="device-login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("account/", account.account, name="account"),
     path("audit/", audit.audit, name="audit"),

@@ -41,8 +41,9 @@ _FOOTER = (
 )
 
 MISSING = (
-    "Chromium is not installed on the server. Install the package chromium there (or set PARLAB_CHROMIUM to the path of"
-    " a Chromium-based browser), then draw again."
+    "Chromium is not installed on the server. Install the package chromium there, or run python -m playwright install"
+    " chromium as the account of the server, or set PARLAB_CHROMIUM to the path of a Chromium-based browser. Then draw"
+    " again."
 )
 Value = TypeVar("Value")
 

@@ -91,8 +91,7 @@ def prepare(config: RunConfig, directory: Path) -> list[str]:
     if program is None or missing:
         requirement = " and ".join(missing) or "the deepspeed command"
         message = (
-            f"DeepSpeed's autotuner requires {requirement}; install runners/requirements.txt on the node, or use"
-            " engine zero"
+            f"DeepSpeed's autotuner requires {requirement}; pip install 'parlab[node]' on the node, or use engine zero"
         )
         raise ConfigError([Problem("parallel.engine", "autotuning", message)])
     (directory / "config.json").write_text(json.dumps(config.resolved()))

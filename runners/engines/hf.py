@@ -107,7 +107,7 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
     try:
         importlib.import_module("accelerate")
     except ImportError as error:
-        message = f"engine hf requires accelerate, but importing it failed: {error}; install runners/requirements.txt"
+        message = f"engine hf requires accelerate, but importing it failed: {error}; pip install 'parlab[node]'"
         raise ConfigError(
             [Problem("parallel.engine", "hf", f"{message} on the node, or use another engine")]
         ) from error

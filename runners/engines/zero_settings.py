@@ -59,7 +59,7 @@ def import_deepspeed(rank: Rank) -> ModuleType:
     except ImportError as error:
         message = (
             f"engine zero requires DeepSpeed, but importing it failed: {error};"
-            " install runners/requirements.txt on the node, or use another engine"
+            " pip install 'parlab[node]' on the node, or use another engine"
         )
         raise ConfigError([Problem("parallel.engine", "zero", message)]) from error
     # A C++ extension for ranks on one CPU, which takes a minute to compile at the first start; gloo needs no compiler.

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from parlab.client.version import VERSION
 from runners.links.ability import ability
 from runners.node.abilities import abilities
 from runners.node.clocks import ClockOffset
@@ -52,7 +53,6 @@ from runners.wire.protocol import (
 )
 from runners.wire.trust import Seen, Untrusted
 
-VERSION = "0.1.0"
 WATCH_S = 0.5
 EXIT_WITHIN_S = 1.5
 M = TypeVar("M", RunSpec, Go, Cancel, Acknowledge, Rotate)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from parlab.client import journal
+from parlab.client.version import VERSION
 from tests.client.conftest import ROOT
 
 VERSIONS = tuple(f"3.{minor}" for minor in range(9, 15))
@@ -49,17 +50,9 @@ def interpreters() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as pip installs it from a checkout, in a directory of its own."""
-    directory = tmp_path_factory.mktemp("package")
-    source = directory / "source"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for package in ("parlab", "runners"):
-        shutil.copytree(ROOT / package, source / package, ignore=ignored)
-    optional = ("requirements-archive.in", "requirements-tensorboard.in", "requirements-terminal.in")
-    for name in ("pyproject.toml", "requirements.txt", *optional):
-        shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
-    target = directory / "target"
-    subprocess.run([*pip, "--no-build-isolation", "--target", str(target), str(source)], check=True)
+    target = tmp_path_factory.mktemp("package") / "target"
+    subprocess.run([*pip, "--no-build-isolation", "--target", str(target), str(ROOT)], check=True)
     return target
 
 
@@ -81,10 +74,12 @@ def test_a_script_records_on_this_python_with_the_standard_library_alone(
     assert b'"kind": "end", "state": "finished"' in stretch.reports[-1]
 
 
-def test_the_command_is_installed_and_explains_itself(installed: Path) -> None:
+@pytest.mark.parametrize("command", [["bin/parlab"], ["-m", "parlab"]], ids=["parlab", "python -m parlab"])
+def test_the_command_is_installed_and_explains_itself(command: list[str], installed: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(installed)}
-    process = subprocess.run(
-        [sys.executable, str(installed / "bin" / "parlab"), "--help"], env=environ, capture_output=True, text=True
-    )
-    assert process.returncode == 0
-    assert "sync" in process.stdout
+    for argument, answer in (("--help", "sync"), ("--version", f"parlab {VERSION}\n")):
+        process = subprocess.run(
+            [sys.executable, *command, argument], cwd=installed, env=environ, capture_output=True, text=True
+        )
+        assert process.returncode == 0
+        assert answer in process.stdout

@@ -92,7 +92,7 @@ def test_an_experiment_is_a_run_of_engine_zero() -> None:
 
 def test_a_node_without_the_tuner_reports_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"requires deepspeed and tabulate; install runners/requirements.txt"):
+    with pytest.raises(ConfigError, match=r"requires deepspeed and tabulate; pip install 'parlab\[node\]'"):
         autotuning.prepare(RunConfig.model_validate(DATA), tmp_path)
 
 

@@ -107,7 +107,7 @@ def test_a_missing_deepspeed_is_the_reason_of_the_run(tmp_path: Path, supervise:
     final = supervise(directory).ends()
     assert final.reason == (
         "parallel.engine: engine zero requires DeepSpeed, but importing it failed: there is none here;"
-        " install runners/requirements.txt on the node, or use another engine"
+        " pip install 'parlab[node]' on the node, or use another engine"
     )
 
 

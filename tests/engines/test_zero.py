@@ -107,7 +107,7 @@ def test_fp16_on_a_cpu_and_a_missing_deepspeed_are_refused_with_a_remedy(tmp_pat
     (tmp_path / "deepspeed.py").write_text("raise ImportError('there is none here')")
     output = run_engine(data, tmp_path, processes=0, variables={"PYTHONPATH": str(tmp_path)})
     assert output.code == 2
-    assert "importing it failed: there is none here; install runners/requirements.txt" in output.text
+    assert "importing it failed: there is none here; pip install 'parlab[node]'" in output.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A node installs runners/requirements.txt and nothing else: no Django, no server."""
+"""A node installs the extra `node` and nothing else: no Django, no server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path
@@ -17,17 +18,36 @@ from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NODE, ROOT
 
 RUNNERS = ROOT / "runners"
-PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[.*\])?==")
+NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def canonical(requirement: str) -> str:
+    """Return the name of the distribution in a requirement."""
+    match = NAME.match(requirement)
+    assert match, requirement
+    return re.sub(r"[-_.]+", "-", match[0]).lower()
 
 
-def pinned() -> list[str]:
-    """Names of the distributions that a node installs."""
-    lines = (RUNNERS / "requirements.txt").read_text().splitlines()
-    return [canonical(match[1]) for line in lines if (match := PIN.match(line))]
+def required() -> set[str]:
+    """Names of the distributions that the extra `node` names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {canonical(requirement) for requirement in project["optional-dependencies"]["node"]}
+
+
+def installed_for_a_node() -> list[str]:
+    """Names of the distributions of the extra `node`, and of those that they require."""
+    names, waiting = list[str](), sorted(required())
+    while waiting:
+        name = waiting.pop()
+        try:
+            requirements = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue  # for another platform
+        names.append(name)
+        # celery[redis] requires redis, which the extra names, too.
+        more = {canonical(text) for text in requirements if "extra ==" not in text}
+        waiting += sorted(more - {*names, *waiting})
+    return names
 
 
 def imported() -> set[str]:
@@ -42,13 +62,11 @@ def imported() -> set[str]:
     return names - set(sys.stdlib_module_names) - {"runners"}
 
 
-def test_everything_that_runners_imports_is_in_its_requirements() -> None:
-    lines = (RUNNERS / "requirements.in").read_text().splitlines()
-    required = {canonical(re.split(r"[\[=<>~ ]", line)[0]) for line in lines if line and not line.startswith("#")}
+def test_everything_that_runners_imports_is_in_the_extra_of_nodes() -> None:
     # kombu is celery's own transport and pydantic_core pydantic's: they come and go with them.
-    allowed = {name.replace("-", "_") for name in required} | {"kombu", "pydantic_core"}
+    allowed = {name.replace("-", "_") for name in required()} | {"kombu", "pydantic_core"}
     # nvidia-ml-py is imported as pynvml.
-    allowed |= {"pynvml"} if "nvidia-ml-py" in required else set()
+    allowed |= {"pynvml"} if "nvidia-ml-py" in required() else set()
     assert imported() <= allowed
     assert "django" not in imported()
 
@@ -58,11 +76,8 @@ def node_python(tmp_path: Path) -> Path:
     """A Python that sees only what a node installs, by links into the present environment."""
     venv.create(tmp_path / "venv", with_pip=False)
     site = next((tmp_path / "venv" / "lib").glob("python3*/site-packages"))
-    for name in pinned():
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue  # pinned for another platform
+    for name in installed_for_a_node():
+        distribution = metadata.distribution(name)
         for file in distribution.files or []:
             top = file.parts[0]
             source = Path(str(distribution.locate_file(top)))

@@ -13,7 +13,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from parlab.client.command import actions, completion
+from parlab.client.command.device_login import NotOffered, confirmed_token
 from parlab.client.command.output import Followed, follow, run_command
+from parlab.client.command.parts import add_parts
 from parlab.client.command.tables import print_json, print_table, table_cell
 from parlab.client.http import Connection, Refused, Unreachable
 from parlab.client.server.api import Api
@@ -21,10 +23,12 @@ from parlab.client.server.experiments import Experiment
 from parlab.client.settings import Settings, settings, store
 from parlab.client.shipping import sync
 from parlab.client.spools import leftovers
+from parlab.client.version import VERSION
 
 OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
 FOLLOW_S = 1.0
 _EVENT = b'{"parlab":'
+SCOPES = ("read", "write", "launch")
 _FINAL = ("finished", "oom", "failed", "cancelled", "lost")
 
 CODES = (
@@ -35,7 +39,11 @@ CODES = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    arguments = command_parser().parse_args(argv)
+    parser = command_parser()
+    arguments, more = parser.parse_known_args(argv)
+    if more and not getattr(arguments, "takes_more", False):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    arguments.more = more
     try:
         code: int = arguments.function(arguments, settings(arguments.url))
     except Unreachable as error:
@@ -57,6 +65,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="parlab", description="Report runs to a parlab server, and look at them.", epilog=CODES
     )
+    parser.add_argument("--version", action="version", version=f"parlab {VERSION}")
     parser.add_argument("--url", help="address of the server (default: PARLAB_URL, or that of the last login)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -67,9 +76,15 @@ def command_parser() -> argparse.ArgumentParser:
         added.set_defaults(function=function)
         return added
 
-    login = command("login", _login, "store the address of a server and a token from your account page")
+    login = command("login", _login, "store the address of a server, and a token that you confirm in the browser")
     login.add_argument("url", nargs="?", default=argparse.SUPPRESS, metavar="ADDRESS", help="address of the server")
-    login.add_argument("--token", help="the token (default: PARLAB_TOKEN, or asked for)")
+    login.add_argument("--server", dest="url", default=argparse.SUPPRESS, metavar="ADDRESS", help="the same")
+    login.add_argument(
+        "--token", help="a token from your account page (default: PARLAB_TOKEN, or a line of the standard input)"
+    )
+    login.add_argument(
+        "--scope", action="append", default=[], choices=SCOPES, help="what the token may do, repeatable (default: all)"
+    )
     listing = command("ls", _list, "list experiments, or the runs of an experiment")
     listing.add_argument("experiment", nargs="?", help="slug of an experiment")
     listing.add_argument("--state", default="", help="only runs in this state")
@@ -93,6 +108,7 @@ def command_parser() -> argparse.ArgumentParser:
         added.add_argument(
             "--run-id", help="ID of the run (default: PARLAB_RUN_ID, one for the Slurm job, or a new one)"
         )
+    add_parts(command)
     return parser
 
 
@@ -158,12 +174,22 @@ def _connection(login: Settings) -> Connection:
 
 def _login(arguments: argparse.Namespace, login: Settings) -> int:
     token = arguments.token or os.environ.get("PARLAB_TOKEN")
+    if not token and not sys.stdin.isatty():
+        token = sys.stdin.readline().strip()
     if not token:
-        token = getpass.getpass(f"Token for {login.url}: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
+        try:
+            token = confirmed_token(_connection(login._replace(token="")), arguments.scope, _say)
+        except NotOffered:
+            token = getpass.getpass(f"Token for {login.url}, from your account page: ")
     login = login._replace(token=token)
     _connection(login).json("GET", "/api/experiments/?page_size=1")
     sys.stdout.write(f"logged in at {login.url}; stored in {store(login)}\n")
     return OK
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _list(arguments: argparse.Namespace, login: Settings) -> int:

@@ -4,6 +4,7 @@ from .advice import AdviceTrial
 from .audit import AuditEntry
 from .config import Config
 from .device import Device
+from .device_login import DeviceLogin
 from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
@@ -38,6 +39,7 @@ __all__ = [
     "Config",
     "Dashboard",
     "Device",
+    "DeviceLogin",
     "Event",
     "Experiment",
     "ExperimentLabel",

@@ -47,7 +47,7 @@ _ACTIONS = {
         ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link"),
         Action.SHARE),
     **dict.fromkeys(
-        ("password", "token-make", "token-revoke", "admin:password_change", "api:tokens", "api:token"),
+        ("password", "token-make", "token-revoke", "device-login", "admin:password_change", "api:tokens", "api:token"),
         Action.ACCESS),
     **dict.fromkeys(_LOGINS, Action.LOGIN),
 }  # fmt: skip

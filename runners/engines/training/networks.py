@@ -121,6 +121,6 @@ def import_transformers(config: RunConfig) -> Any:
     except ImportError as error:
         message = (
             f"Hugging Face models require transformers, but importing it failed: {error};"
-            " install runners/requirements.txt on the node, or use implementation parlab"
+            " pip install 'parlab[node]' on the node, or use implementation parlab"
         )
         raise ConfigError([Problem("model.implementation", config.model.implementation, message)]) from error

@@ -57,7 +57,8 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
 @require_GET
 def rules(request: HttpRequest) -> HttpResponse:
     """Show docs/understand/findings.md, which explains the rules."""
-    context = {"section": "experiments", **rules_page(settings.BASE_DIR / "docs" / "understand" / "findings.md")}
+    page = settings.SHIPPED_DIR / "docs" / "understand" / "findings.md"
+    context = {"section": "experiments", **rules_page(page)}
     return render(request, "pages/rules.html", context)
 
 

@@ -1,0 +1,3 @@
+"""The version of parlab: of the command, the server and the daemon."""
+
+VERSION = "0.2.0"

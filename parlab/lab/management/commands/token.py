@@ -1,0 +1,42 @@
+"""`manage.py token USER`: create a token in a terminal."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from parlab.lab.models import SCOPES
+from parlab.lab.services.access.tokens import MAX_DAYS, token_create
+
+
+class Command(BaseCommand):
+    help = "Create an API token of a user and print its secret, which cannot be shown again."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("username", metavar="USER")
+        parser.add_argument("--name", default="", help="what the token is for (default: the date)")
+        parser.add_argument(
+            "--scope", action="append", choices=SCOPES, help="what it may do, repeatable (default: everything)"
+        )
+        parser.add_argument("--days", type=int, help=f"lifetime, at most {MAX_DAYS} (default: no expiry)")
+
+    def handle(
+        self, *args: Any, username: str, name: str, scope: list[str] | None, days: int | None, **options: Any
+    ) -> None:
+        user = User.objects.filter(username=username).first()
+        if user is None or not user.is_active:
+            names = ", ".join(User.objects.filter(is_active=True).values_list("username", flat=True)[:20])
+            problem = "unknown" if user is None else "disabled"
+            raise CommandError(
+                f"user {username!r} is {problem}; use one of {names or 'those of manage.py createsuperuser'}"
+            )
+        name = name or f"manage.py token, {timezone.now():%Y-%m-%d %H:%M:%S}"
+        try:
+            _, secret = token_create(user=user, name=name, by=user, scopes=scope or SCOPES, days=days)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(secret)

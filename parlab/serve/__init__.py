@@ -1,0 +1,1 @@
+"""All processes of a server on one machine: `parlab serve`, and the stack that `manage.py demo` starts."""
