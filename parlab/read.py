@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if results is None or not autotuning.wanted(path.relative_to(name).as_posix()):
                     show(path, options)
         sys.stdout.flush()
-    except (Refused, event_files.MissingPackageError) as problem:
+    except Refused as problem:
         sys.stderr.write(f"{problem}\n")
         return 2
     except BrokenPipeError:

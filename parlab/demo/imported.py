@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from django.contrib.auth.models import User
 
-from parlab.ingest.files.imports import source_import
+from parlab.ingest.files.imports import upload_import
 from parlab.lab.models import Experiment
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.tagging import experiments_tag
@@ -86,7 +86,7 @@ def published_documents(user: User) -> dict[str, Experiment]:
 def _imported(document: PublishedDocument, user: User) -> Experiment:
     experiment = experiment_create(name=document.name, question=document.question, source=document.source, owner=user)
     with (DIRECTORY / document.file).open("rb") as stream:
-        source_import(experiment=experiment, name=document.file, stream=stream, user=user)
+        upload_import(experiment=experiment, name=document.file, stream=stream, user=user)
     for tag in (*document.tags, "published"):
         experiments_tag(experiments=[experiment], name=tag)
     return experiment

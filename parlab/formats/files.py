@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parlab.formats import read_document
 from parlab.formats.documents.documents import Collector, note_cut_lines
-from parlab.formats.exports import event_files
+from parlab.formats.exports import event_files, event_records
 from parlab.formats.schema import Document
 from parlab.formats.source import Lines, open_text
 from parlab.formats.tools import autotuning
@@ -31,7 +31,7 @@ def is_event_file(path: Path, format: str | None) -> bool:
     if format is not None:
         return format == event_files.NAME
     with path.open("rb") as file:
-        return event_files.is_event_file(file.read(event_files.MARK_WITHIN))
+        return event_records.is_event_file(file.read(event_records.MARK_WITHIN))
 
 
 def _read_event_file(path: Path) -> Document:

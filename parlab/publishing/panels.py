@@ -55,7 +55,7 @@ def step_figure(run: Run) -> Mapping[str, Any] | None:
     attempt = run.attempts.filter(number=run.attempt_number).first()
     if attempt is None:
         return None
-    columns_by_rank = store.read(attempt.pk, "step_time_s", max_points=MAX_POINTS)
+    columns_by_rank = store.read_ranks(attempt.pk, "step_time_s", max_points=MAX_POINTS)
     drawing = curves.step_time(
         {
             rank: Curve(columns.steps.tolist(), columns.times.tolist(), columns.values.tolist())

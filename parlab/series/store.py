@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from itertools import groupby
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from django.db.models import Max, Min, QuerySet
@@ -32,7 +32,6 @@ class SeriesInfo(NamedTuple):
     points: int
 
 
-@overload
 def read(
     attempt_id: int,
     metric: str,
@@ -41,22 +40,13 @@ def read(
     max_points: int | None = None,
     first_step: int | None = None,
     last_step: int | None = None,
-) -> Columns: ...
+) -> Columns:
+    """Return the series of one rank as `read_ranks` does, empty if there is none."""
+    steps = {"first_step": first_step, "last_step": last_step}
+    return read_ranks(attempt_id, metric, rank=rank, max_points=max_points, **steps).get(rank, Columns.joined([]))
 
 
-@overload
-def read(
-    attempt_id: int,
-    metric: str,
-    *,
-    rank: None = None,
-    max_points: int | None = None,
-    first_step: int | None = None,
-    last_step: int | None = None,
-) -> dict[int, Columns]: ...
-
-
-def read(
+def read_ranks(
     attempt_id: int,
     metric: str,
     *,
@@ -64,8 +54,8 @@ def read(
     max_points: int | None = None,
     first_step: int | None = None,
     last_step: int | None = None,
-) -> Columns | dict[int, Columns]:
-    """Return the series of one rank, empty if there is none, or those of all ranks as {rank: columns}.
+) -> dict[int, Columns]:
+    """Return the series of all ranks, or of one, as {rank: columns}.
 
     Only chunks that overlap first_step to last_step (inclusive) are unpacked. More than max_points points per rank are
     downsampled by `Columns.thinned`, of a long series from the levels of its pyramid.
@@ -75,8 +65,7 @@ def read(
     else:
         parts = read_parts([attempt_id], [metric], max_points, rank=rank, first_step=first_step, last_step=last_step)
         series = {key: part.columns.thinned(max_points) for key, part in parts.items()}
-    by_rank = {series_rank: columns for (_, _, series_rank), columns in series.items()}
-    return by_rank if rank is None else by_rank.get(rank, Columns.joined([]))
+    return {series_rank: columns for (_, _, series_rank), columns in series.items()}
 
 
 class Part(NamedTuple):

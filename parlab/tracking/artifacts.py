@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,29 +52,34 @@ def clean_path(path: str) -> str:
 def artifact_store(*, tracked: TrackedRun, path: str, blocks: Iterable[bytes]) -> Artifact:
     """Store a file of a run, replacing one of the same path. Raises BadArtifact beyond the limits."""
     path = clean_path(path)
-    limit = settings.ARTIFACT_LIMIT_MIB << 20
     draft = _root() / "drafts" / secrets.token_hex(16)
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    digest, size = hashlib.sha256(), 0
     try:
-        with draft.open("xb") as file:
-            for block in blocks:
-                size += len(block)
-                if size > limit:
-                    raise BadArtifact(
-                        f"Artifact {path[:200]} is larger than {settings.ARTIFACT_LIMIT_MIB} MiB; store a smaller file"
-                        " or have PARLAB_ARTIFACT_LIMIT_MIB raised"
-                    )
-                digest.update(block)
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        target = object_path(digest.hexdigest())
+        sha256, size = _write(draft, blocks, f"Artifact {path[:200]}")
+        target = object_path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.rename(target)
     finally:
         draft.unlink(missing_ok=True)
-    return _row_store(tracked, path, digest.hexdigest(), size)
+    return _row_store(tracked, path, sha256, size)
+
+
+def _write(draft: Path, blocks: Iterable[bytes], label: str) -> tuple[str, int]:
+    """Write a file and sync it; return SHA-256 and size. Raises BadArtifact beyond the limit."""
+    digest, size = hashlib.sha256(), 0
+    with draft.open("xb") as file:
+        for block in blocks:
+            size += len(block)
+            if size > settings.ARTIFACT_LIMIT_MIB << 20:
+                raise BadArtifact(
+                    f"{label} is larger than {settings.ARTIFACT_LIMIT_MIB} MiB; store a smaller file or have"
+                    " PARLAB_ARTIFACT_LIMIT_MIB raised"
+                )
+            digest.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest(), size
 
 
 @transaction.atomic
@@ -89,9 +95,9 @@ def _row_store(tracked: TrackedRun, path: str, sha256: str, size: int) -> Artifa
     return artifact
 
 
-def artifact_blocks(artifact: Artifact) -> Iterator[bytes]:
-    """Read the bytes of an artifact in blocks; raises FileNotFoundError where they are missing on the disk."""
-    with object_path(artifact.sha256).open("rb") as file:
+def blocks_of(path: Path) -> Iterator[bytes]:
+    """Read a file in blocks."""
+    with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             yield block
 
@@ -135,21 +141,13 @@ def part_store(*, upload_id: str, number: int, blocks: Iterable[bytes]) -> str:
     directory = _upload(upload_id)
     if not 1 <= number <= 10_000:
         raise BadArtifact(f"Invalid part number {number}; use 1 to 10000")
-    digest = hashlib.sha256()
     draft = directory / f".{number}-{secrets.token_hex(4)}"
-    limit, size = settings.ARTIFACT_LIMIT_MIB << 20, 0
     try:
-        with draft.open("xb") as file:
-            for block in blocks:
-                size += len(block)
-                if size > limit:
-                    raise BadArtifact(f"Part {number} is larger than {settings.ARTIFACT_LIMIT_MIB} MiB; send less")
-                digest.update(block)
-                file.write(block)
+        sha256, _ = _write(draft, blocks, f"Part {number}")
         draft.rename(directory / f"{number:05d}")
     finally:
         draft.unlink(missing_ok=True)
-    return digest.hexdigest()
+    return sha256
 
 
 def upload_complete(*, tracked: TrackedRun, path: str, upload_id: str, numbers: Iterable[int]) -> Artifact:
@@ -159,14 +157,8 @@ def upload_complete(*, tracked: TrackedRun, path: str, upload_id: str, numbers: 
     missing = [part.name for part in paths if not part.exists()]
     if missing or not paths:
         raise BadArtifact(f"Parts {', '.join(missing) or 'none'} of upload {upload_id} are missing; send them first")
-
-    def blocks() -> Iterator[bytes]:
-        for part in paths:
-            with part.open("rb") as file:
-                while block := file.read(BLOCK_BYTES):
-                    yield block
-
-    artifact = artifact_store(tracked=tracked, path=path, blocks=blocks())
+    blocks = chain.from_iterable(map(blocks_of, paths))
+    artifact = artifact_store(tracked=tracked, path=path, blocks=blocks)
     upload_abort(upload_id=upload_id)
     return artifact
 

@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 
 from parlab.formats.source import Lines
-from parlab.ingest.files.imports import source_import
+from parlab.ingest.files.imports import upload_import
 from tests.bench.result import Result, Scale
 
 TIMERS = (
@@ -52,7 +52,7 @@ def log(iterations: int) -> bytes:
 
 def _import_s(output: bytes, user: User, iterations: int) -> float:
     began = time.perf_counter()
-    source = source_import(experiment=None, name="megatron.log", stream=io.BytesIO(output), user=user)
+    [source] = upload_import(experiment=None, name="megatron.log", stream=io.BytesIO(output), user=user)
     took = time.perf_counter() - began
     assert source.runs[0].summary["steps"]["last"] == iterations
     return took

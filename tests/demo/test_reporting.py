@@ -16,8 +16,8 @@ from parlab.demo import reporting
 from parlab.lab.models import Run
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
-from parlab.tracking.imports import stores_import
 from tests.patience import TRAINING_S
+from tests.tracking.directories import files_below, stores_import
 
 
 @pytest.mark.slow
@@ -40,9 +40,7 @@ def test_each_way_brings_in_one_run_with_its_loss(live_server: LiveServer, admin
             timeout=TRAINING_S,
         )
         assert done.returncode == 0, done.stderr
-    store = reporting.STORE
-    files = {path.relative_to(store).as_posix(): path for path in store.rglob("*") if path.is_file()}
-    stores_import(files=files, experiment=None, user=admin)
+    stores_import(files=files_below(reporting.STORE), user=admin)
 
     runs = {run.label: run for run in Run.objects.filter(experiment__name=reporting.EXPERIMENT)}
     assert set(runs) == {"parlab client", "MLflow client", "parlab run", "MLflow file store"}

@@ -21,7 +21,7 @@ from tests.docs.settings import settings_rows
 def formats() -> str:
     """Each format of `--format` with the files that it reads."""
     rows = [(f"`{name}`", _reads(reader)) for name, reader in FORMATS.items()]
-    rows.append((f"`{EVENT_FILES}`", "TensorBoard event files, with the optional package `tensorboard`"))
+    rows.append((f"`{EVENT_FILES}`", "TensorBoard event files"))
     return markdown_table(["`--format`", "reads"], rows)
 
 

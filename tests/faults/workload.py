@@ -100,7 +100,7 @@ class Workload:
             if states != ["running"] * _nodes(attempt):
                 return f"the members of run {run} are {states}"
             before = least.get(key, 1)
-            later = store.read(attempt.pk, "loss", first_step=before + 1)
+            later = store.read_ranks(attempt.pk, "loss", first_step=before + 1)
             if missing := set(range(_nodes(attempt) * RANKS)) - set(later):
                 return f"run {run} attempt {attempt.number} rank {min(missing)} has made {before} steps"
         return self._why_reports_unsettled() or self._why_processes_unsettled(attempts)

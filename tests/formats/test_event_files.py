@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,15 +128,21 @@ def test_damage_anywhere_never_raises_and_is_said(megatron: Path) -> None:
         assert document.unread.lines, "every byte is covered by a checksum"
 
 
-def test_a_missing_package_is_reported_with_the_file_and_the_remedy(
-    megatron: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
-    assert main([str(megatron)]) == 2
-    assert capfd.readouterr().err == (
-        f"{megatron.name} is a TensorBoard event file, and the package that reads it, tensorboard, is not installed"
-        " here. Run `pip install tensorboard`, then read the file again.\n"
-    )
+def test_a_whole_number_in_a_tensor_counts(write: Write) -> None:
+    path = write((1, tensor("tokens", 300, "scalars")), (1, tensor("offset", -2, "scalars")))
+    (segment,) = read_file(path).segments
+    assert segment.first is not None
+    assert segment.first.values == {"tokens": 300.0, "offset": -2.0}
+
+
+def test_an_event_that_cannot_be_decoded_is_counted_and_the_next_is_read(write: Write) -> None:
+    path = write((1, scalar("loss", 2.0)))
+    with path.open("ab") as file:
+        RecordWriter(file).write(b"\x2a\x03\x0a\x01\xff")
+        RecordWriter(file).write(Event(wall_time=1.7e9, step=2, summary=scalar("loss", 1.0)).SerializeToString())
+    document = read_file(path)
+    assert document.unread.examples[0].reason == "an event that cannot be decoded"
+    assert document.segments[0].records == 2
 
 
 def test_the_command_reads_event_files(megatron: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

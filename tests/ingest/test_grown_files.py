@@ -14,7 +14,7 @@ from django.db import connection
 from django.test import Client
 
 from parlab.ingest.files import preview
-from parlab.ingest.files.imports import Import, source_import, source_reingest, upload_import
+from parlab.ingest.files.imports import Import, source_reingest, upload_import
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.series import log, store
 from tests.patience import PATIENCE_S
@@ -23,7 +23,10 @@ from .pages import SCHEDULES, megatron, zipped
 
 
 def bring(user: User, data: bytes, name: str = "run.log", **options: Any) -> Import:
-    return source_import(**{"experiment": None, "name": name, "stream": io.BytesIO(data), "user": user, **options})
+    [imported] = upload_import(
+        **{"experiment": None, "name": name, "stream": io.BytesIO(data), "user": user, **options}
+    )
+    return imported
 
 
 def steps_of(run: Run) -> list[int]:

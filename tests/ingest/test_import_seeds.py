@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.ingest.files.imports import Import, Refused, source_import, source_reingest
+from parlab.ingest.files.imports import Import, Refused, source_reingest, upload_import
 from parlab.lab.models import Finding, Run, Snapshot, Source
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -27,7 +27,8 @@ def seed(user: User) -> Seed:
 
     def bring(number: str) -> Import:
         path = next(SEEDS.glob(f"{number}_*"))
-        return source_import(experiment=None, name=path.name, stream=io.BytesIO(path.read_bytes()), user=user)
+        [imported] = upload_import(experiment=None, name=path.name, stream=io.BytesIO(path.read_bytes()), user=user)
+        return imported
 
     return bring
 
@@ -177,7 +178,7 @@ def test_imported_files_of_the_corpus_have_only_the_findings_of_their_documents(
             continue
         try:
             with path.open("rb") as stream:
-                result = source_import(experiment=None, name=path.name, stream=stream, user=user)
+                [result] = upload_import(experiment=None, name=path.name, stream=stream, user=user)
         except Refused as problem:
             pytest.fail(f"{path.name}: {problem}")
         imported += 1

@@ -15,7 +15,7 @@ from django.db import connection
 
 from parlab.ingest.files import drafts
 from parlab.ingest.files.delivery import raw_pieces
-from parlab.ingest.files.imports import Import, Refused, source_import, source_reingest, upload_import
+from parlab.ingest.files.imports import Import, Refused, source_reingest, upload_import
 from parlab.ingest.files.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
 from parlab.lab.selectors.analysis.plannable import calibration_candidates
@@ -36,7 +36,8 @@ def bring(user: User) -> Bring:
     """Import bytes: bring(data, name="run.log", experiment=None, dry_run=False, pictures=None)."""
 
     def bring(data: bytes, name: str = "run.log", experiment: Experiment | None = None, **options: Any) -> Import:
-        return source_import(experiment=experiment, name=name, stream=io.BytesIO(data), user=user, **options)
+        [imported] = upload_import(experiment=experiment, name=name, stream=io.BytesIO(data), user=user, **options)
+        return imported
 
     return bring
 

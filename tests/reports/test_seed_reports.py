@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 
 from parlab.charts.format import DASH, SPACE
 from parlab.formats.schema import Document, Table
-from parlab.ingest.files.imports import source_import
+from parlab.ingest.files.imports import upload_import
 from parlab.lab.models import Attempt, Config, Experiment
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
 from parlab.lab.selectors.records import run_records
@@ -42,7 +42,7 @@ def written(user: User) -> Callable[[str, str], Written]:
     def write(number: str, template: str) -> Written:
         path = next(SEEDS.glob(f"{number}_*"))
         text = path.read_bytes()
-        imported = source_import(experiment=None, name=path.name, stream=io.BytesIO(text), user=user)
+        [imported] = upload_import(experiment=None, name=path.name, stream=io.BytesIO(text), user=user)
         experiment = imported.experiment
         assert experiment is not None
         runs = experiment_runs(experiment, experiment_versions(experiment, ""))

@@ -149,7 +149,7 @@ def test_a_range_of_steps_reads_only_the_chunks_that_hold_it(attempt_id: int, mo
 
 def test_all_ranks_are_returned_as_a_dict_and_downsampled(attempt_id: int) -> None:
     store.append(attempt_id, {("loss", rank): columns(0, 3_000) for rank in (0, 3)})
-    result = store.read(attempt_id, "loss", max_points=100)
+    result = store.read_ranks(attempt_id, "loss", max_points=100)
     assert sorted(result) == [0, 3]
     assert all(2 <= len(series) <= 100 for series in result.values())
     assert all(series.steps[0] == 0 and series.steps[-1] == 2_999 for series in result.values())
@@ -157,7 +157,7 @@ def test_all_ranks_are_returned_as_a_dict_and_downsampled(attempt_id: int) -> No
 
 def test_a_series_without_points_is_empty(attempt_id: int) -> None:
     assert len(store.read(attempt_id, "loss", rank=0, max_points=10)) == 0
-    assert store.read(attempt_id, "loss") == {}
+    assert store.read_ranks(attempt_id, "loss") == {}
     assert store.metrics(attempt_id) == []
     assert store.append(attempt_id, {("loss", 0): columns(0, 0)}) == 0
     assert not SeriesChunk.objects.exists()

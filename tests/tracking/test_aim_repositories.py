@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from parlab.formats.exports.crc32c import crc32c
 from parlab.ingest.files.received import Refused
 from parlab.lab.models import Run
-from parlab.tracking.imports import stores_import
-from parlab.tracking.stores import StoreError, rocksdb, stores_in
-from parlab.tracking.stores.snappy import BadSnappy, crc32c, uncompressed
-from tests.tracking.test_stores import files_below, unpacked, values
+from parlab.tracking.stores import rocksdb, stores_in
+from parlab.tracking.stores.snappy import BadSnappy, uncompressed
+from tests.tracking.directories import files_below, stores_import
+from tests.tracking.test_stores import unpacked, values
 
 ARCHIVE = "aim-3.29.1.tar.xz"
 
@@ -36,7 +37,7 @@ def texts(run: Run, kind: str) -> dict[str, str]:
 
 
 def test_an_aim_repository_becomes_runs_with_everything_that_was_tracked(user: User, files: dict[str, Path]) -> None:
-    [imported] = stores_import(files=files, experiment=None, user=user).imports
+    [imported] = stores_import(files=files, user=user)
     assert (imported.experiment_name, imported.document.format) == ("Warm-up length", "aim store")
     assert "left out what is no number: text" in imported.document.unread.examples[0].reason
     closed, killed = Run.objects.order_by("number")
@@ -65,15 +66,15 @@ def test_an_aim_repository_becomes_runs_with_everything_that_was_tracked(user: U
 
 def test_the_environment_of_an_aim_run_stays_out(user: User, files: dict[str, Path]) -> None:
     """Aim stores every environment variable, and those of trainings hold keys of other services."""
-    stores_import(files=files, experiment=None, user=user)
+    stores_import(files=files, user=user)
     killed = Run.objects.order_by("number")[1]
     assert texts(killed, "tags")["aim.command"] == "train.py 0 1"
     assert "hidden" not in str(texts(killed, "parameters")) + str(texts(killed, "tags"))
 
 
 def test_a_second_import_of_a_repository_changes_nothing(user: User, files: dict[str, Path]) -> None:
-    stores_import(files=files, experiment=None, user=user)
-    assert [item.change for item in stores_import(files=files, experiment=None, user=user).imports] == ["none"]
+    stores_import(files=files, user=user)
+    assert [item.change for item in stores_import(files=files, user=user)] == ["none"]
     assert Run.objects.count() == 2
 
 
@@ -82,12 +83,12 @@ def test_a_repository_that_has_grown_continues_its_run(user: User, tmp_path: Pat
     log = next(path for path in files.values() if path.name == "000005.log" and path.parts[-4] == "seqs")
     whole = log.read_bytes()
     log.write_bytes(whole[: len(whole) // 2])  # as another look at it would have shown a while ago
-    stores_import(files=files, experiment=None, user=user)
+    stores_import(files=files, user=user)
     run = Run.objects.order_by("number")[1]
     earlier = values(run, "train/loss")
     assert 0 < len(earlier) < 20
     log.write_bytes(whole)
-    [grown] = stores_import(files=files, experiment=None, user=user).imports
+    [grown] = stores_import(files=files, user=user)
     assert (grown.change, Run.objects.count()) == ("continued", 2)
     assert values(run, "train/loss")[: len(earlier)] == earlier
     assert len(values(run, "train/loss")) == 20
@@ -107,10 +108,10 @@ def test_a_repository_with_a_missing_or_damaged_table_is_refused(user: User, fil
     damaged[100] ^= 0xFF
     files[name].write_bytes(damaged)
     with pytest.raises(Refused, match=r"000009.sst is damaged \(checksum of the block .*copy the whole directory"):
-        stores_import(files=files, experiment=None, user=user)
+        stores_import(files=files, user=user)
     del files[name]
     with pytest.raises(Refused, match=r"000009.sst is missing; copy the whole directory"):
-        stores_import(files=files, experiment=None, user=user)
+        stores_import(files=files, user=user)
     assert not Run.objects.exists()
 
 
@@ -127,7 +128,7 @@ def test_no_damage_of_a_database_raises_anything_but_a_refusal(tmp_path: Path, s
             path.write_bytes(content)
             try:
                 entries = list(rocksdb.entries({item.name: item for item in directory.iterdir()}))
-            except StoreError:
+            except Refused:
                 continue
             assert len(entries) < 1_000
 

@@ -17,13 +17,18 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
+from parlab.ingest.files import imports
+from parlab.ingest.files.imports import Import, upload_import
+from parlab.ingest.files.reading import Progress
 from parlab.ingest.files.received import Refused
+from parlab.ingest.files.stored import Target
 from parlab.lab.models import Artifact, Experiment, Run, TrackedRun
 from parlab.series import store
-from parlab.tracking.imports import stores_import, upload_import
+from parlab.tracking.imports import StoreReading, stores_of
 from parlab.tracking.stores import stores_in
 from parlab.tracking.stores.foreign import flattened
 from tests.ingest.pages import megatron
+from tests.tracking.directories import files_below, stores_import
 
 STORES = Path(__file__).parent / "stores"
 
@@ -62,10 +67,6 @@ def mlruns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 TEST_RUNS: list[str] = []
 
 
-def files_below(directory: Path) -> dict[str, Path]:
-    return {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
-
-
 def unpacked(name: str, directory: Path) -> dict[str, Path]:
     with tarfile.open(STORES / name) as archive:
         archive.extractall(directory, filter="data")
@@ -81,7 +82,7 @@ def values(run: Run, metric: str) -> list[float]:
 def test_an_mlflow_file_store_becomes_runs_with_everything_that_was_logged(
     user: User, mlruns: Callable[..., Path]
 ) -> None:
-    [imported] = stores_import(files=files_below(mlruns()), experiment=None, user=user).imports
+    [imported] = stores_import(files=files_below(mlruns()), user=user)
     assert (imported.change, imported.experiment_name, imported.document.format) == (
         "new",
         "Warm-up length",
@@ -103,19 +104,19 @@ def test_a_file_store_that_was_imported_again_changes_nothing_until_it_grows(
     user: User, mlruns: Callable[..., Path]
 ) -> None:
     directory = mlruns(steps=3)
-    stores_import(files=files_below(directory), experiment=None, user=user)
-    [again] = stores_import(files=files_below(directory), experiment=None, user=user).imports
+    stores_import(files=files_below(directory), user=user)
+    [again] = stores_import(files=files_below(directory), user=user)
     assert (again.change, again.is_new) == ("none", False)
     mlruns(first=3, steps=2, run_id=TEST_RUNS[-1])
-    [expected] = stores_import(files=files_below(directory), experiment=None, user=user, dry_run=True).imports
-    [grown] = stores_import(files=files_below(directory), experiment=None, user=user).imports
+    [expected] = stores_import(files=files_below(directory), user=user, dry_run=True)
+    [grown] = stores_import(files=files_below(directory), user=user)
     assert (expected.change, grown.change) == ("continued", "continued")
     assert (Run.objects.count(), Artifact.objects.count()) == (1, 1)
     assert values(Run.objects.get(), "train/loss") == [5.0, 4.0, 3.0, 2.0, 1.0]
 
 
 def test_a_dry_run_stores_nothing(user: User, mlruns: Callable[..., Path]) -> None:
-    [imported] = stores_import(files=files_below(mlruns()), experiment=None, user=user, dry_run=True).imports
+    [imported] = stores_import(files=files_below(mlruns()), user=user, dry_run=True)
     assert (imported.change, len(imported.runs), imported.runs[0].state) == ("new", 1, "finished")
     assert not Experiment.objects.exists()
 
@@ -144,12 +145,43 @@ def test_the_upload_page_previews_and_imports_an_archive_of_a_store(page: Client
     assert Run.objects.get().state == "finished"
 
 
+def test_an_upload_with_a_store_reports_its_progress_and_a_second_one_changes_nothing(
+    user: User, mlruns: Callable[..., Path]
+) -> None:
+    mlruns(steps=2)
+    directory = mlruns(steps=2)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.add(directory, "mlruns")
+    changes, shares = [], list[float]()
+    for _ in range(2):
+        packed.seek(0)
+        [imported] = upload_import(
+            experiment=None, name="runs.tgz", stream=packed, user=user, progress=shares.append, stores_of=stores_of
+        )
+        changes.append(imported.change)
+    assert (changes, shares, Run.objects.count()) == (["new", "none"], [0.5, 1.0] * 2, 2)
+
+
+def test_a_store_that_cannot_be_kept_keeps_the_others_out_too(user: User, mlruns: Callable[..., Path]) -> None:
+    files = files_below(mlruns())
+    [whole] = stores_of(files)
+
+    class Damaged(StoreReading):
+        def keep(self, target: Target, progress: Progress | None) -> list[Import]:
+            raise Refused("mlruns is damaged")
+
+    with pytest.raises(Refused, match="mlruns is damaged"):
+        imports.stores_import(stores=[whole, Damaged(stores_in(files)[0])], target=Target(None, user))
+    assert not Run.everything.exists()
+
+
 def test_a_damaged_description_refuses_the_store(user: User, mlruns: Callable[..., Path]) -> None:
     files = files_below(mlruns())
     meta = next(path for name, path in files.items() if name.endswith(f"{TEST_RUNS[-1]}/meta.yaml"))
     meta.write_text("a: [", encoding="utf-8")
     with pytest.raises(Refused, match=r"meta.yaml is damaged; restore it"):
-        stores_import(files=files, experiment=None, user=user)
+        stores_import(files=files, user=user)
     assert not Run.objects.exists()
 
 
@@ -159,12 +191,12 @@ def test_a_line_that_mlflow_has_not_finished_is_left_for_the_next_import(
     files = files_below(mlruns())
     with next(path for name, path in files.items() if name.endswith("train/loss")).open("a") as file:
         file.write("1795320176736 9.0")
-    stores_import(files=files, experiment=None, user=user)
+    stores_import(files=files, user=user)
     assert len(values(Run.objects.get(), "train/loss")) == 5
 
 
 def test_an_mlflow_database_becomes_runs(user: User, tmp_path: Path) -> None:
-    [imported] = stores_import(files=unpacked("mlflow-3.17.2.tar.xz", tmp_path), experiment=None, user=user).imports
+    [imported] = stores_import(files=unpacked("mlflow-3.17.2.tar.xz", tmp_path), user=user)
     assert (imported.name, imported.experiment_name, imported.change) == ("mlflow.db", "Warm-up length", "new")
     run = Run.objects.get()
     assert (run.label, run.state, run.gpus) == ("sqlite 100", "finished", 8)
@@ -174,7 +206,7 @@ def test_an_mlflow_database_becomes_runs(user: User, tmp_path: Path) -> None:
 
 
 def test_a_trackio_database_becomes_runs(user: User, tmp_path: Path) -> None:
-    [imported] = stores_import(files=unpacked("trackio-0.43.0.tar.xz", tmp_path), experiment=None, user=user).imports
+    [imported] = stores_import(files=unpacked("trackio-0.43.0.tar.xz", tmp_path), user=user)
     assert (imported.experiment_name, imported.document.format) == ("warm-up", "trackio store")
     run = Run.objects.get()
     assert (run.label, run.state, run.resolved["train"]["micro_batch_size"]) == ("first", "finished", 4)
@@ -184,7 +216,7 @@ def test_a_trackio_database_becomes_runs(user: User, tmp_path: Path) -> None:
 
 def test_wandb_offline_directories_become_runs(user: User, tmp_path: Path) -> None:
     files = unpacked("wandb-0.31.0.tar.xz", tmp_path)
-    [imported] = stores_import(files=files, experiment=None, user=user).imports
+    [imported] = stores_import(files=files, user=user)
     assert (imported.experiment_name, [run.label for run in imported.runs]) == ("warm-up", ["first", "bad"])
     run, failed = Run.objects.order_by("number")
     assert (run.state, failed.state) == ("finished", "failed")
@@ -195,7 +227,7 @@ def test_wandb_offline_directories_become_runs(user: User, tmp_path: Path) -> No
     assert (parameters["optimizer.lr"], parameters["optimizer.name"], parameters["late"]) == ("0.1", "adam", "true")
     assert dict(run.tracked.tags.values_list("key", "value"))["wandb.tags"] == "a, b"
     assert run.summary["tokens_per_s"] == pytest.approx(1_300, abs=20)
-    assert stores_import(files=files, experiment=None, user=user).imports[0].change == "none"
+    assert stores_import(files=files, user=user)[0].change == "none"
 
 
 def test_a_half_written_wandb_file_keeps_what_is_whole_and_continues(user: User, tmp_path: Path) -> None:
@@ -203,14 +235,14 @@ def test_a_half_written_wandb_file_keeps_what_is_whole_and_continues(user: User,
     name, path = next((name, path) for name, path in files.items() if "first001" in name)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    [half] = stores_import(files={name: path}, experiment=None, user=user).imports
+    [half] = stores_import(files={name: path}, user=user)
     assert "bytes are incomplete or damaged" in half.document.unread.examples[0].reason
     run = Run.objects.get()
     stored = len(values(run, "train/loss"))
     assert run.state == "running"
     assert 100 < stored < 600
     path.write_bytes(whole)
-    assert stores_import(files={name: path}, experiment=None, user=user).imports[0].change == "continued"
+    assert stores_import(files={name: path}, user=user)[0].change == "continued"
     run.refresh_from_db()
     assert (run.state, len(values(run, "train/loss"))) == ("finished", 600)
 
@@ -222,14 +254,14 @@ def test_a_flipped_byte_in_a_wandb_file_never_raises(user: User, tmp_path: Path,
     damaged = bytearray(path.read_bytes())
     damaged[position] ^= 0xFF
     path.write_bytes(bytes(damaged))
-    stores_import(files={name: path}, experiment=None, user=user)
+    stores_import(files={name: path}, user=user)
 
 
 def test_single_files_of_stores_can_be_uploaded(user: User, tmp_path: Path) -> None:
     files = unpacked("wandb-0.31.0.tar.xz", tmp_path)
     path = next(path for name, path in files.items() if "second02" in name)
     with path.open("rb") as stream:
-        [imported] = upload_import(experiment=None, name=path.name, stream=stream, user=user)
+        [imported] = upload_import(experiment=None, name=path.name, stream=stream, user=user, stores_of=stores_of)
     assert imported.change == "new"
     assert TrackedRun.objects.get().tags.get(key="wandb.exit_code").value == "3"
 
@@ -239,7 +271,7 @@ def test_single_files_of_stores_can_be_uploaded(user: User, tmp_path: Path) -> N
 )
 def test_a_damaged_database_is_refused(user: User, content: bytes) -> None:
     with pytest.raises(Refused, match=r"damaged SQLite database|not text"):
-        upload_import(experiment=None, name="mlflow.db", stream=io.BytesIO(content), user=user)
+        upload_import(experiment=None, name="mlflow.db", stream=io.BytesIO(content), user=user, stores_of=stores_of)
 
 
 def test_views_of_a_database_are_not_read(user: User, tmp_path: Path) -> None:
@@ -266,7 +298,7 @@ def test_paths_inside_of_a_store_are_never_followed(user: User, mlruns: Callable
         ),
         encoding="utf-8",
     )
-    stores_import(files=files, experiment=None, user=user)
+    stores_import(files=files, user=user)
     assert list(Artifact.objects.values_list("path", flat=True)) == ["notes/readme.txt"]
 
 

@@ -9,11 +9,11 @@ import pytest
 from django.contrib.auth.models import User
 from torch.utils.tensorboard import SummaryWriter
 
+from parlab.formats.exports.protobuf import fields_of
 from parlab.lab.models import Experiment, Run
 from parlab.series import store
-from parlab.tracking.imports import stores_import
-from parlab.tracking.stores.protobuf import fields_of
 from parlab.tracking.stores.wandb_files import _sampled
+from tests.tracking.directories import files_below, stores_import
 
 pytestmark = pytest.mark.django_db
 
@@ -27,8 +27,7 @@ def write(directory: Path, tags: tuple[str, ...], steps: range, *, scale: float 
 
 
 def imported(root: Path, user: User, experiment: Experiment | None = None) -> list[str]:
-    files = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
-    return [item.change for item in stores_import(files=files, experiment=experiment, user=user).imports]
+    return [item.change for item in stores_import(files=files_below(root), experiment=experiment, user=user)]
 
 
 @pytest.fixture
@@ -95,11 +94,7 @@ def test_a_half_written_event_file_keeps_what_is_whole(logs: Path, user: User, c
     (file,) = [path for path in (logs / "lr=0.1" / "seed1").iterdir() if b"tokens_per_sec" in path.read_bytes()]
     whole = file.read_bytes()
     file.write_bytes(whole[:-cut])
-    result = stores_import(
-        files={path.relative_to(logs).as_posix(): path for path in logs.rglob("*") if path.is_file()},
-        experiment=None,
-        user=user,
-    ).imports[0]
+    [result] = stores_import(files=files_below(logs), user=user)
     assert "incomplete or damaged" in result.document.unread.examples[0].reason
     file.write_bytes(whole)
     assert imported(logs, user) == ["continued"]

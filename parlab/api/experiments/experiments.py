@@ -23,11 +23,11 @@ from parlab.api import serializers
 from parlab.api.errors import Problem, TooLarge
 from parlab.api.permissions import MayAddRuns, MayChangeUsers
 from parlab.ingest.files import preview
-from parlab.ingest.files.imports import Refused
+from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.summaries import logs
 from parlab.lab.models import Attempt, AuditEntry, Experiment, Finding, Run, Source
 from parlab.publishing.downloads import source_download
-from parlab.tracking.imports import upload_import
+from parlab.tracking.imports import stores_of
 from runners.wire.protocol import RunState
 
 LOG_BYTES = 1 << 20
@@ -73,6 +73,7 @@ class Imports(APIView):
                 user=cast(User, request.user),
                 format=options.get("format") or None,
                 dry_run=dry_run,
+                stores_of=stores_of,
             )
         except Refused as error:
             message, _, remedy = str(error).partition("; ")

@@ -1,7 +1,7 @@
 """TensorBoard event files: scalars become steps and validation, texts (arguments) a launch.
 
-Read by the `tensorboard` package's own reader, which opens the file itself: this is the one reader that gets a path.
-What follows a damaged record cannot be read; how much that is, is said. Tags are those of Megatron-LM, Hugging Face,
+The only binary format: this is the one reader that gets a path. What follows a damaged record cannot be read; how much
+that is, is said. Tags are those of Megatron-LM, Hugging Face,
 torchtitan, NeMo and Lightning; any other scalar keeps the last part of its tag as name. Some trainers plot over samples
 instead of iterations: copies (`... vs samples`) are left out, DeepSpeed's `Train/Samples/...` have no iteration.
 """
@@ -13,21 +13,15 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from parlab.formats.exports.event_records import Contents, Event, event_of
+from parlab.formats.exports.protobuf import Damaged
 from parlab.formats.grammar.quantities import GIB, LARGEST, field_for, normal
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.launch import MAX_ARGUMENTS, flatten, typed
 
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
 NAME = "tensorboard"
-# The first record of every event file says `brain.Event:2`.
-_MARK = b"brain.Event:"
-MARK_WITHIN = 128
-_FRAME = 16  # length, its checksum, and the checksum of the content
 MAX_NAMES = 400
 
 _HELD_OUT = re.compile(r"(?:^|/)(?:eval|val|valid|validation|test)[/_ -]|\bvalidation\b|^val_loss\b")
@@ -53,11 +47,6 @@ _KNOWN = {
     "train_samples_per_second": Field("samples_per_s", "", "samples/s"),
     "train_steps_per_second": Field("steps_per_s", "", "steps/s"),
 }
-
-
-def is_event_file(start: bytes) -> bool:
-    """Return whether the first bytes are those of an event file."""
-    return _MARK in start[:MARK_WITHIN]
 
 
 def field(tag: str) -> Field:
@@ -106,19 +95,16 @@ class Parser:
 
     def event(self, number: int, event: Event) -> Iterator[Record]:
         """Read one event; `number` is its position in the file, from 1."""
-        for value in event.summary.value:
-            tag = value.tag[:400]
-            text = _summary_text(value)
-            if text is not None:
-                self._argument(tag, text)
+        for name, value in event.values:
+            tag = name[:400]
+            if isinstance(value, str):
+                self._argument(tag, value)
+            elif _COPY.search(tag):
                 continue
-            scalar = _scalar(value)
-            if scalar is None or _COPY.search(tag):
-                continue
-            if not -LARGEST < scalar < LARGEST:
-                yield unread(number, "not a finite number", f"{tag}: {scalar}")
-                continue
-            yield from self._add(number, event, tag, scalar)
+            elif not -LARGEST < value < LARGEST:
+                yield unread(number, "not a finite number", f"{tag}: {value}")
+            else:
+                yield from self._add(number, event, tag, value)
 
     def _add(self, number: int, event: Event, tag: str, scalar: float) -> Iterator[Record]:
         kind: Kind = "metrics" if _TOTALS.match(tag) else "validation" if _HELD_OUT.search(tag) else "step"
@@ -127,7 +113,7 @@ class Parser:
         if group is None or group.key != (kind, event.step, by_samples):
             if group is not None:
                 yield from self._flush(group)
-            group = self.groups[kind] = Group(kind, event.step, by_samples, _time(event.wall_time), number)
+            group = self.groups[kind] = Group(kind, event.step, by_samples, _time(event.time), number)
         group.add(field(tag), scalar)
 
     def _flush(self, group: Group) -> Iterator[Record]:
@@ -160,74 +146,25 @@ class Parser:
             yield Record("launch", 0, data=self.arguments, opens=True)
 
 
-def _scalar(value: Summary.Value) -> float | None:
-    """Return a scalar, stored as such or as a tensor of one number; None for images, histograms and others."""
-    if value.HasField("simple_value"):
-        return float(value.simple_value)
-    if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name not in ("scalars", ""):
-        return None
-    tensor = value.tensor
-    if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
-        return None
-    from tensorboard.util.tensor_util import make_ndarray
-
-    try:
-        return float(make_ndarray(tensor).item())
-    except (TypeError, ValueError):
-        return None
-
-
-def _summary_text(value: Summary.Value) -> str | None:
-    if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name != "text" or not value.tensor.string_val:
-        return None
-    return value.tensor.string_val[0][:1_000_000].decode("utf-8", "replace")  # type: ignore[no-any-return]
-
-
 def _time(wall: float) -> str | None:
-    return datetime.fromtimestamp(wall, UTC).isoformat() if 0 <= wall < 4e9 else None
+    return datetime.fromtimestamp(wall, UTC).isoformat() if 0 < wall < 4e9 else None
 
 
-class MissingPackageError(Exception):
-    """The optional package tensorboard is not installed; the message names the file, the package and the remedy."""
-
-
-def read(path: Path, name: str = "") -> Iterator[Record]:
+def read(path: Path) -> Iterator[Record]:
     """Read an event file; yields launch, steps (iteration = TensorBoard's step), validation and totals.
 
-    A record's line is the number of its event. Errors call the file `name`, by default the last part of its path.
-    Raises MissingPackageError, and OSError for a file that cannot be opened; nothing in the file raises.
+    A record's line is the number of its event. Raises OSError for a file that cannot be opened; nothing in it raises.
     """
-    # Imported here, because the import takes a third of a second and only event files need it.
-    try:
-        import tensorboard.backend.event_processing.event_file_loader
-        import tensorboard.compat.proto.event_pb2  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{name or path.name} is a TensorBoard event file, and the package that reads it, tensorboard, is not"
-            " installed here. Run `pip install tensorboard`, then read the file again."
-        ) from error
-    return _records(path)
-
-
-def _records(path: Path) -> Iterator[Record]:
-    from google.protobuf.message import DecodeError
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    size, position, number = path.stat().st_size, 0, 0
+    contents = Contents(path, is_checked=True)
+    size, number = contents.left, 0
     parser = Parser()
-    try:
-        for number, content in enumerate(RawEventFileLoader(str(path)).Load(), 1):
-            position += len(content) + _FRAME
-            try:
-                event = Event.FromString(content)
-            except DecodeError:
-                yield unread(number, "an event that cannot be decoded", "")
-                continue
-            yield from parser.event(number, event)
-    except (MemoryError, OverflowError):
-        yield unread(number + 1, "an event whose stated size exceeds the memory", "")
+    for number, content in enumerate(contents, 1):
+        try:
+            event = event_of(content)
+        except Damaged:
+            yield unread(number, "an event that cannot be decoded", "")
+            continue
+        yield from parser.event(number, event)
     yield from parser.finish()
-    if position < size:
-        reason = f"the last {size - position} of {size} bytes are damaged or cut off"
-        yield unread(number + 1, reason, "")
+    if contents.left:
+        yield unread(number + 1, f"the last {contents.left} of {size} bytes are damaged or cut off", "")

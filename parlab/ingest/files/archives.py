@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import zstandard
 
@@ -25,8 +25,6 @@ RATIO_FROM = 32 << 20
 """Unpacked size from which the ratio is checked."""
 _MAX_DEPTH = 20
 _MAX_READ = 16 << 20
-MAGIC = (b"\x1f\x8b", b"PK\x03\x04", b"PK\x05\x06", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
-"""First bytes of the archives and compressed files that `unpack` opens; a tar file has its mark further on."""
 KINDS = ("gzip", "bzip2", "xz", "zstd", "zip", "tar")
 _DAMAGED = (
     zipfile.BadZipFile, zstandard.ZstdError, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError,
@@ -34,19 +32,12 @@ _DAMAGED = (
 )  # fmt: skip
 
 
-class Member(NamedTuple):
-    """An unpacked file of an archive: its path within the archive, and its path on disk."""
-
-    name: str
-    path: Path
-
-
 def is_archive(received: Received) -> bool:
     return received.kind in KINDS
 
 
-def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
-    """Unpack an archive or a compressed file into a directory, under generated names.
+def unpack(received: Received, directory: Path, *, limit: int) -> dict[str, Path]:
+    """Unpack an archive or a compressed file into a directory, under generated names: {path in the archive: file}.
 
     Raises Refused, with the member and the reason, for paths outside the archive, links, devices, encrypted members,
     nested archives, more than `limit` bytes in total, and a ratio of more than MAX_RATIO.
@@ -54,7 +45,7 @@ def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
     budget = _Budget(received, limit)
     try:
         if received.kind == "zip":
-            return list(_unzip(received, directory, budget))
+            return dict(_unzip(received, directory, budget))
         source = received.path
         if received.kind != "tar":
             source = directory / "unpacked"
@@ -63,9 +54,9 @@ def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
             inner = kind_of(head)
             if inner != "tar":
                 _check_not_nested(received.name, head)
-                return [Member(_without_suffix(received.name), source)]
+                return {_without_suffix(received.name): source}
             budget = _Budget(received, limit)
-        return list(_untar(source, directory, budget))
+        return dict(_untar(source, directory, budget))
     except Refused:
         raise
     except _DAMAGED as problem:
@@ -111,7 +102,7 @@ def _copy(source: IO[bytes], target: Path, budget: _Budget) -> bytes:
     return head
 
 
-def _unzip(received: Received, directory: Path, budget: _Budget) -> Iterator[Member]:
+def _unzip(received: Received, directory: Path, budget: _Budget) -> Iterator[tuple[str, Path]]:
     with zipfile.ZipFile(received.path) as archive:
         entries = archive.infolist()
         _check_count(received.name, len(entries))
@@ -127,10 +118,10 @@ def _unzip(received: Received, directory: Path, budget: _Budget) -> Iterator[Mem
             target = directory / f"member-{number}"
             with archive.open(entry) as source:
                 _check_not_nested(f"{_label(name)} in {received.name}", _copy(source, target, budget))
-            yield Member(name, target)
+            yield name, target
 
 
-def _untar(path: Path, directory: Path, budget: _Budget) -> Iterator[Member]:
+def _untar(path: Path, directory: Path, budget: _Budget) -> Iterator[tuple[str, Path]]:
     with path.open("rb") as file, tarfile.open(fileobj=_Guarded(file), mode="r:") as archive:
         for number, entry in enumerate(archive):
             _check_count(path.name, number)
@@ -145,7 +136,7 @@ def _untar(path: Path, directory: Path, budget: _Budget) -> Iterator[Member]:
             target = directory / f"member-{number}"
             with source:
                 _check_not_nested(f"{_label(name)} in the archive", _copy(source, target, budget))
-            yield Member(name, target)
+            yield name, target
 
 
 class _Guarded:

@@ -11,7 +11,6 @@ from django.conf import settings
 
 from parlab.formats.tools import autotuning
 from parlab.ingest.files import archives
-from parlab.ingest.files.archives import Member
 from parlab.ingest.files.images import MAX_PICTURE_BYTES
 from parlab.ingest.files.received import PictureLookup, Received, Refused, copied, described, readable
 from parlab.ingest.files.tuner_files import pack_tuner_files
@@ -29,23 +28,37 @@ class Delivery(NamedTuple):
     """Why other files of the archive cannot be read."""
 
 
-def received_upload(
-    stream: IO[bytes], name: str, workspace: Workspace, pictures: PictureLookup | None = None
-) -> Delivery:
-    """Receive one file, or an archive with its files. Raises Refused for what cannot be read or is too large."""
+class Upload(NamedTuple):
+    """An upload on our disk."""
+
+    file: Received
+    members: Mapping[str, Path]
+    """The files of an archive by their path in it; otherwise the file itself."""
+
+
+def received_upload(stream: IO[bytes], name: str, workspace: Workspace) -> Upload:
+    """Receive one file, or an archive, which is unpacked. Raises Refused for what is damaged or too large."""
     limit = int(settings.UPLOAD_LIMIT_MIB) << 20
-    upload = copied(stream, name, workspace.new_path(), limit=limit)
-    if not archives.is_archive(upload):
-        return Delivery(upload.name, [readable(upload)._replace(pictures=pictures)])
+    file = copied(stream, name, workspace.new_path(), limit=limit)
+    if not archives.is_archive(file):
+        return Upload(file, {file.name: file.path})
     directory = workspace.new_path()
     directory.mkdir()
-    members = archives.unpack(upload, directory, limit=limit)
+    members = archives.unpack(file, directory, limit=limit)
     if not members:
-        raise Refused(f"{upload.name} contains no files; pack the logs or pages into it")
+        raise Refused(f"{file.name} contains no files; pack the logs or pages into it")
+    return Upload(file, members)
+
+
+def delivery_of(upload: Upload, workspace: Workspace, pictures: PictureLookup | None = None) -> Delivery:
+    """Return the files of an upload that are to be read. Raises Refused for a single file that cannot be read."""
+    name, members = upload.file.name, upload.members
+    if not archives.is_archive(upload.file):
+        return Delivery(name, [readable(upload.file)._replace(pictures=pictures)])
     tuner_files = _tuner_files(members)
     if tuner_files:
-        return received_results(tuner_files, Path(upload.name).stem.removesuffix(".tar"), workspace)
-    return _received_members(upload.name, members, pictures)
+        return received_results(tuner_files, Path(name).stem.removesuffix(".tar"), workspace)
+    return _received_members(name, members, pictures)
 
 
 def received_results(files: Mapping[str, Path], name: str, workspace: Workspace) -> Delivery:
@@ -79,25 +92,24 @@ def raw_pieces(source: Source) -> Iterator[bytes]:
     return (bytes(data) for data in rows.iterator(chunk_size=16))
 
 
-def _received_members(name: str, members: Sequence[Member], pictures: PictureLookup | None) -> Delivery:
+def _received_members(name: str, members: Mapping[str, Path], pictures: PictureLookup | None) -> Delivery:
     """Describe the files of an archive. Scripts, pictures and empty files among them do not refuse the archive."""
-    paths = {member.name: member.path for member in members}
     files: list[Received] = []
     refusals: list[str] = []
-    for member in sorted(members):
-        beside = pictures if len(members) == 1 else _pictures_beside(member.name, paths)
+    for member, path in sorted(members.items()):
+        beside = pictures if len(members) == 1 else _pictures_beside(member, members)
         try:
-            files.append(readable(described(member.path, member.name))._replace(pictures=beside))
+            files.append(readable(described(path, member))._replace(pictures=beside))
         except Refused as refusal:
             refusals.append(str(refusal))
     return Delivery(name, files, refusals)
 
 
-def _tuner_files(members: Sequence[Member]) -> dict[str, Path]:
+def _tuner_files(members: Mapping[str, Path]) -> dict[str, Path]:
     """Return the files of an autotuner's results directory, at the top of an archive or in its only folder."""
-    tops = {member.name.partition("/")[0] for member in members}
+    tops = {name.partition("/")[0] for name in members}
     prefix = f"{tops.pop()}/" if len(tops) == 1 and not autotuning.is_results(tops) else ""
-    files = {member.name.removeprefix(prefix): member.path for member in members}
+    files = {name.removeprefix(prefix): path for name, path in members.items()}
     if not autotuning.is_results(name.partition("/")[0] for name in files):
         return {}
     return {name: path for name, path in files.items() if autotuning.wanted(name)}

@@ -12,7 +12,7 @@ from parlab.formats import UNKNOWN, format_of, head_of
 from parlab.formats.documents.documents import GUESSED
 from parlab.formats.learnt.learnt import Learnt, learn
 from parlab.formats.source import Lines, open_text
-from parlab.ingest.files.delivery import received_upload
+from parlab.ingest.files.delivery import delivery_of, received_upload
 from parlab.ingest.files.received import Received, Refused
 from parlab.ingest.files.workspace import open_workspace
 
@@ -30,9 +30,10 @@ def upload_guess(*, stream: IO[bytes], name: str) -> Guess:
     """Guess the format of an upload; of an archive, by its first file of an unknown format."""
     with open_workspace() as workspace:
         try:
-            files = [file for file in received_upload(stream, name, workspace).files if file.kind == "text"]
+            delivery = delivery_of(received_upload(stream, name, workspace), workspace)
         except Refused as refusal:
             return Guess(reason=str(refusal))
+        files = [file for file in delivery.files if file.kind == "text"]
         if not files:
             return Guess(reason=f"{name} contains no text; choose a log")
         file = next((file for file in files if _is_unknown(file)), files[0])

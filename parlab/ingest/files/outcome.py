@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.formats.schema import Document, Finding
 from parlab.ingest.files.drafts import Draft
-from parlab.ingest.files.previous_imports import Earlier
+from parlab.ingest.files.previous_imports import Change, Earlier
 from parlab.ingest.files.reading import Reading
 from parlab.ingest.files.received import visible
 from parlab.ingest.files.results import Result
@@ -17,9 +17,6 @@ from parlab.lab.services import storable
 from parlab.lab.services.runs import point_label
 
 NAME_LENGTH = 120
-Change = Literal["new", "continued", "changed", "none"]
-"""continued: a stored file has grown. changed: a further version of a stored file. none: nothing to store."""
-_CHANGES: Mapping[str, Change] = {"none": "new", "contained": "none", "grown": "continued", "changed": "changed"}
 
 
 class ImportedRun(NamedTuple):
@@ -44,32 +41,36 @@ class Import(NamedTuple):
     experiment: Experiment | None
     """None in a dry run without an experiment: a new one named `experiment_name` would be created."""
     experiment_name: str
-    source: Source | None
-    """None in a dry run of a file that is not stored yet."""
-    is_new: bool
-    """False if the experiment already contained the file: nothing was changed."""
     change: Change
     """How the file relates to what the experiment contained."""
-    version: int
-    """2 and more: a file of this name with another beginning was imported before; its runs stay."""
     document: Document
     runs: list[ImportedRun]
-    findings: list[Finding]
+    source: Source | None = None
+    """None in a dry run of a file that is not stored yet, and for a store of another tracker."""
+    version: int = 1
+    """2 and more: a file of this name with another beginning was imported before; its runs stay."""
+
+    @property
+    def is_new(self) -> bool:
+        """Return False if the experiment already contained the file: nothing was changed."""
+        return self.change != "none"
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.document.findings
 
 
 def made(source: Source, document: Document, runs: Sequence[Run], change: Change) -> Import:
     """Describe a stored source."""
     return Import(
-        source.name,
-        source.experiment,
-        source.experiment.name,
-        source,
-        change != "none",
-        change,
-        source.version,
-        document,
-        [_stored_run(run) for run in runs],
-        document.findings,
+        name=source.name,
+        experiment=source.experiment,
+        experiment_name=source.experiment.name,
+        change=change,
+        document=document,
+        runs=[stored_run(run) for run in runs],
+        source=source,
+        version=source.version,
     )
 
 
@@ -82,7 +83,6 @@ def unchanged(source: Source) -> Import:
 def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> Import:
     """Describe what a draft would become. Nothing is stored."""
     reading = draft.reading
-    change = _CHANGES[before.kind]
     experiment = before.source.experiment if before.source else experiment
     runs = [_drafted_run(result, reading.received.name) for result in draft.results]
     name = experiment.name if experiment else experiment_name(reading)
@@ -90,17 +90,16 @@ def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> 
         name=reading.received.name,
         experiment=experiment,
         experiment_name=name,
-        source=before.source if change in ("none", "continued") else None,
-        is_new=change != "none",
-        change=change,
-        version=before.version,
+        change=before.change,
         document=reading.document,
         runs=runs,
-        findings=reading.document.findings,
+        source=before.source if before.change in ("none", "continued") else None,
+        version=before.version,
     )
 
 
-def _stored_run(run: Run) -> ImportedRun:
+def stored_run(run: Run) -> ImportedRun:
+    """Describe a run as it is stored."""
     return ImportedRun(run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary)
 
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from parlab.formats.schema import Finding, Image, UnreadLine
 from parlab.ingest.files.drafts import LEARNT
-from parlab.ingest.files.outcome import Change, Import, ImportedRun
+from parlab.ingest.files.outcome import Import, ImportedRun
+from parlab.ingest.files.previous_imports import Change
 from parlab.ingest.files.results import PAGES
 from parlab.lab.selectors.figures import stated
 

@@ -19,11 +19,14 @@ _GROWING = ("text", "events")
 """Kinds of files to which trainers append; a packed results directory changes in its middle."""
 
 
-class Earlier(NamedTuple):
-    """How a received file relates to a stored one."""
+Change = Literal["new", "continued", "changed", "none"]
+"""continued: a stored file has grown. changed: a further version of a stored file. none: nothing to store."""
 
-    kind: Literal["none", "contained", "grown", "changed"]
-    """contained: nothing new. grown: the stored bytes are its beginning. changed: same name, other beginning."""
+
+class Earlier(NamedTuple):
+    """What a received file changes, and the stored file that it is, continues or is another version of."""
+
+    change: Change
     source: Source | None = None
 
     @property
@@ -31,10 +34,7 @@ class Earlier(NamedTuple):
         """Return the version that the received file is, or belongs to."""
         if self.source is None:
             return 1
-        return self.source.version + (self.kind == "changed")
-
-
-NOTHING = Earlier("none")
+        return self.source.version + (self.change == "changed")
 
 
 def earlier(file: Received, experiment: Experiment | None, besides: Iterable[int] = ()) -> Earlier:
@@ -47,17 +47,17 @@ def earlier(file: Received, experiment: Experiment | None, besides: Iterable[int
         sources = sources.filter(experiment=experiment)
     same = sources.filter(sha256=file.sha256).first()
     if same is not None:
-        return Earlier("contained", same)
+        return Earlier("none", same)
     if file.kind in _GROWING:
         if (source := _longer(file, sources)) is not None:
-            return Earlier("contained", source)
+            return Earlier("none", source)
         if (source := _beginning(file, sources)) is not None:
-            return Earlier("grown", source)
+            return Earlier("continued", source)
     if experiment is not None:
         previous = sources.filter(name=file.name).order_by("-version", "-pk").first()
         if previous is not None:
             return Earlier("changed", previous)
-    return NOTHING
+    return Earlier("new")
 
 
 def _longer(file: Received, sources: QuerySet[Source]) -> Source | None:

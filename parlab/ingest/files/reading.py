@@ -80,7 +80,7 @@ def read(
     refusals = list(delivery.refusals)
     total, done = sum(file.size for file in delivery.files) or 1, 0
     for file in delivery.files:
-        report = _part(progress, done / total, file.size / total) if progress else None
+        report = part_of(progress, done / total, file.size / total) if progress else None
         done += file.size
         try:
             readings.append(_read_file(file, format, workspace, report))
@@ -93,8 +93,8 @@ def read(
     return readings
 
 
-def _part(progress: Progress, before: float, share: float) -> Progress:
-    """Report the progress of one file as a part of the delivery."""
+def part_of(progress: Progress, before: float, share: float) -> Progress:
+    """Report the progress of one file or store as a part of the delivery."""
     return lambda part: progress(min(1.0, before + part * share))
 
 
@@ -143,11 +143,7 @@ def _read_file(
 def _opened(received: Received, text: Path, format: Wanted | None, progress: Progress | None = None) -> Iterator[_Open]:
     """Open a file with the reader of its format."""
     if received.kind == "events" or (format and format.name == event_files.NAME):
-        try:
-            events = event_files.read(received.path, received.name)
-        except event_files.MissingPackageError as problem:
-            raise Refused(str(problem)) from problem
-        yield _Open(event_files.NAME, events, lambda: 0)
+        yield _Open(event_files.NAME, event_files.read(received.path), lambda: 0)
     elif received.kind == "tar":
         files = read_tuner_files(received.path)
         line_count = sum(content.count("\n") for content in files.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from parlab.formats.exports import event_files
+from parlab.formats.exports.event_records import is_event_file
 
 BLOCK = 1 << 20
 HEAD_BYTES = 64 * 1024
@@ -106,7 +106,7 @@ def kind_of(head: bytes) -> Kind:
             return kind  # type: ignore[return-value]  # the values of _MAGIC are kinds
     if head[257:262] == b"ustar":
         return "tar"
-    if event_files.is_event_file(head[: event_files.MARK_WITHIN]):
+    if is_event_file(head):
         return "events"
     if head.startswith(_TEXT_MARKS):
         return "text"

@@ -7,10 +7,10 @@ Therefore the points are spooled to disk, and storing them is one short transact
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from parlab.formats.documents.documents import Collector
 from parlab.formats.grammar.records import Record
 from parlab.ingest.batches.events import MAX_METRICS, MAX_STEP
 from parlab.series.columns import Columns
+from parlab.series.replacing import Rows, Spool
 from parlab.series.store import CHUNK_POINTS, Key
 
 BLOCK_ROWS = 4 * CHUNK_POINTS
-"""Rows of one rank held in memory: full chunks, so that the store does not have to reopen the last one."""
+"""Rows of one rank held in memory."""
 MAX_ROWS = 16 * CHUNK_POINTS
 """Rows of all ranks and kinds of a launch held in memory."""
 MAX_RANK = 2**31 - 1
@@ -60,15 +61,6 @@ def metric_name(kind: str, name: str) -> str:
     return _SAME.get(kind, {}).get(name) or _PREFIX.get(kind, "") + name
 
 
-class _Block(NamedTuple):
-    """Points in the file: steps, times and one column per metric, one after another."""
-
-    offset: int
-    rows: int
-    rank: int
-    metrics: Sequence[str]
-
-
 class _Rows:
     """The rows of one kind and rank in memory; a column may be shorter than the rows."""
 
@@ -86,7 +78,7 @@ class Recording:
     """The points of one launch."""
 
     def __init__(self, file: IO[bytes], refused: Counter[str]) -> None:
-        self._file = file
+        self.series = Spool(file)
         self._refused = refused
         self._rows: dict[tuple[str, int], _Rows] = {}
         self._names: dict[tuple[str, str], str | None] = {}
@@ -94,8 +86,6 @@ class Recording:
         self._step = 0
         self._time = 0.0
         self._has_stamps = False
-        self.blocks: list[_Block] = []
-        self.points = 0
         self.last_step: int | None = None
         self.first_time: float | None = None
         self.last_time: float | None = None
@@ -181,53 +171,37 @@ class Recording:
                 metric = self._name(kind, name)
                 if metric is not None and column:
                     by_metric.setdefault(metric, column)
-        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, list(by_metric)))
-        self._file.write(np.array(rows.steps, np.int64).tobytes())
-        self._file.write(np.array(rows.times, np.float64).tobytes())
-        for column in by_metric.values():
+        steps, times = np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
+        series: dict[Key, Columns] = {}
+        for metric, column in by_metric.items():
             values = np.full(count, np.nan)
             values[: len(column)] = column
             # A line may contain any number; sums of extreme numbers would overflow.
             values[np.abs(values) > _LARGEST] = np.nan
-            self._file.write(values.tobytes())
+            series[metric, rows.rank] = _present(steps, times, values)
+        self.series.add(series)
         self._waiting -= count
         rows.steps, rows.times, rows.columns, rows.lows = [], [], {}, {}
 
     def metrics(self) -> set[str]:
-        return {metric for block in self.blocks for metric in block.metrics}
+        return {metric for metric, _ in self.series.keys}
 
     def read(self, metric: str) -> dict[int, Columns]:
-        """Read one series by rank, without loading the others into memory."""
-        parts: dict[int, list[Columns]] = {}
-        for block in self.blocks:
-            if metric in block.metrics:
-                self._file.seek(block.offset)
-                steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
-                times = self._floats(block.rows)
-                self._file.seek(block.offset + 8 * block.rows * (2 + block.metrics.index(metric)))
-                parts.setdefault(block.rank, []).append(_present(steps, times, self._floats(block.rows)))
-        return {rank: Columns.joined(columns) for rank, columns in parts.items()}
+        """Read one metric by rank, without loading the others into memory."""
+        return {rank: self.series.read((name, rank)) for name, rank in self.series.keys if name == metric}
 
-    def series(self) -> Iterator[dict[Key, Columns]]:
-        """Yield the points block by block, in the form that `series.store.append` takes."""
-        for block in self.blocks:
-            self._file.seek(block.offset)
-            steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
-            times = self._floats(block.rows)
-            by_key: dict[Key, Columns] = {}
-            for metric in block.metrics:
-                columns = _present(steps, times, self._floats(block.rows))
-                key = (metric, block.rank)
-                by_key[key] = Columns.joined([by_key[key], columns]) if key in by_key else columns
-            yield by_key
 
-    def _floats(self, rows: int) -> NDArray[np.float64]:
-        return np.frombuffer(self._file.read(rows * 8), np.float64)
+def packed_series(recordings: Sequence[Recording], keys: Iterable[Key], file: IO[bytes]) -> Rows:
+    """Pack series of launches, one launch after the other; the packed points wait in the file."""
+    rows = Rows(file)
+    for key in sorted(keys):
+        rows.add(key, Columns.joined(recording.series.read(key) for recording in recordings))
+    return rows
 
 
 def _present(steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64]) -> Columns:
     present = ~np.isnan(values)
-    # Complete columns share their steps and times, which the store then packs once.
+    # Complete columns share their steps and times, which the file then has once.
     columns = Columns(steps, times, values)
     return columns if present.all() else columns.take(present)
 

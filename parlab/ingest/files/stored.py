@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -20,11 +20,11 @@ from parlab.ingest.files.document_text import notes_of
 from parlab.ingest.files.drafts import LEARNT, Draft
 from parlab.ingest.files.images import images_store
 from parlab.ingest.files.launches import Sections
-from parlab.ingest.files.outcome import NAME_LENGTH, Change, Import, experiment_name, made, unchanged
-from parlab.ingest.files.previous_imports import Earlier, earlier
-from parlab.ingest.files.reading import Reading
+from parlab.ingest.files.outcome import NAME_LENGTH, Import, experiment_name, made, unchanged
+from parlab.ingest.files.previous_imports import Change, Earlier, earlier
+from parlab.ingest.files.reading import Progress, Reading, part_of
 from parlab.ingest.files.received import Received, Refused
-from parlab.ingest.files.recording import Recording
+from parlab.ingest.files.recording import Recording, packed_series
 from parlab.ingest.files.requested_format import Wanted
 from parlab.ingest.files.results import Result
 from parlab.ingest.files.spool import spooled
@@ -37,7 +37,6 @@ from parlab.lab.services.findings import findings_refresh
 from parlab.lab.services.runs import point_label
 from parlab.series import log
 from parlab.series import store as series_store
-from parlab.series.replacing import Rows
 from runners.config import digest, sections
 
 logger = logging.getLogger(__name__)
@@ -60,6 +59,19 @@ class Target(NamedTuple):
     format: Wanted | None = None
 
 
+class TrackerStore(Protocol):
+    """The store of another tracker as its reader returns it: like a draft, but `parlab.tracking.imports` keeps it."""
+
+    files: frozenset[str]
+    """The files of the delivery that belong to it."""
+
+    def expected(self, target: Target) -> list[Import]:
+        """Describe what `keep` would make of it, one item per experiment."""
+
+    def keep(self, target: Target, progress: Progress | None) -> list[Import]:
+        """Store its runs, or what is new of them; called in a transaction that has locked the target."""
+
+
 class StoredRun(NamedTuple):
     """A run and the result that it was built from."""
 
@@ -72,7 +84,7 @@ def sources_of(files: Sequence[Received], experiment: Experiment | None) -> list
     sources: list[Source] = []
     for file in files:
         before = earlier(file, experiment)
-        if before.kind != "contained" or before.source is None:
+        if before.change != "none" or before.source is None:
             return []
         experiment = before.source.experiment
         sources.append(before.source)
@@ -89,14 +101,23 @@ def store(drafts: Sequence[Draft], target: Target) -> list[Import]:
         return _store([_packed(draft, file) for draft in drafts], target)
 
 
+@transaction.atomic
+def store_runs(stores: Sequence[TrackerStore], target: Target, progress: Progress | None = None) -> list[Import]:
+    """Store the runs of other trackers, all or none."""
+    _lock(target)
+    imports: list[Import] = []
+    for number, each in enumerate(stores):
+        report = part_of(progress, number / len(stores), 1 / len(stores)) if progress else None
+        imports += each.keep(target, report)
+    return imports
+
+
 def _packed(draft: Draft, file: IO[bytes]) -> Draft:
     """Pack the series of a draft."""
-    series: dict[int, Rows] = {}
-    for segment, recording in draft.reading.recordings.items():
-        rows = series[segment] = Rows(file)
-        for metric in sorted(recording.metrics()):
-            for rank, columns in recording.read(metric).items():
-                rows.add((metric, rank), columns)
+    series = {
+        segment: packed_series([recording], recording.series.keys, file)
+        for segment, recording in draft.reading.recordings.items()
+    }
     return draft._replace(series=series)
 
 
@@ -109,9 +130,9 @@ def _store(drafts: Sequence[Draft], target: Target) -> list[Import]:
     for draft in drafts:
         _lock(target)
         before = earlier(draft.reading.received, target.experiment, besides=stored_now)
-        if before.kind == "contained" and before.source is not None:
+        if before.change == "none" and before.source is not None:
             imports.append(unchanged(before.source))
-        elif before.kind == "grown" and before.source is not None:
+        elif before.change == "continued" and before.source is not None:
             imports.append(_continue(before.source, draft))
         else:
             imports.append(_store_draft(draft, target, before))
@@ -176,7 +197,7 @@ def _store_draft(draft: Draft, target: Target, before: Earlier) -> Import:
         _notes_add(experiment, reading)
     findings_refresh(experiment=experiment)
     logger.info("imported %s into %s: %d runs", source.name, experiment, len(runs))
-    return made(source, reading.document, runs, "changed" if before.kind == "changed" else "new")
+    return made(source, reading.document, runs, before.change)
 
 
 def _new_experiment(draft: Draft, user: User) -> Experiment:

@@ -86,8 +86,7 @@ def _reading_store(attempt: Attempt, reading: printed.Printed) -> None:
     """Replace series, launch and summary of a locked attempt by what its log says."""
     keys = [(info.metric, info.rank) for info in store.metrics(attempt.pk)]
     store.delete(attempt.pk, [key for key in keys if not printed.is_sampled(key)])
-    for series in reading.series():
-        store.append(attempt.pk, series)
+    reading.series.store(attempt.pk)
     sections = printed.sections_of(reading.launch, attempt.run.resolved)
     summary = summarise(attempt.pk, sections) | reading.summary(sections)
     summary = with_utilisation(summary, sections, reading.launch, _printed_reference(attempt, sections))

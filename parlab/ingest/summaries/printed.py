@@ -21,8 +21,8 @@ from parlab.formats.schema import Launch, Segment
 from parlab.ingest.batches.events import LATEST_TIME
 from parlab.ingest.files.imported_summary import segment_summary
 from parlab.ingest.files.launches import Sections, resolved_of, runner_launch
-from parlab.ingest.files.recording import Recorder, Recording
-from parlab.series.columns import Columns
+from parlab.ingest.files.recording import Recorder, Recording, packed_series
+from parlab.series.replacing import Rows
 from parlab.series.store import Key
 from runners.config import filled_fields
 from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
@@ -48,18 +48,14 @@ class Printed(NamedTuple):
     """The last launch that printed a step; after restarts an output contains several launches."""
     launch: Launch
     recordings: list[Recording]
+    series: Rows
+    """The points of all launches, without what the node samples."""
     refused: Counter[str]
 
     @property
     def last_step(self) -> int | None:
         """Highest printed step."""
         return max((r.last_step for r in self.recordings if r.last_step is not None), default=None)
-
-    def series(self) -> Iterator[dict[Key, Columns]]:
-        """Yield the points in the form that the store takes."""
-        for recording in self.recordings:
-            for points in recording.series():
-                yield {key: columns for key, columns in points.items() if not is_sampled(key)}
 
     def summary(self, resolved: Sections) -> dict[str, Any]:
         """Summarise the last launch like that of an imported file."""
@@ -96,7 +92,9 @@ def read(pieces: Pieces, spool: IO[bytes], *, is_whole: bool) -> Printed | None:
         return None
     segment = segments[stepped[-1]]
     recordings = [recorder.recordings[index] for index in stepped]
-    return Printed(format, segment, runner_launch(segment.launch), recordings, recorder.refused)
+    keys = {key for recording in recordings for key in recording.series.keys if not is_sampled(key)}
+    series = packed_series(recordings, keys, spool)
+    return Printed(format, segment, runner_launch(segment.launch), recordings, series, recorder.refused)
 
 
 def sections_of(launch: Launch, resolved: Mapping[str, Any]) -> Sections:

@@ -19,13 +19,13 @@ from django.db import connections
 from pydantic import BaseModel, ValidationError
 
 from parlab.ingest.files.guesses import upload_guess
-from parlab.ingest.files.imports import Refused
+from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.files.preview import Preview, preview
 from parlab.ingest.files.received import kind_of
 from parlab.lab.models import Experiment
 from parlab.pages.forms import uploads
 from parlab.pages.forms.uploads import File, Upload
-from parlab.tracking.imports import upload_import
+from parlab.tracking.imports import stores_of
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +187,7 @@ class _Work:
             format=file.format or self.upload.format or None,
             dry_run=self.dry_run,
             progress=(lambda share: self._report(number, file, share)) if is_whole else None,
+            stores_of=stores_of,
         )
         return [preview(document, dry_run=self.dry_run) for document in imports]
 

@@ -50,7 +50,7 @@ def step_time(run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = 
 
 
 def memory(_run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
-    series = store.read(attempt.pk, "memory_bytes")
+    series = store.read_ranks(attempt.pk, "memory_bytes")
     start = min((float(columns.times[0]) for columns in series.values()), default=0.0)
     seconds = {rank: columns.times - start for rank, columns in series.items()}
     parts = seen(series, window.sized(WIDE), seconds)
@@ -118,7 +118,7 @@ def _over_steps(attempt: Attempt, metric: str, window: Window) -> tuple[list[Col
     Only as many points are read as the figure can show, unless the window has all points.
     """
     if window.points is None:
-        series = store.read(attempt.pk, metric)
+        series = store.read_ranks(attempt.pk, metric)
         return list(series.values()), seen(series, window, _steps(series))
     read = store.read_parts([attempt.pk], [metric], MOST)
     whole = [part.columns for part in read.values()]

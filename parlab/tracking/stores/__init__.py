@@ -11,24 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import aim, databases, mlflow_files, tensorboard, wandb_files
-from .foreign import ForeignRun, Store, StoreError
+from .foreign import ForeignRun, Store
 
-__all__ = ["READERS", "ForeignRun", "Store", "StoreError", "is_store_file", "stores_in"]
+__all__ = ["READERS", "ForeignRun", "Store", "stores_in"]
 
 READERS = (aim, mlflow_files, databases, wandb_files, tensorboard)
-_MARKS = (databases.MARK, wandb_files.MARK)
 
 
 def stores_in(files: Mapping[str, Path]) -> list[Store]:
-    """Return the stores among the files of a directory. Raises StoreError for one that is damaged."""
+    """Return the stores among the files of a directory. Raises Refused for one that is damaged."""
     stores: list[Store] = []
     for reader in READERS:
         # What a store has as an artifact of its runs is no store of its own.
         owned = frozenset[str]().union(*(store.files for store in stores))
         stores += reader.read({name: path for name, path in files.items() if name not in owned})
     return stores
-
-
-def is_store_file(head: bytes) -> bool:
-    """Return whether the first bytes of a single file are those of a store."""
-    return head.startswith(_MARKS)

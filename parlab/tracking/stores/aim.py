@@ -19,12 +19,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from parlab.ingest.files.received import Refused
 from parlab.lab.models import TrackedRun
 from parlab.tracking.runs import Point
 
 from . import rocksdb
 from .databases import opened, tables_of
-from .foreign import ForeignRun, Store, StoreError, flattened, identity_of, milliseconds, number_of, point, text_of
+from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point, text_of
 
 TRACKER = "aim"
 SYSTEM = "__system__"
@@ -107,7 +108,7 @@ def _rows(root: str, files: Mapping[str, Path]) -> dict[str, _Row]:
                 for number, run, label, description, experiment, created, is_archived in database.execute(query)
             }
     except sqlite3.DatabaseError as problem:
-        raise StoreError(f"run_metadata.sqlite is damaged ({problem}); copy the whole directory again") from problem
+        raise Refused(f"run_metadata.sqlite is damaged ({problem}); copy the whole directory again") from problem
 
 
 def _utc_ms(text: Any) -> int | None:

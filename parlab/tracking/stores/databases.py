@@ -20,10 +20,11 @@ from typing import Any
 
 import orjson
 
+from parlab.ingest.files.received import Refused
 from parlab.lab.models import TrackedRun
 from parlab.tracking.runs import Point
 
-from .foreign import MAX_TEXT, ForeignRun, Store, StoreError, flattened, identity_of, milliseconds, point
+from .foreign import MAX_TEXT, ForeignRun, Store, flattened, identity_of, milliseconds, point
 
 MARK = b"SQLite format 3\x00"
 _MLFLOW = {"experiments", "runs", "metrics", "params", "tags"}
@@ -49,7 +50,7 @@ def read(files: Mapping[str, Path]) -> Iterator[Store]:
                     runs = _trackio_runs(database, path, companions, Path(name).stem, tables)
                     yield Store(_label(name), "trackio", runs, owned)
         except sqlite3.DatabaseError as problem:
-            raise StoreError(f"{_label(name)} is a damaged SQLite database ({problem}); copy it again") from problem
+            raise Refused(f"{_label(name)} is a damaged SQLite database ({problem}); copy it again") from problem
 
 
 def _label(name: str) -> str:

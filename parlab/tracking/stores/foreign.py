@@ -20,10 +20,6 @@ MAX_PARAMETERS = 10_000
 _NAMESPACE = uuid.UUID("7b0c1f0e-5a5b-5d0e-9a53-4d6d0a3c9b11")
 
 
-class StoreError(ValueError):
-    """A store that cannot be read; the message names the file and the remedy."""
-
-
 class ForeignRun(NamedTuple):
     """A run as another tracker has stored it."""
 

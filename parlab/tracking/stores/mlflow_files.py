@@ -11,10 +11,11 @@ from typing import Any
 
 import yaml
 
+from parlab.ingest.files.received import Refused
 from parlab.lab.models import TrackedRun
 from parlab.tracking.runs import Point
 
-from .foreign import MAX_KEY, MAX_TEXT, ForeignRun, Store, StoreError, milliseconds, number_of, point
+from .foreign import MAX_KEY, MAX_TEXT, ForeignRun, Store, milliseconds, number_of, point
 
 TRACKER = "mlflow"
 _META = re.compile(r"^(?P<root>(?:.*/)?)(?P<experiment>\d{1,20})/(?P<run>[0-9a-f]{32})/meta\.yaml$")
@@ -25,7 +26,7 @@ _STATES = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"
 
 
 def read(files: Mapping[str, Path]) -> Iterator[Store]:
-    """Yield one store per root directory. Raises StoreError for a damaged meta.yaml."""
+    """Yield one store per root directory. Raises Refused for a damaged meta.yaml."""
     matches = [match for match in map(_META.match, files) if match is not None]
     if not matches:
         return
@@ -84,13 +85,11 @@ def _run(match: re.Match[str], parts: Mapping[str, Path], files: Mapping[str, Pa
 
 def _meta(path: Path, name: str) -> dict[str, Any]:
     if path.stat().st_size > _MAX_META:
-        raise StoreError(f"{name} is larger than {_MAX_META >> 10} KiB; it is not the description of an MLflow run")
+        raise Refused(f"{name} is larger than {_MAX_META >> 10} KiB; it is not the description of an MLflow run")
     try:
         meta = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
     except (yaml.YAMLError, RecursionError, ValueError) as problem:
-        raise StoreError(
-            f"{name} is damaged; restore it, or delete the folder of its run and import again"
-        ) from problem
+        raise Refused(f"{name} is damaged; restore it, or delete the folder of its run and import again") from problem
     return meta if isinstance(meta, dict) else {}
 
 

@@ -15,8 +15,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .foreign import StoreError
-from .snappy import BadSnappy, crc32c, uncompressed
+from parlab.formats.exports.crc32c import crc32c
+from parlab.ingest.files.received import Refused
+
+from .snappy import BadSnappy, uncompressed
 
 _DELETION, _VALUE, _LOG_DATA, _SINGLE_DELETION, _NOOP, _RANGE_DELETION = 0, 1, 3, 7, 13, 15
 _FOOTER_BYTES, _TRAILER_BYTES, _MAGIC = 53, 5, 0x88E241B785F4CFF7
@@ -50,15 +52,15 @@ class _Tombstone(NamedTuple):
     sequence: int
 
 
-def damaged(name: str, reason: str) -> StoreError:
+def damaged(name: str, reason: str) -> Refused:
     """Return the error of a file that cannot be read."""
-    return StoreError(f"{name} is damaged ({reason}); copy the whole directory again")
+    return Refused(f"{name} is damaged ({reason}); copy the whole directory again")
 
 
 def entries(files: Mapping[str, Path]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys of a database with their values, in order; `files` are those of its directory by name.
 
-    Raises StoreError.
+    Raises Refused.
     """
     tables, first_log = _live(files)
     tombstones: list[_Tombstone] = []
@@ -90,13 +92,13 @@ def _newest(versions: Iterable[Version], tombstones: list[_Tombstone]) -> Iterat
         if kind == _VALUE and not (covering and covering[0][0] < negative_sequence):
             yield key, value
         elif kind not in (_VALUE, _DELETION, _SINGLE_DELETION):
-            raise StoreError(f"the database uses records of kind {kind}, which parlab does not read")
+            raise Refused(f"the database uses records of kind {kind}, which parlab does not read")
 
 
 def _file(files: Mapping[str, Path], table: _Table) -> Path:
     name = f"{table.number:06}.sst"
     if name not in files:
-        raise StoreError(f"{name} is missing; copy the whole directory again")
+        raise Refused(f"{name} is missing; copy the whole directory again")
     return files[name]
 
 
@@ -114,7 +116,7 @@ def _live(files: Mapping[str, Path]) -> tuple[list[_Table], int]:
         manifest = files["CURRENT"].read_text(encoding="ascii").strip()
         path = files[manifest]
     except (KeyError, ValueError) as problem:
-        raise StoreError("CURRENT or the manifest is missing; copy the whole directory again") from problem
+        raise Refused("CURRENT or the manifest is missing; copy the whole directory again") from problem
     tables: dict[int, _Table] = {}
     first_log = 0
     for record in _log_records(path):
@@ -137,7 +139,7 @@ def _edit_fields(cursor: _Cursor) -> Iterator[tuple[int, list[int | bytes]]]:
         tag = cursor.number()
         if tag not in _EDITS:
             if not tag & _SAFE_TO_IGNORE:
-                raise StoreError(f"{cursor.name} has a record {tag}, which parlab does not read")
+                raise Refused(f"{cursor.name} has a record {tag}, which parlab does not read")
             cursor.bytes()
             continue
         yield tag, [cursor.number() if kind == "v" else cursor.bytes() for kind in _EDITS[tag]]
@@ -167,7 +169,7 @@ def _logged(files: Mapping[str, Path], first_log: int, tombstones: list[_Tombsto
                     yield cursor.bytes(), -sequence, kind, cursor.bytes() if kind == _VALUE else b""
                     sequence += 1
                 elif kind != _NOOP:
-                    raise StoreError(f"{name} has records of kind {kind}, which parlab does not read")
+                    raise Refused(f"{name} has records of kind {kind}, which parlab does not read")
 
 
 def _log_records(path: Path) -> Iterator[bytes]:
@@ -235,7 +237,7 @@ def _footer(file: BinaryIO, name: str) -> tuple[tuple[int, int], tuple[int, int]
     if magic != _MAGIC:
         raise damaged(name, "its end is missing")
     if version not in _FORMATS or footer[0] != 1:
-        raise StoreError(f"{name} is a table of format {version}, checksum {footer[0]}; parlab reads 4 and 5 with 1")
+        raise Refused(f"{name} is a table of format {version}, checksum {footer[0]}; parlab reads 4 and 5 with 1")
     cursor = _Cursor(footer, name, at=1)
     meta = cursor.number(), cursor.number()
     return (cursor.number(), cursor.number()), meta
@@ -253,7 +255,7 @@ def _block(file: BinaryIO, handle: tuple[int, int], name: str) -> bytes:
     if compression == 0:
         return data[:size]
     if compression != 1:
-        raise StoreError(f"{name} uses compression {compression}; parlab reads Snappy and uncompressed tables")
+        raise Refused(f"{name} uses compression {compression}; parlab reads Snappy and uncompressed tables")
     try:
         return uncompressed(data[:size], _MAX_BLOCK)
     except BadSnappy as problem:
@@ -303,7 +305,7 @@ def _split(internal_key: bytes, name: str) -> tuple[bytes, int, int]:
 
 
 class _Cursor:
-    """Reads numbers and bytes one after the other. Raises StoreError where the data ends too early."""
+    """Reads numbers and bytes one after the other. Raises Refused where the data ends too early."""
 
     def __init__(self, data: bytes, name: str, at: int = 0) -> None:
         self.data, self.name, self.at = data, name, at

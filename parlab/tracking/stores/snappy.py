@@ -1,9 +1,8 @@
-"""Snappy's raw format and the masked CRC-32C of LevelDB and RocksDB."""
+"""Snappy's raw format."""
 
 from __future__ import annotations
 
 _LITERAL, _SHORT_COPY, _COPY = 0, 1, 2
-_POLYNOMIAL = 0x82F63B78
 
 
 class BadSnappy(ValueError):
@@ -46,15 +45,6 @@ def uncompressed(data: bytes, limit: int) -> bytes:
     return bytes(output)
 
 
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C of data, masked as in the files of LevelDB and RocksDB."""
-    crc = 0xFFFF_FFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFF_FFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF
-
-
 def _length(data: bytes) -> tuple[int, int]:
     value = 0
     for at, byte in enumerate(data[:5]):
@@ -62,12 +52,3 @@ def _length(data: bytes) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + 1
     raise BadSnappy("the length is missing")
-
-
-def _entry(index: int) -> int:
-    for _ in range(8):
-        index = index >> 1 ^ (_POLYNOMIAL if index & 1 else 0)
-    return index
-
-
-_TABLE = [_entry(index) for index in range(256)]

@@ -18,11 +18,12 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from parlab.formats.exports.protobuf import Damaged, fields_of
+from parlab.ingest.files.received import Refused
 from parlab.lab.models import TrackedRun
 from parlab.tracking.runs import Point
 
 from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point
-from .protobuf import Damaged, fields_of
 
 MARK = b":W&B"
 TRACKER = "wandb"
@@ -82,11 +83,11 @@ class _Description:
         records = _Records(path)
         for record in records:
             if _RUN in record:
-                self._run(fields_of(record[_RUN][-1]))
+                self._run(_fields(record[_RUN][-1]))
             elif _CONFIG in record:
-                self._config(fields_of(record[_CONFIG][-1]))
+                self._config(_fields(record[_CONFIG][-1]))
             elif _EXIT in record:
-                code = fields_of(record[_EXIT][-1]).get(1, [0])[-1]
+                code = _fields(record[_EXIT][-1]).get(1, [0])[-1]
                 self.exit_code = code if isinstance(code, int) else 0
             elif _HISTORY in record:
                 time = number_of(_history(record).get("_timestamp"))
@@ -100,14 +101,14 @@ class _Description:
         self.host = _field_text(run, 13) or self.host
         self.tags = [tag.decode("utf-8", "replace") for tag in run.get(10, []) if isinstance(tag, bytes)] or self.tags
         if 4 in run:
-            self._config(fields_of(run[4][-1]))
+            self._config(_fields(run[4][-1]))
         if 17 in run:
-            time = fields_of(run[17][-1])
+            time = _fields(run[17][-1])
             self.start_ms = milliseconds(time.get(1, [0])[-1] * 1000 + time.get(2, [0])[-1] // 10**6)
 
     def _config(self, config: Fields) -> None:
         for item in config.get(1, []):
-            fields = fields_of(item)
+            fields = _fields(item)
             key = _item_key(fields)
             if key and not key.startswith("_wandb"):
                 self.config[key] = _json(fields.get(16, [b""])[-1])
@@ -153,7 +154,7 @@ def _points(paths: Sequence[Path]) -> Iterator[Point]:
     for path in paths:
         for record in _Records(path):
             if _STATS in record:
-                yield from _sampled(fields_of(record[_STATS][-1]), step)
+                yield from _sampled(_fields(record[_STATS][-1]), step)
             if _HISTORY not in record:
                 continue
             values = _history(record)
@@ -167,23 +168,31 @@ def _points(paths: Sequence[Path]) -> Iterator[Point]:
 
 def _sampled(stats: Fields, step: Any) -> Iterator[Point]:
     """Read a sample of GPUs, processor and memory."""
-    stamp = fields_of(stats[2][-1]) if 2 in stats else {}
+    stamp = _fields(stats[2][-1]) if 2 in stats else {}
     time_ms = stamp.get(1, [0])[-1] * 1000 + stamp.get(2, [0])[-1] // 10**6
     for item in stats.get(3, []):
-        fields = fields_of(item)
+        fields = _fields(item)
         logged = point(f"{SYSTEM}{_item_key(fields)}", _json(fields.get(16, [b""])[-1]), time_ms, step)
         if logged is not None:
             yield logged
 
 
+def _fields(message: Any) -> Fields:
+    """Decode a part of a record. Raises Refused."""
+    try:
+        return fields_of(message)
+    except Damaged as problem:
+        raise Refused("a .wandb file contains a record that cannot be decoded; copy the file again") from problem
+
+
 def _history(record: Fields) -> dict[str, Any]:
-    history = fields_of(record[_HISTORY][-1])
+    history = _fields(record[_HISTORY][-1])
     values: dict[str, Any] = {}
     for item in history.get(1, []):
-        fields = fields_of(item)
+        fields = _fields(item)
         values[_item_key(fields)] = _json(fields.get(16, [b""])[-1])
     if "_step" not in values and 2 in history:
-        values["_step"] = fields_of(history[2][-1]).get(1, [0])[-1]
+        values["_step"] = _fields(history[2][-1]).get(1, [0])[-1]
     return values
 
 

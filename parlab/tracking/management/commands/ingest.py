@@ -7,12 +7,13 @@ from django.core.management.base import BaseCommand, CommandError
 
 from parlab.formats.tools import autotuning
 from parlab.ingest.files.images import MAX_PICTURE_BYTES
-from parlab.ingest.files.imports import Import, Refused, results_import
+from parlab.ingest.files.imports import Import, Refused, results_import, stores_import, upload_import
 from parlab.ingest.files.received import PictureLookup
 from parlab.ingest.files.requested_format import formats, wanted_format
+from parlab.ingest.files.stored import Target
 from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
-from parlab.tracking.imports import stores_import, upload_import
+from parlab.tracking.imports import stores_of
 
 MAX_FILES = 10_000
 MAX_STORE_FILES = 1_000_000
@@ -85,10 +86,11 @@ class Command(BaseCommand):
     def _import_stores(self, directory: Path) -> frozenset[Path]:
         """Import the stores of other trackers below a directory; returns the files that belong to them."""
         files = {file.relative_to(directory).as_posix(): file for file in _walk(directory, MAX_STORE_FILES)}
-        result = stores_import(files=files, experiment=self.experiment, user=self.user, dry_run=self.dry_run)
-        for imported in result.imports:
+        stores = stores_of(files)
+        target = Target(self.experiment, self.user)
+        for imported in stores_import(stores=stores, target=target, dry_run=self.dry_run):
             self._report(imported)
-        return frozenset(files[name] for name in result.files)
+        return frozenset(files[name] for store in stores for name in store.files)
 
     def _import(self, path: Path) -> list[Import]:
         if path.is_dir():
@@ -112,6 +114,7 @@ class Command(BaseCommand):
                 format=self.format,
                 dry_run=self.dry_run,
                 pictures=_pictures_beside(path),
+                stores_of=stores_of,
             )
 
     def _report(self, result: Import) -> None:
