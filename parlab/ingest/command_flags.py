@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from parlab.formats.launch import command_arguments, flatten, normalise
 from parlab.formats.schema import Launch
-from parlab.ingest.files.launches import resolved_of
+from parlab.ingest.readings.launches import resolved_of
 from runners.config.engines import MEGATRON, ZERO
 
 VOCABULARIES = {"bert": 28_996, "gpt": 50_257}

@@ -15,7 +15,7 @@ from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Sca
 from parlab.charts.points import RunPoint, is_number
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing
-from parlab.ingest.files.result_tables import is_tuning_summary
+from parlab.ingest.readings.result_tables import is_tuning_summary
 from parlab.lab.models import Experiment, Finding, Report, Run, Snapshot, Source
 from parlab.lab.selectors import experiments as experiments_selectors
 from parlab.lab.selectors.analysis.sweep import run_points

@@ -26,7 +26,7 @@ from django.utils import timezone
 from parlab.formats.grammar.names import launch_of
 from parlab.ingest.batches.output import output_append
 from parlab.ingest.batches.services import attempts_end, summarise_at_intervals
-from parlab.ingest.files.launches import resolved_of
+from parlab.ingest.readings.launches import resolved_of
 from parlab.ingest.summaries.attempt_summaries import is_printed
 from parlab.lab.models import (
     Attempt,

@@ -16,7 +16,7 @@ from django.db import connection
 from parlab.ingest.files import drafts
 from parlab.ingest.files.delivery import raw_pieces
 from parlab.ingest.files.imports import Import, Refused, source_reingest, upload_import
-from parlab.ingest.files.results import results_in
+from parlab.ingest.readings.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
 from parlab.lab.selectors.analysis.plannable import calibration_candidates
 from parlab.lab.selectors.analysis.sweep import run_points

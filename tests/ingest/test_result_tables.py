@@ -6,8 +6,8 @@ import pytest
 
 from parlab.formats.documents.tables import table
 from parlab.formats.schema import Table
-from parlab.ingest.files.columns import heading_pair, quantity_in_context, quantity_of, setting_of
-from parlab.ingest.files.result_tables import TableResult, results_of
+from parlab.ingest.readings.columns import heading_pair, quantity_in_context, quantity_of, setting_of
+from parlab.ingest.readings.result_tables import TableResult, results_of
 
 
 def pipes(text: str, context: str = "") -> list[TableResult]:

@@ -10,8 +10,8 @@ from django.core.management import call_command
 
 from parlab.formats.schema import Launch
 from parlab.ingest.batches.services import batch_apply
-from parlab.ingest.files.imported_summary import with_utilisation
-from parlab.ingest.files.launches import resolved_of
+from parlab.ingest.readings.imported_summary import with_utilisation
+from parlab.ingest.readings.launches import resolved_of
 from parlab.ingest.summaries.utilisation import reference_of
 from parlab.lab.models import Attempt, Node
 from parlab.planner.prediction.flops import Shape, model_flops

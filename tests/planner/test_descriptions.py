@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats.schema import Launch
-from parlab.ingest.files.architecture import described_fields, replicas_of
-from parlab.ingest.files.launches import resolved_of
+from parlab.ingest.readings.architecture import described_fields, replicas_of
+from parlab.ingest.readings.launches import resolved_of
 from parlab.planner import cluster, predict, predict_job
 from parlab.planner.job.configs import job_of
 from parlab.planner.job.descriptions import description_of

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from parlab.api.errors import Problem, Problems, refused
 from parlab.api.serializers import Errors
 from parlab.formats.learnt.learnt import Learnt
-from parlab.ingest.files.guesses import upload_guess
+from parlab.ingest.readings.guesses import upload_guess
 from parlab.lab.models import LogFormat
 from parlab.lab.selectors.log_formats import log_format_rows, log_format_versions
 from parlab.lab.services.log_formats import log_format_delete, log_format_save

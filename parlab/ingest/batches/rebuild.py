@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from parlab.ingest.batches.events import Parsed, parse
 from parlab.ingest.batches.output import has_events, is_read, limits_of, log_refused
-from parlab.ingest.files.spool import spooled
+from parlab.ingest.spool import spooled
 from parlab.ingest.summaries.printed import is_sampled
 from parlab.lab.models import Attempt
 from parlab.series import log, operations, store

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from parlab.ingest.files.packing import Packed, line_offsets, pack
 from parlab.ingest.files.reading import Reading
-from parlab.ingest.files.results import WHOLE, Result, results_in
 from parlab.ingest.files.workspace import Workspace
+from parlab.ingest.readings.results import WHOLE, Result, results_in
 from parlab.series.replacing import Rows
 
 # Greater than any line number; it stands for the end of the file.

@@ -11,7 +11,7 @@ from parlab.ingest.files.drafts import Draft
 from parlab.ingest.files.previous_imports import Change, Earlier
 from parlab.ingest.files.reading import Reading
 from parlab.ingest.files.received import visible
-from parlab.ingest.files.results import Result
+from parlab.ingest.readings.results import Result
 from parlab.lab.models import Experiment, Run, Source
 from parlab.lab.services import storable
 from parlab.lab.services.runs import point_label

@@ -11,7 +11,7 @@ from parlab.formats.schema import Finding, Image, UnreadLine
 from parlab.ingest.files.drafts import LEARNT
 from parlab.ingest.files.outcome import Import, ImportedRun
 from parlab.ingest.files.previous_imports import Change
-from parlab.ingest.files.results import PAGES
+from parlab.ingest.readings.results import PAGES
 from parlab.lab.selectors.figures import stated
 
 MAX_RUNS = 500

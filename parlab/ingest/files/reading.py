@@ -24,9 +24,9 @@ from parlab.ingest.files.delivery import Delivery
 from parlab.ingest.files.received import Received, Refused
 from parlab.ingest.files.recording import Recorder, Recording
 from parlab.ingest.files.requested_format import Wanted, formats
-from parlab.ingest.files.results import PAGES, TUNER
 from parlab.ingest.files.tuner_files import read_tuner_files
 from parlab.ingest.files.workspace import Workspace
+from parlab.ingest.readings.results import PAGES, TUNER
 
 _UTF_16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _MAX_PAGE = 2 * 2**20

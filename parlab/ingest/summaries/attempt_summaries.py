@@ -8,9 +8,9 @@ from django.db import DatabaseError, transaction
 
 from parlab.ingest.batches.output import has_events, is_read, world_size
 from parlab.ingest.batches.rebuild import locked_attempts, series_rebuild
-from parlab.ingest.files.imported_summary import with_utilisation
-from parlab.ingest.files.launches import Sections
-from parlab.ingest.files.spool import spooled
+from parlab.ingest.readings.imported_summary import with_utilisation
+from parlab.ingest.readings.launches import Sections
+from parlab.ingest.spool import spooled
 from parlab.ingest.summaries import printed, utilisation
 from parlab.ingest.summaries.reported import summarise_reported
 from parlab.ingest.summaries.summary import summarise

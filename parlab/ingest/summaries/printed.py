@@ -19,9 +19,9 @@ from parlab.formats.grammar.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Launch, Segment
 from parlab.ingest.batches.events import LATEST_TIME
-from parlab.ingest.files.imported_summary import segment_summary
-from parlab.ingest.files.launches import Sections, resolved_of, runner_launch
 from parlab.ingest.files.recording import Recorder, Recording, packed_series
+from parlab.ingest.readings.imported_summary import segment_summary
+from parlab.ingest.readings.launches import Sections, resolved_of, runner_launch
 from parlab.series.replacing import Rows
 from parlab.series.store import Key
 from runners.config import filled_fields

@@ -1,28 +1,29 @@
 """Experiments, configurations, runs and everything recorded about them."""
 
+from parlab.lab.models.access.audit import AuditEntry
+from parlab.lab.models.access.device_login import DeviceLogin
+from parlab.lab.models.access.login import LoginFailure
+from parlab.lab.models.access.node_key import NodeKey
+from parlab.lab.models.access.refused import RefusedMessage
+from parlab.lab.models.access.token import ALL_SCOPES, SCOPES, ApiToken
+
 from .advice import AdviceTrial
-from .audit import AuditEntry
 from .config import Config
 from .device import Device
-from .device_login import DeviceLogin
 from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
 from .log_format import LogFormat
-from .login import LoginFailure
 from .mark import Comment, RunNote, Star, TagOfRun
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
-from .node_key import NodeKey
 from .pages import Dashboard, Preference, SavedView, Visit
-from .refused import RefusedMessage
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
 from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
 from .stream import Stream
-from .token import ALL_SCOPES, SCOPES, ApiToken
 from .trace import RankTrace
 from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameMeaning, RunParameter, RunTag, TrackedRun
 

@@ -18,10 +18,10 @@ from django.contrib.auth.models import User
 from django.db import connections
 from pydantic import BaseModel, ValidationError
 
-from parlab.ingest.files.guesses import upload_guess
 from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.files.preview import Preview, preview
 from parlab.ingest.files.received import kind_of
+from parlab.ingest.readings.guesses import upload_guess
 from parlab.lab.models import Experiment
 from parlab.pages.forms import uploads
 from parlab.pages.forms.uploads import File, Upload

@@ -17,9 +17,9 @@ from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from pydantic import BaseModel, ValidationError
 
-from parlab.ingest.files.guesses import Guess
 from parlab.ingest.files.preview import Preview
 from parlab.ingest.files.received import display_name
+from parlab.ingest.readings.guesses import Guess
 
 KEEP_S = 86_400
 _KEY = re.compile(r"[0-9a-f]{32}\Z")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import duration, exact
 from parlab.formats.documents.tables import experiment_settings
-from parlab.ingest.files.result_tables import is_tuning_summary
+from parlab.ingest.readings.result_tables import is_tuning_summary
 from parlab.lab.selectors.figures import figure_value
 
 _TOTAL = "global"

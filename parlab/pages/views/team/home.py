@@ -9,8 +9,8 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Experiment
-from parlab.lab.selectors import home as home_selectors
 from parlab.lab.selectors.changes import changes_since
+from parlab.lab.selectors.home import home as home_selectors
 from parlab.lab.services.pages.visits import visit, visit_dismiss
 from parlab.pages.reads.gauges import node_gauges
 from parlab.pages.rows.nodes import node_list

@@ -13,11 +13,18 @@ from typing import Any, NamedTuple
 
 from parlab.formats.launch import normalise
 from parlab.formats.schema import Document, Launch, Segment, Table
-from parlab.ingest.files.document_text import text_above, text_from
-from parlab.ingest.files.imported_summary import segment_summary, stated_summary, with_utilisation
-from parlab.ingest.files.launches import Sections, fitting, resolved_of, runner_launch, staged_launch, with_prose_gpus
 from parlab.ingest.files.recording import Recording
-from parlab.ingest.files.result_tables import TableResult, is_tuning_summary, results_of
+from parlab.ingest.readings.document_text import text_above, text_from
+from parlab.ingest.readings.imported_summary import segment_summary, stated_summary, with_utilisation
+from parlab.ingest.readings.launches import (
+    Sections,
+    fitting,
+    resolved_of,
+    runner_launch,
+    staged_launch,
+    with_prose_gpus,
+)
+from parlab.ingest.readings.result_tables import TableResult, is_tuning_summary, results_of
 from runners.config import digest
 from runners.wire.protocol import RunState
 

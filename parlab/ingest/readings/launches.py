@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from parlab.formats.schema import Figure, Launch
-from parlab.ingest.files.architecture import described_fields, replicas_of
+from parlab.ingest.readings.architecture import described_fields, replicas_of
 from runners.config import field_names, sections
 
 Sections = dict[str, dict[str, Any]]

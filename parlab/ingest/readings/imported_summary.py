@@ -9,9 +9,9 @@ import numpy as np
 
 from parlab.findings.facts import segment_sizes
 from parlab.formats.schema import Figure, Launch, Segment
-from parlab.ingest.files.architecture import is_counted
-from parlab.ingest.files.launches import Sections
 from parlab.ingest.files.recording import FASTEST, Recording
+from parlab.ingest.readings.architecture import is_counted
+from parlab.ingest.readings.launches import Sections
 from parlab.ingest.summaries import utilisation
 from parlab.ingest.summaries.summary import summary_of
 from parlab.planner.job.hardware import Peak

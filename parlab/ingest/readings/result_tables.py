@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from parlab.findings.tables import line_of
 from parlab.formats.launch import typed
 from parlab.formats.schema import Cell, Table
-from parlab.ingest.files.columns import (
+from parlab.ingest.readings.columns import (
     AXIS_NAMES,
     Column,
     column_of,

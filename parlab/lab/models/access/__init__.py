@@ -1,0 +1,1 @@
+"""Who may do what: tokens, logins, keys of nodes, refused messages, the audit log."""
