@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from parlab.lab.models import SCOPES
-from parlab.lab.services.device_logins import (
+from parlab.lab.services.access.device_logins import (
     LIFETIME,
     POLL_EVERY,
     Ended,

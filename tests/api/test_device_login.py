@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from parlab.client.version import VERSION
 from parlab.lab.models import ApiToken, AuditEntry, DeviceLogin
+from parlab.lab.services.access.device_logins import LIFETIME, MAX_WAITING
 from parlab.lab.services.access.tokens import MAX_TOKENS, token_create
-from parlab.lab.services.device_logins import LIFETIME, MAX_WAITING
 
 pytestmark = pytest.mark.django_db
 

@@ -11,10 +11,10 @@ from django.conf import settings
 
 from parlab.formats.tools import autotuning
 from parlab.ingest.files import archives
+from parlab.ingest.files.images import MAX_PICTURE_BYTES
 from parlab.ingest.files.received import PictureLookup, Received, Refused, copied, described, readable
 from parlab.ingest.files.tuner_files import pack_tuner_files
 from parlab.ingest.files.workspace import Workspace
-from parlab.ingest.readings.images import MAX_PICTURE_BYTES
 from parlab.lab.models import Source
 
 

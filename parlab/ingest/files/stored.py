@@ -17,6 +17,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from parlab.ingest.files.drafts import LEARNT, Draft
+from parlab.ingest.files.images import images_store
 from parlab.ingest.files.outcome import NAME_LENGTH, Import, experiment_name, made, unchanged
 from parlab.ingest.files.previous_imports import Change, Earlier, earlier
 from parlab.ingest.files.reading import Progress, Reading, part_of
@@ -24,7 +25,6 @@ from parlab.ingest.files.received import Received, Refused
 from parlab.ingest.files.recording import Recording, packed_series
 from parlab.ingest.files.requested_format import Wanted
 from parlab.ingest.readings.document_text import notes_of
-from parlab.ingest.readings.images import images_store
 from parlab.ingest.readings.launches import Sections
 from parlab.ingest.readings.results import Result
 from parlab.ingest.spool import spooled

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from parlab.lab.services.device_logins import TOKEN_DAYS, TooMany, device_login_answer, device_login_find
+from parlab.lab.services.access.device_logins import TOKEN_DAYS, TooMany, device_login_answer, device_login_find
 
 _SCOPES = {
     "read": "read experiments, runs, series, logs and figures",

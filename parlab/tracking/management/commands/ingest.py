@@ -6,11 +6,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from parlab.formats.tools import autotuning
+from parlab.ingest.files.images import MAX_PICTURE_BYTES
 from parlab.ingest.files.imports import Import, Refused, results_import, stores_import, upload_import
 from parlab.ingest.files.received import PictureLookup
 from parlab.ingest.files.requested_format import formats, wanted_format
 from parlab.ingest.files.stored import Target
-from parlab.ingest.readings.images import MAX_PICTURE_BYTES
 from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
 from parlab.tracking.imports import stores_of

@@ -13,10 +13,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from parlab.lab.models import SCOPES, ApiToken, DeviceLogin
+from parlab.lab.services import storable
 from parlab.lab.services.access.logins import login_failed, login_wait_s
 from parlab.lab.services.access.tokens import token_create
-
-from . import storable
 
 LIFETIME = timedelta(minutes=10)
 POLL_EVERY = timedelta(seconds=2)
