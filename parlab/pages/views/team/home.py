@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Experiment
 from parlab.lab.selectors.changes import changes_since
-from parlab.lab.selectors.home import home as home_selectors
+from parlab.lab.selectors.home import home as home_overview
 from parlab.lab.services.pages.visits import visit, visit_dismiss
 from parlab.pages.reads.gauges import node_gauges
 from parlab.pages.rows.nodes import node_list
@@ -21,7 +21,7 @@ from runners.config import digest
 @require_GET
 def home(request: HttpRequest) -> HttpResponse:
     """Show active runs, recent results, failures and findings; answer a poll only if something changed."""
-    overview = home_selectors.home()
+    overview = home_overview()
     nodes = node_gauges(node_list())
     online = [[row.node.pk, row.node.is_online, row.used, gauges] for row, gauges in nodes]
     running = [[active.run.pk, active.run.state, active.step] for active in overview.active]
