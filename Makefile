@@ -1,4 +1,4 @@
-# make demo           run all of parlab on this machine      make test       checks and tests, under six minutes
+# make demo           run all of parlab on this machine      make test       checks and tests, in six minutes
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
@@ -17,10 +17,14 @@ SEED ?= 1
 KINDS ?=
 DATABASE ?= sqlite
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin reports)
+# Files with tests of the database: a second session collects no others.
+ON_POSTGRES = $(sort $(shell grep -rl 'mark\.database' tests --include='test_*.py'))
 # A test that failed beside others is repeated once, alone; both outcomes stay in the output.
 pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
     $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
+
+# A name of its own: a recipe that names MAKE runs under `make -n` too.
+make_lint = $(MAKE) --no-print-directory lint
 
 .PHONY: demo test test-slow lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
 .DEFAULT_GOAL := demo
@@ -28,9 +32,14 @@ pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the f
 demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
-test: lint $(VENV)/.browser $(VENV)/.slurm
-	$(call pytest,-m "not slow")
-	export PARLAB_TEST_DATABASE=postgres; $(call pytest,-m "not slow" $(ON_POSTGRES))
+# Lint runs beside the tests; its output follows theirs. An interrupt ends both.
+test: $(VENV)/.browser $(VENV)/.slurm
+	@mkdir -p build; failed=; \
+	$(make_lint) > build/lint.txt 2>&1 & lint=$$!; \
+	trap 'kill $$lint; exit 130' INT TERM; \
+	$(call pytest,-m "not slow") || failed=tests; \
+	export PARLAB_TEST_DATABASE=postgres; $(call pytest,-m "database and not slow" $(ON_POSTGRES)) || failed=tests; \
+	wait $$lint || failed=lint; cat build/lint.txt; test -z "$$failed"
 
 test-slow: $(VENV)/.slurm
 	$(call pytest,-m slow)

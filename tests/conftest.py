@@ -27,7 +27,7 @@ from parlab.lab.models import Attempt, Config, Experiment, Member, MemberState, 
 from runners.config import RunConfig, digest
 from tests.databases import Template
 from tests.patience import wait_for
-from tests.workers import Scheduling, rank, slow_part
+from tests.workers import Scheduling, part_of, rank
 
 # The time of an example depends more on the load of the machine than on the code. Examples are the same in every run;
 # HYPOTHESIS_PROFILE=search tries others.
@@ -55,11 +55,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no worker is left with one at the end.
 
-    PARLAB_SLOW_PART=0, 1 or 2 selects a third of the slow tests.
+    PARLAB_SLOW_PART=3/12 selects a part of the slow tests, as CI does.
     """
     items.sort(key=rank)
     if part := os.environ.get("PARLAB_SLOW_PART"):
-        others = {item for item in items if item.get_closest_marker("slow") and slow_part(item) != int(part)}
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        others = set(slow) - part_of(slow, part)
         config.hook.pytest_deselected(items=list(others))
         items[:] = [item for item in items if item not in others]
 

@@ -11,14 +11,18 @@ import pytest
 
 SERVER = {"torch", "polars", "playwright", "deepspeed", "transformers", "accelerate"}
 NODE = SERVER | {"django.conf", "numpy", "plotly"}
-START_WORKER = "from parlab.celery import app; app.loader.init_worker(); app.finalize()"
+START_WEB = "import parlab.asgi"
+START_WORKER = (
+    "from parlab.celery import app; from celery.signals import worker_init;"
+    " app.loader.init_worker(); app.finalize(); worker_init.send(sender=app)"
+)
 START_BEAT = "from parlab.celery import app; app.Beat(quiet=True).init_loader()"
 
 
 @pytest.mark.parametrize(
     ("start", "unneeded"),
     [
-        ("import parlab.asgi", SERVER),
+        (START_WEB, SERVER),
         (START_WORKER, SERVER),
         (START_BEAT, NODE - {"django.conf"} | {"parlab.lab", "parlab.fleet", "parlab.ingest", "parlab.pages"}),
         ("import runners.node.daemon", NODE),
@@ -35,13 +39,6 @@ def test_a_process_does_not_import(start: str, unneeded: set[str], tmp_path: Pat
     imported = set(done.stdout.split())
     assert "parlab.celery" in imported or "parlab.asgi" in imported or start.removeprefix("import ") in imported
     assert not imported & unneeded
-
-
-def test_a_worker_imports_what_writes_addresses_of_pages_before_its_first_task(tmp_path: Path) -> None:
-    program = (
-        f"{START_WORKER}\nimport sys\nfrom celery.signals import worker_init\nworker_init.send(sender=None)\n"
-        "print('parlab.api.urls' in sys.modules)"
-    )
-    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True"]
+    if start in (START_WEB, START_WORKER):
+        # Who needs the first address, for example of a run that has ended, would import them inside a transaction.
+        assert {"parlab.pages.urls", "parlab.api.urls"} <= imported

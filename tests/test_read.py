@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from parlab.formats.schema import Document
+from parlab.read import main
 from tests.formats.golden import HERE
 from tests.patience import PATIENCE_S
 
@@ -18,6 +21,8 @@ CASE = HERE / "megatron" / "two_launches.log"
 # Reads a file and prints the most memory that the process held, in KiB.
 PEAK = """
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from parlab.formats.files import read_file
 document = read_file(Path(sys.argv[1]), sys.argv[2])
@@ -26,13 +31,19 @@ print(document.unread.lines, Path("/proc/self/status").read_text().partition("Vm
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parlab.formats", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
+    """Run the command in this process."""
+    texts = list(map(str, arguments))
+    written, errors = BytesIO(), StringIO()
+    output = TextIOWrapper(written, write_through=True)
+    with redirect_stdout(output), redirect_stderr(errors):
+        code = main(texts)
+    return subprocess.CompletedProcess(texts, code, written.getvalue().decode(), errors.getvalue())
 
 
 def test_each_file_gives_one_json_object_of_the_published_shape(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing to read\n")
-    done = call(CASE, tmp_path, "--json")
+    command = [sys.executable, "-m", "parlab.formats", str(CASE), str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     first, second = (Document.model_validate_json(line) for line in done.stdout.splitlines())
     assert first.format == "megatron"
@@ -68,7 +79,6 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path, name: str)
     done = call(tmp_path / name)
     assert done.returncode == 2
     assert name in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_results_directory_of_the_tuner_is_one_document(tmp_path: Path) -> None:
@@ -98,7 +108,9 @@ def test_utf_16_as_some_shells_write_it_is_read(tmp_path: Path) -> None:
     assert json.loads(call(path, "--json").stdout)["format"] == "megatron"
 
 
-@pytest.mark.parametrize("format", ["megatron", "markdown", "rst", "deepspeed"])
+@pytest.mark.parametrize(
+    "format", ["megatron", *(pytest.param(name, marks=pytest.mark.slow) for name in ("markdown", "rst", "deepspeed"))]
+)
 def test_a_line_of_50_mb_costs_bounded_memory(tmp_path: Path, format: str) -> None:
     path = tmp_path / "long.log"
     with path.open("w") as stream:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from zlib import crc32
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-_BROWSER = ("dashboard", "first_path", "newcomer", "report", "smoothing")
-_SLOW_BROWSER = ("nodes", "study")
-
-GROUPS = {
-    **{f"tests/browser/test_{name}.py": "browser" for name in (*_BROWSER, *_SLOW_BROWSER)},
-    **{f"tests/slurm/test_{name}.py": "slurm" for name in ("jobs", "members", "server", "shipping")},
-}
-"""Files that one worker runs one after another; the other files of tests/browser are a group too."""
-OTHER_BROWSER = "other browser"
+GROUPS = ("tests/browser/", "tests/slurm/")
+"""Beginnings of the paths of files that one worker runs one after another: they share a demo or a cluster."""
 
 FIRST = (
-    "tests/browser/",
-    "tests/slurm/",
+    *GROUPS,
     "tests/bench/",
-    "tests/faults/",
-    "tests/runners/test_daemon.py",
-    "tests/runners/test_nodes.py",
-    "tests/engines/",
-    "tests/fleet/test_over_nodes.py",
-    "tests/runners/test_supervise",
-    "tests/client/test_trainers.py",
+    "tests/faults/test_kills.py",
     "tests/formats/test_fuzz.py",
+    "tests/runners/test_daemon.py",
+    "tests/runners/test_supervise",
 )
 """Beginnings of the paths of files that take longest, in this order."""
+
+WHOLE = (*GROUPS, "tests/upgrade/")
+"""Files whose tests stay together where slow tests are divided: they share what is costly to start."""
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -38,14 +30,24 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no type
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)
-        return GROUPS.get(path) or (OTHER_BROWSER if path.startswith("tests/browser/") else path)
+        return next((group for group in GROUPS if path.startswith(group)), path)
 
 
-def rank(item: pytest.Item) -> int:
-    """Return the place of a test's file in `FIRST`; files that it does not name come last."""
-    return next((place for place, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+def rank(item: pytest.Item) -> tuple[int, int]:
+    """Return the place of a test's file: that in `FIRST`, then mixed, as some files compute and others wait."""
+    path = item.nodeid.partition("::")[0]
+    place = next((place for place, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+    return place, crc32(path.encode())
 
 
-def slow_part(item: pytest.Item) -> int:
-    """Return the third of the slow tests to which a test belongs: 0, 1 or 2."""
-    return crc32(item.nodeid.encode()) % 3
+def part_of(items: Iterable[pytest.Item], part: str) -> set[pytest.Item]:
+    """Return a part of the slow tests: `0/12` is the first of twelve.
+
+    They are dealt like cards, so that each part has its share of every file; files of `WHOLE` stay whole.
+    """
+    number, parts = map(int, part.split("/"))
+    dealt: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        dealt.setdefault(path if path.startswith(WHOLE) else item.nodeid, []).append(item)
+    return {item for name in sorted(dealt)[number::parts] for item in dealt[name]}

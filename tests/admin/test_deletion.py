@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
@@ -15,6 +16,8 @@ from parlab.lab.services.members import attempt_report
 from parlab.lab.services.pictures import file_store, picture_add
 from runners.wire.protocol import Report
 from tests.conftest import place
+
+pytestmark = pytest.mark.database
 
 
 def test_an_experiment_with_finished_runs_is_deleted_after_a_confirmation(

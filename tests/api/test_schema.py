@@ -1,7 +1,7 @@
 """Generated requests, valid and not, to every operation of the OpenAPI document, in every role.
 
 schemathesis makes the cases from the document and checks that the answers are those that the document promises.
-API_CASES=500 tries more of them.
+API_CASES=500 tries more of them in the slow tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # schemathesis takes seconds to import and the document seconds to make: only where the tests run, not in every worker.
 
 ROLES = ("nobody", "viewer", "operator", "admin")
-CASES = int(os.environ.get("API_CASES", "2"))
+CASES = int(os.environ.get("API_CASES", "4"))
 METHODS = ("get", "post", "put", "patch", "delete")
 OPEN = ("/api/login/device/", "/api/login/device/token/", "/api/enrolment/redis/")
 """What `parlab login` and `parlab node` call before they have a token."""
@@ -103,25 +103,26 @@ def one_connection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_connection")
+@pytest.mark.parametrize("cases", [1, pytest.param(CASES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_operation_answers_in_every_role_as_the_document_promises(
-    method: str, tokens: dict[str, str], places: dict[str, Any]
+    method: str, cases: int, tokens: dict[str, str], places: dict[str, Any]
 ) -> None:
     labels = sorted(result.ok().label for result in document().get_all_operations())
     assert {label.partition(" ")[0].lower() for label in labels} <= set(METHODS)
     paths = [path for verb, _, path in (label.partition(" ") for label in labels) if verb.lower() == method]
     assert paths
     for path in paths:
-        send_cases(method.upper(), path, tokens, places)
+        send_cases(method.upper(), path, cases, tokens, places)
 
 
-def send_cases(method: str, path: str, tokens: dict[str, str], places: dict[str, Any]) -> None:
+def send_cases(method: str, path: str, cases: int, tokens: dict[str, str], places: dict[str, Any]) -> None:
     """Send the cases of an operation in every role."""
     operation = document()[path][method]
     application = get_wsgi_application()
     statuses: set[tuple[str, int]] = set()
 
-    @hypothesis.settings(max_examples=CASES, database=None, phases=[hypothesis.Phase.generate])
+    @hypothesis.settings(max_examples=cases, database=None, phases=[hypothesis.Phase.generate])
     @hypothesis.given(case=operation.as_strategy(), is_real=st.sampled_from([True, True, True, False]))
     def send(case: schemathesis.Case[Any], is_real: bool) -> None:
         if is_real:

@@ -19,9 +19,8 @@ def watch(user: User) -> Watch:
     return services.watch_create(name="Elsewhere", user=user, key="bert")
 
 
-@pytest.mark.parametrize("name", HISTORIES)
-def test_a_history_is_imported(page: Client, watch: Watch, name: str) -> None:
-    file = SimpleUploadedFile("history", HISTORIES[name].encode())
+def test_a_history_is_imported(page: Client, watch: Watch) -> None:
+    file = SimpleUploadedFile("history", next(iter(HISTORIES.values())).encode())
     answer = page.post(f"/api/watches/{watch.pk}/history/", {"file": file})
     assert (answer.status_code, answer.json()) == (200, {"results": 25, "new_alerts": 1, "problems": []})
     (item,) = page.get("/api/watches/").json()

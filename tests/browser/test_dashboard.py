@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from .conftest import Demo, screenshots
 
 
+@pytest.mark.slow
 def test_a_dashboard_is_arranged_saved_and_the_default_of_its_experiment(page: Page, demo: Demo) -> None:
     page.goto("/experiments/gpt-3-small-on-three-nodes/")
     page.get_by_text("More", exact=True).click()
@@ -48,6 +50,7 @@ def test_a_dashboard_is_arranged_saved_and_the_default_of_its_experiment(page: P
     expect(page.get_by_text("Memory decides everything.")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_save_pressed_before_a_new_panel_has_arrived_saves_that_panel(page: Page, demo: Demo) -> None:
     page.goto("/dashboards/")
     page.get_by_label("Name").fill("Saved at once")

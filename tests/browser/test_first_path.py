@@ -37,6 +37,7 @@ def stored_throughputs(demo: Demo, experiment: str) -> dict[tuple[str, float], f
         return {(schedule, float(size)): value for schedule, size, value in database.execute(query, [experiment])}
 
 
+@pytest.mark.slow
 def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: Page, demo: Demo) -> None:
     page.get_by_role("link", name="Pipeline schedules on this machine").first.click()
     screenshots(page, "experiment-before")
@@ -67,6 +68,7 @@ def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: P
     screenshots(page, "run-finished")
 
 
+@pytest.mark.slow
 def test_a_run_is_cancelled_and_started_again_from_its_page(page: Page, demo: Demo) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("/experiments/pipeline-schedules-on-this-machine/runs/1/")

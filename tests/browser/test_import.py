@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import screenshots
@@ -22,6 +23,7 @@ Four sizes, one table.
 """
 
 
+@pytest.mark.slow
 def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "scaling.md"
     path.write_text(DOCUMENT)
@@ -74,6 +76,7 @@ READ = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_long_telemetry_is_thinned_by_the_server_and_refined_on_zoom(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text(samples(6_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import screenshots
@@ -40,6 +41,7 @@ def test_a_guess_is_accepted_with_one_click(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_text(f"Read with the log format {name}, version 1")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_guess_is_changed_accepted_and_offered_again(page: Page, tmp_path: Path) -> None:
     preview(page, log(tmp_path / "fit.log", 5))
     expect(page.get_by_role("heading", name="Guessed log format")).to_be_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 
@@ -27,6 +28,7 @@ def failed(page: Page, name: str) -> Locator:
     return page.get_by_role("region", name="Runs").get_by_role("row").filter(has_text=name)
 
 
+@pytest.mark.slow
 def test_home_shows_the_best_configuration_and_its_lead(page: Page) -> None:
     scaling = row(page, "Megatron BERT 345M on 1 to 128 A100")
     expect(scaling).to_contain_text("samples/s")
@@ -42,6 +44,7 @@ def test_home_shows_the_best_configuration_and_its_lead(page: Page) -> None:
     expect(row(page, "Layouts of GPT from 1.7B to 1T")).to_contain_text("163 TFLOP/s")
 
 
+@pytest.mark.slow
 def test_home_and_the_run_page_show_why_a_run_failed(page: Page) -> None:
     stopped = failed(page, "GPT-3 small on three nodes")
     expect(stopped).to_contain_text("OOM")
@@ -50,6 +53,7 @@ def test_home_and_the_run_page_show_why_a_run_failed(page: Page) -> None:
     expect(page.get_by_role("main")).to_contain_text("Fail due to running out of DRAM")
 
 
+@pytest.mark.slow
 def test_home_and_the_number_show_its_findings(page: Page) -> None:
     page.goto("/")
     waiting = page.locator("section[aria-labelledby=waiting]")

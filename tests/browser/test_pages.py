@@ -44,6 +44,7 @@ COVERED = """[...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
 })"""
 
 
+@pytest.mark.slow
 def test_on_a_phone_the_toolbar_of_a_figure_never_covers_its_legend(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     for address in (PUBLISHED, f"{PUBLISHED}runs/13/"):
@@ -77,6 +78,7 @@ def test_pages_are_light_and_nothing_moves_while_figures_load(page: Page, demo: 
     assert page.evaluate("window.moved") < 0.05  # 0.1 is where people notice
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_light_has_figures_and_fits_the_paper(page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto(PUBLISHED)
@@ -114,6 +116,7 @@ def test_filters_apply_while_typing_and_going_back_restores_them(page: Page) -> 
     expect(page.locator("tr[data-experiment]").first).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_term_is_completed_with_the_keys(page: Page) -> None:
     page.goto("/experiments/")
     search = page.get_by_role("combobox", name="Search and filter experiments")
@@ -131,6 +134,7 @@ def test_a_term_is_completed_with_the_keys(page: Page) -> None:
     expect(options).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_rows_are_chosen_tagged_and_put_away_with_a_way_back(page: Page) -> None:
     page.goto("/experiments/?q=published")  # an experiment with active runs is not archived
     expect(page.get_by_role("button", name="Archive")).to_be_disabled()
@@ -148,6 +152,7 @@ def test_rows_are_chosen_tagged_and_put_away_with_a_way_back(page: Page) -> None
     expect(page.locator(f'tr[data-experiment="{name}"]')).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_runs_are_compared_from_the_list_and_figures_follow_the_choice(page: Page) -> None:
     page.goto("/experiments/?show=runs&q=state:finished&sort=run")
     for box in page.locator("td.choice input").all()[:3]:
@@ -161,6 +166,7 @@ def test_runs_are_compared_from_the_list_and_figures_follow_the_choice(page: Pag
     screenshots(page, "compare")
 
 
+@pytest.mark.slow
 def test_a_link_shows_the_figures_and_the_table_that_its_sender_saw(page: Page) -> None:
     page.goto(PUBLISHED)
     settled(page)
@@ -185,6 +191,7 @@ def test_a_link_shows_the_figures_and_the_table_that_its_sender_saw(page: Page) 
     screenshots(page, "experiment-shaped")
 
 
+@pytest.mark.slow
 def test_keys_lead_to_pages_and_say_what_they_do(page: Page) -> None:
     page.goto("/nodes/")
     page.keyboard.press("?")
@@ -195,6 +202,7 @@ def test_keys_lead_to_pages_and_say_what_they_do(page: Page) -> None:
     expect(page).to_have_url(re.compile("/experiments/$"))
 
 
+@pytest.mark.slow
 def test_the_menu_of_an_experiment_closes_with_escape_and_a_click_elsewhere(page: Page) -> None:
     page.goto("/experiments/gpt-3-small-on-three-nodes/")
     menu, clone = page.get_by_text("More", exact=True), page.get_by_role("button", name="Clone")
@@ -209,6 +217,7 @@ def test_the_menu_of_an_experiment_closes_with_escape_and_a_click_elsewhere(page
     expect(clone).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_the_best_run_and_its_lead_are_two_clicks_away(page: Page) -> None:
     page.goto("/")
     row = page.get_by_role("row", name="GPT-3 small on three nodes")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import TRAINING_MS, Demo, screenshots
 
 
+@pytest.mark.slow
 def test_a_question_is_checked_while_typing_launched_and_answered(page: Page, demo: Demo) -> None:
     page.goto("/questions/")
     page.get_by_role("link", name="Ask").nth(3).click()
@@ -31,6 +33,7 @@ def test_a_question_is_checked_while_typing_launched_and_answered(page: Page, de
     screenshots(page, "answer")
 
 
+@pytest.mark.slow
 def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
     page.goto("/experiments/eight-stages-of-four-shards/")
     page.get_by_text("More", exact=True).click()
@@ -61,6 +64,7 @@ def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
     expect(page.get_by_label("Engine").first).to_have_value("pipeline")
 
 
+@pytest.mark.slow
 def test_the_form_of_a_configuration_works_on_a_phone(page: Page, demo: Demo) -> None:
     page.goto("/experiments/zero-stages-of-two-ranks/")
     page.get_by_text("More", exact=True).click()

@@ -38,7 +38,10 @@ OVERLAPPING = """(plot) => {
 }"""
 
 
-@pytest.mark.parametrize("address", ["/", "/experiments/", "/experiments/?show=runs&q=origin:published", PUBLISHED])
+OTHERS = ("/experiments/", "/experiments/?show=runs&q=origin:published", PUBLISHED)
+
+
+@pytest.mark.parametrize("address", ["/", *(pytest.param(address, marks=pytest.mark.slow) for address in OTHERS)])
 def test_on_a_phone_the_number_stands_in_the_first_two_columns(page: Page, address: str) -> None:
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     page.goto(address)
@@ -50,6 +53,7 @@ def test_on_a_phone_the_number_stands_in_the_first_two_columns(page: Page, addre
     assert sum(unit in row for row in rows) >= 3, rows
 
 
+@pytest.mark.slow
 def test_a_reason_shows_whole_while_the_keyboard_is_on_its_row(page: Page) -> None:
     page.goto(PUBLISHED)
     row = page.locator("tr[data-run='25']")
@@ -62,6 +66,7 @@ def test_a_reason_shows_whole_while_the_keyboard_is_on_its_row(page: Page) -> No
     assert reason.evaluate(is_whole)
 
 
+@pytest.mark.slow
 def test_values_of_parallel_coordinates_neither_overlap_nor_end_beyond_the_figure(page: Page, demo: Demo) -> None:
     page.goto("/experiments/?show=runs&q=name:autotuning-bert-base-with-deepspeed")
     runs = page.locator("td.choice input").evaluate_all("(boxes) => boxes.map((box) => box.value)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from .conftest import TRAINING_MS, Demo, screenshots
@@ -20,6 +21,7 @@ schedule=1f1b, micro_batch_size=1" decimals=2 }} a step.
 """
 
 
+@pytest.mark.slow
 def test_a_report_is_written_published_shared_and_revoked(page: Page, browser: Browser, demo: Demo) -> None:
     page.goto("/experiments/")
     page.get_by_role("link", name=EXPERIMENT, exact=True).first.click()

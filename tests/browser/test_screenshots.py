@@ -12,6 +12,7 @@ from .screenshots import PAGES, opened, shoot, shoot_all
 SAMPLE = ("home", "runs", "experiment", "plan")
 
 
+@pytest.mark.slow
 def test_pages_fit_their_window(browser: Browser, demo: Demo) -> None:
     with opened(browser, demo.url, demo.user, demo.password) as page:
         wider = [wide for name in SAMPLE for wide in shoot(page, name, PAGES[name])]

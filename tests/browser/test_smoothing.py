@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.patience import TRAINING_S, wait_for
@@ -23,6 +24,7 @@ MOVE = f"""() => {{
 }}"""
 
 
+@pytest.mark.slow
 def test_curves_are_smoothed_and_drawn_over_tokens(page: Page, demo: Demo) -> None:
     def have_finished() -> bool:
         # A page whose runs have all ended asks for no more, so a run that begins later appears only when it is loaded.

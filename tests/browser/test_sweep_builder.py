@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import Demo, screenshots
@@ -13,6 +14,7 @@ def fill(page: Page, label: str, text: str) -> None:
     page.get_by_label(label, exact=True).fill(text)
 
 
+@pytest.mark.slow
 def test_a_new_experiment_is_built_undone_and_launched(page: Page, demo: Demo) -> None:
     page.goto("/experiments/")
     page.get_by_role("link", name="New experiment").click()
@@ -73,6 +75,7 @@ def test_three_kinds_of_mistakes_stand_at_their_fields_and_in_a_list(page: Page,
     page.wait_for_url("**/experiments/mended/")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_built_with_the_keyboard_alone(page: Page, demo: Demo) -> None:
     page.goto("/experiments/zero-stages-of-two-ranks/sweep/")
     page.keyboard.press("f")
@@ -94,6 +97,7 @@ def test_a_sweep_is_built_with_the_keyboard_alone(page: Page, demo: Demo) -> Non
     expect(page.get_by_text(re.compile(r"Saved as v\d"))).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_builder_works_on_a_phone(page: Page, demo: Demo) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto("/sweeps/new/")

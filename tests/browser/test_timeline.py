@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.patience import PATIENCE_S
@@ -47,6 +48,7 @@ def area(page: Page) -> dict[str, float]:
     return {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"]}
 
 
+@pytest.mark.slow
 def test_two_schedules_share_an_axis_and_can_be_zoomed(page: Page) -> None:
     page.goto("/simulate/")
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
@@ -100,6 +102,7 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
     screenshots(page, "simulate")
 
 
+@pytest.mark.slow
 def test_the_published_tables_stand_beside_the_simulation(page: Page) -> None:
     page.goto("/experiments/gpt-3-small-on-three-nodes/")
     page.get_by_role("link", name="Networks", exact=True).click()

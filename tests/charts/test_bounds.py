@@ -52,6 +52,17 @@ def test_a_bound_far_above_the_runs_is_a_sentence() -> None:
     assert "H100 SXM" in drawing.caption
 
 
+def test_memory_has_a_band_per_line_up_to_as_many_lines_as_can_be_told_apart() -> None:
+    for count in (memory.MAX_BANDS, memory.MAX_BANDS + 1):
+        values = [
+            {MICRO: micro, "parallel.schedule": f"schedule {line:02}"} for line in range(count) for micro in (1, 2)
+        ]
+        drawing = memory.figure([point(n, axes, 10.0 + n) for n, axes in enumerate(values)], Options(x=MICRO))
+        assert drawing.figure is not None
+        lines = [trace for trace in drawing.figure.data if trace.type == "scatter" and trace.name]
+        assert len({trace.name for trace in lines}) == (count if count == memory.MAX_BANDS else 0)
+
+
 def test_bars_of_ranks_and_phases_are_named_in_the_figure_and_not_by_a_legend() -> None:
     ranks = [point(n, {MICRO: n}, memory_by_rank={rank: (rank + n) * GIB for rank in range(8)}) for n in (1, 2)]
     drawing = memory.figure(ranks)

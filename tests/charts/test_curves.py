@@ -39,6 +39,14 @@ def test_of_many_ranks_only_the_fastest_and_the_slowest_are_drawn_but_all_are_in
     assert len(drawing.table.rows) == 64
 
 
+def test_as_many_ranks_as_there_are_colours_are_all_drawn_and_rank_0_is_one_of_them() -> None:
+    for count, drawn in ((8, range(8)), (9, (0, 8))):
+        drawing = curves.step_time({rank: curve([1.0 + rank]) for rank in range(count)}, warmup_steps=0, iterations=1)
+        assert drawing.figure is not None
+        assert [trace.name for trace in drawing.figure.data] == [f"rank {rank}" for rank in drawn]
+        assert (f"Of {count} ranks" in drawing.caption) is (count == 9)
+
+
 def test_memory_runs_from_the_first_measurement_and_names_the_whole_process_tree() -> None:
     drawing = curves.memory({-1: curve([2**28, 2**29], 998.0), 0: curve([2**27, 2**28], 1000.0)})
     assert drawing.figure is not None

@@ -45,6 +45,16 @@ def test_each_cell_names_rank_node_step_and_value() -> None:
     assert numbers(cells_of(means, nodes=2)).rows[2] == [1, "a", 1, 1, 0.03, pytest.approx(0.045)]
 
 
+def test_cells_of_several_steps_name_their_slowest_step_and_those_of_one_step_and_rank_nothing_more() -> None:
+    means = np.array([[0.010, 0.020], [0.030, 0.040]])
+    single = json.loads(figure(cells_of(means)).to_json())["figure"]["data"][1]
+    assert "slowest" not in single["hovertemplate"]
+    assert "customdata" not in single
+    several = json.loads(figure(cells_of(means, width=5)).to_json())["figure"]["data"][1]
+    assert "slowest step %{customdata[0]" in several["hovertemplate"]
+    assert several["customdata"] == [[45.0], [60.0]]
+
+
 def test_a_thousand_ranks_share_rows_of_one_node_and_fit_into_200_kb() -> None:
     columns = columns_for(1024)
     means = np.random.default_rng(1).normal(0.123456, 0.01, (1024, columns))

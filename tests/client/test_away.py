@@ -67,7 +67,12 @@ def teller(process: subprocess.Popen[str]) -> Told:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("mode", "tries"),
-    [("refuse", TRIES_OF_AN_HOUR), ("bad gateway", TRIES_OF_AN_HOUR), ("hang", 5), ("lost answer", 5)],
+    [
+        ("refuse", TRIES_OF_AN_HOUR),
+        pytest.param("bad gateway", TRIES_OF_AN_HOUR, marks=pytest.mark.slow),
+        ("hang", 5),
+        ("lost answer", 5),
+    ],
 )
 def test_a_server_that_comes_back_has_everything_once(
     environ: dict[str, str], start: Script, gated: Gate, client_home: Path, mode: Mode, tries: int

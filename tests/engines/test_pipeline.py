@@ -84,6 +84,7 @@ def write_config(directory: Path, **sections: dict[str, Any]) -> str:
 ALONE = {"pipeline_parallel_size": 1}
 
 
+@pytest.mark.slow
 def test_torchrun_trains_and_every_rank_prints_its_steps(start: Start, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
     run = ended(start([*torchrun, *ENGINE[1:], "--config", write_config(tmp_path)]))
@@ -146,6 +147,7 @@ def start_by_hand(start: Start, count: int, *flags: str) -> list[subprocess.Pope
     return [start([*command, "--rank", str(rank)]) for rank in range(count)]
 
 
+@pytest.mark.slow
 def test_manually_started_ranks_connect_and_print_human_readable_lines(start: Start) -> None:
     processes = start_by_hand(start, 3, "--mode", "gpipe", "--num-iters", "12", "--profiling", "profiling")
     for rank, run in enumerate(map(ended, processes)):
@@ -171,6 +173,7 @@ def wait_for_steps(process: subprocess.Popen[str]) -> None:
     pytest.fail("no step event")
 
 
+@pytest.mark.slow
 def test_a_rank_whose_neighbour_is_killed_reports_it_and_fails(start: Start) -> None:
     survivor, victim = start_by_hand(start, 2, "--num-iters", "100000")
     wait_for_steps(victim)
@@ -197,6 +200,7 @@ def test_a_stopped_rank_ends_the_others_after_the_timeout_of_the_run(start: Star
     assert re.search("timed out|timeout", error["traceback"], re.I)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_training(start: Start, tmp_path: Path) -> None:
     endless = write_config(tmp_path, parallel=ALONE, train={"iterations": 10**6})
     engine = start([*ENGINE, "--config", endless])
@@ -217,6 +221,7 @@ def test_a_model_that_does_not_fit_is_an_oom_with_its_sizes(start: Start, tmp_pa
     assert not run.events("error")
 
 
+@pytest.mark.slow
 def test_activations_that_do_not_fit_are_an_oom_of_the_forward_pass(start: Start, tmp_path: Path) -> None:
     limit = 6 * 2**30
 
@@ -244,6 +249,7 @@ def test_an_invalid_configuration_prints_every_problem_and_exits_with_2(start: S
     assert "train.global_batch_size: global_batch_size 5 is not divisible" in run.output
 
 
+@pytest.mark.slow
 def test_missing_gpus_are_a_problem_of_the_configuration(start: Start, tmp_path: Path) -> None:
     path = write_config(tmp_path, parallel=ALONE, cluster={"device": "cuda"})
     run = ended(start(["env", "CUDA_VISIBLE_DEVICES=", *ENGINE, "--config", path]))
@@ -252,6 +258,7 @@ def test_missing_gpus_are_a_problem_of_the_configuration(start: Start, tmp_path:
     assert "Traceback" not in run.output
 
 
+@pytest.mark.slow
 def test_a_rank_does_not_outlive_its_launcher(start: Start, tmp_path: Path) -> None:
     endless = write_config(tmp_path, parallel=ALONE, train={"iterations": 10**6})
     code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"

@@ -24,7 +24,7 @@ from runners.wire.trust import Untrusted
 from tests.conftest import place
 from tests.signed import content_of, sealed_heartbeat
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 @pytest.fixture(autouse=True)

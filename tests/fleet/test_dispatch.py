@@ -16,7 +16,7 @@ from tests.conftest import SMALL, place
 
 from .conftest import Received
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 @pytest.fixture

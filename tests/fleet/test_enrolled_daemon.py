@@ -41,6 +41,7 @@ def machine(tmp_path: Path, broker: str) -> Iterator[NodeMachine]:
     assert not left, f"left running: {left}"
 
 
+@pytest.mark.slow
 def test_a_node_with_a_code_enrols_runs_rotates_and_is_revoked(
     machine: NodeMachine, broker: str, make_config: Callable[..., Config], user: User
 ) -> None:

@@ -43,7 +43,7 @@ from tests.conftest import SMALL
 
 from .conftest import Received
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 THREE: dict[str, Any] = {
     **SMALL,
@@ -445,7 +445,7 @@ class MessagesInAnyOrder(TestCase):
             Node.objects.create(name=name, last_heartbeat_at=timezone.now())
         services.dispatch()
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(
             st.tuples(

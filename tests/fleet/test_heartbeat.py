@@ -15,7 +15,7 @@ from tests.conftest import place
 
 from .conftest import Received
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def beat(*held: HeldRun, node: str = "gpu1", **fields: Any) -> Heartbeat:

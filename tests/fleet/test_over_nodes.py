@@ -70,6 +70,7 @@ def state_of(attempt: Attempt) -> str:
     return attempt.state
 
 
+@pytest.mark.slow
 def test_a_run_over_three_nodes_is_launched_trains_and_is_stored(
     workers: Workers, make_config: Callable[..., Config], user: User
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_run_over_three_nodes_is_launched_trains_and_is_stored(
     assert set(steps.values_list("rank", flat=True)) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_on_every_node_and_is_its_first_cause(
     workers: Workers, machines: list[NodeMachine], make_config: Callable[..., Config], user: User
 ) -> None:
@@ -165,6 +167,7 @@ def ticking(
     workers.until(lambda: not any(machine.processes() for machine in machines), "no process is left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machines", ["script"], indirect=True)
 def test_a_drained_node_is_upgraded_during_a_run_and_takes_no_other_meanwhile(
     ticking: Ticking, workers: Workers, make_config: Callable[..., Config], user: User

@@ -14,7 +14,7 @@ from parlab.lab.models import Attempt, Member, Node
 from runners.wire.protocol import LEASE_S, Heartbeat, HeldRun, RunState
 from tests.conftest import place
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 @pytest.fixture

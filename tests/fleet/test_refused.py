@@ -103,6 +103,7 @@ def test_a_worker_survives_everything_and_keeps_a_sample(worker: subprocess.Pope
     wait_for(lambda: not client.hlen("unacked"), "all messages are acknowledged")
 
 
+@pytest.mark.slow
 def test_a_worker_waits_while_redis_refuses_to_write(worker: subprocess.Popen[bytes], broker: str, log: Path) -> None:
     client: Any = redis.Redis.from_url(broker, socket_timeout=PATIENCE_S)
 

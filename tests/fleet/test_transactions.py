@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +36,7 @@ def talks(broker: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
+@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_nothing_talks_to_redis_inside_a_transaction(
     talks: list[bool], broker: str, make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]
@@ -62,21 +59,3 @@ def test_nothing_talks_to_redis_inside_a_transaction(
     assert (states[ending.pk], states[silent.pk]) == (RunState.FINISHED, RunState.LOST)
     assert len(talks) > 5
     assert not any(talks)
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        "import parlab.asgi",
-        "from parlab.celery import app; app.loader.init_worker(); signals.worker_init.send(sender=app)",
-    ],
-    ids=["web", "worker"],
-)
-def test_a_process_imports_the_pages_when_it_starts_and_not_in_its_first_transaction(
-    start: str, tmp_path: Path
-) -> None:
-    """Who needs the first address, for example of a run that has ended, imports everything that the pages need."""
-    code = f"import sys; from celery import signals; {start}; assert 'parlab.pages.urls' in sys.modules"
-    variables = {**os.environ, "PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings"}
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -94,6 +94,7 @@ def state_of(attempt: Attempt) -> str:
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_results_of_a_queued_run_cannot_be_forged(
     make_attempt: Callable[..., Attempt], make_node: Callable[..., Node], broker: str
 ) -> None:
@@ -130,6 +131,7 @@ def test_batches_count_only_from_the_node_that_the_run_was_given_to(
     assert b"".join(log.read_log(attempt.pk)) == b"forge\n"
 
 
+@pytest.mark.database
 def test_names_that_no_node_has_stop_no_batch_beside_them(
     make_attempt: Callable[..., Attempt], make_node: Callable[..., Node], broker: str
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_server_clock_that_was_set_back_does_not_lock_nodes_out(db: None) -> N
     assert Node.objects.get().slots == 2
 
 
+@pytest.mark.database
 def test_most_heartbeats_need_no_row_written(make_attempt: Callable[..., Attempt], db: None) -> None:
     heartbeat(sealed_heartbeat(beat(), settings.NODE_KEY))
     with CaptureQueriesContext(connection) as queries:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
 
+from parlab.formats import Document, Record
+from parlab.formats.documents.documents import Collector
 from parlab.formats.files import read_file
 
 HERE = Path(__file__).parent
@@ -21,13 +25,32 @@ def golden(case: Path) -> Path:
     return case.with_name(case.name.partition(".")[0] + ".json")
 
 
-def result(case: Path) -> str:
+class Reading(NamedTuple):
+    """What is read from a sample, for all that tests hold of it."""
+
+    document: Document
+    records: list[Record]
+
+
+def read(path: Path) -> Reading:
+    """Read a sample once: its document, and the records of which it is made."""
+    records: list[Record] = []
+    add = Collector.add
+
+    def kept(self: Collector, record: Record) -> None:
+        records.append(record)
+        add(self, record)
+
+    with patch.object(Collector, "add", kept):
+        return Reading(read_file(path), records)
+
+
+def content(document: Document, case: Path) -> str:
     """Return the content of the golden file of a case."""
-    document = read_file(case).model_dump(exclude_defaults=True)
-    document["file"] = case.name
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    result = document.model_dump(exclude_defaults=True) | {"file": case.name}
+    return json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
     for case in cases():
-        golden(case).write_text(result(case))
+        golden(case).write_text(content(read_file(case), case))

@@ -1,74 +1,13 @@
-"""No reader passes over a measurement in silence."""
+"""No reader passes over a measurement in silence; test_golden.py holds that of all samples."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from parlab.formats import format_of, head_of, read_document, records
+from parlab.formats import read_document, records
 from parlab.formats.grammar.silence import NOISE, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
-from parlab.formats.schema import Config, Table
-from parlab.formats.source import open_text
-from tests.formats.golden import HERE, cases
-from tests.formats.test_corpus import CORPUS
-
-FRESH = CORPUS.parent / "fresh_logs"
-# What the readers of these samples are known not to define, by a word of the line.
-UNDEFINED = ("Theoretical", "That is 211 samples/s", "About 104 samples per second")
-# Formats of which one record stands for the whole file.
-WHOLE = frozenset({"configuration", "deepspeed-autotuning"})
-
-
-def samples() -> list[Path]:
-    """Return all golden cases, and the logs of the corpus and the fresh logs where they lie beside the checkout."""
-    paths = [case for case in cases() if case.suffix != ".json"]
-    for folder in (CORPUS, FRESH):
-        paths += [
-            path
-            for path in sorted(folder.rglob("*.*"))
-            if path.is_file()
-            and "expected" not in path.parts
-            and path.suffix != ".json"
-            and path.name != "MANIFEST.tsv"
-        ]
-    return [path for path in paths if path.name != "README.md"] + sorted(HERE.parent.glob("findings/healthy/*.md"))
-
-
-def read_lines(lines: list[str], name: str) -> set[int]:
-    """Return the numbers of the lines that are in a record or a table, or unread."""
-    covered: set[int] = set()
-    for record in records(lines, name):
-        last = record.until
-        if isinstance(record.data, Table):
-            # The rows have a heading above them, and frames in reStructuredText.
-            last += 2 * (len(record.data.header) + len(record.data.rows)) + 3
-        elif isinstance(record.data, Config):
-            last += len(json.dumps(record.data.data, indent=1).splitlines())
-        covered.update(range(record.line, last + 1))
-    return covered
-
-
-@pytest.mark.parametrize("path", samples(), ids=lambda path: path.name)
-def test_every_measurement_of_a_sample_is_read(path: Path) -> None:
-    with open_text(path) as stream:
-        lines = list(stream)
-    name = format_of(head_of(iter(lines)))
-    silent = [record.data.text for record in records(lines, name) if record.kind == "unread"]
-    assert name != "unknown"
-    if name in LOGS:
-        passed = {
-            record.data.text
-            for record in records(lines, name)
-            if record.kind == "unread" and record.data.reason == SILENT
-        }
-        assert [text for text in silent if text in passed and not any(word in text for word in UNDEFINED)] == []
-    elif name not in WHOLE:
-        covered = read_lines(lines, name)
-        assert [text for n, text in enumerate(lines, 1) if n not in covered and is_measurement(text)] == []
-
+from tests.formats.golden import HERE
 
 DOCUMENTS = {
     "markdown": "# Page\n\n{line}\n",

@@ -14,6 +14,8 @@ from parlab.series import removal, store
 from parlab.series.columns import Columns
 from parlab.series.models import SeriesChunk, SeriesLevel
 
+pytestmark = pytest.mark.database
+
 CHUNKS = 7
 
 

@@ -28,6 +28,8 @@ from tests.signed import content_of, sealed_batch
 from .output import event, step, training
 from .test_services import FINISHED, batch, stored
 
+pytestmark = pytest.mark.database
+
 MakeAttempt = Callable[..., Attempt]
 
 

@@ -34,6 +34,7 @@ def steps_of(run: Run) -> list[int]:
     return steps
 
 
+@pytest.mark.database
 def test_a_grown_log_continues_its_run(user: User) -> None:
     whole = megatron(9)
     first = bring(user, megatron(4, total=9))
@@ -148,6 +149,7 @@ def test_the_command_says_that_a_file_has_grown(
     assert "has grown; continues its runs in run" in capsys.readouterr().out
 
 
+@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_two_clicks_on_a_grown_file_continue_it_once(user: User) -> None:
     bring(user, megatron(4, total=50))

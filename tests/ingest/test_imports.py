@@ -61,6 +61,7 @@ def by_point() -> dict[tuple[str, str | None, int | None], Run]:
     return {(p.get("parallel.schedule") or p["section"], *(p.get(axis) for axis in axes)): run for run, p in points}
 
 
+@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_series_are_packed_while_others_can_write(bring: Bring, monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[tuple[str, int]] = []
@@ -187,6 +188,7 @@ def test_the_file_itself_is_kept_byte_for_byte(bring: Bring) -> None:
     assert source.chunks.count() == -(-len(data) // (256 * 1024))
 
 
+@pytest.mark.database
 def test_a_second_import_changes_nothing(bring: Bring) -> None:
     first = bring(SCHEDULES.encode(), "page.md")
     before = everything()
@@ -215,6 +217,7 @@ def test_a_dry_run_returns_what_would_be_created_and_stores_nothing(bring: Bring
     assert would.findings == made.findings
 
 
+@pytest.mark.database
 def test_a_failure_during_storing_leaves_nothing(bring: Bring, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything()
 
@@ -330,6 +333,7 @@ def test_a_rebuild_changes_nothing_where_nothing_was_wrong(bring: Bring) -> None
     assert after == before
 
 
+@pytest.mark.database
 def test_a_rebuild_restores_damaged_rows_and_keeps_acknowledgements(bring: Bring, user: User) -> None:
     imported = bring(sections(), "sections.md")
     assert imported.source is not None
@@ -392,6 +396,7 @@ def test_more_steps_than_fit_into_one_block_are_all_stored(bring: Bring) -> None
     assert run.summary["steps"]["count"] == 39_999
 
 
+@pytest.mark.database
 def test_extreme_numbers_can_be_stored(bring: Bring) -> None:
     lines = [
         f" iteration {step}/ 9 | elapsed time per iteration (ms): {ms} | lm loss: 5.0E+00 | grad norm: 1e308 |\n"
@@ -451,6 +456,7 @@ def test_a_rebuild_deletes_runs_that_are_no_longer_read_and_adds_new_ones(
     assert Run.objects.get(number=3).place == {"table": 0, "row": 1, "column": 1}
 
 
+@pytest.mark.database
 def test_deleting_an_experiment_deletes_its_imports(bring: Bring) -> None:
     imported = bring(sections(), "sections.md")
     assert imported.experiment is not None
@@ -458,6 +464,7 @@ def test_deleting_an_experiment_deletes_its_imports(bring: Bring) -> None:
     assert not any(everything())
 
 
+@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_two_clicks_on_import_make_one_experiment(bring: Bring) -> None:
     start = threading.Barrier(2)

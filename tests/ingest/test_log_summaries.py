@@ -25,6 +25,8 @@ from .output import step
 from .test_services import FINISHED, batch
 from .test_tasks import answers
 
+pytestmark = pytest.mark.database
+
 MakeAttempt = Callable[..., Attempt]
 Read = Callable[..., Any]
 

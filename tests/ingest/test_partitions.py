@@ -24,6 +24,7 @@ from .output import training
 from .test_services import batch
 
 pytestmark = [
+    pytest.mark.database,
     pytest.mark.django_db,
     pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no partitions"),
 ]

@@ -20,7 +20,7 @@ from runners.wire.protocol import Report
 from .output import event, step, training
 from .test_services import FINISHED, batch, stored
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 Meanwhile = Callable[[Callable[[], object]], list[int]]
 

@@ -24,6 +24,8 @@ from tests.patience import PATIENCE_S
 
 from .output import event, step, training
 
+pytestmark = pytest.mark.database
+
 MakeAttempt = Callable[..., Attempt]
 FINISHED = Report(state="finished", at=1_700_000_100.0, exit_code=0)
 
@@ -178,7 +180,7 @@ HOSTILE = [
 ]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_order_of_batches_stores_exactly_the_stream(attempt: Attempt, data: st.DataObject) -> None:
     """Batches cut at any byte, sent twice, too early, late and overlapping: the result is that of one batch."""

@@ -21,7 +21,7 @@ from runners.wire.protocol import Report, RunState
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 T = TypeVar("T")
 
 

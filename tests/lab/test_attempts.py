@@ -23,6 +23,8 @@ from runners.config import digest
 from runners.wire.protocol import FINAL_STATES, Report, RunState
 from tests.conftest import SMALL
 
+pytestmark = pytest.mark.database
+
 NOW = 1_700_000_000.0
 
 
@@ -205,7 +207,7 @@ class StatesOnlyGoForward(TestCase):
         config = config_save(experiment=experiment, data=SMALL, sweep={}, user=self.user)
         (self.run_,) = config_launch(config=config, user=self.user).created
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(
             st.tuples(

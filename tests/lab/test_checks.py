@@ -108,6 +108,7 @@ def test_production_settings_pass_the_deployment_check(tmp_path: Path) -> None:
     assert [oct(path.stat().st_mode & 0o777) for path in secrets] == ["0o600", "0o600"]
 
 
+@pytest.mark.slow
 def test_an_invalid_production_setting_fails_the_deployment_check(tmp_path: Path) -> None:
     result = _check(tmp_path, PARLAB_HTTPS="1", ALLOWED_HOSTS="lab.example.org", REDIS_URL="redis.example.org:6379")
     assert result.returncode != 0

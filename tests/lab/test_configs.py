@@ -25,6 +25,7 @@ def test_a_saved_config_is_complete(experiment: Experiment, user: User) -> None:
     assert save(experiment, user).data == complete(SMALL)
 
 
+@pytest.mark.database
 def test_equal_content_is_the_same_version_in_any_order_and_notation(experiment: Experiment, user: User) -> None:
     first = save(experiment, user, note="why")
     again = save(experiment, user, data={"parallel": {"pipeline_parallel_size": "2"}, **dict(reversed(SMALL.items()))})
@@ -34,6 +35,7 @@ def test_equal_content_is_the_same_version_in_any_order_and_notation(experiment:
     assert experiment.configs.count() == 1
 
 
+@pytest.mark.database
 def test_an_unused_version_is_edited_in_place_and_a_used_version_is_kept(experiment: Experiment, user: User) -> None:
     first = save(experiment, user)
     edited = save(experiment, user, {"train.seed": [1]})
@@ -83,6 +85,7 @@ def test_the_base_may_be_invalid_without_its_axes(experiment: Experiment, user: 
     assert save(experiment, user, {"train.micro_batch_size": [1, 3]}, data=base).version == 1
 
 
+@pytest.mark.database
 def test_slugs_and_names_are_unique(user: User) -> None:
     names = ["Scaling!", "Scaling?", "日本語", "日本", "x" * 120]
     slugs = [experiment_create(name=name, owner=user).slug for name in names]

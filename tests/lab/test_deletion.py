@@ -10,6 +10,8 @@ from parlab.lab.services.attempts import summary_store
 from parlab.lab.services.members import attempt_report
 from runners.wire.protocol import Report
 
+pytestmark = pytest.mark.database
+
 
 def test_an_experiment_is_deleted_with_its_configs_runs_and_snapshots(
     experiment: Experiment, make_attempt: Callable[..., Attempt]

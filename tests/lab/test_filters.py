@@ -18,7 +18,7 @@ from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.tagging import experiments_tag
 from runners.config import RunConfig
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 GIB = 2**30
 
@@ -155,7 +155,7 @@ def test_invalid_terms_are_ignored_and_explained(runs: list[Run], query: str, me
     assert message in result.filter.problems[0].message
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(query="\0")
 @given(query=st.one_of(st.text(max_size=60), st.from_regex(r"[a-z_.]{1,12}[:<>=!]{1,2}[-\w.%,*\"]{0,12}")))
 def test_no_filter_causes_an_error(experiment: Experiment, query: str) -> None:
@@ -165,10 +165,10 @@ def test_no_filter_causes_an_error(experiment: Experiment, query: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["1e308", "1e999", "-1e308", "99999999999999999999", "0.0000001"])
-@pytest.mark.parametrize("name", [*filters.FIELDS, "model.num_layers"])
-def test_numbers_out_of_range_match_nothing_or_are_rejected(runs: list[Run], name: str, value: str) -> None:
-    for operator in (":", ">", "<="):
-        assert len(run_list(query=f"{name}{operator}{value}", page=None).rows) <= 3
+def test_numbers_out_of_range_match_nothing_or_are_rejected(runs: list[Run], value: str) -> None:
+    for name in [*filters.FIELDS, "model.num_layers"]:
+        for operator in (":", ">", "<="):
+            assert len(run_list(query=f"{name}{operator}{value}", page=None).rows) <= 3
 
 
 def test_runs_without_a_value_are_sorted_last(runs: list[Run]) -> None:

@@ -86,6 +86,7 @@ def test_an_active_run_has_no_findings(make_attempt: MakeAttempt) -> None:
     assert not Finding.objects.exists()
 
 
+@pytest.mark.database
 def test_refreshing_again_changes_nothing(wrong: Run) -> None:
     findings_refresh(experiment=wrong.experiment)
     before = list(Finding.objects.values())
@@ -93,6 +94,7 @@ def test_refreshing_again_changes_nothing(wrong: Run) -> None:
     assert list(Finding.objects.values()) == before
 
 
+@pytest.mark.database
 def test_obsolete_findings_are_deleted_and_others_keep_their_acknowledgement(wrong: Run, user: User) -> None:
     findings_refresh(experiment=wrong.experiment)
     first = finding_acknowledge(finding=Finding.objects.get(), user=user, reason="a typing error")
@@ -242,6 +244,7 @@ def test_the_sweep_is_compared_once_for_all_runs_that_end_together(
     assert [(finding.rule, finding.run) for finding in Finding.objects.all()] == [("off-neighbours", runs[2])]
 
 
+@pytest.mark.database
 def test_a_thousand_runs_need_a_constant_number_of_queries(
     make_config: Callable[..., Config], user: User, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:

@@ -18,6 +18,7 @@ def config(experiment: Experiment, user: User) -> Config:
     return config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=user)
 
 
+@pytest.mark.database
 def test_a_launch_queues_a_run_for_every_valid_point(config: Config, user: User) -> None:
     launch = config_launch(config=config, user=user)
     # 4 sequences in micro batches of 4 give a single micro batch: too few for 1f1b with two stages.
@@ -38,6 +39,7 @@ def test_a_launch_queues_a_run_for_every_valid_point(config: Config, user: User)
         assert run.resolved["train"]["optimizer"] == "adam"
 
 
+@pytest.mark.database
 def test_a_second_launch_creates_nothing(config: Config, user: User) -> None:
     config_launch(config=config, user=user)
     second = config_launch(config=config, user=user)

@@ -16,7 +16,7 @@ from parlab.lab.services.runs import config_launch
 from parlab.lab.services.tagging import experiments_tag
 from tests.pages.conftest import finish
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 @pytest.fixture

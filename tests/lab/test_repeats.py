@@ -55,6 +55,7 @@ def test_each_repeat_is_a_run_with_the_next_seed(repeats: list[Run]) -> None:
     assert repeats[4].label.endswith(", repeat 2")
 
 
+@pytest.mark.database
 def test_a_second_launch_starts_only_missing_repeats_and_a_study_one_run(repeats: list[Run], user: User) -> None:
     config = repeats[0].config
     repeats[5].delete()
@@ -83,6 +84,7 @@ def test_repeats_are_no_axis_and_limited() -> None:
     assert [point.config.train.seed for point in seeds if point.config] == [5, 6, 5, 6]
 
 
+@pytest.mark.database
 def test_the_table_of_a_sweep_shows_means_and_marks_what_noise_explains(repeats: list[Run]) -> None:
     sweep = sweep_tables(repeats, [], "step_time")
     (table,) = sweep.tables

@@ -64,6 +64,7 @@ def test_a_failed_run_is_posted_once_signed_and_with_its_facts(
     assert (delivery.state, delivery.status, delivery.tries, delivery.next_try_at) == ("delivered", 204, 1, None)
 
 
+@pytest.mark.database
 def test_an_event_of_a_transaction_that_fails_is_never_announced(make_attempt: MakeAttempt) -> None:
     attempt = make_attempt()
 
@@ -150,6 +151,7 @@ def test_a_delivery_has_failed_after_its_last_try_and_can_be_sent_again(
     assert Delivery.objects.get().state == "delivered"
 
 
+@pytest.mark.database
 def test_a_delivery_of_a_killed_worker_is_sent_again_with_the_same_key(
     subscribe: Subscribe, receiver: Receiver, make_attempt: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_delivery_of_a_killed_worker_is_sent_again_with_the_same_key(
     assert (len(receiver.requests), Delivery.objects.get().state) == (2, "delivered")
 
 
+@pytest.mark.database
 def test_a_late_answer_of_a_slow_worker_does_not_undo_that_of_the_next(
     subscribe: Subscribe, make_attempt: MakeAttempt
 ) -> None:

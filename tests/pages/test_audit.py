@@ -79,6 +79,7 @@ def test_what_changes_nothing_is_not_recorded(browser: Client, user: User, djang
     assert entries() == []
 
 
+@pytest.mark.database
 def test_administrators_read_and_filter_the_log(browser: Client, admin_user: User, django_user_model: Any) -> None:
     for action, path in (("launch", "/experiments/a/launch/1/"), ("delete", "/experiments/b<i>/")):
         audit_add(user=admin_user, action=action, route="x", method="POST", path=path, status=302)

@@ -71,6 +71,7 @@ def test_a_panel_of_every_kind_can_be_shown(
     assert "problem" not in markup.split("panels")[-1]
 
 
+@pytest.mark.database
 def test_panels_are_added_moved_resized_and_saved(page: Client, experiment: Experiment, dashboard: Dashboard) -> None:
     edit = f"{dashboard.get_absolute_url()}edit/"
     first, second = Panel("One", "1"), Panel("Two", "2", "full", "tall")

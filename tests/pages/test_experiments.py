@@ -92,6 +92,7 @@ def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
         page.get("/experiments/")
 
 
+@pytest.mark.database
 def test_the_search_filters_by_every_word_and_answers_htmx_with_the_list_only(page: Client, user: User) -> None:
     experiment_create(name="ZeRO on eight GPUs", question="How far does memory go?", owner=user)
     experiment_create(name="Pipelines", question="Memory of GPipe", owner=user)
@@ -106,6 +107,7 @@ def test_the_search_filters_by_every_word_and_answers_htmx_with_the_list_only(pa
     assert "<html" in going_back.content.decode()
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("query", ["%", "_", "'", "<script>", "\\", "a" * 3000, "☃"])
 def test_odd_searches_find_nothing_and_break_nothing(page: Client, experiment: Experiment, query: str) -> None:
     response = page.get("/experiments/", {"q": query})

@@ -98,6 +98,7 @@ def test_several_findings_about_a_number_share_a_triangle(
     assert links == [f"{second.pk},{first.pk}"]
 
 
+@pytest.mark.database
 def test_a_finding_about_a_launch_is_shown_at_its_run(
     page: Client, four_runs: list[Run], make_finding: MakeFinding, make_source: Callable[..., Source]
 ) -> None:

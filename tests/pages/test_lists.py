@@ -37,6 +37,7 @@ def test_a_filter_is_answered_with_the_list_and_with_what_it_did_not_understand(
     assert EVIL not in response.content.decode()
 
 
+@pytest.mark.database
 def test_runs_of_all_experiments_are_listed_and_sorted(page: Client, four_runs: list[Run]) -> None:
     html = page.get(f"{RUNS}&sort=-samples_per_s").content.decode()
     assert re.findall(r'<tr data-run="(\d+)"', html) == [str(four_runs[n].pk) for n in (2, 3, 1, 0)]

@@ -98,6 +98,7 @@ def test_a_known_model_is_answered_in_two_clicks(viewer: Client) -> None:
     assert question.job() == answer(question, device("H100 SXM")).search.fitting[0].job
 
 
+@pytest.mark.slow
 def test_every_known_model_has_a_layout_on_its_usual_cluster(viewer: Client) -> None:
     for entry in PRESETS:
         question = PlanRequest.model_validate(usual_question(entry) | {"tensor_parallel": 1, "pipeline_parallel": 1})

@@ -115,7 +115,7 @@ ODD: list[dict[str, Any]] = [
 
 
 @pytest.mark.usefixtures("catalogue")
-@pytest.mark.parametrize("fields", ODD)
+@pytest.mark.parametrize("fields", [*(pytest.param(each, marks=pytest.mark.slow) for each in ODD[:2]), ODD[2]])
 def test_page_api_and_command_predict_what_the_planner_does(
     fields: dict[str, Any], viewer: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

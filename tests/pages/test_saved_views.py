@@ -15,6 +15,7 @@ def save(client: Client, address: str, name: str = "Mine", **more: str) -> str:
     return response.content.decode()
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(
     ("address", "stored"),
     [

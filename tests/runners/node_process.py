@@ -1,6 +1,6 @@
 """The real daemon, which measures nothing; instead of an engine, run N starts the script N.py of TEST_SCRIPTS.
 
-Where TEST_SCRIPTS is empty, runs start their engines.
+Where TEST_SCRIPTS is empty, runs start their engines; with TEST_ENGINES, those do that have no script.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from runners.node.launch.share import Share
 def scripted(config: RunConfig, config_path: Path, share: Share) -> list[str]:
     """Return the argv of the script that belongs to a run."""
     run = config_path.parent.name.partition("-")[0]
-    return [sys.executable, str(Path(os.environ["TEST_SCRIPTS"]) / f"{run}.py"), "--config", str(config_path)]
+    script = Path(os.environ["TEST_SCRIPTS"]) / f"{run}.py"
+    if "TEST_ENGINES" in os.environ and not script.exists():
+        return launch.command(config, config_path, share)
+    return [sys.executable, str(script), "--config", str(config_path)]
 
 
 def measured() -> dict[str, Any] | None:

@@ -61,7 +61,7 @@ class Nodes(Inbox):
             machine = NodeMachine(directory, url, name=node_name(node_rank), address=address)
             machine.prefix = network.prefix(node_rank) if network else []
             machine.options = ("--shape", DEVICE) if network else ()
-            machine.environment["TEST_SCRIPTS"] = ""
+            machine.environment["TEST_ENGINES"] = "1"
             self.machines.append(machine)
         self.committed: dict[int, int] = defaultdict(int)
         self.output: dict[int, bytes] = defaultdict(bytes)
@@ -84,6 +84,11 @@ class Nodes(Inbox):
             fields = {"run": run, "attempt": 1, "node": node_name(node_rank), "config": config}
             spec = RunSpec.model_validate({**fields, "node_rank": node_rank, "nodes": self.count})
             self._order(START_TASK, spec)
+
+    def script(self, text: str) -> None:
+        """Say what the run does on every node, instead of its engine."""
+        for machine in self.machines:
+            machine.script(self.run, text)
 
     def peers(self) -> list[Peer]:
         """Return the members as the nodes have reported them; empty until all are prepared."""

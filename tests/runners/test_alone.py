@@ -86,6 +86,7 @@ def node_python(tmp_path: Path) -> Path:
     return tmp_path / "venv" / "bin" / "python"
 
 
+@pytest.mark.slow
 def test_the_daemon_runs_where_only_its_requirements_are_installed(
     node_python: Path, tmp_path: Path, redis_url: str
 ) -> None:

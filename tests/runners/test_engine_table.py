@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -91,12 +91,30 @@ def misplaced(path: str, tree: ast.AST, names: set[str]) -> Iterator[str]:
             yield f"{path}:{getattr(node, 'lineno', 0)}: {', '.join(literals)} in {text[:80]}"
 
 
-def test_names_of_engines_are_literals_only_in_the_table_and_in_the_modules_of_the_engines() -> None:
-    places: list[str] = []
-    for path, tree in sources():
+class Scan(NamedTuple):
+    """What the tests of this module look for in the whole tree."""
+
+    misplaced: list[str]
+    """Literals of engines where they decide something."""
+    compared: list[tuple[str, str, set[str]]]
+    """File, text and literals of each comparison with a launcher or a device."""
+
+
+@pytest.fixture(scope="module")
+def tree() -> Scan:
+    """The tree, read once."""
+    scan = Scan([], [])
+    for path, module in sources():
         if path != "runners/config/engines.py" and not path.startswith((*CHOICES, *FOREIGN_WORDS)):
-            places += misplaced(path, tree, set(ENGINES))
-    assert places == [], "ask runners.config.engines for these instead"
+            scan.misplaced.extend(misplaced(path, module, set(ENGINES)))
+        for node in ast.walk(module):
+            if isinstance(node, ast.Compare) and {*LAUNCHERS, *DEVICES} & (literals := set(literals_in(node))):
+                scan.compared.append((path, ast.unparse(node), literals))
+    return scan
+
+
+def test_names_of_engines_are_literals_only_in_the_table_and_in_the_modules_of_the_engines(tree: Scan) -> None:
+    assert tree.misplaced == [], "ask runners.config.engines for these instead"
 
 
 @pytest.mark.parametrize(
@@ -138,12 +156,9 @@ def test_a_section_or_a_word_that_is_spelled_like_an_engine_is_not_reported(code
 @pytest.mark.parametrize(
     ("names", "subject"), [(set(LAUNCHERS), r"\b(launcher|kind)\b"), (set(DEVICES), r"\bdevice\b(?!\.type)")]
 )
-def test_launchers_and_devices_are_compared_with_no_literal(names: set[str], subject: str) -> None:
-    places = []
-    for path, tree in sources():
-        compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and names & set(literals_in(node))]
-        texts = [ast.unparse(node) for node in compared]
-        places += [f"{path}: {text}" for text in texts if re.search(subject, text)]
+def test_launchers_and_devices_are_compared_with_no_literal(names: set[str], subject: str, tree: Scan) -> None:
+    own = [(path, text) for path, text, literals in tree.compared if names & literals]
+    places = [f"{path}: {text}" for path, text in own if re.search(subject, text)]
     assert places == [], "ask runners.config.launchers or runners.config.devices for these instead"
 
 
@@ -223,6 +238,7 @@ def test_a_name_that_no_row_has_is_an_invalid_value() -> None:
     assert all(name in problems[0].message for name in ENGINES)
 
 
+@pytest.mark.slow
 def test_a_new_row_and_module_are_enough_for_a_node_to_launch_an_engine(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon("tests.runners.toy_node")
     server.start(1, config=TOY_DATA)

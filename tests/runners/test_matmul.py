@@ -77,6 +77,7 @@ def test_a_node_measures_while_it_is_idle_and_tells_it_with_its_heartbeats_and_r
     assert json.loads((machine.state_dir / "matmul.json").read_text())["measured"] == MEASURED
 
 
+@pytest.mark.slow
 def test_while_something_trains_nothing_is_measured(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon()
     machine.script(1, "import time; print('trains', flush=True); time.sleep(600)")

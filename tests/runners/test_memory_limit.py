@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from runners.supervisor.processes import die_with
 from runners.supervisor.verdict import Evidence
 from runners.wire.protocol import OOM_EXIT_CODE, RunState
@@ -16,6 +18,7 @@ from tests.patience import TRAINING_S
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_an_engine_beyond_its_limit_reports_sizes_and_phase(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     model = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}

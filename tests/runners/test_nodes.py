@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from runners.wire.protocol import Heartbeat, Report
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
@@ -42,6 +44,29 @@ def states(reports: list[Report]) -> list[str]:
     return [report.state for report in reports]
 
 
+STEPS = """
+import json, os, time
+rank = int(os.environ["NODE_RANK"])
+for step in range(1, 5):
+    event = {"parlab": 1, "t": time.time(), "rank": rank, "event": "step", "step": step, "step_time_s": 0.1}
+    print(json.dumps(event, separators=(",", ":")), flush=True)
+"""
+ENDLESS = f"{STEPS}\ntime.sleep(600)\n"
+
+
+def test_scripts_run_over_three_nodes(three_nodes: Nodes) -> None:
+    three_nodes.script(STEPS)
+    three_nodes.start(over_three())
+    assert states(three_nodes.ends()) == ["finished"] * 3
+    for node_rank in range(3):
+        assert states(three_nodes.reports[node_rank]) == ["prepared", "running", "finished"]
+        steps = events(three_nodes.output[node_rank], "step")
+        assert [(step["rank"], step["step"]) for step in steps] == [(node_rank, step) for step in range(1, 5)]
+        assert three_nodes.stamps[node_rank] == sorted(three_nodes.stamps[node_rank])
+    assert [peer.address for peer in three_nodes.peers()] == ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+
+
+@pytest.mark.slow
 def test_a_pipeline_trains_over_three_nodes(three_nodes: Nodes) -> None:
     three_nodes.start(over_three())
     assert states(three_nodes.ends()) == ["finished"] * 3
@@ -56,6 +81,7 @@ def test_a_pipeline_trains_over_three_nodes(three_nodes: Nodes) -> None:
     assert addresses == ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
 
 
+@pytest.mark.slow
 def test_nodes_in_networks_of_their_own_meet_at_the_address_with_which_they_reach_redis(
     three_networked_nodes: Nodes,
 ) -> None:
@@ -88,6 +114,7 @@ def test_an_interface_that_the_owner_of_the_node_has_not_allowed_is_refused(thre
     assert re.search(r"network\.interface eth9 .* --shape eth9|eth9 does not exist", three_nodes.ends()[0].reason)
 
 
+@pytest.mark.slow
 def test_megatron_trains_over_three_nodes_with_two_ranks_each(three_nodes: Nodes) -> None:
     parallel = {"engine": "megatron", "tensor_parallel_size": 2, "data_parallel_size": 3}
     train = {**SMALL["train"], "global_batch_size": 6}
@@ -98,6 +125,7 @@ def test_megatron_trains_over_three_nodes_with_two_ranks_each(three_nodes: Nodes
     assert ranks == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_run_everywhere_and_is_named_as_the_cause(three_nodes: Nodes) -> None:
     three_nodes.start(over_three(train=LONG))
     for node_rank in range(3):
@@ -114,8 +142,23 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere_and_is_named_as_the_cause
         wait_for(lambda: not machine.processes(three_nodes.run), "no process is left")  # noqa: B023  called at once
 
 
+def test_a_script_that_is_killed_ends_the_run_everywhere(three_nodes: Nodes) -> None:
+    three_nodes.script(ENDLESS)
+    three_nodes.start(over_three())
+    for node_rank in range(3):
+        three_nodes.says(node_rank, b'"event":"step"')
+    supervisor = three_nodes.machines[1].supervisor(three_nodes.run, node_rank=1)
+    for script in supervisor.children():
+        script.send_signal(signal.SIGKILL)
+    ends = three_nodes.ends()
+    assert (ends[1].state, ends[1].is_consequence) == ("failed", False)
+    assert "SIGKILL" in ends[1].reason
+    assert states([ends[0], ends[2]]) == ["cancelled"] * 2
+
+
 def test_a_killed_supervisor_ends_the_run_everywhere(three_nodes: Nodes) -> None:
-    three_nodes.start(over_three(train=LONG))
+    three_nodes.script(ENDLESS)
+    three_nodes.start(over_three())
     three_nodes.says(0, b'"event":"step"')
     three_nodes.machines[2].supervisor(three_nodes.run, node_rank=2).kill()
     ends = three_nodes.ends()
@@ -125,7 +168,9 @@ def test_a_killed_supervisor_ends_the_run_everywhere(three_nodes: Nodes) -> None
     assert all(report.is_consequence for report in ends[:2] if report.state == "failed")
 
 
+@pytest.mark.slow
 def test_daemons_that_stop_between_prepare_and_go_adopt_the_run(three_nodes: Nodes) -> None:
+    three_nodes.script(STEPS)
     three_nodes.prepare(over_three())
     peers = three_nodes.until(three_nodes.peers, "all nodes are prepared")
     for machine in three_nodes.machines:
@@ -147,6 +192,7 @@ def test_a_prepared_run_can_be_cancelled(three_nodes: Nodes) -> None:
     assert {(report.state, report.reason) for report in ends} == {("cancelled", "node n2 is not prepared")}
 
 
+@pytest.mark.slow
 def test_a_port_taken_between_prepare_and_go_is_named_with_a_remedy(three_nodes: Nodes) -> None:
     three_nodes.prepare(over_three())
     peers = three_nodes.until(three_nodes.peers, "all nodes are prepared")
@@ -183,6 +229,7 @@ def test_heartbeats_name_what_a_node_can_do_and_its_clock(three_nodes: Nodes) ->
     assert (heartbeat.lease_s, heartbeat.is_draining) == (None, False)
 
 
+@pytest.mark.slow
 def test_a_drained_node_says_so_until_its_next_daemon(three_nodes: Nodes) -> None:
     machine = three_nodes.machines[0]
     command = [

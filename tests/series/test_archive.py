@@ -18,6 +18,8 @@ from parlab.series import archive, store
 from parlab.series.columns import Columns
 from parlab.series.models import SeriesArchive, SeriesChunk
 
+pytestmark = pytest.mark.database
+
 COUNT = 300_000
 KEY = ("loss", 0)
 RANGES = [(None, None), (1_000, 1_500), (5_000, 260_000), (262_000, 299_999), (290_000, None), (None, 70_000)]

@@ -21,6 +21,7 @@ def attempt_id(make_attempt: Callable[..., Attempt]) -> int:
     return make_attempt().pk
 
 
+@pytest.mark.database
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.binary(max_size=50), st.integers(0, 600_000)), max_size=5))
 def test_any_appends_read_back_as_their_concatenation(attempt_id: int, appends: list[bytes | int]) -> None:
@@ -116,6 +117,7 @@ def test_the_tail_is_printable_for_any_bytes(attempt_id: int, data: bytes) -> No
         line.encode()
 
 
+@pytest.mark.database
 def test_chunks_come_in_order_and_one_batch_of_rows_at_a_time(attempt_id: int) -> None:
     data = b"".join(b"%08d\n" % number for number in range(400_000))
     log.append_log(attempt_id, data)

@@ -36,6 +36,7 @@ def test_lines_are_found_with_their_numbers_and_events_are_not_searched(attempt:
     assert matches_of(attempt, "(.*)") == []
 
 
+@pytest.mark.database
 def test_lines_across_chunks_are_whole(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parlab.series.log.CHUNK_BYTES", 16)
     for number in range(200):

@@ -27,6 +27,7 @@ def first(result: list[Operation]) -> Printed:
     return Printed(result, is_begin=True)
 
 
+@pytest.mark.database
 def test_operations_in_pieces_become_one_row_ordered_by_begin(attempt: Attempt) -> None:
     whole = step_of(100)
     operations.append(attempt.pk, {(3, 0): first(whole[50:]), (3, 1): first(whole)})
@@ -39,6 +40,7 @@ def test_operations_in_pieces_become_one_row_ordered_by_begin(attempt: Attempt) 
     assert sum(len(bytes(c)) for c in (row.kinds, row.micro_batches, row.begins, row.ends)) < 4 * 100
 
 
+@pytest.mark.database
 def test_a_step_that_is_printed_again_replaces_the_stored_one(attempt: Attempt) -> None:
     operations.append(attempt.pk, {(3, 0): first(step_of(10)), (3, 1): first(step_of(10))})
     operations.append(attempt.pk, {(3, 0): first(step_of(4))})
@@ -59,6 +61,7 @@ def test_the_operations_of_a_rank_are_limited(attempt: Attempt) -> None:
     assert len(operations.read(attempt.pk, 1)[0]) == operations.MAX_OPERATIONS
 
 
+@pytest.mark.database
 def test_deleting_leaves_those_of_other_attempts(attempt: Attempt, make_attempt: Callable[..., Attempt]) -> None:
     other = make_attempt(point={"train.seed": 2})
     for owner in (attempt, other):

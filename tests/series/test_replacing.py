@@ -17,7 +17,7 @@ from parlab.series.columns import Columns
 from parlab.series.following import Follower
 from parlab.series.models import LogChunk, SeriesChunk, SeriesLevel
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def points(first: int, count: int) -> Columns:

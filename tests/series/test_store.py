@@ -48,6 +48,7 @@ appends = st.lists(
 )
 
 
+@pytest.mark.database
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends)
 def test_any_appends_read_back_as_their_concatenation(
@@ -74,6 +75,7 @@ def test_any_appends_read_back_as_their_concatenation(
         assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
+@pytest.mark.database
 def test_a_batch_of_a_few_points_writes_few_anew_however_long_the_series_is(attempt_id: int) -> None:
     written, points, size = 0, 0, 8
     while points < 2 * CHUNK_POINTS:
@@ -91,6 +93,7 @@ def test_a_batch_of_a_few_points_writes_few_anew_however_long_the_series_is(atte
     assert SeriesLevel.objects.filter(level=1).count() > 0
 
 
+@pytest.mark.database
 def test_a_reader_beside_a_writer_gets_each_point_once(attempt_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(0, 800, 100):
         store.append(attempt_id, {("loss", 0): columns(step, 100)})
@@ -113,6 +116,7 @@ def test_points_one_by_one_share_a_chunk(attempt_id: int) -> None:
     assert same(store.read(attempt_id, "loss", rank=0), columns(0, 50))
 
 
+@pytest.mark.database
 def test_series_with_shared_steps_may_diverge(attempt_id: int) -> None:
     shared, longer = columns(0, 10), columns(10, 7)
     store.append(attempt_id, {("loss", 0): shared, ("samples", 0): shared})
@@ -122,6 +126,7 @@ def test_series_with_shared_steps_may_diverge(attempt_id: int) -> None:
     assert store.read(attempt_id, "samples", rank=0).steps.tolist() == [*range(10), 17]
 
 
+@pytest.mark.database
 def test_an_append_takes_two_queries_however_many_series(
     attempt_id: int, django_assert_max_num_queries: Callable[[int], CaptureQueriesContext]
 ) -> None:
@@ -133,6 +138,7 @@ def test_an_append_takes_two_queries_however_many_series(
     assert store.read(attempt_id, "metric-7", rank=1).steps[-1] == 9_105
 
 
+@pytest.mark.database
 def test_a_range_of_steps_reads_only_the_chunks_that_hold_it(attempt_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append(attempt_id, {("loss", 0): columns(0, 50_000)})
     unpacked: list[bytes] = []
@@ -163,6 +169,7 @@ def test_a_series_without_points_is_empty(attempt_id: int) -> None:
     assert not SeriesChunk.objects.exists()
 
 
+@pytest.mark.database
 def test_attempts_have_separate_points(make_attempt: MakeAttempt) -> None:
     mine, other = make_attempt(), make_attempt(point={"train.seed": 2})
     store.append(mine.pk, {("loss", 0): columns(0, 10)})
@@ -177,6 +184,7 @@ def test_attempts_have_separate_points(make_attempt: MakeAttempt) -> None:
     assert store.metrics(other.pk) == [("loss", 0, 10)]
 
 
+@pytest.mark.database
 def test_long_series_are_read_from_their_levels_with_all_peaks_and_gaps(
     attempt_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +210,7 @@ def test_long_series_are_read_from_their_levels_with_all_peaks_and_gaps(
     assert np.isnan(thin.values).any()
 
 
+@pytest.mark.database
 def test_a_part_of_a_long_series_is_found_by_a_few_rows_of_its_levels(
     attempt_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +236,7 @@ def test_a_part_of_a_long_series_is_found_by_a_few_rows_of_its_levels(
         assert 0 < sum(read) < 50, read
 
 
+@pytest.mark.database
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="reads plans of SQLite; PostgreSQL plans by statistics")
 def test_the_last_rows_of_levels_are_searched_by_an_index_of_their_own(attempt_id: int) -> None:
     store.append(attempt_id, {("loss", 0): columns(0, 100_000)})
@@ -245,6 +255,7 @@ def test_the_last_rows_of_levels_are_searched_by_an_index_of_their_own(attempt_i
     assert all("USING INDEX level_last" in plan for plan in plans), plans
 
 
+@pytest.mark.database
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example([70_000], 5_765, 3)  # the last block is a third of the range
 @given(
@@ -285,6 +296,7 @@ def test_a_part_holds_the_extremes_and_only_points_of_the_series(
             assert np.nanmin(got.values) <= np.nanmin(inner)
 
 
+@pytest.mark.database
 def test_levels_of_series_from_before_there_were_levels_are_made_with_their_next_chunk(attempt_id: int) -> None:
     store.append(attempt_id, {("loss", 0): columns(0, 200_000)})
     before = store.read_parts([attempt_id], ["loss"], 500)
@@ -313,6 +325,7 @@ def test_means_of_blocks_cover_the_full_chunks(attempt_id: int) -> None:
         assert counts.tolist() == np.isfinite(expected).sum(axis=1).tolist()
 
 
+@pytest.mark.database
 def test_deleting_a_series_deletes_its_levels(attempt_id: int) -> None:
     store.append(attempt_id, {("loss", rank): columns(0, 5_000) for rank in (0, 1)})
     store.delete(attempt_id, [("loss", 0)])

@@ -41,7 +41,8 @@ def members(
     assert not login.close()
 
 
-@pytest.mark.parametrize("kind", ["torchrun", pytest.param("srun", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchrun", "srun"])
 @pytest.mark.parametrize("members", ["engine"], indirect=True)
 def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, cluster: Cluster, kind: str) -> None:
     members.start(over_three(launcher={"kind": kind}))

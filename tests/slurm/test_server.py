@@ -29,7 +29,7 @@ __all__ = ["broker"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SLOTS = 3
-POINTS = 500
+POINTS = 100
 
 TRAINS = """
 import json, sys, time
@@ -93,7 +93,7 @@ def server(login: LoginNode, broker: str) -> Iterator[Server]:
     server.close()
 
 
-def test_a_sweep_of_500_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_stored(
+def test_a_sweep_of_100_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_stored(
     login: LoginNode, cluster: Cluster, server: Server, page: Client, make_config: Callable[..., Config]
 ) -> None:
     other = occupy(cluster, "busy")

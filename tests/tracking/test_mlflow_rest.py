@@ -183,6 +183,7 @@ def test_an_interval_that_is_invalid(rest: Rest, query: Any, words: str) -> None
     assert words in answer["message"]
 
 
+@pytest.mark.database
 def test_histories_are_sampled_over_the_steps_of_all_runs_with_their_ends(
     rest: Rest, experiment_id: str, run_id: str
 ) -> None:
@@ -212,6 +213,7 @@ def test_bulk_histories_are_sorted_by_run_time_step_and_value(rest: Rest, run_id
     assert answer["metrics"] == [{**metric, "run_id": run_id} for metric in ordered]
 
 
+@pytest.mark.database
 def test_a_batch_that_a_client_sends_again_after_a_fault_is_stored_once(rest: Rest, run_id: str) -> None:
     batch = {"run_id": run_id, "metrics": [{"key": "a", "timestamp": 1, "step": 1, "value": 2.0}]}
     for _ in range(2):
@@ -416,6 +418,7 @@ def test_tags_of_a_deleted_experiment_stay_and_missing_ones_are_named(rest: Rest
     assert tags == [{"key": "k", "value": "a\nb"}]
 
 
+@pytest.mark.database
 def test_runs_are_ordered_with_nan_after_numbers_and_before_runs_without_the_metric(
     rest: Rest, experiment_id: str
 ) -> None:
@@ -433,6 +436,7 @@ def test_runs_are_ordered_with_nan_after_numbers_and_before_runs_without_the_met
     assert names("metrics.x DESC") == ["inf", "7", "0", "-1", "-inf", "nan", "none"]
 
 
+@pytest.mark.database
 def test_runs_are_found_by_every_entity_and_comparison(rest: Rest, experiment_id: str) -> None:
     for name, loss, rate, owner in (("one", 0.5, "0.1", "Ann"), ("two", 1.5, "0.2", "ben"), ("Three", 2.5, "0.1", "")):
         run = rest.made("runs/create", {"experiment_id": experiment_id, "run_name": name, "start_time": int(loss * 10)})

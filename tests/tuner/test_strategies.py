@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from parlab.tuner.space import Candidate, Fit, Observation, Past, Space
+from parlab.tuner.space import Candidate, Fit, Launch, Observation, Past, Space
 from parlab.tuner.strategies import STRATEGIES, advance, replay
 
 from .landscapes import LIMIT, grid, key, measure, needed, truth
@@ -39,6 +39,18 @@ def test_planned_takes_few_launches_with_a_plan_that_is_right() -> None:
     done, why = replay(STRATEGIES["planned"], space, measure(space))
     assert len(done) <= 6
     assert "noise" in why
+
+
+def test_an_unplanned_space_expects_values_from_its_first_measurement_on_and_a_planned_one_from_the_start() -> None:
+    expected = {}
+    for name, predicted_s in (("planned", 0.1), ("unplanned", None)):
+        space = Space([Candidate(str(size), size, features=(size,), predicted_s=predicted_s) for size in (1, 2, 3, 4)])
+        first = advance(STRATEGIES["planned"], space, [])
+        assert isinstance(first, Launch)
+        second = advance(STRATEGIES["planned"], space, [Observation(first.key, "finished", 0.1, 0.003)])
+        assert isinstance(second, Launch)
+        expected[name] = [launch.expected is not None for launch in (first, second)]
+    assert expected == {"planned": [True, True], "unplanned": [False, True]}
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def test_a_space_that_cannot_fit_is_not_launched_and_says_what_it_needs(
     assert "gas1_tmbspg1 needs the least" in study.reason
 
 
+@pytest.mark.database
 def test_a_second_click_starts_no_second_study(make_study: MakeStudy) -> None:
     first = make_study()
     assert make_study() == first

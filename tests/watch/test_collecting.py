@@ -103,6 +103,7 @@ def test_a_summary_that_is_computed_again_later_changes_the_result(
     assert watch.results.get(attempt_number=attempt.number).values == {"step_time": 0.2}
 
 
+@pytest.mark.database
 def test_results_and_alerts_of_a_look_are_stored_together(
     watch: Watch, watched: Config, make_attempt: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
