@@ -35,7 +35,8 @@ def default_data_dir() -> Path:
     return directory
 
 
-# Directory of the database, secrets, uploads and collected static files.
+# Directory of the database, secrets, uploads and collected static files. Empty: `data/` of a checkout,
+# `~/.local/share/parlab` of an installation.
 DATA_DIR = Path(env.str("PARLAB_DATA_DIR", default="") or default_data_dir()).resolve()
 DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
 

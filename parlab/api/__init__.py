@@ -1,0 +1,1 @@
+"""REST: validates, calls a service, serialises. See docs/use/api.md."""

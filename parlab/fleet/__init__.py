@@ -1,0 +1,1 @@
+"""Nodes and queues: dispatch, placement, heartbeat, enrolment, cancel, reap."""

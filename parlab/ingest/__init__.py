@@ -1,0 +1,1 @@
+"""What nodes, scripts and people bring in -> lab and series."""

@@ -1,0 +1,1 @@
+"""What is planned and what ran: experiments, configurations, runs, findings, reports, nodes."""

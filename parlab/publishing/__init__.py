@@ -1,0 +1,1 @@
+"""Resolves the directives of reports, publishes versions, exports; draws figures for pages, API and reports."""

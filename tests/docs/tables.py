@@ -6,6 +6,7 @@ One function per table; `tests/docs/test_tables.py` compares the pages with them
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from parlab.client.command.commands import command_parser
 from parlab.formats import FORMATS
 from parlab.formats.exports.event_files import NAME as EVENT_FILES
 from runners.config import ENGINES
-from tests.docs.pages import DOCS, markdown_table, pages, tables_of, write_table
+from tests.docs.pages import DOCS, PROJECT, markdown_table, pages, tables_of, write_table
 from tests.docs.settings import settings_rows
 
 
@@ -57,11 +58,24 @@ def commands() -> str:
     return markdown_table(["command", "effect"], rows)
 
 
+def packages() -> str:
+    """Each folder of code with the first line of its package."""
+    files = sorted(file for top in ("parlab", "runners") for file in (PROJECT / top).rglob("__init__.py"))
+    docstrings = ((file.parent, ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))) for file in files)
+    rows = [
+        (f"`{folder.relative_to(PROJECT)}`", text.split("\n")[0].partition(" See docs/")[0].removesuffix("."))
+        for folder, text in docstrings
+        if text
+    ]
+    return markdown_table(["folder", "content"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "engines": engines,
     "figures": figures,
     "formats": formats,
+    "packages": packages,
     "settings": settings,
 }
 """Name in the comment of a page -> function that writes the table. `scoreboard` is written by `make bench-planner`."""

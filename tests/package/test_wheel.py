@@ -36,8 +36,8 @@ def tracked(*folders: str) -> set[str]:
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_of_the_pages(names: set[str]) -> None:
-    shipped = {f"parlab/{name}" for name in tracked("templates", "static", "docs/findings.md")}
-    assert {"parlab/templates/base.html", "parlab/static/css/site.css", "parlab/docs/findings.md"} <= shipped
+    shipped = {f"parlab/{name}" for name in tracked("templates", "static", "docs/understand/findings.md")}
+    assert {"parlab/templates/base.html", "parlab/static/css/site.css", "parlab/docs/understand/findings.md"} <= shipped
     assert tracked("parlab", "runners") | shipped <= names
     assert {"parlab/py.typed", "runners/py.typed", f"{INFO}/licenses/LICENSE", f"{INFO}/licenses/NOTICE"} <= names
 

@@ -1,0 +1,1 @@
+"""Template tags: numbers with units, parts of lists, the frame of all pages."""
