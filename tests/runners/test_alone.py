@@ -97,6 +97,9 @@ def test_the_daemon_runs_where_only_its_requirements_are_installed(
     package = tmp_path / "node"
     package.mkdir()
     (package / "runners").symlink_to(RUNNERS)
+    (package / "parlab").mkdir()
+    for name in ("__init__.py", "client"):
+        (package / "parlab" / name).symlink_to(ROOT / "parlab" / name)
     environment = {"PATH": "/usr/bin:/bin", "REDIS_URL": redis_url, "PARLAB_NODE_KEY": KEY.decode()}
     log = tmp_path / "log"
     with log.open("wb") as output:
