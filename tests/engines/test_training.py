@@ -18,7 +18,7 @@ WORLD_SIZES = (1, 2, 3, 4)
 GPUS = torch.cuda.device_count()
 # Always the CPU, and GPUs if there is one for each rank.
 PLACES = [
-    *(pytest.param("cpu", size, marks=[] if size == 2 else [pytest.mark.slow]) for size in WORLD_SIZES),
+    *(pytest.param("cpu", size, marks=pytest.mark.slow) for size in WORLD_SIZES),
     *(("cuda", size) for size in WORLD_SIZES if size <= GPUS),
 ]
 

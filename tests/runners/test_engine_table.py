@@ -36,9 +36,11 @@ MODES = {
 
 
 def sources() -> Iterator[tuple[str, ast.AST]]:
-    """Parse every file of the server and of the node."""
+    """Parse every file of the server and of the node that holds the name of an engine, a launcher or a device."""
+    names = re.compile("|".join(rf"""["']{name}["']""" for name in (*ENGINES, *LAUNCHERS, *DEVICES)))
     for file in sorted([*(ROOT / "parlab").rglob("*.py"), *(ROOT / "runners").rglob("*.py")]):
-        yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+        if names.search(text := file.read_text()):
+            yield str(file.relative_to(ROOT)), ast.parse(text)
 
 
 def own_module(path: str) -> str | None:

@@ -83,6 +83,7 @@ RANKS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fate", "state", "reason"),
     [
