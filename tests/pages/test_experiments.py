@@ -383,7 +383,7 @@ def test_an_error_page_needs_no_database(page: Client, experiment: Experiment, m
     def broken(**_: Any) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr("parlab.pages.views.experiments.lists.selectors.experiment_list", broken)
+    monkeypatch.setattr("parlab.pages.views.experiments.lists.experiment_list", broken)
     page.raise_request_exception = False
     response = page.get("/experiments/")
     assert response.status_code == 500

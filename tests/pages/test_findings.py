@@ -261,7 +261,7 @@ def test_every_rule_is_explained_where_its_name_leads(page: Client) -> None:
 
 
 def test_explanations_are_rendered_without_running_anything_in_them(tmp_path: Any, settings: Any, page: Client) -> None:
-    settings.BASE_DIR = tmp_path
+    settings.SHIPPED_DIR = tmp_path
     (tmp_path / "docs" / "understand").mkdir(parents=True)
     (tmp_path / "docs" / "understand" / "findings.md").write_text(
         f"# Findings\n\n{EVIL}\n\n[x](javascript:alert(1))\n\n## `best-row`\n\nWhy.\n"
