@@ -21,25 +21,33 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ON_POSTGRES = $(sort $(shell grep -rl 'mark\.database' tests --include='test_*.py'))
 # A test that failed beside others is repeated once, alone; both outcomes stay in the output.
 pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
-    $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
+    $(BIN)/pytest $(1) -n 0 --last-failed --last-failed-no-failures none; }
 
 # A name of its own: a recipe that names MAKE runs under `make -n` too.
 make_lint = $(MAKE) --no-print-directory lint
+make_postgres = $(MAKE) --no-print-directory test-postgres
 
-.PHONY: demo test test-slow lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
+.PHONY: demo test test-postgres test-slow lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
-# Lint runs beside the tests; its output follows theirs. An interrupt ends both.
+# Lint and the tests on PostgreSQL run beside the others; their output follows. An interrupt ends all.
 test: $(VENV)/.browser $(VENV)/.slurm
 	@mkdir -p build; failed=; \
 	$(make_lint) > build/lint.txt 2>&1 & lint=$$!; \
-	trap 'kill $$lint; exit 130' INT TERM; \
+	$(make_postgres) > build/postgres.txt 2>&1 & postgres=$$!; \
+	trap 'kill $$lint $$postgres; exit 130' INT TERM; \
 	$(call pytest,-m "not slow") || failed=tests; \
-	export PARLAB_TEST_DATABASE=postgres; $(call pytest,-m "database and not slow" $(ON_POSTGRES)) || failed=tests; \
-	wait $$lint || failed=lint; cat build/lint.txt; test -z "$$failed"
+	wait $$postgres || failed="$$failed postgres"; cat build/postgres.txt; \
+	wait $$lint || failed="$$failed lint"; cat build/lint.txt; \
+	test -z "$$failed" || { echo "parlab: failed: $$failed"; exit 1; }
+
+# What a database can break; its cache is its own, since both sessions note failed tests in theirs.
+test-postgres: export PARLAB_TEST_DATABASE := postgres
+test-postgres: $(VENV)/.dev
+	@$(call pytest,-n 1 -o cache_dir=build/postgres -m "database and not slow" $(ON_POSTGRES))
 
 test-slow: $(VENV)/.slurm
 	$(call pytest,-m slow)

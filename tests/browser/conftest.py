@@ -64,6 +64,10 @@ def copy_of_the_project(target: Path) -> None:
         if (PROJECT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, target / name)
+    # What this checkout has compiled belongs to the same files: the processes of the demo need not compile them again.
+    for compiled in (*(PROJECT / "parlab").rglob("__pycache__"), *(PROJECT / "runners").rglob("__pycache__")):
+        if (target / compiled.relative_to(PROJECT)).parent.is_dir():
+            shutil.copytree(compiled, target / compiled.relative_to(PROJECT), dirs_exist_ok=True)
 
 
 def start_demo(directory: Path, timeout_s: float = TRAINING_S) -> Demo:

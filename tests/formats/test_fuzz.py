@@ -32,7 +32,7 @@ from tests.formats.mutations import damaged, damaged_event_file
 from tests.formats.test_corpus import CORPUS
 
 CHUNKS, FAST_CHUNKS = 20, 4
-PER_CHUNK = int(os.environ.get("FUZZ_CASES", "4000")) // CHUNKS
+PER_CHUNK = int(os.environ.get("FUZZ_CASES", "2000")) // CHUNKS
 MADE_UP = 400
 WINDOW = 2_500
 # Of these damaged texts, one each is read by a named reader (all in turn), learnt from, and an event file.

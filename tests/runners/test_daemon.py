@@ -91,6 +91,7 @@ def test_an_attempt_that_is_sent_twice_starts_once(machine: NodeMachine, server:
     assert (tmp_path / "starts").read_text() == "xx"
 
 
+@pytest.mark.slow
 def test_the_next_attempt_of_a_run_is_a_run_of_its_own(machine: NodeMachine, server: Server) -> None:
     machine.script(1, "print('again')")
     machine.start_daemon()
@@ -100,6 +101,7 @@ def test_the_next_attempt_of_a_run_is_a_run_of_its_own(machine: NodeMachine, ser
         assert server.lines(1, attempt) == [b"again"]
 
 
+@pytest.mark.slow
 def test_a_cancel_that_overtakes_its_start_wins(machine: NodeMachine, server: Server, tmp_path: Path) -> None:
     machine.script(1, f"open({str(tmp_path / 'started')!r}, 'w')")
     machine.start_daemon()
@@ -208,6 +210,7 @@ def test_after_the_daemon_was_killed_the_next_one_ships_all_output_once_and_in_o
     assert len(server.batches) > 2
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_while_no_daemon_lived_is_shipped_by_the_next(machine: NodeMachine, server: Server) -> None:
     machine.script(1, COUNT_BEHIND_GATE)
     daemon = machine.start_daemon()
@@ -258,6 +261,7 @@ def test_a_killed_supervisor_means_lost_and_no_process_survives(machine: NodeMac
     assert server.lines(1) == [b"here", b"here"]
 
 
+@pytest.mark.slow
 def test_a_supervisor_killed_while_no_daemon_lived_means_lost_at_the_next_start(
     machine: NodeMachine, server: Server
 ) -> None:
@@ -376,6 +380,7 @@ def test_a_daemon_starts_without_redis_stops_and_takes_orders_once_redis_is_ther
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_attempt_that_the_server_does_not_know_is_ended_and_put_aside(machine: NodeMachine, server: Server) -> None:
     machine.script(1, SLEEP)
     machine.start_daemon()
@@ -473,6 +478,7 @@ def test_wrong_settings_are_refused_with_a_remedy(
         read_settings(parse(machine.arguments(*arguments)), environment)
 
 
+@pytest.mark.slow
 def test_stop_all_ends_every_run_and_the_next_daemon_says_so_to_the_server(
     machine: NodeMachine, server: Server
 ) -> None:

@@ -93,6 +93,7 @@ def server(login: LoginNode, broker: str) -> Iterator[Server]:
     server.close()
 
 
+@pytest.mark.slow
 def test_a_sweep_of_100_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_stored(
     login: LoginNode, cluster: Cluster, server: Server, page: Client, make_config: Callable[..., Config]
 ) -> None:
