@@ -140,6 +140,7 @@ def test_comparing_shows_measures_with_ratios_and_settings_that_differ(
     assert "use for example bert-base:3" in call("compare", "bert")[2]
 
 
+@pytest.mark.slow
 def test_a_plan_takes_pairs_and_files(call: Call, tmp_path: Path, catalogue: None) -> None:
     path = tmp_path / "question.json"
     path.write_text('{"layers": 24, "hidden": 2048, "heads": 16, "tensor_parallel": 1, "pipeline_parallel": 1}')
@@ -249,6 +250,7 @@ def test_files_are_previewed_and_imported(call: Call, tmp_path: Path) -> None:
     assert (code, "does not exist" in errors) == (1, True)
 
 
+@pytest.mark.slow
 def test_stores_of_every_tracker_and_directories_of_logs_are_imported(
     call: Call, tmp_path: Path, settings: Any
 ) -> None:

@@ -148,6 +148,7 @@ def test_an_exception_fails_the_run_with_its_traceback(environ: dict[str, str], 
     assert "1 / 0" in run.current_attempt().traceback or "line 4" in run.current_attempt().traceback
 
 
+@pytest.mark.slow
 def test_bad_values_are_skipped_with_a_warning_and_the_others_are_kept(environ: dict[str, str], start: Script) -> None:
     source = """
 import parlab

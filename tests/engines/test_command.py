@@ -53,6 +53,7 @@ def test_fields_are_substituted_and_everything_else_reaches_the_command_unchange
     assert script in start["command"]
 
 
+@pytest.mark.slow
 def test_torchrun_starts_it_once_for_each_rank_of_the_layout(script: str, tmp_path: Path) -> None:
     layout = {"parallel": {"engine": "command", "tensor_parallel_size": 2}}
     output = run(make_data(script, "{parallel.tensor_parallel_size}", kind="torchrun") | layout, tmp_path, [[script]])

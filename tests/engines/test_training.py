@@ -152,6 +152,7 @@ def test_every_optimizer_equals_torchs(optimizer: str) -> None:
     assert losses == pytest.approx(expected.losses, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bf16_keeps_one_copy_of_the_weights_for_all_micro_batches() -> None:
     config = make_config(schedule="gpipe", precision="bf16")
     stage = PipelineStage(config)

@@ -386,6 +386,7 @@ def test_a_range_of_ranks_gives_the_slowest_as_timer_and_the_fastest_beside_it(b
     assert np.allclose(store.read(run.current_attempt().pk, "timer_min/forward-compute", rank=0).values, 0.1)
 
 
+@pytest.mark.slow
 def test_more_steps_than_fit_into_one_block_are_all_stored(bring: Bring) -> None:
     bring(megatron(40_000))
     run = Run.objects.get()

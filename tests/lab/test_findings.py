@@ -244,6 +244,7 @@ def test_the_sweep_is_compared_once_for_all_runs_that_end_together(
     assert [(finding.rule, finding.run) for finding in Finding.objects.all()] == [("off-neighbours", runs[2])]
 
 
+@pytest.mark.slow
 @pytest.mark.database
 def test_a_thousand_runs_need_a_constant_number_of_queries(
     make_config: Callable[..., Config], user: User, django_assert_max_num_queries: DjangoAssertNumQueries

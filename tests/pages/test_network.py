@@ -56,6 +56,7 @@ def test_the_heatmap_is_that_of_the_source_asked_for(
     assert f"{ratio:.2f}" in drawing["figure"]["data"][0]["text"]
 
 
+@pytest.mark.slow
 def test_another_experiment_can_stand_beside(viewer: Client, published: None, experiment: Experiment) -> None:
     Run.objects.filter(experiment__slug="gpt-3-small-on-three-nodes", number__gt=12).update(experiment=experiment)
     assert "1f1b</h2>" not in viewer.get(ADDRESS).content.decode()

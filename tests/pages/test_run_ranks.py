@@ -151,6 +151,7 @@ def test_repeated_steps_count_once_and_values_that_are_not_finite_never() -> Non
     assert [column.tolist() for column in points] == [[1, 2, 3], [1.0, 2.0, 9.0]]
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_are_read_by_page_and_figure(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="finished")
     attempt.run.resolved["cluster"] |= {"nodes": 128, "gpus_per_node": 8}

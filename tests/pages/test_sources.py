@@ -78,6 +78,7 @@ def test_the_page_of_an_experiment_shows_its_documents_complete(page: Client, ma
     assert f'href="{EXPERIMENT}sources/{source.pk}/raw/"' in content
 
 
+@pytest.mark.slow
 def test_many_documents_are_left_to_pages_of_their_own(
     page: Client, make_source: MakeSource, django_assert_num_queries: Any
 ) -> None:

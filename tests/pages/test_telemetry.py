@@ -101,6 +101,7 @@ def test_without_an_mfu_there_is_no_column_for_it(page: Client, make_attempt: Ca
     assert page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]["mfu"] is None
 
 
+@pytest.mark.slow
 def test_long_telemetry_is_thinned_and_refined_with_a_caption_for_the_whole(
     page: Client, make_attempt: Callable[..., Attempt]
 ) -> None:

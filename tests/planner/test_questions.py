@@ -80,6 +80,7 @@ def test_compared_numbers_of_nodes_include_the_fewest_and_the_requested_one() ->
     assert node_counts(48, 5) == [5, 8, 16, 32, 48, 64, 128, 256]
 
 
+@pytest.mark.slow
 def test_the_fewest_nodes_that_can_train_divide_the_global_batch() -> None:
     # The memory of 5 nodes suffices for GPT-3 175B, but no layout of 40 GPUs divides a batch of 1,536.
     request = PlanRequest(nodes=12)

@@ -175,6 +175,7 @@ def test_the_pipeline_engine_trains_under_torchrun(machine: NodeMachine, server:
     assert sorted(steps) == [(rank, step) for rank in (0, 1) for step in (1, 2, 3, 4)]
 
 
+@pytest.mark.slow
 def test_heartbeats_name_what_the_node_holds(machine: NodeMachine, server: Server) -> None:
     machine.script(1, SLEEP)
     machine.start_daemon()
@@ -225,6 +226,7 @@ def test_a_run_that_ended_while_no_daemon_lived_is_shipped_by_the_next(machine: 
     assert server.lines(1) == NUMBERS
 
 
+@pytest.mark.slow
 def test_sigterm_stops_the_daemon_and_runs_go_on(machine: NodeMachine, server: Server) -> None:
     machine.script(1, COUNT_BEHIND_GATE)
     daemon = machine.start_daemon()
@@ -351,6 +353,7 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
     assert left == []
 
 
+@pytest.mark.slow
 def test_a_daemon_starts_without_redis_stops_and_takes_orders_once_redis_is_there(
     tmp_path: Path,
 ) -> None:
@@ -424,6 +427,7 @@ def run_daemon(machine: NodeMachine, *arguments: str, without: str = "") -> subp
     )
 
 
+@pytest.mark.slow
 def test_a_second_daemon_on_the_same_directory_is_refused_and_named(machine: NodeMachine) -> None:
     first = machine.start_daemon()
     second = run_daemon(machine, *machine.arguments())

@@ -119,6 +119,7 @@ def test_a_driver_that_hangs_holds_nothing_up(prepared: Prepare, supervise: Supe
     assert without_telemetry(run.output()) == b"done\n"
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_supervisor_stays_small(prepared: Prepare, supervise: Supervise) -> None:
     script = """
         import os, sys, time

@@ -75,6 +75,7 @@ def test_any_appends_read_back_as_their_concatenation(
         assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
+@pytest.mark.slow
 @pytest.mark.database
 def test_a_batch_of_a_few_points_writes_few_anew_however_long_the_series_is(attempt_id: int) -> None:
     written, points, size = 0, 0, 8

@@ -116,6 +116,7 @@ def test_a_killed_supervisor_is_lost_and_its_ranks_end(login: LoginNode, server:
     wait_for(lambda: not login.processes(run), "no process of the run is left")
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_killed_finds_its_jobs_again_by_name(
     login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs
 ) -> None:

@@ -62,6 +62,7 @@ def distant(cluster: Cluster, own_redis: str, tmp_path: Path) -> Iterator[tuple[
     assert not machine.close()
 
 
+@pytest.mark.slow
 def test_the_login_node_ships_for_a_compute_node_that_does_not_reach_redis(
     distant: tuple[LoginNode, Server],
 ) -> None:

@@ -110,6 +110,7 @@ def peak_bytes(path: Path, count: int) -> int:
     return peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keep_few(monkeypatch)
     monkeypatch.setattr(events, "MAX_MESSAGES", 150)

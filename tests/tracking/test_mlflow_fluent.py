@@ -67,6 +67,7 @@ def test_inputs_tags_and_nested_runs(experiment_id: str) -> None:
     assert list(frame["run_id"]) == [parent.info.run_id]
 
 
+@pytest.mark.slow
 def test_metrics_in_the_background_and_of_the_system_arrive() -> None:
     mlflow.set_system_metrics_sampling_interval(0.1)  # type: ignore[no-untyped-call]  # mlflow has no types here
     mlflow.set_system_metrics_samples_before_logging(1)  # type: ignore[no-untyped-call]  # as above
@@ -81,6 +82,7 @@ def test_metrics_in_the_background_and_of_the_system_arrive() -> None:
     assert Run.objects.get().state == "finished"
 
 
+@pytest.mark.slow
 def test_a_model_is_logged_loaded_and_listed(experiment_id: str) -> None:
     class Echo(mlflow.pyfunc.PythonModel):  # type: ignore[name-defined,misc]  # mlflow has no types here
         def predict(self, context: object, model_input: list[int], params: object = None) -> list[int]:

@@ -475,6 +475,7 @@ def test_runs_are_found_by_every_entity_and_comparison(rest: Rest, experiment_id
         assert names(text) == expected, text
 
 
+@pytest.mark.slow
 def test_a_history_without_a_page_size_is_whole(rest: Rest, run_id: str) -> None:
     for first in range(0, 30_000, 1_000):
         points = [{"key": "m", "value": 1.0, "timestamp": 1, "step": step} for step in range(first, first + 1_000)]

@@ -59,6 +59,7 @@ def imported(example: Run, count: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_attempt_is_collected_however_many_there_are(
     watch: Watch, watched: Config, make_attempt: Callable[..., Attempt]
 ) -> None:
@@ -69,6 +70,7 @@ def test_every_attempt_is_collected_however_many_there_are(
     assert watch.results.filter(environment__driver="570").count() == COUNT
 
 
+@pytest.mark.slow
 def test_imported_runs_are_collected_however_many_there_are(keyed: Watch, make_attempt: Callable[..., Attempt]) -> None:
     example = make_attempt(state="finished").run
     imported(example, COUNT)
