@@ -74,6 +74,24 @@ def test_a_script_records_on_this_python_with_the_standard_library_alone(
     assert b'"kind": "end", "state": "finished"' in stretch.reports[-1]
 
 
+def test_a_project_with_a_package_runners_of_its_own_records(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "runners").mkdir()
+    (tmp_path / "runners" / "__init__.py").touch()
+    (tmp_path / "train.py").write_text(
+        'import parlab\nwith parlab.init("x") as run:\n    run.log({"loss": 1.0}, step=1)\n'
+    )
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(installed), "PARLAB_HOME": str(tmp_path / "home")}
+    script = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**environ, "PARLAB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert script.returncode == 0, script.stderr
+    assert len(list((tmp_path / "home" / "spool").iterdir())) == 1
+
+
 @pytest.mark.parametrize("command", [["bin/parlab"], ["-m", "parlab"]], ids=["parlab", "python -m parlab"])
 def test_the_command_is_installed_and_explains_itself(command: list[str], installed: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(installed)}
