@@ -1,6 +1,6 @@
 """The engines, one row each. Everything that parlab decides by the engine of a run is a column here.
 
-To add an engine: add its row, write its module, and describe it in docs/understand/engines.md.
+To add an engine, follow the recipe in CONTRIBUTING.md.
 """
 
 from __future__ import annotations

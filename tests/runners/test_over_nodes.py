@@ -121,6 +121,7 @@ def test_the_documented_table_of_engines_and_launchers_over_nodes_is_true() -> N
     lines = re.findall(r"^\| (.+) \|$", text[text.index("| engine | ") :], re.MULTILINE)
     heading, *rows = [[cell.strip(" `") for cell in line.split("|")] for line in lines[: 1 + len(ENGINES)]]
     assert heading == ["engine", *(row.name for row in LAUNCHERS.values())]
+    assert {row[0] for row in rows} == set(ENGINES)
     documented = {(row[0], launcher): cell for row in rows for launcher, cell in zip(heading[1:], row[1:], strict=True)}
     for (engine, launcher), cell in documented.items():
         data = configuration(engine, launcher, Path("/opt/train.py"))
