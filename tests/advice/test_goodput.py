@@ -73,6 +73,7 @@ def test_intervals_for_1_to_16384_gpus() -> None:
     assert [row.daly_s for row in rows] == sorted((row.daly_s for row in rows), reverse=True)
     assert rows[0].young_s == pytest.approx((2 * 60 * 86_400 * 365) ** 0.5)
     assert daly(100.0, 40.0) == 40.0
+    assert daly(80.0, 40.0) == 40.0
     with pytest.raises(ValueError, match="checkpoint_s 0 is out of range"):
         intervals(0.0, 1.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parlab.charts import theme
+from parlab.charts import axes, theme
 from parlab.charts.axes import log_ticks
 from parlab.charts.measures import Options
 from parlab.charts.points import RunPoint, Spread, Timer
@@ -98,6 +98,17 @@ def test_an_axis_that_is_the_number_of_gpus_under_another_name_makes_one_line() 
     drawing = throughput.figure([point(n, {"gpus": gpus}, 10.0 * gpus, gpus=gpus) for n, gpus in enumerate((1, 4, 2))])
     (line,) = [trace for name, trace in traces(drawing).items() if "ideal" not in str(name)]
     assert list(line.x) == [1, 2, 4]
+
+
+def test_four_systems_on_as_many_numbers_of_gpus_are_one_series_and_three_are_lines() -> None:
+    points = [point(n, {"system": f"system {n}"}, 10.0, gpus=2**n) for n in range(4)]
+    assert axes.plan(points) == axes.Plan(axes.GPUS, [])
+    assert axes.plan(points[:3]) == axes.Plan(axes.GPUS, ["system"])
+
+
+def test_an_axis_is_logarithmic_from_four_times_its_smallest_value() -> None:
+    assert axes.x_axis([1, 2, 4], MICRO)["type"] == "log"
+    assert axes.x_axis([1, 2, 3], MICRO)["type"] == "linear"
 
 
 def test_the_caption_names_weak_scaling() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from parlab.charts.points import Roof, RunPoint, Spread, Timer
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure, Source
-from parlab.charts.repeats import pooled
+from parlab.charts.repeats import bars_over, lead_note, pooled
 from parlab.charts.sweeps.bandwidth import Message
 from parlab.charts.sweeps.predicted import PredictedPoint
 
@@ -85,3 +85,15 @@ def test_bandwidths_of_different_settings_are_lines_and_no_repeats() -> None:
         "all-reduce, 2 ranks, delay 1 ms",
         "all-reduce, 2 ranks, delay 2 ms",
     }
+
+
+def test_bars_reach_up_to_the_largest_repeat_and_down_to_the_smallest() -> None:
+    bars = bars_over([(10.0, (9.0, 10.0, 13.0)), (None, (1.0, 2.0)), (5.0, ())])
+    assert (bars["array"], bars["arrayminus"]) == ([3.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+
+
+def test_the_noise_of_a_lead_over_a_single_run_counts_the_repeats_of_the_best() -> None:
+    best = pooled([repeat(n, {MICRO: 1}, 1, seconds) for n, seconds in enumerate((0.98, 1.0, 1.02), 1)])
+    note = lead_note([best, repeat(9, {MICRO: 2}, 1, 2.0)], lambda run: run.samples_per_s, least_is_best=False)
+    # Student's t of 2 degrees of freedom x 2 % x sqrt(1 / 3 + 1)
+    assert note == " It leads by more than the noise of the repeats (9.9\N{NARROW NO-BREAK SPACE}%)."

@@ -33,3 +33,9 @@ def test_panels_with_many_lines_share_one_legend() -> None:
     assert [label for label in figure.layout.annotations if label.name == LINE_END] == []
     assert figure.layout.showlegend is True
     assert [trace.name for trace in figure.data if trace.showlegend] == [f"run {number}" for number in range(8)]
+
+
+def test_panels_of_the_same_single_line_need_no_legend() -> None:
+    figure = stacked([panel(1), panel(1)], "t", "s").figure
+    assert figure is not None
+    assert figure.layout.showlegend is False

@@ -61,6 +61,12 @@ def test_consumed_samples_of_a_log_that_grow_faster_than_the_batch() -> None:
     assert rules_of(wrong) == ["samples-of-iterations"]
 
 
+def test_consumed_samples_of_a_log_that_stay_the_same() -> None:
+    text = launch(**SIZES) + iteration(10, 1.0, batch=128) + iteration(20, 1.0, batch=128, consumed=1280)
+
+    assert rules_of(text) == ["samples-of-iterations"]
+
+
 def test_consumed_samples_of_a_growing_batch_are_not_checked() -> None:
     text = launch(**SIZES) + iteration(10, 1.0, batch=64, consumed=640) + iteration(20, 1.0, batch=128, consumed=1700)
 

@@ -52,3 +52,10 @@ def test_each_launch_has_the_processes_that_were_stated_before_it() -> None:
 def test_processes_stated_behind_the_steps_are_those_of_the_only_launch() -> None:
     document = read_document([*_steps(1, 5, 9.0), "World size: 8"], file="one.log")
     assert [segment.launch.world_size for segment in document.segments] == [8]
+
+
+def test_of_the_processes_stated_behind_the_arguments_the_largest_number_is_that_of_the_world() -> None:
+    dump = ["--- arguments ---", "  global_batch_size ........ 32", "--- end of arguments ---"]
+    for stated in (["World size: 8", "World size: 2"], ["World size: 2", "World size: 8"]):
+        document = read_document([*dump, *stated, *_steps(1, 5, 9.0)], file="one.log")
+        assert [segment.launch.world_size for segment in document.segments] == [8]

@@ -60,6 +60,15 @@ def test_importance_orders_settings_and_states_its_weaknesses() -> None:
     ]
 
 
+def test_five_points_in_order_are_no_chance_and_opposed_settings_are_named() -> None:
+    settings = [{"size": n, "rest": 9 - n} for n in range(5)]
+    result = importances(points(settings, [1.0, 2.0, 3.0, 4.0, 5.0]), MEASURES["samples_per_s"])
+    assert [(row.name, row.is_chance, row.weaknesses) for row in result.rows] == [
+        ("size", False, ("few points (5)", f"changes with rest ({MINUS}1.0)")),
+        ("rest", False, ("few points (5)", f"changes with size ({MINUS}1.0)")),
+    ]
+
+
 @pytest.mark.django_db
 def test_a_selection_filters_tables_and_curves_and_stays_in_the_address(page: Client, four_runs: list[Run]) -> None:
     url = address(*four_runs)

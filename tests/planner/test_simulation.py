@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parlab.planner.schedule import (
+    MAX_PASSES,
     Link,
     Pipeline,
     Plan,
@@ -22,6 +23,7 @@ from parlab.planner.schedule import (
     simulate,
     uniform,
 )
+from parlab.planner.schedule.pipeline import check_passes
 from runners.schedules import Operation, gpipe, micro_batches_in_flight, one_f_one_b, schedule
 from runners.schedules import bubble_fraction as bubble_over_ideal
 from tests.planner.three_nodes import MEASURED_S, NETWORKS, calibrated, errors, on
@@ -249,6 +251,9 @@ def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
 
 
 def test_a_simulation_with_too_many_passes_is_refused() -> None:
+    check_passes([MAX_PASSES // 2] * 2)
+    with pytest.raises(ValueError, match="65537 passes are more than 65536"):
+        check_passes([MAX_PASSES, 1])
     with pytest.raises(ValueError, match="524288 passes are more than 65536"):
         simulate(gpipe(64, 4096), uniform(64, 4096, StageTimes(1, 1), FREE, 1.0))
 

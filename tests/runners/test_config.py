@@ -154,6 +154,12 @@ def test_what_cannot_run_is_refused_with_field_and_remedy(data: dict[str, Any], 
     assert message in " ".join(problem.message for problem in problems)
 
 
+def test_a_prefix_leaves_at_least_one_token_after_it() -> None:
+    lengths = {"attention_mask": "prefix", "sequence_length": 64}
+    assert messages({"model": {**lengths, "prefix_length": 63}}) == []
+    assert "use 1 to 63" in messages({"model": {**lengths, "prefix_length": 64}})[0]
+
+
 def test_all_contradictions_are_named_at_once() -> None:
     data = {"model": {"hidden_size": 30}, "train": {"global_batch_size": 3, "micro_batch_size": 2, "warmup_steps": 50}}
     assert len(messages(data)) == 3
@@ -206,6 +212,13 @@ def test_no_sweep_is_one_point() -> None:
 def test_a_sweep_that_makes_no_sense_is_refused_with_a_remedy(sweep: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         expand({}, sweep)
+
+
+def test_repeats_count_as_runs_of_a_sweep() -> None:
+    data, seeds = {"launcher": {"repeats": 100}}, list(range(MAX_SWEEP_POINTS // 100))
+    assert len(expand(data, {"train.seed": seeds})) == len(seeds)
+    with pytest.raises(ConfigError, match="repeats 100 of 21 points are more than 2000 runs; use 95 at most"):
+        expand(data, {"train.seed": [*seeds, len(seeds)]})
 
 
 def test_a_digest_depends_on_values_and_not_on_their_order() -> None:
