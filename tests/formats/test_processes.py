@@ -55,7 +55,9 @@ def test_processes_stated_behind_the_steps_are_those_of_the_only_launch() -> Non
 
 
 def test_of_the_processes_stated_behind_the_arguments_the_largest_number_is_that_of_the_world() -> None:
-    dump = ["--- arguments ---", "  global_batch_size ........ 32", "--- end of arguments ---"]
+    dump = ["----- arguments -----", "  global_batch_size ........... 32", "----- end of arguments -----"]
+    steps = [f" iteration {at:8d}/     100 | elapsed time per iteration (ms): 500.0 |" for at in range(1, 5)]
     for stated in (["World size: 8", "World size: 2"], ["World size: 2", "World size: 8"]):
-        document = read_document([*dump, *stated, *_steps(1, 5, 9.0)], file="one.log")
-        assert [segment.launch.world_size for segment in document.segments] == [8]
+        document = read_document([*dump, *stated, *steps], file="one.log")
+        (launch,) = [segment.launch for segment in document.segments]
+        assert (launch.world_size, launch.global_batch_size) == (8, 32)

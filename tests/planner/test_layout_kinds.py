@@ -10,7 +10,9 @@ from parlab.planner import Job, Model, cluster, predict_job
 from parlab.planner.calibration.coverage import warnings
 from parlab.planner.job.cluster import device
 from parlab.planner.job.workload import Schedule
+from parlab.planner.prediction.links import Links
 from parlab.planner.prediction.memory import micro_batches_in_flight, stage_layers
+from parlab.planner.prediction.parameters import TimeParameters
 from parlab.planner.publications.published import predict_rows
 from parlab.planner.requests.request import PlanRequest
 
@@ -50,6 +52,20 @@ def test_an_oversubscribed_network_slows_only_groups_beyond_a_leaf_switch() -> N
     # With rails, a leaf switch reaches as many nodes as it has ports, so that fewer groups leave it.
     assert gradients(16, 4.0, is_rail_optimized=True) == pytest.approx(gradients(16, 1.0))
     assert gradients(16, 4.0) > gradients(16, 1.0)
+
+
+def test_a_group_that_fills_a_leaf_switch_has_its_full_bandwidth() -> None:
+    links = Links(cluster("A100 SXM4 80 GB", 64, 8, oversubscription=4.0), TimeParameters())
+    full = links.cluster.leaf_nodes * 8
+    assert full == 32
+    assert links.between_bandwidth(full) == 4 * links.between_bandwidth(full + 1)
+
+
+def test_a_partly_used_domain_takes_part_in_an_all_reduce() -> None:
+    links = Links(NODES, TimeParameters())
+    bandwidth, latency = links.ring(20, 20)
+    # 20 devices are in three domains of 8
+    assert links.all_reduce_s(1e9, 20, 20) == pytest.approx(2 * 2 / 3 * 1e9 / bandwidth + 2 * 19 * latency)
 
 
 def test_a_sliding_window_saves_attention_and_not_weights() -> None:

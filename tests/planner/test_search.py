@@ -57,6 +57,10 @@ def test_fsdp_is_tried_with_tensor_parallelism_pipelines_and_groups_of_shards() 
     assert all(layout.copies_logits for layout in sharded)
 
 
+def test_groups_of_shards_are_smaller_than_all_replicas() -> None:
+    assert {layout.shard_ranks for layout in layouts_of(job_for("Llama 3 8B"), cluster("H100", 8, 8))} == {None}
+
+
 def test_uneven_stages_are_interleaved_and_one_sequence_may_leave_few_micro_batches() -> None:
     deepseek = layouts_of(job_for("DeepSeek-V3"), NODES)
     assert any(layout.pipeline_parallel == 8 and layout.chunks == 4 for layout in deepseek)

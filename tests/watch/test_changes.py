@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from parlab.watch.analysis.changes import LEAST_BEFORE, Detector
 from parlab.watch.analysis.measures import is_cost, measure_of, values_of
+from parlab.watch.analysis.node_shifts import changed_node
 from parlab.watch.analysis.tracks import Point, Track, scan
 from tests.bench.campaigns.watch import SEEDS, measured, ours, total
 from tests.bench.campaigns.watch_series import simulated
@@ -193,3 +195,28 @@ def test_measures_of_a_summary_are_positive_numbers() -> None:
         "links": [{"source": 0, "target": 1, "bits_per_s": 1e9}],
     }
     assert values_of(summary) == {"step_time": 0.5, "phase:optimizer": 0.1, "bandwidth:0-1": 1e9}
+
+
+def test_the_first_result_behind_enough_others_can_already_look_like_a_change() -> None:
+    detector = Detector(1)
+    detector.extend(np.full((LEAST_BEFORE, 1), 0.1))
+    assert detector.outlook() is None
+    detector.extend(np.full((1, 1), 0.13))
+    outlook = detector.outlook()
+    assert outlook is not None
+    assert outlook.at == LEAST_BEFORE
+
+
+@pytest.mark.parametrize(
+    ("shifts", "node"),
+    [
+        ([0.03, 0.0], 0),
+        ([0.02, 0.0], -1),  # the other may have moved as far
+        ([0.06, 0.05, 0.0, 0.0], -1),  # the second has moved, too
+    ],
+)
+def test_a_node_alone_has_changed_if_all_others_have_certainly_stayed(shifts: list[float], node: int) -> None:
+    codes = np.repeat(np.arange(len(shifts)), 4)
+    is_after = np.tile([False, False, True, True], len(shifts))
+    values = np.where(is_after, np.repeat(shifts, 4), 0.0)
+    assert changed_node(values, codes, is_after, 0.01) == node
