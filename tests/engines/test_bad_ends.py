@@ -77,7 +77,7 @@ def test_a_rank_that_hangs_ends_the_run_with_the_place_of_every_rank(tmp_path: P
     assert "(launcher.hang_timeout_s 10)" in final.reason
     assert "rank 1 gave no stack (it is stopped)" in final.reason
     # Rank 0 waits for rank 1 at the start of a step, or for a gradient.
-    assert "rank 0 waits in barrier" in final.reason or "rank 0 is in take (engines/transfers.py" in final.reason
+    assert "rank 0 waits in barrier" in final.reason or "rank 0 is in take (training/transfers.py" in final.reason
     assert b"parlab: stacks of rank 0, process " in run.output()
     assert "in train_step" in final.traceback
     assert run.training() == []
