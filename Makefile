@@ -1,4 +1,4 @@
-# make demo           run all of parlab on this machine      make test       checks and tests, in six minutes
+# make demo           run all of parlab on this machine      make test       checks and tests, in about eight minutes
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
