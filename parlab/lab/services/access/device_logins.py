@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from datetime import timedelta
-from hashlib import sha256
 
 from django.contrib.auth.models import User
 from django.db import models, transaction
@@ -15,7 +14,7 @@ from django.utils import timezone
 from parlab.lab.models import SCOPES, ApiToken, DeviceLogin
 from parlab.lab.services import storable
 from parlab.lab.services.access.logins import login_failed, login_wait_s
-from parlab.lab.services.access.tokens import token_create
+from parlab.lab.services.access.tokens import secret_digest, token_create
 
 LIFETIME = timedelta(minutes=10)
 POLL_EVERY = timedelta(seconds=2)
@@ -50,7 +49,7 @@ def device_login_begin(*, host: str, address: str, scopes: Collection[str] = SCO
         raise TooMany(f"{address} has begun {MAX_WAITING} logins within 10 minutes", int(LIFETIME.total_seconds()))
     secret = secrets.token_urlsafe(32)
     login = DeviceLogin.objects.create(
-        device_digest=_digest(secret),
+        device_digest=secret_digest(secret),
         user_code=_new_code(),
         host=storable.text(" ".join(host.split()))[:120] or "unnamed",
         address=address,
@@ -86,7 +85,7 @@ def device_login_collect(*, secret: str) -> tuple[ApiToken, str] | None:
 
     Raises TooMany if the client asks too often, Ended, and ValueError if the user can have no further token.
     """
-    now, login = timezone.now(), DeviceLogin.objects.filter(device_digest=_digest(secret)).first()
+    now, login = timezone.now(), DeviceLogin.objects.filter(device_digest=secret_digest(secret)).first()
     if login is None or login.collected_at is not None or login.expires_at <= now:
         raise Ended("the code has expired or was used; run parlab login again")
     if login.is_denied:
@@ -122,8 +121,3 @@ def _written(code: str) -> str:
     """Return a code as it is stored, however a user has typed it."""
     letters = [letter for letter in code.upper()[:40] if letter in _LETTERS]
     return f"{''.join(letters[:4])}-{''.join(letters[4:])}"
-
-
-def _digest(secret: str) -> str:
-    # The secret has 256 random bits, so the digest needs no salt.
-    return sha256(secret.encode()).hexdigest()

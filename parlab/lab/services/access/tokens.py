@@ -60,7 +60,7 @@ def token_create(
             token = ApiToken.objects.create(
                 user=user,
                 name=name,
-                digest=_digest(secret),
+                digest=secret_digest(secret),
                 ending=secret[-4:],
                 created_by=by,
                 created_with=created_with,
@@ -77,7 +77,7 @@ def token_create(
 def token_find(secret: str) -> ApiToken | None:
     """Return the active token with this secret and record its use; None if there is none."""
     tokens = ApiToken.objects.select_related("user").only(*_READ)
-    token = tokens.filter(digest=_digest(secret), revoked_at=None).first()
+    token = tokens.filter(digest=secret_digest(secret), revoked_at=None).first()
     if token is not None and token.is_expired:
         return None
     if token is not None:
@@ -101,6 +101,7 @@ def tokens_revoke(*, tokens: QuerySet[ApiToken], by: User) -> int:
     return ApiToken.objects.filter(pk__in=revoked, revoked_at=None).update(revoked_at=timezone.now(), revoked_by=by)
 
 
-def _digest(secret: str) -> str:
+def secret_digest(secret: str) -> str:
+    """Return what is stored in place of the secret of a token or of a login that waits."""
     # The secret has 256 random bits, so the digest needs no salt.
     return sha256(secret.encode()).hexdigest()
