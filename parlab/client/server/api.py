@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from parlab.client.http import Connection
 from parlab.client.server.account import Account
-from parlab.client.server.decisions import Arrangements
+from parlab.client.server.decisions import Decisions
 from parlab.client.server.experiments import Experiment, Run, Study
 from parlab.client.server.files import upload
 from parlab.client.settings import settings
 
 
-class Api(Arrangements, Account):
+class Api(Decisions, Account):
     """A server. Address and token are those of `parlab.init`: arguments, PARLAB_URL and PARLAB_TOKEN, `parlab login`.
 
     Methods raise `Unreachable` where the server does not answer, and `Refused` with its message where it refuses.

@@ -10,7 +10,7 @@ from parlab.client.http import Connection
 from parlab.client.server.resources import Dashboard, Report, Watch
 
 
-class Arrangements:
+class Decisions:
     """Findings, views, dashboards, reports and watches of a server."""
 
     connection: Connection
