@@ -29,14 +29,14 @@ class DemoSweep(NamedTuple):
 
 PIPELINE = DemoSweep(
     "Pipeline schedules on this machine",
-    "Is 1F1B faster than GPipe on this machine, and which micro batch size is best?",
+    "Is 1F1B faster than GPipe, and which micro batch is best?",
     "A small GPT in two pipeline stages.",
     {
         "model": SMALL_GPT,
-        "train": {"global_batch_size": 16, "micro_batch_size": 1, "iterations": 8, "warmup_steps": 2},
+        "train": {"global_batch_size": 16, "micro_batch_size": 1, "iterations": 48, "warmup_steps": 2},
         "parallel": {"engine": "pipeline", "pipeline_parallel_size": 2},
     },
-    {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 4]},
+    {"parallel.schedule": ["gpipe", "1f1b", "zb-h1"], "train.micro_batch_size": [1, 2, 4]},
 )
 LAYOUTS = DemoSweep(
     "Megatron layouts of two ranks",
@@ -214,5 +214,5 @@ def megatron_command(project: Path) -> list[str]:
 
 
 def demo_sweeps(project: Path) -> list[DemoSweep]:
-    """Return all sweeps in the order in which they run, the shortest first."""
-    return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, SLOW, ZERO, PIPELINE, OVER_NODES, scaling(project)]
+    """Return all sweeps in the order in which they run: first the one whose figures show the most."""
+    return [PIPELINE, SLOW, BASELINE, ZERO, LAYOUTS, SHARDING, BANDWIDTH, CAPACITY, OVER_NODES, scaling(project)]

@@ -146,7 +146,7 @@ def data_url(data: bytes, media_type: str) -> str:
 def style() -> str:
     """Return the style sheets of the site, so that an exported report looks the same."""
     folder = Path(settings.SHIPPED_DIR) / "static" / "css"
-    names = ("tokens.css", "site.css", "engines.css", "reports.css")
+    names = ("tokens.css", "face.css", "site.css", "engines.css", "reports.css")
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 

@@ -3,6 +3,7 @@
 (() => {
   const panel = document.createElement("div");
   panel.id = "doubt-panel";
+  panel.className = "classic";
   panel.popover = "auto";
   panel.tabIndex = -1;
   panel.setAttribute("role", "dialog");

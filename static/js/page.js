@@ -14,8 +14,20 @@
     next.querySelector("th a")?.focus();
   }
 
+  // The choice is kept by theme.js, which applies it before the first paint.
+  function collapse() {
+    const tight = document.documentElement.classList.toggle("tight");
+    try { localStorage.setItem("parlab-menu", tight ? "tight" : ""); } catch { /* private window: for this page only */ }
+  }
+
   const keys = {
-    "/": () => { const search = document.getElementById("search"); search?.focus(); search?.select(); },
+    "/": () => {
+      const filter = document.querySelector("main [data-filter], #search");
+      if (!filter) return document.querySelector("[data-palette]")?.click();
+      filter.focus();
+      filter.select();
+    },
+    "[": () => collapse(),
     "?": () => document.getElementById("keys")?.showModal(),
     j: () => move(1),
     k: () => move(-1),
@@ -32,7 +44,7 @@
     event.preventDefault();
     act();
   });
-  document.addEventListener("click", (event) => { if (event.target.closest("[data-keys]")) keys["?"](); });
+  document.addEventListener("click", (event) => { if (event.target.closest("[data-keys]")) keys["?"](); if (event.target.closest("[data-collapse]")) collapse(); });
 })();
 
 // A menu closes on Escape, on a click elsewhere, and when the focus leaves it.

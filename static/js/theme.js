@@ -3,15 +3,17 @@
 (() => {
   const root = document.documentElement;
   const stored = () => { try { return localStorage.getItem("parlab-theme"); } catch { return null; } };
-  const chosen = stored();
-  if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isChosen = () => ["light", "dark"].includes(stored());
+  const apply = () => { root.dataset.theme = isChosen() ? stored() : system.matches ? "dark" : "light"; };
+  apply();
+  try { root.classList.toggle("tight", localStorage.getItem("parlab-menu") === "tight"); } catch { /* private window */ }
   const announce = () => document.dispatchEvent(new CustomEvent("parlab:theme"));
   document.addEventListener("click", (event) => {
-    if (!event.target.closest("#theme")) return;
-    const dark = getComputedStyle(root).colorScheme === "dark";
-    root.dataset.theme = dark ? "light" : "dark";
+    if (!event.target.closest("#theme, [data-theme-switch]")) return;
+    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
     try { localStorage.setItem("parlab-theme", root.dataset.theme); } catch { /* private window: the theme lasts for this page only */ }
     announce();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
+  system.addEventListener("change", () => { apply(); announce(); });
 })();

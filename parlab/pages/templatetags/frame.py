@@ -1,74 +1,158 @@
-"""Parts of the page frame: the main menu, the contents of a long page, sortable column headings."""
+"""Parts of the page frame: the main menu, icons, the contents of a long page, sortable column headings."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django import template
+from django.conf import settings
 from django.template.base import Parser, Token
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
 from parlab.lab.services.pages.list_columns import Column
+from parlab.pages.reads.frame_counts import FrameCounts, frame_counts
 from parlab.pages.reads.saved_views import views_of
 
 register = template.Library()
 
 
 class Entry(NamedTuple):
-    """A link of the main menu, shown if its page is installed and the user may open it."""
+    """An entry of the main menu, and the pages that belong to it."""
+
+    name: str
+    title: str
+    icon: str
+    pages: tuple[Page, ...]
+    """The first is the one that the entry opens."""
+    is_on_phones: bool = True
+
+    @property
+    def key(self) -> str:
+        """The key that opens the page after `g`."""
+        return self.name[0]
+
+
+class Page(NamedTuple):
+    """A page that an entry of the main menu leads to."""
 
     section: str
+    """What a view says in its context: the page that is open."""
     title: str
-    urls: tuple[str, ...]
-    """URL names of the page; the first that exists is used."""
-    key: str
-    """The key that opens the page after `g`."""
+    url: str
     permission: str = ""
     is_for_staff: bool = False
 
+    def may_open(self, user: Any) -> bool:
+        if self.is_for_staff:
+            return bool(user and user.is_staff)
+        return not self.permission or bool(user and user.has_perm(self.permission))
 
-RAIL = (
-    Entry("home", "Home", ("home",), "h"),
-    Entry("experiments", "Experiments", ("experiments",), "e"),
-    Entry("compare", "Compare", ("compare",), "c"),
-    Entry("dashboards", "Dashboards", ("dashboards",), "d"),
-    Entry("plan", "Plan", ("plan",), "p"),
-    Entry("simulate", "Simulate", ("simulate",), "s"),
-    Entry("tune", "Tune", ("tune", "studies"), "t"),
-    Entry("reports", "Reports", ("reports",), "r"),
-    Entry("questions", "Questions", ("questions",), "q"),
-    Entry("watch", "Watch", ("watches",), "w"),
-    Entry("nodes", "Nodes", ("nodes",), "n"),
-    Entry("import", "Import", ("import",), "i", "lab.add_run"),
-    Entry("admin", "Admin", ("admin:index",), "a", is_for_staff=True),
+
+ENTRIES = (
+    Entry("home", "Home", "house", (Page("home", "Home", "home"),)),
+    Entry("experiments", "Experiments", "chart-line", (Page("experiments", "Experiments", "experiments"),)),
+    Entry(
+        "plan",
+        "Plan",
+        "route",
+        (
+            Page("plan", "Plan", "plan"),
+            Page("questions", "Questions", "questions"),
+            Page("simulate", "Simulate", "simulate"),
+            Page("tune", "Tune", "tune"),
+        ),
+    ),
+    Entry("watch", "Watch", "activity", (Page("watch", "Watch", "watches"),)),
+    Entry(
+        "reports",
+        "Reports",
+        "file-text",
+        (Page("reports", "Reports", "reports"), Page("dashboards", "Dashboards", "dashboards")),
+        is_on_phones=False,
+    ),
+    Entry("cluster", "Cluster", "layout-grid", (Page("nodes", "Cluster", "nodes"),), is_on_phones=False),
 )
+SETTINGS = Entry(
+    "settings",
+    "Settings",
+    "settings",
+    (
+        Page("account", "Account and tokens", "account"),
+        Page("notifications", "Notifications", "notifications"),
+        Page("formats", "Log formats", "log-formats", "lab.add_run"),
+        Page("rules", "Rules of findings", "rules"),
+        Page("audit", "Audit log", "audit", is_for_staff=True),
+        Page("admin", "Administration", "admin:index", is_for_staff=True),
+    ),
+    is_on_phones=False,
+)
+_SAME = {"compare": "experiments", "import": "experiments", "inbox": "home"}
+"""Pages without an entry of their own, and the one that they belong to."""
 
 
-@register.inclusion_tag("pages/rail.html", takes_context=True)
-def rail(context: template.Context) -> dict[str, Any]:
-    """Return the links of the main menu."""
-    user = context.get("user")
-    entries = []
-    for entry in RAIL:
-        allowed = (not entry.permission or (user and user.has_perm(entry.permission))) and (
-            not entry.is_for_staff or (user and user.is_staff)
-        )
-        if allowed and (url := _first(entry.urls)):
-            entries.append((entry, url))
-    return {"entries": entries, "section": context.get("section")}
+class Shown(NamedTuple):
+    """An entry as the frame shows it."""
+
+    entry: Entry
+    url: str
+    is_open: bool
+    count: int = 0
+    is_hot: bool = False
+    """Whether the count asks for attention."""
 
 
-def _first(names: tuple[str, ...]) -> str:
-    for name in names:
-        try:
-            return reverse(name)
-        except NoReverseMatch:
-            continue
-    return ""
+@register.simple_tag(takes_context=True)
+def frame(context: template.Context) -> dict[str, Any]:
+    """Return what the frame shows: entries, settings, and the pages beside the open one."""
+    user, section = context.get("user"), context.get("section") or ""
+    section = _SAME.get(section, section)
+    counts = frame_counts() if user and user.is_authenticated else FrameCounts()
+    numbers = {
+        "experiments": (counts.experiments, False),
+        "watch": (counts.alerts, counts.alerts > 0),
+        "cluster": (counts.nodes, False),
+    }
+    entries = [
+        Shown(entry, reverse(entry.pages[0].url), _is_open(entry, section), *numbers.get(entry.name, (0, False)))
+        for entry in ENTRIES
+    ]
+    opened = next((entry for entry in (*ENTRIES, SETTINGS) if _is_open(entry, section)), None)
+    among = [(page, reverse(page.url)) for page in (opened.pages if opened else ()) if page.may_open(user)]
+    return {
+        "entries": entries,
+        "settings": Shown(SETTINGS, reverse("account"), opened == SETTINGS),
+        "opened": opened,
+        "among": among if len(among) > 1 else [],
+        "section": section,
+    }
+
+
+def _is_open(entry: Entry, section: str) -> bool:
+    return section in {page.section for page in entry.pages}
+
+
+_DRAWING = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
+
+
+@cache
+def _drawing(name: str) -> SafeString:
+    path = Path(settings.SHIPPED_DIR) / "static" / "vendor" / "lucide" / f"{name}.svg"
+    found = _DRAWING.search(path.read_text(encoding="utf-8"))
+    # A file of Lucide that is shipped with parlab, so it needs no escaping.
+    return SafeString(" ".join(found[1].split()) if found else "")
+
+
+@register.simple_tag
+def icon(name: str, size: str = "") -> SafeString:
+    """Return a drawing of Lucide; it repeats what the text beside it says."""
+    kind = f"ic {size}" if size else "ic"
+    return format_html('<svg class="{}" viewBox="0 0 24 24" aria-hidden="true">{}</svg>', kind, _drawing(name))
 
 
 _HEADING = re.compile(r'<h2 id="([\w-]{1,80})"[^>]{0,200}>(.{1,400}?)</h2>', re.DOTALL)
