@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from typing import NamedTuple
-
-from django.utils.html import escape
-from django.utils.safestring import SafeString
 
 COLOURS = 8
 """Colours of series: s1 to s8."""
@@ -21,6 +19,15 @@ CIRCLE, SQUARE, TRIANGLE = range(3)
 _TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 CHARACTER_PX = 6.2
 """Mean width of a character of 11 px text."""
+
+
+class Svg(str):
+    """Markup whose texts were escaped when they were added; templates show it as it is."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
 
 
 class Look(NamedTuple):
@@ -163,14 +170,11 @@ class Canvas:
         """Draw a mark at pixels; `title` shows all digits on hover."""
         return self.add(marker(left, top, look, radius, title))
 
-    def svg(self, label: str, kind: str = "fig") -> SafeString:
+    def svg(self, label: str, kind: str = "fig") -> Svg:
         """Return the figure; `label` says what it shows to those who cannot see it."""
         size = f'viewBox="0 0 {length(self.width)} {length(self.height)}"'
         size += f' width="{length(self.width)}" height="{length(self.height)}"'
-        # All texts were escaped when they were added.
-        return SafeString(
-            f'<svg class="{kind}" {size} role="img" aria-label="{escape(label)}">{"".join(self._parts)}</svg>'
-        )
+        return Svg(f'<svg class="{kind}" {size} role="img" aria-label="{escape(label)}">{"".join(self._parts)}</svg>')
 
 
 def _widened(ends: tuple[float, float]) -> tuple[float, float]:
@@ -197,12 +201,12 @@ def marker(left: float, top: float, look: Look, radius: float = 3.5, title: str 
     return f'<path class="{look.fill}" d="{corners}" {rim}>{told}</path>'
 
 
-def line_key(look: Look) -> SafeString:
+def line_key(look: Look) -> Svg:
     """Return the line and mark of a series as the key of a list."""
     dash = f' stroke-dasharray="{_DASHES[look.dash]}"' if look.dash else ""
     line = f'<path class="l {look.stroke}"{dash} d="M1 7H17"/>'
     size = 'class="key" viewBox="0 0 18 14" width="18" height="14" aria-hidden="true"'
-    return SafeString(f"<svg {size}>{line}{marker(9, 7, look)}</svg>")
+    return Svg(f"<svg {size}>{line}{marker(9, 7, look)}</svg>")
 
 
 def sparkline(
@@ -215,7 +219,7 @@ def sparkline(
     is_filled: bool = True,
     x: Sequence[float] | None = None,
     x_range: tuple[float, float] | None = None,
-) -> SafeString:
+) -> Svg:
     """Draw a series as a line without axes, with a point at its end; gaps stay where values are not finite."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -230,7 +234,7 @@ def sparkline(
     return canvas.mark(canvas.x(across[last]), canvas.y(values[last]), look, 3).svg(label)
 
 
-def ring(share: float | None, label: str, *, size: float = 30, look: Look = FIRST) -> SafeString:
+def ring(share: float | None, label: str, *, size: float = 30, look: Look = FIRST) -> Svg:
     """Draw a share between 0 and 1 as a part of a ring; None as an empty ring."""
     turn = 2 * math.pi * 13
     circle = '<circle cx="17" cy="17" r="13" fill="none" stroke-width="4"'
@@ -240,23 +244,23 @@ def ring(share: float | None, label: str, *, size: float = 30, look: Look = FIRS
         if part
         else ""
     )
-    return SafeString(
+    return Svg(
         f'<svg class="ring" viewBox="0 0 34 34" width="{size:g}" height="{size:g}" role="img"'
         f' aria-label="{escape(label)}">{circle} stroke="var(--line)"/>{filled}</svg>'
     )
 
 
-def progress_bar(share: float, label: str) -> SafeString:
+def progress_bar(share: float, label: str) -> Svg:
     """Draw a share between 0 and 1 as a bar of the full width."""
     part = 100 * min(1.0, max(0.0, share))
-    return SafeString(
+    return Svg(
         '<svg class="progress-bar" viewBox="0 0 100 4" width="100%" height="4" preserveAspectRatio="none" role="img"'
         f' aria-label="{escape(label)}"><rect class="fg" width="100" height="4" rx="2"/>'
         f'<rect class="fa" width="{part:.1f}" height="4" rx="2"/></svg>'
     )
 
 
-def squares(shares: Sequence[float | None], label: str, *, count: int = 24, size: float = 10) -> SafeString:
+def squares(shares: Sequence[float | None], label: str, *, count: int = 24, size: float = 10) -> Svg:
     """Draw shares between 0 and 1 as squares, the newest at the right; None as an empty place."""
     shown = [*([None] * (count - len(shares))), *shares[-count:]]
     step = size - 1
@@ -267,7 +271,7 @@ def squares(shares: Sequence[float | None], label: str, *, count: int = 24, size
         if share is not None
     ]
     width = count * step - 2
-    return SafeString(
+    return Svg(
         f'<svg class="squares" viewBox="0 0 {width:g} {size:g}" width="{width:g}" height="{size:g}" role="img"'
         f' aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )
