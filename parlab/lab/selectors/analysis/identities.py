@@ -128,7 +128,8 @@ def _fewest(fields: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> lis
     known = [""] * len(settings)
     for field in fields:
         finer = [f"{before}|{own.get(field)!r}" for before, own in zip(known, settings, strict=True)]
-        if len(set(finer)) > len(set(known)):
+        # The sizes of a layout are told together, also where one of them would do.
+        if len(set(finer)) > len(set(known)) or (field in SIZE_AXES and any(other in SIZE_AXES for other in kept)):
             kept.append(field)
             known = finer
     return kept
