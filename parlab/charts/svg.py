@@ -121,7 +121,7 @@ class Canvas:
         """Draw the horizontal axis with its ticks; the title stands at its end, in place of a tick that it covers."""
         foot = self.height - self.margins.bottom
         end = self.width - self.margins.right
-        room = end - CHARACTER_PX * len(title) - 12 if title else math.inf
+        room = end - CHARACTER_PX * len(title) - 20 if title else math.inf
         for value in ticks(*self.x_range) if values is None else values:
             left = self.x(value)
             if has_grid:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from django.conf import settings
 from django.db.models import Count, Q, QuerySet
 
+from parlab.charts.svg import Svg, progress_bar
 from parlab.lab.models import Experiment
 from parlab.lab.selectors.experiments import StateCount, state_counts
 from runners.config import ConfigError, expand
@@ -41,6 +42,11 @@ class Progress(NamedTuple):
     def seen(self) -> str:
         """A text that changes whenever the block shows something else."""
         return "-".join(f"{sweep.ended}:{sum(state.number for state in sweep.states)}" for sweep in self.sweeps)
+
+
+def bar(current: Progress) -> Svg:
+    """Draw how many of the runs have ended."""
+    return progress_bar(current.ended / max(1, current.points), f"{current.ended} of {current.points} runs have ended")
 
 
 def demo_names() -> frozenset[str]:

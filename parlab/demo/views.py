@@ -15,7 +15,7 @@ from parlab.fleet import services as fleet
 from runners.config import ConfigError
 
 from . import slower
-from .progress import progress
+from .progress import bar, progress
 
 UNCHANGED = 204
 
@@ -59,4 +59,4 @@ def sweeps(request: HttpRequest) -> HttpResponse:
     current = progress()
     if request.GET.get("seen") == current.seen:
         return HttpResponse(status=UNCHANGED)
-    return render(request, "demo/sweeps.html", {"progress": current})
+    return render(request, "demo/sweeps.html", {"progress": current, "bar": bar(current)})

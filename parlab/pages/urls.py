@@ -103,7 +103,6 @@ urlpatterns = [
     path("timelines/figure.csv", timelines.timelines_csv, name="timelines-numbers"),
     path("simulate/timeline.csv", simulations.timeline_csv, name="simulate-numbers"),
     path("tune/", studies.studies, name="tune"),
-    path("tune/now/", studies.now, name="studies-now"),
     path("tune/start/", studies.start, name="study-start"),
     path("tune/<int:pk>/", studies.study, name="study"),
     path("tune/<int:pk>/live/", studies.live, name="study-live"),

@@ -8,7 +8,6 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from django.db.models import F, Q
 from django.utils import timezone
 
 from parlab.charts.sweeps import studies as charts
@@ -139,14 +138,6 @@ def results_of(studies: Sequence[Study]) -> list[Result]:
     for trial in rows:
         by_study[trial.study_id].append(trial)
     return [_result(study, by_study[study.pk]) for study in studies]
-
-
-def lately() -> list[Result]:
-    """Return the running studies, followed by those that ended within a week."""
-    running = Q(state__in=(Study.State.RUNNING, Study.State.PAUSED))
-    ended = Q(state__in=(Study.State.FINISHED, Study.State.FAILED), ended_at__gte=timezone.now() - _LATELY)
-    recent = Study.objects.filter(running | ended).select_related("config__experiment", "driver")
-    return results_of(list(recent.order_by(F("ended_at").desc(nulls_first=True), "-pk")[:_SHOWN_LATELY]))
 
 
 def result_of(study: Study) -> Result:

@@ -51,7 +51,9 @@ def largest(case: Case) -> Answer | None:
     count = search.counted(search.best.value) if search.best else ""
     does = "fits" if count.startswith("1 ") else "fit"
     short = Short(capital(count), f" {does}" if search.is_done else " so far") if count else Short("Nothing", " fits")
-    return Answer(text, short, key=count, tone="good" if count else "warn", best=run)
+    size = search.best.parameters if search.best else None
+    key = quantity(size, "parameters") if size else ""
+    return Answer(text, short, key=key, tone="good" if count else "warn", best=run)
 
 
 def _searches(runs: Sequence[Run]) -> Iterator[tuple[Run, Search]]:
@@ -96,7 +98,7 @@ def bandwidths(case: Case) -> Answer | None:
     best = max((each.busbw or 0.0 for each in rates if each.operation == "all-reduce"), default=0.0)
     best = best or max((each.busbw or 0.0 for each in rates), default=0.0)
     key = bandwidth.gigabytes(best).partition(" (")[0] if best else ""
-    return Answer(capital(bandwidth.caption(messages)), Short(key, " bus bandwidth") if key else Short(), key=key)
+    return Answer(capital(bandwidth.caption(messages)), Short(key, " bus bandwidth") if key else Short())
 
 
 def scaling(case: Case) -> Answer | None:

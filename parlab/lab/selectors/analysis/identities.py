@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ _SHORT = {
     "train.recompute": "recompute {}",
     "train.seed": "seed {}",
     "cluster.nodes": "{} nodes",
+    "sharding.sharding_dim": "dim {}",
     "network": "{}",
     GPUS: "{} GPUs",
 }
@@ -81,22 +83,23 @@ def identities(runs: Sequence[Run]) -> dict[int, Identity]:
     fields = _differing(runs, settings)
     values = {pk: {field: own[field] for field in fields if field in own} for pk, own in settings.items()}
     leading = _leading(fields, list(values.values()))
-    looks = _looks(leading, [field for field in fields if field != leading], values)
+    groups = {pk: tuple(own.get(field) for field in leading) for pk, own in values.items()}
+    looks = _looks(groups, [field for field in fields if field not in leading], values)
     named = {run.pk: _name(run, values[run.pk]) for run in runs}
-    counts: dict[str, int] = {}
-    for name in named.values():
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(named.values())
     return {
         run.pk: Identity(
-            named[run.pk]
-            if counts[named[run.pk]] == 1
-            else f"{named[run.pk]}{SEPARATOR}#{run.number}".lstrip(SEPARATOR),
+            named[run.pk] if counts[named[run.pk]] == 1 else _numbered(named[run.pk], run),
             looks[run.pk],
             values[run.pk],
-            short_value(leading, values[run.pk].get(leading)) if leading else "",
+            _told({field: values[run.pk].get(field) for field in leading}),
         )
         for run in runs
     }
+
+
+def _numbered(name: str, run: Run) -> str:
+    return f"{name}{SEPARATOR}#{run.number}" if name else f"#{run.number}"
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -135,20 +138,26 @@ def _fewest(fields: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> lis
     return kept
 
 
-def _leading(fields: Sequence[str], values: Sequence[Mapping[str, Any]]) -> str:
-    """Return the field that sets the colour: the first whose values are words, else the first."""
+def _leading(fields: Sequence[str], values: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the fields that set the colour: the first one whose values are words, else the first one.
+
+    The sizes of a layout count as one field.
+    """
     words = [field for field in fields if not all(is_number(own.get(field)) for own in values)]
     telling = [field for field in words if field not in SIZE_AXES and not is_network(field)]
-    return next(iter([*telling, *words, *fields]), "")
+    first = next(iter([*telling, *words, *fields]), "")
+    return tuple(field for field in fields if field in SIZE_AXES) if first in SIZE_AXES else (first,) if first else ()
 
 
-def _looks(leading: str, others: Sequence[str], values: Mapping[int, Mapping[str, Any]]) -> dict[int, Look]:
-    colours = _colours([own.get(leading) for own in values.values()])
+def _looks(
+    groups: Mapping[int, tuple[Any, ...]], others: Sequence[str], values: Mapping[int, Mapping[str, Any]]
+) -> dict[int, Look]:
+    colours = _colours(list(groups.values()))
     kinds = {pk: tuple(repr(own.get(field)) for field in others) for pk, own in values.items()}
     order = {kind: place for place, kind in enumerate(_sorted_kinds(others, values, kinds))}
     looks = {}
-    for pk, own in values.items():
-        colour, turn = colours[repr(own.get(leading))]
+    for pk, group in groups.items():
+        colour, turn = colours[repr(group)]
         shape = (order[kinds[pk]] + turn) % _DASHES
         looks[pk] = Look(colour, shape, shape)
     return looks
@@ -166,13 +175,11 @@ def _sorted_kinds(
     return sorted(distinct, key=lambda kind: [place[part] for place, part in zip(places, kind, strict=True)])
 
 
-def _colours(values: Sequence[Any]) -> dict[str, tuple[int, int]]:
-    """Return by value its colour, and how often the colours were used up before it."""
-    distinct = {repr(value): str(value).lower() for value in values}
-    free = [
-        colour for colour in range(1, COLOURS + 1) if colour not in {MEANING.get(text) for text in distinct.values()}
-    ]
-    free = free[:_DISTINCT] or [1]
+def _colours(groups: Sequence[tuple[Any, ...]]) -> dict[str, tuple[int, int]]:
+    """Return by group its colour, and how often the colours were used up before it."""
+    distinct = {repr(group): str(group[0]).lower() if len(group) == 1 else "" for group in groups}
+    taken = {MEANING[text] for text in distinct.values() if text in MEANING}
+    free = [colour for colour in range(1, COLOURS + 1) if colour not in taken][:_DISTINCT]
     chosen, used = {}, 0
     for key, text in distinct.items():
         if text in MEANING:
@@ -183,9 +190,18 @@ def _colours(values: Sequence[Any]) -> dict[str, tuple[int, int]]:
     return chosen
 
 
+def _told(values: Mapping[str, Any]) -> str:
+    """Return settings in short; of a layout only the sizes beyond 1."""
+    sizes = {field: value for field, value in values.items() if field in SIZE_AXES}
+    told = {field: value for field, value in values.items() if len(sizes) < 2 or sizes.get(field) != 1}
+    parts = [short_value(field, value) for field, value in told.items()]
+    if sizes and not parts:
+        return "1 rank"
+    return SEPARATOR.join(parts if len(parts) <= MAX_NAMED else [*parts[: MAX_NAMED - 1], "…"])
+
+
 def _name(run: Run, values: Mapping[str, Any]) -> str:
     if run.label and not run.point and run.origin != Run.Origin.MEASURED:
         return run.shown_label
-    parts = [short_value(field, value) for field, value in values.items()]
-    shown = parts if len(parts) <= MAX_NAMED else [*parts[: MAX_NAMED - 1], "…"]
-    return SEPARATOR.join([*shown, *([f"repeat {run.repeat}"] if run.repeat > 1 else [])])
+    parts = [_told(values), f"repeat {run.repeat}" if run.repeat > 1 else ""]
+    return SEPARATOR.join(filter(None, parts))

@@ -18,7 +18,6 @@ from parlab.charts.sweeps import studies as charts
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Config
 from parlab.lab.selectors import runs as runs_selectors
-from parlab.pages.templatetags.studies import studies_context
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.pages.views.partial import UNCHANGED
 from parlab.tuner import services
@@ -44,15 +43,6 @@ ACTIONS = {
     "resume": (services.study_resume, "Resumed."),
     "cancel": (services.study_cancel, "Cancelled. Measurements are kept."),
 }
-
-
-@require_GET
-def now(request: HttpRequest) -> HttpResponse:
-    """Answer the poll of the home page with active and recent studies, or nothing if they have not changed."""
-    context = studies_context()
-    if request.GET.get("seen") == context["seen"]:
-        return HttpResponse(status=UNCHANGED)
-    return render(request, "pages/home_studies.html", context)
 
 
 @require_GET

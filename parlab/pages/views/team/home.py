@@ -10,34 +10,58 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Experiment
 from parlab.lab.selectors.changes import changes_since
-from parlab.lab.selectors.home import home as home_overview
+from parlab.lab.selectors.home import RECENT_SHOWN, active_runs, has_own_runs, recent_experiments
 from parlab.lab.services.pages.visits import visit, visit_dismiss
-from parlab.pages.reads.gauges import node_gauges
-from parlab.pages.rows.nodes import node_list
+from parlab.pages.reads.home.cards import cards
+from parlab.pages.reads.home.cluster import cluster_strip
+from parlab.pages.reads.home.live import live_cards
 from parlab.pages.views.partial import UNCHANGED, is_partial
 from runners.config import digest
+
+_PARTS = {"live": "pages/home/live.html", "rest": "pages/home/rest.html"}
 
 
 @require_GET
 def home(request: HttpRequest) -> HttpResponse:
-    """Show active runs, recent results, failures and findings; answer a poll only if something changed."""
-    overview = home_overview()
-    nodes = node_gauges(node_list())
-    online = [[row.node.pk, row.node.is_online, row.used, gauges] for row, gauges in nodes]
-    running = [[active.run.pk, active.run.state, active.step] for active in overview.active]
-    recent = [[result.experiment.pk, str(result.ended_at)] for result in overview.recent]
-    seen = digest([running, overview.active_count, recent, online, overview.findings_count])[:16]
-    partial = is_partial(request)
-    if partial and request.GET.get("seen") == seen:
+    """Show live runs, what needs a decision, recent experiments and nodes; answer a poll only if something changed."""
+    part = request.GET.get("part", "") if is_partial(request) else ""
+    context: dict[str, Any] = {"section": "home"}
+    if part != "rest":
+        context |= _live()
+    if part != "live":
+        context |= _rest(cast(User, request.user))
+    seen = context.get("live_seen" if part == "live" else "rest_seen")
+    if part in _PARTS and request.GET.get("seen") == seen:
         return HttpResponse(status=UNCHANGED)
-    context: dict[str, Any] = {"section": "home", "home": overview, "nodes": nodes, "seen": seen}
-    if not partial:
+    if part not in _PARTS:
         user = cast(User, request.user)
         since = visit(user=user)
-        context["changes"] = changes_since(since, user_id=user.pk) if since else None
-    response = render(request, "pages/home_live.html" if partial else "pages/home.html", context)
+        changes = changes_since(since, user_id=user.pk) if since else None
+        context |= {"changes": changes, "is_first": not has_own_runs()}
+    response = render(request, _PARTS.get(part, "pages/home/home.html"), context)
     patch_vary_headers(response, ["HX-Request"])
     return response
+
+
+def _live() -> dict[str, Any]:
+    active = active_runs()
+    shown = [(item.run.pk, item.run.state, item.step) for item in active.runs]
+    seen = digest([shown, active.running, active.waiting])[:16]
+    return {"active": active, "live": live_cards(active.runs), "live_seen": seen}
+
+
+def _rest(user: User) -> dict[str, Any]:
+    recent = recent_experiments(2 * RECENT_SHOWN)
+    found = cards([item.experiment for item in recent])
+    cluster = cluster_strip()
+    # Those that compare runs come first: their pictures say the most.
+    ordered = sorted(recent, key=lambda item: not found[item.experiment.pk].compares)
+    rows = [(item, found[item.experiment.pk]) for item in ordered[:RECENT_SHOWN]]
+    online = [(strip.node.pk, strip.node.is_online, str(strip.squares)) for strip in cluster.nodes]
+    seen = digest(
+        [[card.strip for _, card in rows], [str(item.ended_at) for item in recent], online, str(cluster.lanes)]
+    )
+    return {"recent": rows, "cluster": cluster, "rest_seen": seen[:16]}
 
 
 @require_POST

@@ -1,0 +1,1 @@
+"""What Home and the list of experiments show, as pictures and sentences."""
