@@ -11,7 +11,7 @@ from .svg import CHARACTER_PX, Canvas, Look, Margins, Svg, ticks
 _MARK_PX, _ROW_PX = 9, 21
 """Height of a mark within a row, and of a row with one mark."""
 MAX_ROWS, MAX_MARKS = 6, 4
-_LABEL_CHARACTERS = 17
+_LABEL_CHARACTERS = 19
 
 
 class Dot(NamedTuple):
@@ -41,7 +41,7 @@ def dot_plot(rows: Sequence[DotRow], unit: str, label: str, *, width: float = 36
     shown = [row._replace(dots=row.dots[:MAX_MARKS]) for row in rows[:MAX_ROWS]]
     heights = [max(_ROW_PX, _MARK_PX * len(row.dots) + 8) for row in shown]
     longest = max((len(_cut(row.label)) for row in shown), default=0)
-    left = min(118.0, 14 + CHARACTER_PX * longest)
+    left = min(126.0, 14 + CHARACTER_PX * longest)
     top = max((dot.high or dot.value for row in shown for dot in row.dots), default=1.0) or 1.0
     column = unit_for([top], unit)
     margins = Margins(left, 14, 4, 22)

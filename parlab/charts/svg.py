@@ -17,7 +17,7 @@ COLOURS = 8
 _DASHES = ("", "5 3", "1.5 2.5")
 CIRCLE, SQUARE, TRIANGLE = range(3)
 _TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-CHARACTER_PX = 6.2
+CHARACTER_PX = 5.8
 """Mean width of a character of 11 px text."""
 
 
@@ -121,12 +121,12 @@ class Canvas:
         """Draw the horizontal axis with its ticks; the title stands at its end, in place of a tick that it covers."""
         foot = self.height - self.margins.bottom
         end = self.width - self.margins.right
-        room = end - CHARACTER_PX * len(title) - 20 if title else math.inf
+        room = end - CHARACTER_PX * len(title) - 4 if title else math.inf
         for value in ticks(*self.x_range) if values is None else values:
             left = self.x(value)
             if has_grid:
                 self.add(f'<path class="gl" d="M{round(left) + 0.5} {length(self.margins.top)}V{length(foot)}"/>')
-            if left <= room:
+            if left + CHARACTER_PX * len(text(value)) / 2 <= room:
                 self.text(left, foot + 15, text(value), "middle")
         if not has_grid:
             self.add(f'<path class="ax" d="M{length(self.margins.left)} {round(foot) + 0.5}H{length(end)}"/>')

@@ -1,7 +1,7 @@
 // Lists with selectable rows: show the number of selected rows, select all, disable buttons without a selection.
 "use strict";
 (() => {
-  const boxes = () => [...document.querySelectorAll("td.choice input[type=checkbox]")];
+  const boxes = () => [...document.querySelectorAll("td.choice input[type=checkbox], .tick input")];
   let before = new Set(); // the selection, while a poll replaces the rows
 
   function show() {
@@ -19,7 +19,7 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-choose-all]")) boxes().forEach((box) => { box.checked = event.target.checked; });
-    if (event.target.matches("[data-choose-all], td.choice input")) show();
+    if (event.target.matches("[data-choose-all], td.choice input, .tick input")) show();
   });
   document.addEventListener("htmx:beforeSwap", () => { before = new Set(boxes().filter((box) => box.checked).map((box) => box.value)); });
   document.addEventListener("htmx:afterSwap", () => {

@@ -3,7 +3,7 @@
 (() => {
   let leader = 0; // when `g` was pressed; the next letter selects the page
 
-  const rows = () => [...document.querySelectorAll("main table.rows > tbody > tr")];
+  const rows = () => [...document.querySelectorAll("main table.rows > tbody > tr, main [data-row]")];
   function move(by) {
     const all = rows(), at = all.findIndex((row) => row.classList.contains("current"));
     const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))];
@@ -11,7 +11,7 @@
     all[at]?.classList.remove("current");
     next.classList.add("current");
     next.scrollIntoView({ block: "nearest" });
-    next.querySelector("th a")?.focus();
+    next.querySelector("th a, a")?.focus();
   }
 
   // The choice is kept by theme.js, which applies it before the first paint.
@@ -31,7 +31,7 @@
     "?": () => document.getElementById("keys")?.showModal(),
     j: () => move(1),
     k: () => move(-1),
-    x: () => document.querySelector("tr.current input[type=checkbox]")?.click(),
+    x: () => document.querySelector("tr.current input[type=checkbox], [data-row].current input[type=checkbox]")?.click(),
   };
 
   document.addEventListener("keydown", (event) => {

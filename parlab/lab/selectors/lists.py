@@ -13,7 +13,6 @@ from django.db.models.functions import Cast, Coalesce, Greatest
 
 from parlab.lab.models import Experiment, Finding, Run, RunNote, Star, Tag, TagOfRun
 from parlab.lab.models.run import FACTS
-from parlab.lab.selectors.analysis.rankings import Lead, experiment_leads
 from runners.wire.protocol import RunState
 
 from . import filters
@@ -33,7 +32,6 @@ class ExperimentRow(NamedTuple):
     experiment: Experiment
     states: list[StateCount]
     """Of the runs that match the filter."""
-    lead: Lead | None
     last_activity_at: datetime
     findings: int
     """Number of open findings."""
@@ -134,13 +132,12 @@ def experiment_list(*, query: str, page: str | None, sort: str = "") -> Experime
     # mypy does not see annotated columns on a page's objects.
     experiments: list[Any] = list(page_objects.object_list)
     ids = [experiment.pk for experiment in experiments]
-    states, leads = experiment_states(ids, query_filter.runs), experiment_leads(ids, query_filter.runs)
+    states = experiment_states(ids, query_filter.runs)
     tags = experiment_tags(ids)
     rows = [
         ExperimentRow(
             experiment,
             states[experiment.pk],
-            leads.get(experiment.pk),
             experiment.active_at,
             experiment.doubted,
             tags.get(experiment.pk, []),

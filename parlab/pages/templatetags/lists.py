@@ -12,7 +12,7 @@ from django.utils.text import Truncator
 from parlab.charts.format import DASH
 from parlab.lab.models import Run
 from parlab.lab.selectors.findings import RUN
-from parlab.lab.selectors.lists import ExperimentRow, RunLine, RunMarks
+from parlab.lab.selectors.lists import RunLine, RunMarks
 from parlab.lab.services.pages.list_columns import Column
 from parlab.pages.requests.addresses import address
 from parlab.pages.rows.runs import RunTable, TableRow, headline
@@ -129,97 +129,6 @@ def _row_head(row: RunLine) -> str:
         f'<tr data-run="{run.pk}" data-state="{run.state}"><td class="choice"><input type="checkbox" name="run" '
         f'value="{run.pk}" form="bulk" aria-label="Select run {run.number} of {escape(experiment.name)}"></td>'
         f'<th scope="row">{name} <span class="narrow-number">{escape(headline(run))}</span>{_starred(row.marks)}</th>'
-    )
-
-
-def _best(row: ExperimentRow) -> str:
-    return _number_cell(_speed(row))
-
-
-def _speed(row: ExperimentRow) -> str:
-    return numbers.measured(row.lead.best, row.lead.value, row.lead.unit) if row.lead else numbers.NOT_MEASURED
-
-
-def _lead(row: ExperimentRow) -> str:
-    return _number_cell(f"{numbers.ahead(row.lead)} {numbers.how_sure(row.lead)}")
-
-
-def _best_run(row: ExperimentRow) -> str:
-    if row.lead is None:
-        return f'<td class="wide">{numbers.NOT_MEASURED}</td>'
-    run = row.lead.best
-    url = address("run", row.experiment.slug, run.number)
-    label = f'<span class="muted clamped">{escape(run.shown_label)}</span>'
-    return f'<td class="wide"><a href="{url}">#{run.number}</a> {label}</td>'
-
-
-def _states(row: ExperimentRow) -> str:
-    states = "".join(numbers.state(state.state, state.number) for state in row.states)
-    return f'<td class="states">{states or _NO_RUNS}</td>'
-
-
-_NO_RUNS = '<span class="muted">none yet</span>'
-
-
-def _open_findings(row: ExperimentRow) -> str:
-    if not row.findings:
-        return _number_cell('<span class="none" title="no open findings">0</span>')
-    return _number_cell(
-        f'<a href="{address("findings", row.experiment.slug)}" title="Open findings">{row.findings}</a>'
-    )
-
-
-def _experiment_tags(row: ExperimentRow) -> str:
-    links = format_html_join("", '<a class="tag" href="?q=tag:{}">{}</a> ', ((tag, tag) for tag in row.tags))
-    return f'<td class="tags">{links}</td>'
-
-
-EXPERIMENT_CELLS: dict[str, Callable[[ExperimentRow], str]] = {
-    "best": _best,
-    "ahead": _lead,
-    "reached": _best_run,
-    "runs": _states,
-    "findings": _open_findings,
-    "tags": _experiment_tags,
-    "activity": lambda row: f"<td>{numbers.ago(row.last_activity_at)}</td>",
-    "owner": lambda row: _text(row.experiment.owner.get_username()),
-    "made": lambda row: f"<td>{numbers.ago(row.experiment.created_at)}</td>",
-}
-"""Column of the list of experiments -> its cell; a question stands below its name."""
-
-
-@register.simple_tag
-def experiment_rows(
-    rows: Sequence[ExperimentRow], columns: Sequence[Column], shown: Collection[str], can_change: bool
-) -> SafeString:
-    """Render the rows of the list of experiments: {% experiment_rows list.rows columns shown may_change %}."""
-    cells = [
-        EXPERIMENT_CELLS[column.name] for column in columns if column.name in shown and column.name in EXPERIMENT_CELLS
-    ]
-    return SafeString(
-        "".join(
-            _experiment_head(row, "question" in shown, can_change) + "".join(cell(row) for cell in cells) + "</tr>"
-            for row in rows
-        )
-    )
-
-
-def _experiment_head(row: ExperimentRow, has_question: bool, can_change: bool) -> str:
-    experiment = row.experiment
-    name, choice = escape(experiment.name), ""
-    if can_change:
-        choice = (
-            f'<td class="choice"><input type="checkbox" name="experiment" value="{experiment.pk}" form="bulk" '
-            f'aria-label="Select {name}"></td>'
-        )
-    best = f' <span class="narrow-number">{_speed(row)}</span>' if row.lead else ""
-    archived = ' <span class="tag">archived</span>' if experiment.archived_at else ""
-    question = ""
-    if has_question and experiment.question:
-        question = f'<span class="asks">{escape(Truncator(experiment.question).chars(140))}</span>'
-    return (
-        f'<tr data-experiment="{experiment.slug}">{choice}<th scope="row" class="name">'
-        f'<a href="{address("experiment", experiment.slug)}">{name}</a>{best}{archived}{question}</th>'
     )
 
 

@@ -89,7 +89,7 @@ def identities(runs: Sequence[Run]) -> dict[int, Identity]:
     counts = Counter(named.values())
     return {
         run.pk: Identity(
-            named[run.pk] if counts[named[run.pk]] == 1 else _numbered(named[run.pk], run),
+            named[run.pk] if named[run.pk] and counts[named[run.pk]] == 1 else _numbered(named[run.pk], run),
             looks[run.pk],
             values[run.pk],
             _told({field: values[run.pk].get(field) for field in leading}),

@@ -21,18 +21,6 @@ class Column(NamedTuple):
     """The default; each person can change it."""
 
 
-EXPERIMENT_COLUMNS = (
-    Column("question", "Question", is_sortable=False),
-    Column("best", "Best throughput", is_number=True),
-    Column("ahead", "Lead", is_number=True, is_sortable=False),
-    Column("reached", "Best run", is_sortable=False),
-    Column("runs", "Runs"),
-    Column("findings", "Findings", is_number=True),
-    Column("tags", "Tags", is_sortable=False),
-    Column("activity", "Last activity"),
-    Column("owner", "Owner", is_shown=False),
-    Column("made", "Created", is_shown=False),
-)
 RUN_COLUMNS = (
     Column("experiment", "Experiment"),
     Column("label", "Point"),
@@ -57,7 +45,7 @@ RUN_COLUMNS = (
     Column("note", "Note", is_sortable=False, is_shown=False),
     Column("ended", "Ended"),
 )
-LISTS: Mapping[str, tuple[Column, ...]] = {"experiments": EXPERIMENT_COLUMNS, "runs": RUN_COLUMNS}
+LISTS: Mapping[str, tuple[Column, ...]] = {"experiments": (), "runs": RUN_COLUMNS}
 
 
 def _key(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from django.db.models import Count, Max, Sum
 
 from parlab.charts.dots import Dot, DotRow, dot_plot, hover, strip
+from parlab.charts.format import SPACE
 from parlab.charts.svg import Svg
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.identities import Identity, identities
@@ -36,6 +37,9 @@ class Card(NamedTuple):
     strip: Svg
     states: list[StateCount]
     runs: int
+    number: str
+    """The best number, and its unit."""
+    unit: str
     compares: bool
     """Whether at least two runs stand on one scale."""
 
@@ -110,8 +114,16 @@ def _card(experiment: Experiment, runs: Sequence[Run]) -> Card:
         strip(ordered[:24], label),
         state_counts([run.state for run in runs]),
         len(runs),
+        *_best_text(ranked),
         len(dots) > 1,
     )
+
+
+def _best_text(ranked: Standings) -> tuple[str, str]:
+    if not ranked.rows:
+        return "", ""
+    number, _, unit = ranked.shown(ranked.rows[0]).partition(SPACE)
+    return number, unit
 
 
 def dot_of(row: Standing, ranked: Standings) -> Dot:

@@ -21,10 +21,11 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Experiment
 from parlab.lab.selectors.filters import completions, field_help
-from parlab.lab.selectors.lists import experiment_list, run_list, tag_names
+from parlab.lab.selectors.lists import ExperimentList, experiment_list, run_list, tag_names
 from parlab.lab.services.archive import experiments_archive, experiments_restore
 from parlab.lab.services.pages.list_columns import LISTS, columns_choose, shown_columns
 from parlab.lab.services.tagging import experiments_tag, experiments_untag
+from parlab.pages.reads.home.groups import experiment_groups, orders, segments
 from parlab.pages.reads.saved_views import default_address
 from parlab.pages.views.partial import is_partial
 
@@ -51,10 +52,13 @@ def experiments(request: HttpRequest) -> HttpResponse:
         "kept": urlencode({"q": page_rows.filter.text, "show": show, "sort": page_rows.sort}),
         "next": request.get_full_path(),
     }
+    if isinstance(page_rows, ExperimentList):
+        context |= {"groups": experiment_groups(page_rows), "archived": page_rows.filter.wants_archived}
     partial = is_partial(request)
     if not partial:
         tags = tag_names()
         context |= {"help": list(field_help()), "tags": tags, "terms": completions(tags)}
+        context |= {"segments": segments(show, page_rows.filter.text), "orders": orders(show, page_rows)}
     response = render(request, "pages/experiments_list.html" if partial else "pages/experiments.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
