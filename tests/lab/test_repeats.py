@@ -12,7 +12,7 @@ from django.test import Client
 from parlab.charts.sweeps import throughput
 from parlab.findings.noise import noise
 from parlab.lab.models import Config, Run
-from parlab.lab.selectors.analysis.rankings import experiment_leads, verdict
+from parlab.lab.selectors.analysis.rankings import verdict
 from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.selectors.comparison.results import compare
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions, launch_plan
@@ -20,6 +20,7 @@ from parlab.lab.selectors.records import run_records
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.runs import config_launch, run_relaunch
 from parlab.pages.rows.sweep import sweep_tables
+from parlab.publishing.answers.experiment_answer import experiment_answer
 from parlab.reports.pivot import pivot, with_best
 from runners.config import ConfigError, expand, repeated
 from tests.pages.conftest import finish
@@ -117,9 +118,9 @@ def test_the_lead_compares_means_and_lists_agree(repeats: list[Run]) -> None:
     assert (lead.best.number, lead.second.number, lead.repeats) == (4, 2, 3)
     assert lead.is_of_repeats
     assert lead.is_within_noise
-    listed = experiment_leads([repeats[0].experiment_id])[repeats[0].experiment_id]
-    assert (listed.best.number, listed.second and listed.second.number) == (4, 2)
-    assert listed.value == pytest.approx(lead.value)
+    answer = experiment_answer(repeats[0].experiment, repeats)
+    assert answer.best is not None
+    assert answer.best.number == 4
 
 
 def test_a_comparison_marks_differences_smaller_than_noise(repeats: list[Run]) -> None:

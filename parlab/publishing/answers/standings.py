@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from parlab.charts.format import SPACE, quantity
+from parlab.charts.format import DIGITS, SPACE, printed_digits, quantity
 from parlab.findings.noise import Noise, noise
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.identities import Identity
@@ -76,7 +76,7 @@ class Standings(NamedTuple):
 
     def shown(self, row: Standing) -> str:
         """Return the number of a point: `138 samples/s`, `675 tokens/s per GPU`."""
-        digits = 4 if row.run.has_printed_numbers else 3
+        digits = printed_digits(row.value, self.unit) if row.run.has_printed_numbers else DIGITS
         if self.is_per_gpu and row.run.gpus and self.unit not in ("s", "TFLOP/s"):
             return (
                 f"{quantity(row.value / row.run.gpus, self.unit, digits)} per {'process' if self.is_on_cpu else 'GPU'}"

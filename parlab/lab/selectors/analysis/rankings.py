@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, F, FloatField, OuterRef, Q, QuerySet, Window
-from django.db.models.fields.json import KT
-from django.db.models.functions import Cast, RowNumber
+from django.db.models import F
 
 from parlab.findings.noise import Noise, noise
 from parlab.lab.models import Run
@@ -16,9 +14,6 @@ from runners.wire.protocol import RunState
 
 from .repeats import has_repeats, repeat_groups
 from .surroundings import TITLES, Surroundings, differing
-
-_BEST = 2
-"""Number of runs that determine a lead."""
 
 LEAD_ORDER = (
     F("samples_per_s").desc(nulls_last=True),
@@ -28,7 +23,6 @@ LEAD_ORDER = (
 )
 """Fastest first; runs of one experiment mostly have the same kinds of numbers."""
 _TIE = 5e-5
-_HAS_SPEED = Q(samples_per_s__isnull=False) | Q(tokens_per_s__isnull=False) | Q(step_time_s__isnull=False)
 
 
 class Lead(NamedTuple):
@@ -145,57 +139,6 @@ def _noise(runs: Iterable[Run]) -> float | None:
 
 def _count(gpus: float | None) -> str:
     return "?" if gpus is None else f"{gpus:,.0f}"
-
-
-def experiment_leads(experiment_ids: Iterable[int], runs: Q | None = None) -> dict[int, Lead]:
-    """Return the lead of the fastest finished run of each experiment."""
-    finished = Run.objects.filter(runs or Q(), experiment__in=list(experiment_ids), state=RunState.FINISHED).order_by()
-    standing = Window(RowNumber(), partition_by=F("experiment_id"), order_by=list(LEAD_ORDER))
-    leads = _leads(finished.filter(_HAS_SPEED).annotate(standing=standing).filter(standing__lte=_BEST))
-    with_repeats = [pk for pk, item in leads.items() if item.best.__dict__.get("has_repeats")]
-    leads |= _leads_of_repeats(finished.filter(experiment__in=with_repeats)) if with_repeats else {}
-    remaining = {pk for pk in experiment_ids if pk not in leads}
-    if remaining:
-        # Few experiments: imported tables that only state FLOP/s. Only for them the JSON is searched.
-        rate = [F("tflops_per_gpu").desc(), F("number").asc()]
-        by_rate = Window(RowNumber(), partition_by=F("experiment_id"), order_by=rate)
-        stated = finished.filter(experiment__in=remaining, summary__tflops_per_gpu__isnull=False)
-        ranked = stated.annotate(tflops_per_gpu=_stated("tflops_per_gpu")).annotate(standing=by_rate)
-        leads |= _leads(ranked.filter(standing__lte=_BEST))
-    return leads
-
-
-_OF_LEADS = ("experiment", "number", "label", "origin", "gpus", "samples_per_s", "tokens_per_s", "step_time_s")
-
-
-def _leads(first: QuerySet[Run]) -> dict[int, Lead]:
-    """Read the first runs of experiments with the numbers of their lead, without their complete summaries."""
-    runs = Run.objects.only(*_OF_LEADS).annotate(
-        p10=_stated("step_time_s__p10"),
-        median=_stated("step_time_s__median"),
-        p90=_stated("step_time_s__p90"),
-        tflops_per_gpu=_stated("tflops_per_gpu"),
-        has_repeats=Exists(Run.objects.filter(experiment=OuterRef("experiment"), repeat__gt=1)),
-    )
-    by_experiment: dict[int, list[Run]] = {}
-    for run in sorted(runs.filter(pk__in=first.values("pk")), key=_lead_key):
-        by_experiment.setdefault(run.experiment_id, []).append(run)
-    leads = {pk: lead([[run] for run in members]) for pk, members in by_experiment.items()}
-    return {pk: item for pk, item in leads.items() if item is not None}
-
-
-def _leads_of_repeats(finished: QuerySet[Run]) -> dict[int, Lead]:
-    """Return the leads of experiments with repeats, which compare means."""
-    by_experiment: dict[int, list[Run]] = {}
-    rows = finished.filter(origin=Run.Origin.MEASURED).defer("resolved", "summary", "launch").order_by("number")
-    for run in rows:
-        by_experiment.setdefault(run.experiment_id, []).append(run)
-    leads = {pk: lead(*ranked(members)) for pk, members in by_experiment.items()}
-    return {pk: item for pk, item in leads.items() if item is not None}
-
-
-def _stated(path: str) -> Cast:
-    return Cast(KT(f"summary__{path}"), FloatField())
 
 
 def _lead_key(run: Run) -> tuple[float, float, float, float, int]:
