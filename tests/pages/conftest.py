@@ -16,6 +16,7 @@ from django.test import Client
 from parlab.formats import read_document
 from parlab.lab.models import Attempt, Config, Experiment, Run, Source, SourceChunk
 from parlab.lab.services import storable
+from parlab.pages.reads.home import cards
 from runners.wire.protocol import RunState
 
 SWEEP: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2]}
@@ -48,6 +49,12 @@ def finish(attempt: Attempt, step_time_s: float = 0.5, state: str = RunState.FIN
         **more,
     )
     return Run.objects.get(pk=attempt.run_id)
+
+
+@pytest.fixture(autouse=True)
+def no_cards() -> None:
+    """Cards of experiments that another test made have other numbers."""
+    cards.forget()
 
 
 @pytest.fixture

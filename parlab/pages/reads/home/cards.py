@@ -22,8 +22,8 @@ from runners.wire.protocol import RunState
 
 _KEPT = 400
 """Cards that a process keeps."""
-_LIVE_S = 3
-"""Time for which the card of an experiment with active runs is kept."""
+_KEPT_S, _LIVE_S = 30, 3
+"""Time for which a card is kept, and that of an experiment with active runs."""
 _READ_RUNS = 300
 """Most runs of an experiment that a card reads; the answer of more is that of the first ones."""
 
@@ -58,12 +58,17 @@ def cards(experiments: Sequence[Experiment]) -> dict[int, Card]:
     return found
 
 
+def forget() -> None:
+    """Forget all cards, as tests do between databases."""
+    _cache.clear()
+
+
 _cache: OrderedDict[Any, Card] = OrderedDict()
 
 
 def _key(experiment: Experiment, stamp: tuple[Any, ...]) -> tuple[Any, ...]:
     is_live = bool(stamp) and stamp[-1] is not None
-    now = int(time.time() / _LIVE_S) if is_live else 0
+    now = int(time.time() / (_LIVE_S if is_live else _KEPT_S))
     return experiment.pk, experiment.name, experiment.question, stamp, now
 
 
@@ -76,6 +81,8 @@ def _stamps(experiment_ids: Iterable[int]) -> dict[int, tuple[Any, ...]]:
         ended=Max("ended_at"),
         attempts=Sum("attempt_number"),
         tried=Count("advice_trials"),
+        speed=Sum("samples_per_s"),
+        time=Sum("step_time_s"),
     )
     active = dict(Run.objects.active().filter(experiment__in=list(experiment_ids)).values_list("experiment_id", "pk"))
     return {
@@ -85,6 +92,8 @@ def _stamps(experiment_ids: Iterable[int]) -> dict[int, tuple[Any, ...]]:
             row["ended"],
             row["attempts"],
             row["tried"],
+            row["speed"],
+            row["time"],
             active.get(row["experiment_id"]),
         )
         for row in rows

@@ -56,19 +56,29 @@ def _kind(row: ExperimentRow, is_own: bool) -> str:
 
 def segments(show: str, query: str) -> list[tuple[str, str, bool]]:
     """Return the common filters as title, address and whether it is the present one."""
-    counts = _counts()
-    rows = [
-        (f"All {counts['all']}" if show != "runs" else "All", ""),
-        ("Live", "is:active" if show != "runs" else "state:running,queued,dispatched"),
-        (_titled("Measured", counts["own"], show), "origin:measured,reported"),
-        (_titled("Imported", counts["foreign"], show), _FOREIGN),
-        ("Archived", "is:archived" if show != "runs" else "archived:yes"),
-    ]
+    rows = _OF_RUNS if show == "runs" else _of_experiments()
     return [(title, f"?{urlencode({'q': term, 'show': show})}", query == term) for title, term in rows]
 
 
-def _titled(title: str, count: int, show: str) -> str:
-    return title if show == "runs" else f"{title} {count}"
+_OF_RUNS = [
+    ("All", ""),
+    ("Live", "state:running,queued,dispatched"),
+    ("Failed", "state:failed,lost,oom"),
+    ("Measured", "origin:measured,reported"),
+    ("Imported", _FOREIGN),
+    ("Archived", "archived:yes"),
+]
+
+
+def _of_experiments() -> list[tuple[str, str]]:
+    counts = _counts()
+    return [
+        (f"All {counts['all']}", ""),
+        ("Live", "is:active"),
+        (f"Measured {counts['own']}", "origin:measured,reported"),
+        (f"Imported {counts['foreign']}", _FOREIGN),
+        ("Archived", "is:archived"),
+    ]
 
 
 def _counts() -> dict[str, int]:
