@@ -17,7 +17,7 @@ from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, Mem
 from parlab.lab.services import storable
 from parlab.lab.services.access.refused import refused_store
 from parlab.lab.services.attempts import lock_attempt
-from parlab.lab.services.events import node_lost
+from parlab.lab.services.events import node_lost, nodes_back
 from parlab.lab.services.members import attempt_lose, lock_members
 from parlab.lab.services.runs import Launch, config_launch, run_cancel_request, run_relaunch
 from runners.wire.protocol import (
@@ -287,6 +287,7 @@ def _announce_silent_nodes(now: datetime) -> None:
     for node in recent:
         if node.last_heartbeat_at is not None:
             node_lost(node=node, last_heartbeat_at=node.last_heartbeat_at)
+    nodes_back(nodes=Node.objects.filter(inbox_items__done_at=None, last_heartbeat_at__gte=now - _SILENCE).distinct())
 
 
 def _lose_if_expired(member_id: int) -> bool:

@@ -11,6 +11,7 @@ from django.db import transaction
 from parlab.charts.format import signed_percent, signed_range
 from parlab.lab.models import Event
 from parlab.lab.services.events import event_add
+from parlab.lab.services.inbox import item_open, items_close
 from parlab.watch.analysis.measures import measure_of
 from parlab.watch.analysis.tracks import Point, Track
 
@@ -181,6 +182,7 @@ def _fixes(item: _Shift, alerts: Sequence[Alert]) -> bool:
         Alert.objects.filter(pk=alert.pk, state__in=Alert.OPEN).update(
             state=Alert.State.FIXED, reason=f"{text}{commit}", fixed_by=bad
         )
+        items_close(keys=[ITEM.format(alert.pk)], reason=f"{text}{commit}")
         alert.refresh_from_db()
         has_fixed = True
     return has_fixed
@@ -217,6 +219,7 @@ def _store(alert: Alert, parts: list[dict[str, Any]]) -> None:
     if not parts:
         reason = "the results that raised it were corrected; without them there is no change"
         Alert.objects.filter(pk=alert.pk, state__in=Alert.OPEN).update(state=Alert.State.WRONG, reason=reason)
+        items_close(keys=[ITEM.format(alert.pk)], reason=reason)
         return
     # The most certain part names the place: the narrowest interval relative to its size.
     best = min(parts, key=lambda part: (part["high"] - part["low"]) / max(abs(part["size"]), 1e-9))
@@ -229,8 +232,57 @@ def _store(alert: Alert, parts: list[dict[str, Any]]) -> None:
     )
 
 
+ITEM = "watch.alert/{}"
+"""Key of the inbox item of an alert."""
+_DRAWN = 20
+"""Results on either side of a change that the picture of the evidence shows."""
+
+
+def _item_open(alert: Alert) -> None:
+    """Ask for a decision about a change for the worse."""
+    part = alert.largest
+    bad = alert.first_bad
+    item_open(
+        kind=Event.Kind.WATCH_ALERT,
+        key=ITEM.format(alert.pk),
+        path=alert.get_absolute_url(),
+        experiment=alert.watch.config.experiment if alert.watch.config else None,
+        run=bad.run,
+        data={
+            "watch": alert.watch.name,
+            "measure": alert.watch.title_of(part["measure"]),
+            "size": part["size"],
+            "low": part["low"],
+            "high": part["high"],
+            "node": alert.node,
+            "commit": bad.commit,
+            "is_one_commit": bool(bad.commit) and _is_next(alert),
+            **_values(alert, part),
+        },
+    )
+
+
+def _is_next(alert: Alert) -> bool:
+    """Return whether no commit lies between the last good and the first bad result."""
+    between = alert.watch.commits.filter(sha__in=[alert.first_bad.commit, alert.last_good.commit])
+    places = list(between.values_list("position", flat=True))
+    return len(places) < 2 or max(places) - min(places) <= 1
+
+
+def _values(alert: Alert, part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results around a change."""
+    rows = alert.watch.results.filter(series=part["series"]).order_by("position", "at", "pk")
+    listed = [(pk, values.get(part["measure"])) for pk, values in rows.values_list("pk", "values")]
+    listed = [(pk, value) for pk, value in listed if value is not None]
+    at = next((place for place, (pk, _) in enumerate(listed) if pk == part["first_bad"]), len(listed))
+    first = max(0, at - _DRAWN)
+    return {"values": [value for _, value in listed[first : at + _DRAWN]], "change_at": at - first}
+
+
 def _announce(alert: Alert) -> None:
     """Store the event of a new alert; parlab.notify delivers it."""
+    if alert.is_worse:
+        _item_open(alert)
     event_add(
         kind=Event.Kind.WATCH_ALERT,
         text=sentence_of(alert),

@@ -11,12 +11,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.lab.models import Config, Experiment
+from parlab.lab.services.inbox import item_reopen_by_key, items_close
 from parlab.watch.analysis.histories import read_history
 
 from .bisecting import bisect_advance
 from .collecting import experiment_store, history_store, results_collect
 from .commits import check_repository, commit_of
-from .detecting import watch_detect
+from .detecting import ITEM, watch_detect
 from .health import alert_follow, is_possible
 from .models import Alert, Bisect, Order, Watch
 from .ordering import order_place, orders_advance, suspicions_settle
@@ -140,6 +141,10 @@ def alert_answer(*, alert: Alert, answer: str, user: User, reason: str = "") -> 
     if answer != "reopen":
         Alert.objects.open().filter(leader=alert).update(**fields)
     alert.refresh_from_db()
+    if answer == "reopen":
+        item_reopen_by_key(key=ITEM.format(alert.pk))
+    elif answer != "acknowledge":
+        items_close(keys=[ITEM.format(alert.pk)], reason=f"{alert.state}: {reason}", user=user)
     logger.info("alert %s is %s by %s: %s", alert.pk, alert.state, user, reason)
     return alert
 

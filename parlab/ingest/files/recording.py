@@ -6,18 +6,20 @@ Therefore the points are spooled to disk, and storing them is one short transact
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlab.formats.builder import Builder, measured
 from parlab.formats.documents.documents import Collector
-from parlab.formats.grammar.records import Record
+from parlab.formats.grammar.names import quantity_of_metric
+from parlab.formats.grammar.records import Record, Unread
 from parlab.ingest.batches.events import MAX_METRICS, MAX_STEP
 from parlab.series.columns import Columns
 from parlab.series.replacing import Rows, Spool
@@ -61,6 +63,18 @@ def metric_name(kind: str, name: str) -> str:
     return _SAME.get(kind, {}).get(name) or _PREFIX.get(kind, "") + name
 
 
+class NotFinite(NamedTuple):
+    """The values of a loss that a launch printed as NaN or infinite; series and statistics have finite values only."""
+
+    steps: int
+    """Number of steps with such a loss."""
+    first_step: int | None
+    """None if the launch counts no steps."""
+    line: int
+    """The line of the first, from 1."""
+    last_step: int | None
+
+
 class _Rows:
     """The rows of one kind and rank in memory; a column may be shorter than the rows."""
 
@@ -89,6 +103,15 @@ class Recording:
         self.last_step: int | None = None
         self.first_time: float | None = None
         self.last_time: float | None = None
+        self.not_finite: NotFinite | None = None
+
+    def note_not_finite(self, step: int | None, line: int) -> None:
+        """Count a step whose loss is no finite number; ranks that repeat the step do not count again."""
+        known = self.not_finite
+        if known is None:
+            self.not_finite = NotFinite(1, step, line, step)
+        elif step is None or step != known.last_step:
+            self.not_finite = known._replace(steps=known.steps + 1, last_step=step)
 
     def add(self, record: Record) -> None:
         kind = record.kind
@@ -222,6 +245,25 @@ def _put(columns: dict[str, list[float]], row: int, values: Mapping[str, float],
             column.append(value)
 
 
+class _Step(NamedTuple):
+    """The step that was read last."""
+
+    line: int
+    iteration: int | None
+
+
+_NO_NUMBER = re.compile(r"(?i)(?P<key>[^:=]{1,80}?)\s*[:=]\s*'?[+-]?(?:nan|inf(?:inity)?)\b")
+
+
+def is_loss_not_finite(problem: Unread) -> bool:
+    """Return whether a text that is no number is the loss of a training: NaN or infinite."""
+    match = _NO_NUMBER.match(problem.text)
+    if match is None:
+        return False
+    quantity = quantity_of_metric(match["key"].strip())
+    return quantity is not None and quantity.name == "loss"
+
+
 class Recorder:
     """Feeds a Collector, and records the numbers of each launch that the collector accepts."""
 
@@ -234,6 +276,7 @@ class Recorder:
         """Reason -> number of values that remain in the raw text only."""
         self.recordings: dict[int, Recording] = {}
         """Index of the segment -> its points."""
+        self._step = _Step(0, None)
 
     def add(self, record: Record) -> None:
         segments = self._collector.segments
@@ -246,6 +289,12 @@ class Recorder:
             if self._current is None:
                 self._current = Recording(self._file, self.refused)
             self._current.add(record)
+        if record.kind == "step":
+            self._step = _Step(record.line, record.iteration)
+        elif record.kind == "unread" and self._current is not None and is_loss_not_finite(record.data):
+            # Readers yield what a line does not state as a number after its step.
+            step = self._step.iteration if self._step.line == record.line else None
+            self._current.note_not_finite(step, record.line)
 
     def _keep(self, is_accepted: bool, index: int) -> None:
         """Close the recording of a launch; it is kept if the collector accepted the launch."""

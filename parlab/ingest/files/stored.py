@@ -26,12 +26,13 @@ from parlab.ingest.files.recording import Recording, packed_series
 from parlab.ingest.files.requested_format import Wanted
 from parlab.ingest.readings.document_text import notes_of
 from parlab.ingest.readings.launches import Sections
-from parlab.ingest.readings.results import Result
+from parlab.ingest.readings.results import UNKNOWN_END, Result
 from parlab.ingest.spool import spooled
 from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot, Source, SourceChunk
 from parlab.lab.services import storable
 from parlab.lab.services.attempts import configuration_snapshot, headline, results_snapshot
 from parlab.lab.services.configs import lock_experiment
+from parlab.lab.services.events import loss_judged
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.findings import findings_refresh
 from parlab.lab.services.runs import point_label
@@ -46,7 +47,7 @@ _CHUNKS_AT_ONCE = 64
 _REBUILT = (
     "label", "point", "point_digest", "resolved", "place", "first_line", "last_line", "launch", "state", "reason",
     "summary", "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "started_at", "ended_at",
-    "numbers_at",
+    "numbers_at", "has_end", "loss_mark",
 )  # fmt: skip
 
 
@@ -279,6 +280,8 @@ def _runs_store(source: Source, draft: Draft, user: User) -> list[Run]:
     runs = [run for run, _ in stored_runs]
     snapshots = [configuration_snapshot(run, 1) for run in runs] + [_results_snapshot(run) for run in runs]
     Snapshot.objects.bulk_create(snapshots, batch_size=100, ignore_conflicts=True)
+    for run in runs:
+        loss_judged(run=run, attempt_number=1, loss=run.summary.get("loss") or {})
     return runs
 
 
@@ -299,6 +302,7 @@ def _fill(run: Run, result: Result, recording: Recording | None, source: Source)
     run.first_line, run.last_line = result.lines or (None, None)
     run.launch = storable.json(result.launch.model_dump())
     run.state, run.reason, run.summary = result.state, storable.text(result.reason), summary
+    run.has_end = result.reason != UNKNOWN_END
     run.started_at, run.ended_at = _times(recording)
     run.numbers_at = timezone.now()
     for name, value in headline(summary).items():

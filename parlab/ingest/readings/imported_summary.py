@@ -9,7 +9,7 @@ import numpy as np
 
 from parlab.findings.facts import segment_sizes
 from parlab.formats.schema import Figure, Launch, Segment
-from parlab.ingest.files.recording import FASTEST, Recording
+from parlab.ingest.files.recording import FASTEST, NotFinite, Recording
 from parlab.ingest.readings.architecture import is_counted
 from parlab.ingest.readings.launches import Sections
 from parlab.ingest.summaries import utilisation
@@ -176,6 +176,8 @@ def _of_steps(segment: Segment, resolved: Sections, recording: Recording) -> dic
     series = {name: recording.read(name) for name in ("step_time_s", "loss", "memory_peak_bytes") if name in names}
     sections = _without_batch(resolved) if _is_ramped(segment) else resolved
     summary = summary_of({**series, "warmup": warm}, sections)
+    if recording.not_finite is not None:
+        summary["loss"] = _with_not_finite(summary.get("loss", {}), recording.not_finite)
     if "step_time_s" not in summary:
         # If no step was timed by all ranks, the rates printed in the log are used.
         summary.pop("steps", None)
@@ -190,6 +192,13 @@ def _of_steps(segment: Segment, resolved: Sections, recording: Recording) -> dic
     if timers:
         summary["timers_s"] = timers
     return summary
+
+
+def _with_not_finite(loss: dict[str, Any], bad: NotFinite) -> dict[str, Any]:
+    """Add the values that the log prints as NaN or infinite, which its series do not have."""
+    last_is_bad = bad.last_step is None or bad.last_step > (loss.get("last_step") or -1)
+    known = {name: value for name, value in loss.items() if name != "last" or not last_is_bad}
+    return known | {"not_finite": bad.steps, "first_not_finite": bad.first_step, "line": bad.line}
 
 
 def _with_fastest(timers: dict[str, Any], name: str, recording: Recording) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from runners.wire.protocol import RunState
 
 PAGES = ("markdown", "rst", "tables", "configuration")
 TUNER = "deepspeed-autotuning"
+UNKNOWN_END = "The log does not state how the launch ended."
 WHOLE = -1
 """The segment index of a result that covers the whole file."""
 _OOM = re.compile(r"(?i)\boom\b|out[ -]of[ -](?:\w+ )?(?:d?ram|memory)|cuda out of memory")
@@ -133,7 +134,7 @@ def _ended(segment: Segment, is_page: bool) -> tuple[str, str]:
     if end.state == "cancelled":
         return RunState.CANCELLED, reason
     if end.state == "unknown" and not is_page:
-        return RunState.FINISHED, "The log does not state how the launch ended."
+        return RunState.FINISHED, UNKNOWN_END
     return RunState.FINISHED, ""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlab.ingest.summaries import links, units
+from parlab.ingest.summaries.loss import loss_of
 from parlab.ingest.summaries.memory import GPU, NODE, memory_growth
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -250,12 +251,11 @@ def _gpu_utilization(samples: ByRank, step_times: ByRank, steps: _Steps) -> dict
 
 
 def _loss(by_rank: ByRank) -> dict[str, Any]:
-    """Return first and last loss of the first rank that has one; without `last` if the training has diverged."""
+    """Return what there is to know of the loss of the first rank that has one."""
     for columns in by_rank.values():
-        sane = _is_sane(columns.values)
-        ends = {"first": 0, "last": -1}
-        loss: dict[str, Any] = {name: float(columns.values[at]) for name, at in ends.items() if sane[at]}
-        if not sane.all():
-            loss["not_finite"] = int(np.count_nonzero(~sane))
-        return loss
+        # A step that was logged again after a restart counts with its last value.
+        order = np.argsort(columns.steps, kind="stable")
+        steps, values = columns.steps[order], columns.values[order]
+        is_last = np.append(steps[1:] != steps[:-1], True) if len(steps) else np.empty(0, np.bool_)
+        return loss_of(steps[is_last], values[is_last])
     return {}

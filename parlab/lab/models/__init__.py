@@ -13,6 +13,7 @@ from .device import Device
 from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
+from .inbox import InboxItem, InboxMute, InboxReading
 from .log_format import LogFormat
 from .mark import Comment, RunNote, Star, TagOfRun
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
@@ -45,6 +46,9 @@ __all__ = [
     "Experiment",
     "ExperimentLabel",
     "Finding",
+    "InboxItem",
+    "InboxMute",
+    "InboxReading",
     "LatestMetric",
     "LogFormat",
     "LoggedModel",

@@ -70,6 +70,12 @@ class Run(models.Model):
     changed only by conditional updates in `lab.services`.
     """
 
+    class LossMark(models.TextChoices):
+        """What a rule says about the loss (`ingest.summaries.loss`)."""
+
+        NAN = "nan", "loss is NaN"
+        DIVERGED = "diverged", "loss diverged"
+
     class Origin(models.TextChoices):
         MEASURED = "measured", "measured by parlab"
         PUBLISHED = "published", "published figures, entered as data"
@@ -110,6 +116,10 @@ class Run(models.Model):
     samples_per_s = models.FloatField(null=True, blank=True)
     tokens_per_s = models.FloatField(null=True, blank=True)
     memory_max_bytes = models.FloatField(null=True, blank=True)
+    has_end = models.BooleanField(
+        default=True, help_text="False if an imported log does not state how the training ended."
+    )
+    loss_mark = models.CharField(max_length=10, choices=LossMark, blank=True)
     # Generated columns for filtering and sorting (`selectors.filters`): the database keeps them up to date.
     engine = _text_fact("resolved__parallel__engine")
     schedule = _text_fact("resolved__parallel__schedule")
@@ -179,6 +189,11 @@ class Run(models.Model):
     def shown_label(self) -> str:
         """The label with the names of fields as pages show them."""
         return shown_label(self.label)
+
+    @property
+    def shown_state(self) -> str:
+        """The state as pages show it: `unfinished` for a log that ends before the training does, as far as it says."""
+        return "unfinished" if self.state == RunState.FINISHED and not self.has_end else self.state
 
     @property
     def has_printed_numbers(self) -> bool:

@@ -23,7 +23,17 @@ EXPERIMENTS_PER_PAGE = 50
 RUNS_PER_PAGE = 100
 # What the lists show. Further fields, above all those with JSON, would take most of the time of a page.
 _OF_EXPERIMENTS = ("name", "slug", "question", "archived_at", "created_at", "owner__username")
-_OF_RUNS = ("number", "label", "reason", "hidden_at", *FACTS, "experiment__name", "experiment__slug")
+_OF_RUNS = (
+    "number",
+    "label",
+    "reason",
+    "hidden_at",
+    "has_end",
+    "loss_mark",
+    *FACTS,
+    "experiment__name",
+    "experiment__slug",
+)
 
 
 class ExperimentRow(NamedTuple):

@@ -12,6 +12,7 @@ from runners.config import digest
 from runners.wire.protocol import Report, RunState
 
 from . import storable
+from .events import loss_judged
 
 
 def lock_attempt(attempt: Attempt) -> tuple[Attempt, Run]:
@@ -47,6 +48,8 @@ def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
     Run.everything.filter(pk=run.pk, attempt_number=current.number).update(
         summary=clean, numbers_at=now, **headline(clean)
     )
+    if run.attempt_number == current.number:
+        loss_judged(run=run, attempt_number=current.number, loss=clean.get("loss") or {})
     if RunState(current.state).is_final:
         content = {
             "state": current.state,
@@ -64,15 +67,22 @@ def launch_store(*, attempt: Attempt, launch: Mapping[str, Any]) -> None:
     Run.everything.filter(pk=run.pk, attempt_number=current.number).update(launch=storable.json(launch))
 
 
-def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the numbers by which lists sort; None if the summary has no such number."""
+def headline(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers by which lists sort, None if the summary has no such number; and the mark of the loss."""
     step_time = _summary_number(summary, "step_time_s", "median")
     return {
         "step_time_s": _summary_number(summary, "step_time_s", "mean") if step_time is None else step_time,
         "samples_per_s": _summary_number(summary, "samples_per_s"),
         "tokens_per_s": _summary_number(summary, "tokens_per_s"),
         "memory_max_bytes": _summary_number(summary, "memory_peak_bytes", "max"),
+        "loss_mark": _loss_mark(summary.get("loss") or {}),
     }
+
+
+def _loss_mark(loss: Mapping[str, Any]) -> str:
+    if loss.get("not_finite"):
+        return Run.LossMark.NAN
+    return Run.LossMark.DIVERGED if loss.get("diverged") else ""
 
 
 def _summary_number(summary: Mapping[str, Any], *path: str) -> float | None:

@@ -101,6 +101,7 @@ def finding_acknowledge(*, finding: Finding, user: User, reason: str) -> Finding
     Finding.objects.filter(pk=finding.pk).update(
         acknowledged_by=user, acknowledged_at=timezone.now(), acknowledged_reason=reason
     )
+    events.findings_judged(experiment=finding.experiment, user=user)
     finding.refresh_from_db()
     return finding
 
@@ -109,6 +110,7 @@ def finding_acknowledge(*, finding: Finding, user: User, reason: str) -> Finding
 def finding_reopen(*, finding: Finding) -> Finding:
     """Withdraw the acknowledgement of a finding."""
     Finding.objects.filter(pk=finding.pk).update(acknowledged_by=None, acknowledged_at=None, acknowledged_reason="")
+    events.findings_judged(experiment=finding.experiment)
     finding.refresh_from_db()
     return finding
 
@@ -238,7 +240,8 @@ def _store(
 ) -> list[Finding]:
     """Update the existing rows to the matches: change those that differ, add new ones, delete those without a match."""
     existing_rows = {(row.rule, row.where_digest): row for row in existing}
-    Finding.objects.filter(pk__in=[row.pk for key, row in existing_rows.items() if key not in matches]).delete()
+    gone = [row.pk for key, row in existing_rows.items() if key not in matches]
+    Finding.objects.filter(pk__in=gone).delete()
     rows, new, changed = [], [], []
     for (rule, where_digest), match in matches.items():
         row = existing_rows.get((rule, where_digest))
@@ -253,6 +256,8 @@ def _store(
     events.findings_added(experiment=experiment, findings=new)
     fields = ["run", "source", "severity", "message", "numbers", "where", "lines"]
     Finding.objects.bulk_update(changed, fields, batch_size=100)
+    if new or changed or gone:
+        events.findings_judged(experiment=experiment)
     return rows
 
 

@@ -20,9 +20,20 @@ Action = AuditEntry.Action
 _UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 QUIET = frozenset(
     (
-        *("columns", "compare", "csp-report", "dashboard-figure", "import", "plan", "plan-beside", "plan-search"),
+        *(
+            "columns",
+            "compare",
+            "csp-report",
+            "dashboard-figure",
+            "import",
+            "inbox-own",
+            "plan",
+            "plan-beside",
+            "plan-search",
+        ),
         *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
         *(
+            "inbox-unmute",
             "plan-config",
             "stream",
             "timelines",

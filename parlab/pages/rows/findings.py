@@ -42,7 +42,7 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
             finding,
             RULES[finding.rule].title if finding.rule in RULES else "",
             [
-                (figure_title(name), _number_text(name, value, finding.message), exact(value))
+                (figure_title(name), number_text(name, value, finding.message), exact(value))
                 for name, value in sorted(finding.numbers.items(), key=_stated_first)
             ],
             _place_text(finding),
@@ -67,7 +67,7 @@ _RATES = ("throughput", "expected_throughput", "aggregate", "per_gpu", "expected
 _RATE = re.compile(r"\d (\w+/s)(?!\w)")
 
 
-def _number_text(name: str, value: float, message: str) -> str:
+def number_text(name: str, value: float, message: str) -> str:
     """Write a compared number with readable digits and the unit that its name or the message states."""
     if name in _RATES and (rate := _RATE.search(message)):
         return f"{significant(value, printed_digits(value))} {rate[1]}"

@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 
 from parlab.lab.services.pages.list_columns import Column
 from parlab.pages.reads.frame_counts import FrameCounts, frame_counts
+from parlab.pages.reads.inbox import inbox_unread
 from parlab.pages.reads.saved_views import views_of
 
 register = template.Library()
@@ -153,6 +154,13 @@ def icon(name: str, size: str = "") -> SafeString:
     """Return a drawing of Lucide; it repeats what the text beside it says."""
     kind = f"ic {size}" if size else "ic"
     return format_html('<svg class="{}" viewBox="0 0 24 24" aria-hidden="true">{}</svg>', kind, _drawing(name))
+
+
+@register.simple_tag(takes_context=True)
+def inbox_count(context: template.Context) -> int:
+    """Return how many items of the inbox the user has not read."""
+    user = context.get("user")
+    return inbox_unread(user) if user and user.is_authenticated else 0
 
 
 _HEADING = re.compile(r'<h2 id="([\w-]{1,80})"[^>]{0,200}>(.{1,400}?)</h2>', re.DOTALL)

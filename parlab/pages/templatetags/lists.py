@@ -38,7 +38,7 @@ def _experiment(row: RunLine) -> str:
 
 def _state(row: RunLine) -> str:
     run = row.run
-    label = numbers.state(run.state)
+    label = numbers.state(run)
     if not run.reason:
         return f"<td>{label}</td>"
     reason = ""
@@ -196,7 +196,7 @@ def _origin(text: str, title: str) -> str:
 def _state_cell(line: TableRow) -> str:
     """Return the state of a run, and its step while it is running."""
     run, step = line.row.run, line.row.step
-    parts: list[str] = [numbers.state(run.state)]
+    parts: list[str] = [numbers.state(run)]
     if run.state == RunState.RUNNING and step and run.iterations:
         parts.append(
             f' <progress max="{run.iterations}" value="{step}" aria-label="Step {step} of {run.iterations}"></progress>'

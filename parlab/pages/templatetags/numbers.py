@@ -23,7 +23,8 @@ from runners.wire.protocol import RunState
 
 register = template.Library()
 
-STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM"}
+STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM", "unfinished": "log ends"}
+STATE_TITLES = {"unfinished": "The log does not state how the training ended"}
 
 
 @register.filter
@@ -267,8 +268,18 @@ def size(count: int) -> str:
 
 
 @register.simple_tag
-def state(name: str, count: int | None = None) -> SafeString:
-    """Render a state as a coloured label: {% state run.state %}; with a count: {% state "running" 3 %}."""
+def state(of: Run | str, count: int | None = None) -> SafeString:
+    """Render a state as a coloured label: {% state run %}, with a mark of its loss; {% state "running" 3 %}.
+
+    Of a run whose loss is NaN the label is not green, and of an imported log that does not say how it ended it is
+    neither green nor called finished.
+    """
+    mark = of.loss_mark if isinstance(of, Run) else ""
+    name = of.shown_state if isinstance(of, Run) else of
     label = STATE_LABELS.get(name, name)
     text = label if count is None else f"{count} {label}"
-    return SafeString(f'<span class="state state-{escape(name)}">{escape(text)}</span>')
+    kind = "doubted" if mark and name == RunState.FINISHED else name
+    why = STATE_TITLES.get(name, "")
+    title = f' title="{why}"' if why else ""
+    tag = f' <span class="tag bad">{Run.LossMark(mark).label}</span>' if mark else ""
+    return SafeString(f'<span class="state state-{escape(kind)}"{title}>{escape(text)}</span>{tag}')

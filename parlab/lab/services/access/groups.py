@@ -14,7 +14,7 @@ OURS = ("lab", "series", "tuner", "watch", "pages", "notify")
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
     "study", "trial", "watch", "alert", "bisect", "order", "savedview", "dashboard",
-    "star", "tagofrun", "runnote", "comment",
+    "star", "tagofrun", "runnote", "comment", "inboxitem",
 )  # fmt: skip
 """Models that operators may add and change."""
 WRITING = ("report", "reportfile", "reportlink", "reportversion")

@@ -1,0 +1,128 @@
+"""The inbox: what needs a decision, one item with its evidence, and what people do with it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.lab.models import InboxItem
+from parlab.lab.services import inbox as service
+from parlab.pages.reads.inbox import Inbox, inbox, neighbours
+from parlab.pages.reads.inbox_evidence import evidence_of
+from parlab.pages.rows.inbox import GROUPS, KINDS, inbox_row
+from parlab.pages.views.partial import UNCHANGED, is_partial
+from runners.config import digest
+
+
+@require_GET
+def inbox_page(request: HttpRequest) -> HttpResponse:
+    """Show the lines and the evidence of the first."""
+    return _shown(request, _group(request), None)
+
+
+@require_GET
+def inbox_item(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show the lines and the evidence of one item, which counts as read from now on."""
+    return _shown(request, _group(request), _find(pk))
+
+
+def _group(request: HttpRequest) -> str:
+    group = request.GET.get("group", "") or request.POST.get("group", "")
+    return group if group in GROUPS else ""
+
+
+def _find(pk: int) -> InboxItem:
+    related = InboxItem.objects.select_related("experiment", "run__experiment", "run__source", "node", "done_by")
+    return get_object_or_404(related.filter(kind__in=list(KINDS)), pk=pk)
+
+
+def _shown(request: HttpRequest, group: str, item: InboxItem | None, undo: InboxItem | None = None) -> HttpResponse:
+    user = cast(User, request.user)
+    if item is not None:
+        service.item_read(item=item, user=user)
+    shown = inbox(user, group)
+    if item is None and shown.rows:
+        item = _find(shown.rows[0].item.pk)
+    seen = _seen(shown, item)
+    partial = is_partial(request)
+    if partial and request.GET.get("seen") == seen:
+        return HttpResponse(status=UNCHANGED)
+    context: dict[str, Any] = {"section": "inbox", "inbox": shown, "group": group, "seen": seen, "undo": undo}
+    if item is not None:
+        context |= {"item": item, "row": inbox_row(item), **neighbours(shown.rows, item.pk), **evidence_of(item)}
+    response = render(request, "inbox/inbox_live.html" if partial else "inbox/inbox.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _seen(shown: Inbox, item: InboxItem | None) -> str:
+    lines = [[row.item.pk, str(row.item.last_at), row.is_read] for row in shown.rows]
+    return digest([lines, item.pk if item else 0, str(item.done_at) if item else ""])[:16]
+
+
+@require_POST
+@permission_required("lab.change_inboxitem", raise_exception=True)
+def inbox_act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
+    """Close an item for all, or open it again; then show the next one."""
+    item, user = _find(pk), cast(User, request.user)
+    if action == "done":
+        after = _next_of(user, _group(request), item)
+        service.item_done(item=item, user=user)
+        return _answer(request, after, undo=item)
+    if action == "reopen":
+        service.item_reopen(item=item)
+        return _answer(request, item)
+    raise Http404(f"items of the inbox have no action {action[:40]!r}")
+
+
+@require_POST
+def inbox_own(request: HttpRequest, pk: int, action: str) -> HttpResponse:
+    """Put an item off, or mute its kind, for oneself."""
+    item, user = _find(pk), cast(User, request.user)
+    after = _next_of(user, _group(request), item)
+    if action == "snooze":
+        try:
+            service.item_snooze(item=item, user=user, period=request.POST.get("period", "1h"))
+        except ValueError as problem:
+            return HttpResponse(f"Not put off: {problem}.", status=400, content_type="text/plain")
+    elif action == "wake":
+        service.item_wake(item=item, user=user)
+        after = item
+    elif action == "mute":
+        service.kind_mute(kind=item.kind, user=user)
+        remaining = inbox(user, _group(request)).rows
+        after = _find(remaining[0].item.pk) if remaining else None
+    else:
+        raise Http404(f"items of the inbox have no action {action[:40]!r}")
+    return _answer(request, after)
+
+
+@require_POST
+def inbox_unmute(request: HttpRequest) -> HttpResponse:
+    """Show the items of a kind again."""
+    service.kind_unmute(kind=request.POST.get("kind", ""), user=cast(User, request.user))
+    return _answer(request, None)
+
+
+def _next_of(user: User, group: str, item: InboxItem) -> InboxItem | None:
+    """Return the line below an item, or the one above the last."""
+    places = neighbours(inbox(user, group).rows, item.pk)
+    row = places.get("after") or places.get("before")
+    return _find(row.item.pk) if row is not None else None
+
+
+def _answer(request: HttpRequest, item: InboxItem | None, undo: InboxItem | None = None) -> HttpResponse:
+    group = _group(request)
+    if is_partial(request):
+        return _shown(request, group, item, undo)
+    query = urlencode({name: value for name, value in (("group", group),) if value})
+    address = item.get_absolute_url() if item is not None else reverse("inbox")
+    return redirect(f"{address}?{query}" if query else address)
