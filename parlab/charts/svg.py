@@ -272,6 +272,6 @@ def squares(shares: Sequence[float | None], label: str, *, count: int = 24, size
     ]
     width = count * step - 2
     return Svg(
-        f'<svg class="squares" viewBox="0 0 {width:g} {size:g}" width="{width:g}" height="{size:g}" role="img"'
+        f'<svg class="squares" viewBox="0 0 {width:g} {size:g}" width="{width:g}" height="{size:g}" preserveAspectRatio="xMaxYMid" role="img"'
         f' aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )

@@ -52,6 +52,11 @@ def inbox_unread(user: User) -> int:
     return _shown(user).unread(user.pk).count()
 
 
+def inbox_total(user: User) -> int:
+    """Return how many items wait for a decision."""
+    return _shown(user).count()
+
+
 def inbox(user: User, group: str = "") -> Inbox:
     """Return the inbox of a person, or the lines of one group."""
     rows = inbox_rows(user, MAX_ITEMS)

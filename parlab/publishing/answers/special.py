@@ -124,7 +124,7 @@ def scaling(case: Case) -> Answer | None:
     reached = [count for count in more if count < poor]
     verdict = f"Scales to {reached[-1]:,} {device}, then {text}" if reached else f"Does not scale: {text}"
     verdict += f", {share(shares[last])} at {last:,}." if poor != last else "."
-    short = Short("", text) if reached else Short("Does not scale", f": {share(shares[poor])} at {poor:,}")
+    short = Short("", text) if reached else Short("Does not scale", f" to {poor:,} {device}")
     return Answer(verdict, short, (ends,), key=f"{share(shares[poor])} at {poor:,}", tone="warn").about(best[first])
 
 

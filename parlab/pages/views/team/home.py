@@ -15,9 +15,11 @@ from parlab.lab.services.pages.visits import visit, visit_dismiss
 from parlab.pages.reads.home.cards import cards
 from parlab.pages.reads.home.cluster import cluster_strip
 from parlab.pages.reads.home.live import live_cards
+from parlab.pages.reads.inbox import inbox_rows, inbox_total
 from parlab.pages.views.partial import UNCHANGED, is_partial
 from runners.config import digest
 
+INBOX_SHOWN = 5
 _PARTS = {"live": "pages/home/live.html", "rest": "pages/home/rest.html"}
 
 
@@ -57,11 +59,21 @@ def _rest(user: User) -> dict[str, Any]:
     # Those that compare runs come first: their pictures say the most.
     ordered = sorted(recent, key=lambda item: not found[item.experiment.pk].compares)
     rows = [(item, found[item.experiment.pk]) for item in ordered[:RECENT_SHOWN]]
-    online = [(strip.node.pk, strip.node.is_online, str(strip.squares)) for strip in cluster.nodes]
-    seen = digest(
-        [[card.strip for _, card in rows], [str(item.ended_at) for item in recent], online, str(cluster.lanes)]
-    )
-    return {"recent": rows, "cluster": cluster, "rest_seen": seen[:16]}
+    waiting = inbox_rows(user, INBOX_SHOWN)
+    parts = [
+        [(strip.node.pk, strip.node.is_online, str(strip.squares)) for strip in cluster.nodes],
+        [str(card.strip) for _, card in rows],
+        [str(item.ended_at) for item in recent],
+        [(row.item.pk, str(row.item.last_at)) for row in waiting],
+        str(cluster.lanes),
+    ]
+    return {
+        "recent": rows,
+        "cluster": cluster,
+        "inbox": waiting,
+        "inbox_count": inbox_total(user),
+        "rest_seen": digest(parts)[:16],
+    }
 
 
 @require_POST
