@@ -271,7 +271,5 @@ def squares(shares: Sequence[float | None], label: str, *, count: int = 24, size
         if share is not None
     ]
     width = count * step - 2
-    return Svg(
-        f'<svg class="squares" viewBox="0 0 {width:g} {size:g}" width="{width:g}" height="{size:g}" preserveAspectRatio="xMaxYMid" role="img"'
-        f' aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    )
+    size_text = f'viewBox="0 0 {width:g} {size:g}" width="{width:g}" height="{size:g}" preserveAspectRatio="xMaxYMid"'
+    return Svg(f'<svg class="squares" {size_text} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>')
