@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from parlab.charts.format import quantity, significant
-from parlab.charts.svg import Canvas, Margins, Svg, length
+from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, Svg, length
 
 
 class Size(NamedTuple):
@@ -27,7 +27,7 @@ class Size(NamedTuple):
         return Margins(3, 3, 4, 4) if self.is_small else Margins(52, 16, 12, 24)
 
 
-SMALL, LARGE = Size(92, 34), Size(760, 220)
+SMALL, LARGE, PHONE = Size(92, 34), Size(760, 220), Size(330, 180)
 
 
 def change(values: Sequence[float], at: int, label: str, size: Size = SMALL) -> Svg:
@@ -70,8 +70,8 @@ def curve(points: Sequence[tuple[float, float]], label: str, *, bad_from: float,
 
 def cells(before: Sequence[float], count: int, label: str, *, first_step: int | None = None, size: Size = SMALL) -> Svg:
     """Draw values as cells: the last finite ones, then those that are not."""
-    shown = 3 if size.is_small else 8
-    good = [significant(value) for value in before][-(shown - min(count, shown - 1)) :] if before else []
+    shown = 3 if size.is_small else max(3, int(size.width // 82))
+    good = [_brief(value) for value in before][-(shown - min(count, shown - 1)) :] if before else []
     bad = min(count, shown - len(good))
     width = size.width / shown
     high = 20.0 if size.is_small else 44.0
@@ -91,6 +91,12 @@ def cells(before: Sequence[float], count: int, label: str, *, first_step: int | 
     return canvas.svg(label)
 
 
+def _brief(value: float) -> str:
+    """Write a number into a cell: at most three digits, and a power of ten for what is longer."""
+    text = significant(value)
+    return text if len(text) <= 6 else f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+
+
 def overflow(asked: float | None, free: float | None, capacity: float | None, label: str, size: Size = SMALL) -> Svg:
     """Draw a memory with what was asked beyond its end; without numbers only that it is full."""
     size = size if size.is_small else Size(size.width, 92)
@@ -98,7 +104,7 @@ def overflow(asked: float | None, free: float | None, capacity: float | None, la
     room = capacity or max((asked or 0) * 4, (free or 0) * 4) or 4.0
     asked, free = (asked if asked is not None else 0.1 * room), (free if free is not None else 0.0)
     used, over = max(0.0, room - free), max(0.0, asked - free)
-    scale = (size.width - (8 if size.is_small else 120)) / max(room + over, 1.0)
+    scale = (size.width - (8 if size.is_small else 48)) / max(room + over, 1.0)
     top, high = (11.0, 12.0) if size.is_small else (28.0, 34.0)
     end = 2 + room * scale
     canvas.add(_rect("f7", 2, top, used * scale, high, ' opacity=".45"'))
@@ -114,7 +120,7 @@ def overflow(asked: float | None, free: float | None, capacity: float | None, la
     canvas.add(f'<path class="st0" stroke-width="1.5" d="M{length(end)} {length(top - 5)}V{length(top + high + 5)}"/>')
     if not size.is_small:
         canvas.text(10, top + high / 2 + 4, f"in use {quantity(used, 'B')}", kind="v")
-        canvas.text(end, top - 10, f"limit {quantity(capacity, 'B')}" if capacity else "limit", "middle", "b")
+        canvas.text(end, top - 10, f"limit {quantity(capacity, 'B')}" if capacity else "limit", "end", "b")
         below = top + high + 13
         canvas.text(
             2 + used * scale - 6, below, f"asked {quantity(asked, 'B')}, free {quantity(free, 'B')}", "end", "bad-text"
@@ -143,11 +149,14 @@ def heartbeat(label: str, size: Size = SMALL) -> Svg:
 
 def two_numbers(first: tuple[str, str], second: tuple[str, str], label: str, size: Size = SMALL) -> Svg:
     """Write a number above another one that contradicts it; each is (number, what it is)."""
-    scale = 1.0 if size.is_small else 1.6
-    canvas = Canvas(size.width, 34 * scale)
-    for (number, name), top, kind in ((first, 13, "b"), (second, 28, "bad-text struck")):
-        canvas.text(2, top * scale, number, kind=kind)
-        canvas.text(max(44.0, 6.8 * len(number) + 10), top * scale, name)
+    canvas = Canvas(size.width, 34 if size.is_small else 68)
+    scale, kind = (1.0, "") if size.is_small else (2.0, " big")
+    left = 8 + CHARACTER_PX * max(len(first[0]), len(second[0]), 4) * (1.0 if size.is_small else 1.7)
+    has_room = left + CHARACTER_PX * max(len(first[1]), len(second[1])) <= size.width + 4
+    for (number, name), top, tone in ((first, 13, "b"), (second, 28, "bad-text struck")):
+        canvas.text(2, top * scale, number, kind=tone + kind)
+        if has_room:
+            canvas.text(left, top * scale, name)
     return canvas.svg(label)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -11,7 +12,8 @@ from parlab.advice.advice import Advice
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.advice import advice_change, run_advice
 from parlab.lab.services.advice import advice_config_save, advice_sweep_save, advice_trial_add
-from runners.config import complete
+from parlab.lab.services.configs import config_save
+from runners.config import check, complete, with_values
 
 from .services import launch
 
@@ -47,3 +49,26 @@ def _launched(run: Run, chosen: Sequence[Advice], user: User) -> list[Run]:
         if changed_run is not None:
             advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
     return runs
+
+
+def smaller_batch(run: Run) -> int | None:
+    """Return half of the micro batch of a measured run; None if its engine cannot run that."""
+    size = (run.resolved.get("train") or {}).get("micro_batch_size")
+    if run.origin != Run.Origin.MEASURED or not isinstance(size, int) or size < 2:
+        return None
+    config, _ = check(_with_batch(run, size // 2))
+    return size // 2 if config is not None else None
+
+
+def _with_batch(run: Run, size: int) -> dict[str, Any]:
+    return with_values(run.resolved, {"train.micro_batch_size": size})
+
+
+@transaction.atomic
+def batch_launch(*, run: Run, micro_batch_size: int, user: User) -> Run:
+    """Launch the configuration of a run with another micro batch. Raises ValueError with a remedy."""
+    note = f"Micro batch {micro_batch_size}, after run {run.number} ran out of memory"
+    data = _with_batch(run, micro_batch_size)
+    config = config_save(experiment=run.experiment, data=data, sweep={}, note=note, user=user, as_next=True)
+    launch(config=config, user=user)
+    return config.runs.get()

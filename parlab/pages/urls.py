@@ -79,6 +79,7 @@ urlpatterns = [
     path("inbox/", inbox.inbox_page, name="inbox"),
     path("inbox/unmute/", inbox.inbox_unmute, name="inbox-unmute"),
     path("inbox/<int:pk>/", inbox.inbox_item, name="inbox-item"),
+    path("inbox/<int:pk>/try/", inbox.inbox_try, name="inbox-try"),
     path("inbox/<int:pk>/own/<slug:action>/", inbox.inbox_own, name="inbox-own"),
     path("inbox/<int:pk>/<slug:action>/", inbox.inbox_act, name="inbox-act"),
     path("experiments/", lists.experiments, name="experiments"),

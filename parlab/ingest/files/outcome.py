@@ -100,13 +100,21 @@ def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> 
 
 def stored_run(run: Run) -> ImportedRun:
     """Describe a run as it is stored."""
-    return ImportedRun(run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary)
+    return ImportedRun(run.number, run.label, run.shown_state, run.reason, run.point, _steps(run.summary), run.summary)
 
 
 def _drafted_run(result: Result, file: str) -> ImportedRun:
     label = point_label(result.point) or result.title or file
     steps = _steps(result.summary)
-    return ImportedRun(None, label, result.state, result.reason, result.point, steps, result.summary)
+    return ImportedRun(
+        None,
+        label,
+        Run.shown_state_of(result.state, has_end=result.has_end),
+        result.reason,
+        result.point,
+        steps,
+        result.summary,
+    )
 
 
 def _steps(summary: Mapping[str, Any]) -> int:

@@ -26,7 +26,7 @@ from parlab.ingest.files.recording import Recording, packed_series
 from parlab.ingest.files.requested_format import Wanted
 from parlab.ingest.readings.document_text import notes_of
 from parlab.ingest.readings.launches import Sections
-from parlab.ingest.readings.results import UNKNOWN_END, Result
+from parlab.ingest.readings.results import Result
 from parlab.ingest.spool import spooled
 from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot, Source, SourceChunk
 from parlab.lab.services import storable
@@ -302,7 +302,7 @@ def _fill(run: Run, result: Result, recording: Recording | None, source: Source)
     run.first_line, run.last_line = result.lines or (None, None)
     run.launch = storable.json(result.launch.model_dump())
     run.state, run.reason, run.summary = result.state, storable.text(result.reason), summary
-    run.has_end = result.reason != UNKNOWN_END
+    run.has_end = result.has_end
     run.started_at, run.ended_at = _times(recording)
     run.numbers_at = timezone.now()
     for name, value in headline(summary).items():

@@ -72,6 +72,11 @@ class Result(NamedTuple):
     reason: str
     segment: int | None = None
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the source states how the launch ended."""
+        return self.reason != UNKNOWN_END
+
 
 def results_in(document: Document, lines: Sequence[str], recordings: Mapping[int, Recording]) -> list[Result]:
     """Return the results of a document; `lines` are the lines of a page, empty for a log."""

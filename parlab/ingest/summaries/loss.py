@@ -68,7 +68,9 @@ def loss_of(steps: NDArray[np.int64], values: NDArray[np.float64]) -> dict[str, 
     ends = {"first": 0, "last": -1}
     loss: dict[str, Any] = {name: float(values[at]) for name, at in ends.items() if is_finite[at]}
     finite = series.finite
-    return loss | not_finite(series) | diverged(finite) | spikes(finite)
+    rise = diverged(finite)
+    # A loss that has diverged jumps, too: its spikes are no further news.
+    return loss | not_finite(series) | (rise or spikes(finite))
 
 
 def not_finite(series: Series) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def diverged(series: Series) -> dict[str, Any]:
     The values are divided into at most BLOCKS blocks of equal length, b_1 to b_n their medians. The level is the lowest
     block before the last LASTING_BLOCKS. The loss has diverged if each of the last LASTING_BLOCKS exceeds
     level + max(RISE_OF_LEVEL |level|, RISE_OF_PROGRESS (b_1 - level), RISE_SIGMAS s) with s the scale of single values
-    around the medians of their blocks.
+    around the medians of their blocks, up to the lowest: a loss that has diverged is noisy, too.
 
     Learning-rate finders (fastai, Lightning) stop at four times the best smoothed loss, and Megatron-LM calls ten times
     the largest loss spiky. A language model whose loss of 2.5 returns to 7 reaches neither, although all it had learnt
@@ -111,7 +113,7 @@ def diverged(series: Series) -> dict[str, Any]:
         return {}
     earlier, last = medians[:-LASTING_BLOCKS], medians[-LASTING_BLOCKS:]
     at = int(np.argmin(earlier))
-    level, scale = float(earlier[at]), _scale(used - medians[:, None])
+    level, scale = float(earlier[at]), _scale((used - medians[:, None])[: max(at + 1, LASTING_BLOCKS)])
     progress = max(0.0, float(medians[0]) - level)
     rise = max(RISE_OF_LEVEL * abs(level), RISE_OF_PROGRESS * progress, RISE_SIGMAS * scale)
     if rise <= 0.0 or not bool(np.all(last > level + rise)):

@@ -70,6 +70,9 @@ class Run(models.Model):
     changed only by conditional updates in `lab.services`.
     """
 
+    UNFINISHED = "unfinished"
+    """Shown in place of `finished` where a log does not state how the training ended."""
+
     class LossMark(models.TextChoices):
         """What a rule says about the loss (`ingest.summaries.loss`)."""
 
@@ -192,8 +195,12 @@ class Run(models.Model):
 
     @property
     def shown_state(self) -> str:
-        """The state as pages show it: `unfinished` for a log that ends before the training does, as far as it says."""
-        return "unfinished" if self.state == RunState.FINISHED and not self.has_end else self.state
+        """The state as pages show it: an imported log that does not state an end is not called finished."""
+        return self.shown_state_of(self.state, has_end=self.has_end)
+
+    @classmethod
+    def shown_state_of(cls, state: str, *, has_end: bool) -> str:
+        return cls.UNFINISHED if state == RunState.FINISHED and not has_end else state
 
     @property
     def has_printed_numbers(self) -> bool:

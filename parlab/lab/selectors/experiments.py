@@ -24,15 +24,19 @@ class StateCount(NamedTuple):
 def state_counts(states: Iterable[str]) -> list[StateCount]:
     """Count states, in the order of the life cycle of a run."""
     counted = Counter(states)
-    return [StateCount(state.value, counted[state.value]) for state in RunState if counted[state.value]]
+    return [StateCount(state, counted[state]) for state in _STATES if counted[state]]
+
+
+_STATES = (*(state.value for state in RunState), Run.UNFINISHED)
 
 
 def experiment_states(experiment_ids: Iterable[int], runs: Q | None = None) -> defaultdict[int, list[StateCount]]:
     """Count the runs of each experiment by state, optionally only those that fulfil a condition."""
     counted = Run.objects.filter(runs or Q(), experiment__in=list(experiment_ids)).order_by()
     counts: defaultdict[int, list[str]] = defaultdict(list)
-    for experiment_id, state, count in counted.values_list("experiment_id", "state").annotate(n=Count("pk")):
-        counts[experiment_id] += [state] * count
+    columns = ("experiment_id", "state", "has_end")
+    for experiment_id, state, has_end, count in counted.values_list(*columns).annotate(n=Count("pk")):
+        counts[experiment_id] += [Run.shown_state_of(state, has_end=has_end)] * count
     empty: defaultdict[int, list[StateCount]] = defaultdict(list)
     return empty | {pk: state_counts(states) for pk, states in counts.items()}
 

@@ -74,10 +74,10 @@ def items_close(*, keys: Iterable[str], reason: str, user: User | None = None) -
 
 
 @transaction.atomic
-def item_done(*, item: InboxItem, user: User) -> bool:
+def item_done(*, item: InboxItem, user: User, reason: str = "") -> bool:
     """Close an item for all; return False if it was closed already."""
-    closed = InboxItem.objects.open().filter(pk=item.pk).update(done_at=timezone.now(), done_by=user, done_reason="")
-    return bool(closed)
+    facts = {"done_at": timezone.now(), "done_by": user, "done_reason": reason[:_REASON_LENGTH]}
+    return bool(InboxItem.objects.open().filter(pk=item.pk).update(**facts))
 
 
 @transaction.atomic

@@ -63,7 +63,7 @@ def inbox(user: User, group: str = "") -> Inbox:
     counted = Counter(row.kind.group for row in rows)
     listed = [row for row in rows if group in ("", row.kind.group)]
     today = timezone.localdate()
-    sections = {"Today": [], "Earlier": []}  # type: dict[str, list[Row]]
+    sections: dict[str, list[Row]] = {"Today": [], "Earlier": []}
     for row in listed:
         sections["Today" if timezone.localtime(row.item.last_at).date() == today else "Earlier"].append(row)
     mutes = InboxMute.objects.filter(user=user).values_list("kind", flat=True)
@@ -86,7 +86,7 @@ def _done() -> list[Row]:
     return _rows(done.order_by("-done_at").select_related("done_by"), DONE_SHOWN)
 
 
-_DEFERRED = ("run__resolved", "run__summary", "run__launch", "run__experiment__notes", "run__experiment__source")
+_DEFERRED = ("run__summary", "run__launch", "run__experiment__notes", "run__experiment__source")
 
 
 def _rows(items: InboxItemQuerySet, limit: int) -> list[Row]:

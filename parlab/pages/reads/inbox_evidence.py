@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from parlab.ingest.summaries import logs
 from parlab.lab.models import Attempt, Event, Finding, InboxItem, Run, Source
 from parlab.lab.selectors.sources import source_lines
-from parlab.pages.rows.inbox import KINDS, large_picture
+from parlab.pages.rows.inbox import KINDS, large_pictures
 from parlab.series.log_search import ERROR
 
 MAX_LINES = 12
 _AROUND = 2
+
+
+_MEMORY = re.compile(rb"(?i)out of memory|OutOfMemory|allocate memory")
+_WRAPPER = re.compile(r"ChildFailedError|^\s*runners\.")
+"""Lines of launchers that only pass on that a rank has failed."""
 
 
 class LogLine(NamedTuple):
@@ -44,7 +51,7 @@ def evidence_of(item: InboxItem) -> dict[str, Any]:
     """Return what the page of an item shows beside its line."""
     return {
         "kind": KINDS[item.kind],
-        "picture": large_picture(item) if item.kind in _TITLES else "",
+        "pictures": large_pictures(item) if item.kind in _TITLES else None,
         "picture_title": _TITLES.get(item.kind, ""),
         "sentence": _sentence(item),
         "place_in_log": _place_in_log(item),
@@ -61,6 +68,10 @@ def _sentence(item: InboxItem) -> str:
         )
     if item.kind == Event.Kind.RUN_SPIKE:
         return f"{data.get('sigmas', 0):.0f} robust standard deviations above {data.get('level', 0):.3g}."
+    if item.kind == Event.Kind.NODE_LOST:
+        last = datetime.fromisoformat(data["last_heartbeat_at"])
+        runs = int(data.get("runs") or 0)
+        return f"Last heartbeat {last:%Y-%m-%d %H:%M:%S} UTC. {runs} run{'' if runs == 1 else 's'} stopped with it."
     return str(data.get("message") or data.get("reason") or "")
 
 
@@ -98,7 +109,8 @@ def _of_attempt(item: InboxItem, run: Run) -> LogPlace | None:
     attempt = Attempt.objects.filter(run=run, number=item.data.get("attempt") or run.attempt_number).first()
     if attempt is None:
         return None
-    hits = logs.find(attempt, logs.LogPart(), ERROR).lines
+    hits = logs.find(attempt, logs.LogPart(), _MEMORY if item.kind == Event.Kind.RUN_OOM else ERROR).lines
+    hits = [hit for hit in hits if not _WRAPPER.search(hit.text)] or hits
     if not hits:
         tail = logs.tail(attempt, logs.LogPart(), MAX_LINES)
         return LogPlace("last lines", [LogLine(0, text, False) for text in tail]) if tail else None

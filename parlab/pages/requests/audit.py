@@ -33,6 +33,7 @@ QUIET = frozenset(
         ),
         *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
         *(
+            "inbox-own",
             "inbox-unmute",
             "plan-config",
             "stream",
@@ -51,7 +52,7 @@ _LOGINS = ("login", "admin:login")
 _ACTIONS = {
     **dict.fromkeys(
         ("launch", "run-relaunch", "study-start", "demo-launch", "run-advice-try", "watch-bisect", "answer",
-         "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
+         "inbox-try", "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
          "api:alert-bisect", "api:ask"), Action.LAUNCH),
     **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
     **dict.fromkeys(

@@ -12,12 +12,14 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.charts import evidence
-from parlab.charts.evidence import LARGE, SMALL, Size
+from parlab.charts.evidence import LARGE, PHONE, SMALL, Size
 from parlab.charts.format import duration, quantity, signed_percent, significant
 from parlab.charts.svg import Svg
 from parlab.findings import RULES
+from parlab.fleet.trials import smaller_batch
 from parlab.formats.grammar.memory_errors import memory_in
-from parlab.lab.models import Event, InboxItem, Run
+from parlab.lab.models import Event, InboxItem
+from parlab.lab.selectors.figures import figure_title
 
 from .findings import number_text
 
@@ -31,6 +33,10 @@ class Action(NamedTuple):
 
     label: str
     url: str
+    is_try: bool = False
+    """Whether a run is launched: on the page of the item, not by a link."""
+    value: int = 0
+    """The micro batch to try."""
 
 
 class Kind(NamedTuple):
@@ -71,6 +77,11 @@ class Row(NamedTuple):
         return self.kind.tone
 
     @property
+    def shows_state(self) -> bool:
+        """Whether the state of the run belongs to what has happened."""
+        return self.item.kind not in (Event.Kind.FINDING_NEW, Event.Kind.WATCH_ALERT)
+
+    @property
     def url(self) -> str:
         return self.item.get_absolute_url()
 
@@ -90,8 +101,10 @@ def inbox_row(item: InboxItem, *, is_read: bool = False) -> Row:
     )
 
 
-def large_picture(item: InboxItem) -> Svg:
-    return KINDS[item.kind].picture(item, LARGE)
+def large_pictures(item: InboxItem) -> tuple[Svg, Svg]:
+    """Return the evidence for the page of an item, and for phones."""
+    draw = KINDS[item.kind].picture
+    return draw(item, LARGE), draw(item, PHONE)
 
 
 def source_of(item: InboxItem) -> str:
@@ -171,8 +184,11 @@ def _lost(item: InboxItem) -> SafeString:
 
 def _because(item: InboxItem) -> str:
     first = (str(item.data.get("reason") or "").strip().splitlines() or [""])[0]
-    short = first if len(first) <= _REASON else f"{first[: _REASON - 1]}…"
-    return f": {short}" if short else ""
+    return f": {_short(first)}" if first else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _REASON else f"{text[: _REASON - 1]}…"
 
 
 def _silent(item: InboxItem) -> SafeString:
@@ -184,12 +200,14 @@ def _silent(item: InboxItem) -> SafeString:
 
 
 def _finding(item: InboxItem) -> SafeString:
-    rule = RULES.get(item.data.get("rule", ""))
-    title = rule.title if rule else str(item.data.get("message", ""))[:_REASON]
-    factor = _factor(item.data.get("numbers") or {})
+    numbers = item.data.get("numbers") or {}
+    pair, factor = _pair(numbers), _factor(numbers)
     count = int(item.data.get("findings") or 1)
     more = f", {count} times" if count > 1 else ""
-    return format_html("{}{}{}", title, format_html(': <b class="warn">{} ×</b>', factor) if factor else "", more)
+    if pair and factor:
+        return format_html('{} off by <b class="warn">{} ×</b>{}', figure_title(pair[0]), factor, more)
+    rule = RULES.get(item.data.get("rule", ""))
+    return format_html("{}{}", rule.title if rule else _short(str(item.data.get("message", ""))), more)
 
 
 def _factor(numbers: dict[str, float]) -> str:
@@ -198,7 +216,7 @@ def _factor(numbers: dict[str, float]) -> str:
     if pair is None or not numbers[pair[0]] or not numbers[pair[1]]:
         return ""
     ratio = numbers[pair[0]] / numbers[pair[1]]
-    return significant(max(ratio, 1 / ratio)) if ratio > 0 else ""
+    return significant(max(ratio, 1 / ratio)).removesuffix(".00").removesuffix(".0") if ratio > 0 else ""
 
 
 def _pair(numbers: dict[str, float]) -> tuple[str, str] | None:
@@ -226,6 +244,11 @@ def _open_line(item: InboxItem) -> Action:
 
 def _open_run(item: InboxItem) -> Action:
     return Action("Open run", item.path)
+
+
+def _try_smaller(item: InboxItem) -> Action:
+    size = smaller_batch(item.run) if item.run is not None else None
+    return Action(f"Try {size}", item.get_absolute_url(), True, size) if size else Action("Open run", item.path)
 
 
 def _open_node(item: InboxItem) -> Action:
@@ -274,15 +297,17 @@ def _of_numbers(item: InboxItem, size: Size) -> Svg:
     numbers: dict[str, Any] = item.data.get("numbers") or {}
     message = str(item.data.get("message", ""))
     pair = _pair(numbers)
-    if pair is None:
-        pairs = [
-            (number_text(name, value, message), name.replace("_", " ")) for name, value in list(numbers.items())[:2]
-        ]
-        first, second = (*pairs, ("", ""), ("", ""))[:2]
-    else:
-        first = number_text(pair[1], numbers[pair[1]], message), "computed"
-        second = number_text(pair[0], numbers[pair[0]], message), "stated"
+    names = (pair[1], pair[0]) if pair else tuple(numbers)[:2]
+    words = ("computed", "stated") if pair else tuple(figure_title(name).lower() for name in names)
+    texts = [
+        (_grouped(number_text(name, numbers[name], message)), word) for name, word in zip(names, words, strict=True)
+    ]
+    first, second = (*texts, ("", ""), ("", ""))[:2]
     return evidence.two_numbers(first, second, message, size)
+
+
+def _grouped(text: str) -> str:
+    return f"{int(text):,}" if text.isdecimal() else text
 
 
 KINDS: dict[str, Kind] = {
@@ -290,14 +315,10 @@ KINDS: dict[str, Kind] = {
     Event.Kind.RUN_NAN: Kind("NaN or infinite loss", "x", "bad", RUNS, _nan, _open_line, _of_nan),
     Event.Kind.RUN_DIVERGED: Kind("Diverging loss", "trending-up", "bad", RUNS, _diverged, _open_run, _of_curve),
     Event.Kind.RUN_SPIKE: Kind("Loss spike", "activity", "warn", RUNS, _spike, _open_run, _of_curve),
-    Event.Kind.RUN_OOM: Kind("Out of memory", "triangle-alert", "warn", RUNS, _oom, _open_run, _of_memory),
+    Event.Kind.RUN_OOM: Kind("Out of memory", "triangle-alert", "warn", RUNS, _oom, _try_smaller, _of_memory),
     Event.Kind.RUN_FAILED: Kind("Failed run", "circle-x", "bad", RUNS, _failed, _open_run, _of_end),
     Event.Kind.RUN_LOST: Kind("Lost run", "server-off", "bad", RUNS, _lost, _open_run, _of_end),
     Event.Kind.NODE_LOST: Kind("Node lost", "server", "warn", CLUSTER, _silent, _open_node, _of_silence),
     Event.Kind.FINDING_NEW: Kind("Finding", "lightbulb", "", RUNS, _finding, _judge, _of_numbers),
 }
 """A later kind is one row more."""
-
-
-def state_of(run: Run | None) -> str:
-    return run.shown_state if run is not None else ""

@@ -23,8 +23,8 @@ from runners.wire.protocol import RunState
 
 register = template.Library()
 
-STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM", "unfinished": "log ends"}
-STATE_TITLES = {"unfinished": "The log does not state how the training ended"}
+STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM", Run.UNFINISHED: "log ends"}
+STATE_TITLES = {Run.UNFINISHED: "The log does not state how the training ended"}
 
 
 @register.filter
@@ -282,4 +282,6 @@ def state(of: Run | str, count: int | None = None) -> SafeString:
     why = STATE_TITLES.get(name, "")
     title = f' title="{why}"' if why else ""
     tag = f' <span class="tag bad">{Run.LossMark(mark).label}</span>' if mark else ""
-    return SafeString(f'<span class="state state-{escape(kind)}"{title}>{escape(text)}</span>{tag}')
+    kind = escape(kind)
+    dot = f'<span class="dot {kind}" aria-hidden="true"></span>'
+    return SafeString(f'<span class="state {kind} state-{kind}"{title}>{dot}{escape(text)}</span>{tag}')

@@ -198,7 +198,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "plan": plan,
         "page": page,
         "table": run_table(listed, waiting=waiting, doubts=doubts, surroundings=surroundings),
-        "states": state_counts(run.state for run in runs),
+        "states": state_counts(run.shown_state for run in runs),
         "sweep": sweep_tables(runs, plan.points, metric, doubts),
         "findings": findings,
         "metrics": [(name, measure.title) for name, measure in metrics_of(runs).items()],

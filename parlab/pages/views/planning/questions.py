@@ -152,7 +152,7 @@ def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
         "answer": current,
         "has_networks": has_pipelines(runs),
         "doubts": open_findings.count() if runs else 0,
-        "states": state_counts(run.state for run in runs),
+        "states": state_counts(run.shown_state for run in runs),
         "is_live": ended < len(runs),
         "drawn_from": f"{ended}",
         "seen": digest([current.sentence, progress])[:16],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,6 +14,7 @@ from django.urls import reverse
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_POST
 
+from parlab.fleet.trials import batch_launch, smaller_batch
 from parlab.lab.models import InboxItem
 from parlab.lab.services import inbox as service
 from parlab.pages.reads.inbox import Inbox, inbox, neighbours
@@ -49,6 +51,7 @@ def _shown(request: HttpRequest, group: str, item: InboxItem | None, undo: Inbox
     if item is not None:
         service.item_read(item=item, user=user)
     shown = inbox(user, group)
+    is_chosen = item is not None
     if item is None and shown.rows:
         item = _find(shown.rows[0].item.pk)
     seen = _seen(shown, item)
@@ -56,6 +59,7 @@ def _shown(request: HttpRequest, group: str, item: InboxItem | None, undo: Inbox
     if partial and request.GET.get("seen") == seen:
         return HttpResponse(status=UNCHANGED)
     context: dict[str, Any] = {"section": "inbox", "inbox": shown, "group": group, "seen": seen, "undo": undo}
+    context["is_chosen"] = is_chosen
     if item is not None:
         context |= {"item": item, "row": inbox_row(item), **neighbours(shown.rows, item.pk), **evidence_of(item)}
     response = render(request, "inbox/inbox_live.html" if partial else "inbox/inbox.html", context)
@@ -81,6 +85,25 @@ def inbox_act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
         service.item_reopen(item=item)
         return _answer(request, item)
     raise Http404(f"items of the inbox have no action {action[:40]!r}")
+
+
+@require_POST
+@permission_required(["lab.add_run", "lab.add_config"], raise_exception=True)
+def inbox_try(request: HttpRequest, pk: int) -> HttpResponse:
+    """Launch the run of an item with half its micro batch, which decides the item."""
+    item, user = _find(pk), cast(User, request.user)
+    size = smaller_batch(item.run) if item.run is not None else None
+    if item.run is None or size is None:
+        messages.error(request, "Nothing was launched: the run has no smaller micro batch; change its configuration.")
+        return redirect(item)
+    try:
+        launched = batch_launch(run=item.run, micro_batch_size=size, user=user)
+    except ValueError as problem:
+        messages.error(request, f"Nothing was launched: {problem}.")
+        return redirect(item)
+    service.item_done(item=item, user=user, reason=f"micro batch {size} is tried in run {launched.number}")
+    messages.success(request, f"Launched run {launched.number} with micro batch {size}.")
+    return redirect("inbox")
 
 
 @require_POST
