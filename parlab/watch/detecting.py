@@ -247,7 +247,7 @@ def _item_open(alert: Alert) -> None:
         key=ITEM.format(alert.pk),
         path=alert.get_absolute_url(),
         experiment=alert.watch.config.experiment if alert.watch.config else None,
-        run=bad.run,
+        run_id=bad.run_id,
         data={
             "watch": alert.watch.name,
             "measure": alert.watch.title_of(part["measure"]),

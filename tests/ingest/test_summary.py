@@ -113,7 +113,7 @@ def test_a_step_that_is_repeated_after_a_restart_counts_once() -> None:
 
 def test_a_diverged_training_has_a_first_loss_and_no_last_one() -> None:
     result = summary(step(1, loss=5.0) + step(2, loss=math.nan) + step(3, loss=math.inf))
-    assert result["loss"] == {"first": 5.0, "not_finite": 2}
+    assert result["loss"] == {"first": 5.0, "not_finite": 2, "first_not_finite": 2, "before": [5.0]}
 
 
 def test_the_basis_names_a_single_step() -> None:

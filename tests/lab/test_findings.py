@@ -252,6 +252,6 @@ def test_a_thousand_runs_need_a_constant_number_of_queries(
     config = make_config()
     make_runs(config, user, [10.0 + number % 7 for number in range(1_000)])
     Run.objects.filter(number__lte=50).update(summary={"samples_per_s": 1e6, "step_time_s": {"median": 1.0}})
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(15):
         findings_refresh(experiment=config.experiment)
     assert Finding.objects.filter(rule="samples-per-second").count() == 50

@@ -32,6 +32,12 @@ class ImportedRun(NamedTuple):
     """Iterations that its log contains; 0 for a cell of a table."""
     summary: Mapping[str, Any] = {}
     """Its numbers, as in the summary of a run (docs/understand/architecture.md); previews show the headline numbers."""
+    has_end: bool = True
+
+    @property
+    def shown_state(self) -> str:
+        """The state as pages show it."""
+        return Run.shown_state_of(self.state, has_end=self.has_end)
 
 
 class Import(NamedTuple):
@@ -100,7 +106,9 @@ def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> 
 
 def stored_run(run: Run) -> ImportedRun:
     """Describe a run as it is stored."""
-    return ImportedRun(run.number, run.label, run.shown_state, run.reason, run.point, _steps(run.summary), run.summary)
+    return ImportedRun(
+        run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary, run.has_end
+    )
 
 
 def _drafted_run(result: Result, file: str) -> ImportedRun:
@@ -109,7 +117,7 @@ def _drafted_run(result: Result, file: str) -> ImportedRun:
     return ImportedRun(
         None,
         label,
-        Run.shown_state_of(result.state, has_end=result.has_end),
+        result.state,
         result.reason,
         result.point,
         steps,

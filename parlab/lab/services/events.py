@@ -48,7 +48,7 @@ def run_ended(*, run: Run, attempt_number: int, state: RunState, reason: str = "
             occurrence=str(attempt_number),
             path=run.get_absolute_url(),
             experiment=run.experiment,
-            run=run,
+            run_id=run.pk,
             data={"reason": reason[:MAX_TEXT], "attempt": attempt_number},
         )
     elif state == RunState.FINISHED:
@@ -83,7 +83,7 @@ def _loss_open(kind: Event.Kind, run: Run, attempt_number: int, data: Mapping[st
         occurrence=str(attempt_number),
         path=run.get_absolute_url(),
         experiment=run.experiment,
-        run=run,
+        run_id=run.pk,
         data={name: value for name, value in data.items() if not isinstance(value, Mapping)},
     )
     if is_new:
@@ -140,11 +140,16 @@ def findings_judged(*, experiment: Experiment, user: User | None = None) -> None
     by_rule: dict[str, list[dict[str, Any]]] = {}
     for row in experiment.findings.order_by("severity", "pk").values(*columns):
         by_rule.setdefault(row["rule"][:80], []).append(row)
-    prefix = f"{Event.Kind.FINDING_NEW}/{experiment.pk}/"
+    prefix = finding_key(experiment.pk, "")
     open_keys = [prefix + rule for rule, rows in by_rule.items() if _finding_open(prefix + rule, experiment, rows)]
     gone = InboxItem.objects.open().filter(key__startswith=prefix).exclude(key__in=open_keys)
     reason = "acknowledged" if user else "the numbers no longer contradict each other"
     items_close(keys=list(gone.values_list("key", flat=True)), reason=reason, user=user)
+
+
+def finding_key(experiment_id: int, rule: str) -> str:
+    """Return the key of the item about the findings of a rule."""
+    return f"{Event.Kind.FINDING_NEW}/{experiment_id}/{rule[:80]}"
 
 
 def _finding_open(key: str, experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -160,7 +165,7 @@ def _finding_open(key: str, experiment: Experiment, rows: Sequence[Mapping[str, 
         occurrence=str(max(row["pk"] for row in rows)),
         path=f"{reverse('findings', args=[experiment.slug])}?id={ids}",
         experiment=experiment,
-        run=Run.everything.filter(pk=first["run_id"]).first() if len(runs) == 1 and first["run_id"] else None,
+        run_id=first["run_id"] if len(runs) == 1 else None,
         data={"rule": first["rule"], "message": first["message"], "numbers": first["numbers"], "findings": len(listed)},
     )
     return True

@@ -20,6 +20,7 @@ from runners.config import digest, engine_of, filled_fields
 
 from . import events, storable
 from .configs import lock_experiment
+from .inbox import item_reopen_by_key
 
 SWEEP_EVERY_S = 30.0
 """Minimum interval between comparisons of all runs of an experiment while some are active, in seconds."""
@@ -110,6 +111,7 @@ def finding_acknowledge(*, finding: Finding, user: User, reason: str) -> Finding
 def finding_reopen(*, finding: Finding) -> Finding:
     """Withdraw the acknowledgement of a finding."""
     Finding.objects.filter(pk=finding.pk).update(acknowledged_by=None, acknowledged_at=None, acknowledged_reason="")
+    item_reopen_by_key(key=events.finding_key(finding.experiment_id, finding.rule))
     events.findings_judged(experiment=finding.experiment)
     finding.refresh_from_db()
     return finding

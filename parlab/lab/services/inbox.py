@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from parlab.lab.models import Event, Experiment, InboxItem, InboxMute, InboxReading, Node, Run
+from parlab.lab.models import Event, Experiment, InboxItem, InboxMute, InboxReading, Node
 
 from . import storable
 
@@ -32,7 +32,7 @@ def item_open(
     count: int = 1,
     path: str = "",
     experiment: Experiment | None = None,
-    run: Run | None = None,
+    run_id: int | None = None,
     node: Node | None = None,
     data: Mapping[str, Any] | None = None,
     at: datetime | None = None,
@@ -55,7 +55,7 @@ def item_open(
     InboxItem.objects.bulk_create(
         [
             InboxItem(
-                kind=kind, key=key, occurrence=occurrence, count=count, experiment=experiment, run=run, node=node,
+                kind=kind, key=key, occurrence=occurrence, count=count, experiment=experiment, run_id=run_id, node=node,
                 first_at=now, last_at=now, **facts,
             )
         ],

@@ -54,7 +54,7 @@ def _shown(request: HttpRequest, group: str, item: InboxItem | None, undo: Inbox
     is_chosen = item is not None
     if item is None and shown.rows:
         item = _find(shown.rows[0].item.pk)
-    seen = _seen(shown, item)
+    seen = _seen(shown, item, user)
     partial = is_partial(request)
     if partial and request.GET.get("seen") == seen:
         return HttpResponse(status=UNCHANGED)
@@ -67,9 +67,10 @@ def _shown(request: HttpRequest, group: str, item: InboxItem | None, undo: Inbox
     return response
 
 
-def _seen(shown: Inbox, item: InboxItem | None) -> str:
+def _seen(shown: Inbox, item: InboxItem | None, user: User) -> str:
+    # With the person: what one has read, another has not, and polls of the same content share an answer.
     lines = [[row.item.pk, str(row.item.last_at), row.is_read] for row in shown.rows]
-    return digest([lines, item.pk if item else 0, str(item.done_at) if item else ""])[:16]
+    return digest([user.pk, lines, item.pk if item else 0, str(item.done_at) if item else ""])[:16]
 
 
 @require_POST
