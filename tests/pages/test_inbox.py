@@ -149,7 +149,8 @@ def test_done_is_for_all_with_the_name_and_can_be_undone(
     assert "done by ada" in shown
     assert AuditEntry.objects.filter(user=admin).exists()
 
-    page.post(f"/inbox/{failed.pk}/reopen/", headers=HTMX)
+    again = page.post(f"/inbox/{failed.pk}/reopen/", headers=HTMX)
+    assert 'data-press="e"' in again.content.decode()
     failed.refresh_from_db()
     assert failed.is_open
 

@@ -131,16 +131,22 @@ def _with_prose(launch: Launch, segment: Segment) -> Launch:
 
 
 def _ended(segment: Segment, is_page: bool) -> tuple[str, str]:
-    """Return the state and reason of a launch; a launch of a log with an unknown end counts as finished."""
+    """Return the state and reason of a launch; one with an unknown end counts as finished, but pages do not say so."""
     end = segment.end
     reason = end.reason or ""
     if end.state == "crashed":
         return (RunState.OOM if _OOM.search(reason) else RunState.FAILED), reason
     if end.state == "cancelled":
         return RunState.CANCELLED, reason
-    if end.state == "unknown" and not is_page:
+    if end.state == "unknown" and not is_page and not _has_last_step(segment):
         return RunState.FINISHED, UNKNOWN_END
     return RunState.FINISHED, ""
+
+
+def _has_last_step(segment: Segment) -> bool:
+    """Return whether a launch printed the last of the steps that it states to have planned."""
+    steps = segment.steps
+    return bool(steps and steps.total and steps.last and steps.last >= steps.total)
 
 
 def _with_points(results: Sequence[Result], document: Document) -> list[Result]:

@@ -84,7 +84,7 @@ def inbox_act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
         return _answer(request, after, undo=item)
     if action == "reopen":
         service.item_reopen(item=item)
-        return _answer(request, item)
+        return _answer(request, _find(pk))
     raise Http404(f"items of the inbox have no action {action[:40]!r}")
 
 
@@ -145,8 +145,10 @@ def _next_of(user: User, group: str, item: InboxItem) -> InboxItem | None:
 
 def _answer(request: HttpRequest, item: InboxItem | None, undo: InboxItem | None = None) -> HttpResponse:
     group = _group(request)
-    if is_partial(request):
-        return _shown(request, group, item, undo)
-    query = urlencode({name: value for name, value in (("group", group),) if value})
     address = item.get_absolute_url() if item is not None else reverse("inbox")
-    return redirect(f"{address}?{query}" if query else address)
+    address = f"{address}?{urlencode({'group': group})}" if group else address
+    if not is_partial(request):
+        return redirect(address)
+    response = _shown(request, group, item, undo)
+    response["HX-Push-Url"] = address
+    return response
