@@ -36,7 +36,7 @@ def change(values: Sequence[float], at: int, label: str, size: Size = SMALL) -> 
         return Canvas(*size).svg(label)
     canvas = Canvas(*size, (0, max(1, len(values) - 1)), (min(values), max(values)), size.margins)
     if not size.is_small:
-        canvas.y_axis(text=significant)
+        canvas.y_axis()
     between = length(canvas.x(at - 0.5))
     foot = length(size.height - size.margins.bottom + 2)
     canvas.add(f'<path class="st0" stroke-dasharray="2 2" d="M{between} {length(size.margins.top - 2)}V{foot}"/>')
@@ -57,7 +57,7 @@ def curve(points: Sequence[tuple[float, float]], label: str, *, bad_from: float,
     steps, values = [step for step, _ in points], [value for _, value in points]
     canvas = Canvas(*size, (steps[0], steps[-1]), (min(values), max(values)), size.margins)
     if not size.is_small:
-        canvas.y_axis(text=significant)
+        canvas.y_axis()
         canvas.x_axis(text=lambda step: f"{step:,.0f}", title="step")
     first = next((place for place, step in enumerate(steps) if step >= bad_from), len(steps) - 1)
     line = '<path class="l {}" d="{}"/>'
@@ -92,9 +92,9 @@ def cells(before: Sequence[float], count: int, label: str, *, first_step: int | 
 
 
 def _brief(value: float) -> str:
-    """Write a number into a cell: at most three digits, and a power of ten for what is longer."""
+    """Write a number into a cell: at most three digits, or a power of ten."""
     text = significant(value)
-    return text if len(text) <= 6 else f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+    return text if len(text) <= 5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def overflow(asked: float | None, free: float | None, capacity: float | None, label: str, size: Size = SMALL) -> Svg:

@@ -85,6 +85,13 @@ def watch_create(
 
 
 @transaction.atomic
+def watch_delete(*, watch: Watch) -> None:
+    """Delete a watch with its results and alerts; the inbox asks for no decisions about them any more."""
+    items_close(keys=[ITEM.format(alert.pk) for alert in watch.alerts.all()], reason="the watch was deleted")
+    watch.delete()
+
+
+@transaction.atomic
 def watch_refresh(*, watch: Watch) -> list[Alert]:
     """Collect new results and search them for changes; return the new alerts."""
     if results_collect(watch=watch) == 0 and watch.series.exists():
@@ -143,7 +150,7 @@ def alert_answer(*, alert: Alert, answer: str, user: User, reason: str = "") -> 
     alert.refresh_from_db()
     if answer == "reopen":
         item_reopen_by_key(key=ITEM.format(alert.pk))
-    elif answer != "acknowledge":
+    else:
         items_close(keys=[ITEM.format(alert.pk)], reason=f"{alert.state}: {reason}", user=user)
     logger.info("alert %s is %s by %s: %s", alert.pk, alert.state, user, reason)
     return alert

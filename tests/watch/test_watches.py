@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.lab.models import Attempt, Config, Event, Experiment, Run, RunTag, TrackedRun
+from parlab.lab.models import Attempt, Config, Event, Experiment, InboxItem, Run, RunTag, TrackedRun
 from parlab.lab.services.attempts import summary_store
 from parlab.notify.topics import kinds_of
 from parlab.watch import selectors, services
@@ -135,6 +135,46 @@ def test_answers_need_a_reason(keyed: Watch, user: User) -> None:
     assert alert.state == Alert.State.NEW
     with pytest.raises(ValueError, match="unknown answer 'delete'"):
         services.alert_answer(alert=alert, answer="delete", user=user, reason="no")
+
+
+def open_items() -> list[InboxItem]:
+    return list(InboxItem.objects.open())
+
+
+def test_a_change_for_the_worse_is_in_the_inbox_until_it_is_answered(keyed: Watch, user: User) -> None:
+    history(keyed, [*repeats(20), *repeats(10, level=0.11, seed=2)])
+    (alert,) = watch_detect(watch=keyed)
+    (item,) = open_items()
+    assert (item.kind, item.path) == ("watch.alert", alert.get_absolute_url())
+    assert item.data["values"][: item.data["change_at"]] == pytest.approx([0.1] * 20, rel=0.1)
+    assert item.data["size"] == pytest.approx(0.1, abs=0.02)
+
+    services.alert_answer(alert=alert, answer="acknowledge", user=user, reason="ticket 7")
+    item.refresh_from_db()
+    assert (item.done_by, item.done_reason) == (user, "acknowledged: ticket 7")
+    services.alert_answer(alert=alert, answer="reopen", user=user)
+    assert open_items() == [item]
+
+
+def test_a_change_that_is_undone_and_a_watch_that_is_deleted_leave_the_inbox(keyed: Watch) -> None:
+    history(keyed, [*repeats(20), *repeats(12, level=0.11, seed=2)])
+    watch_detect(watch=keyed)
+    assert len(open_items()) == 1
+    history(keyed, repeats(12, seed=3))
+    watch_detect(watch=keyed)
+    assert open_items() == []
+
+    history(keyed, repeats(12, level=0.12, seed=4))
+    watch_detect(watch=keyed)
+    assert len(open_items()) == 1
+    services.watch_delete(watch=keyed)
+    assert open_items() == []
+
+
+def test_a_change_for_the_better_needs_no_decision(keyed: Watch) -> None:
+    history(keyed, [*repeats(20), *repeats(10, level=0.09, seed=2)])
+    assert len(watch_detect(watch=keyed)) == 1
+    assert open_items() == []
 
 
 def test_reported_and_imported_runs_with_the_key_belong_to_the_watch(

@@ -187,7 +187,7 @@ class OneWatch(APIView):
     @extend_schema(operation_id="watches_delete", responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
         user_with("watch.change_watch", request)
-        _watch(pk).delete()
+        services.watch_delete(watch=_watch(pk))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

@@ -138,7 +138,7 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
     elif action == "import":
         _import(request, row)
     elif action == "delete":
-        row.delete()
+        services.watch_delete(watch=row)
         messages.success(request, f"Deleted {row.name}. Its runs remain.")
         return redirect("watches")
     else:
