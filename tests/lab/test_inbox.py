@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.utils import timezone
 
@@ -175,3 +177,23 @@ def test_the_same_cause_is_open_once_for_all_databases() -> None:
     for _ in range(3):
         inbox.item_open(kind="node.lost", key="node.lost/1", occurrence="1")
     assert InboxItem.objects.count() == 1
+
+
+def test_an_upgrade_fills_the_inbox_with_what_is_open(
+    make_attempt: Callable[..., Attempt], make_finding: Callable[..., Finding]
+) -> None:
+    migration = importlib.import_module("parlab.lab.migrations.0003_inbox")
+    attempt = make_attempt()
+    summary = {"loss": {"first": 5.0, "not_finite": 2}}
+    facts = {"state": "failed", "reason": "it broke", "ended_at": timezone.now(), "summary": summary}
+    Run.objects.filter(pk=attempt.run_id).update(**facts)
+    finding = make_finding("a")
+    migration.mark_runs(apps, None)
+    migration.fill(apps, None)
+
+    assert sorted(kinds()) == ["finding.new", "run.failed", "run.nan"]
+    assert Run.objects.get(pk=attempt.run_id).loss_mark == "nan"
+    before = {item.key: (item.occurrence, item.path) for item in InboxItem.objects.open()}
+    findings_judged(experiment=finding.experiment)
+    end(attempt, "failed", "it broke")
+    assert {item.key: (item.occurrence, item.path) for item in InboxItem.objects.open()} == before
