@@ -71,7 +71,8 @@ def curve(points: Sequence[tuple[float, float]], label: str, *, bad_from: float,
 def cells(before: Sequence[float], count: int, label: str, *, first_step: int | None = None, size: Size = SMALL) -> Svg:
     """Draw values as cells: the last finite ones, then those that are not."""
     shown = 3 if size.is_small else max(3, int(size.width // 82))
-    good = [_brief(value) for value in before][-(shown - min(count, shown - 1)) :] if before else []
+    room = max(shown - count, 1 if size.is_small else shown // 2)
+    good = [_brief(value) for value in before][-room:]
     bad = min(count, shown - len(good))
     width = size.width / shown
     high = 20.0 if size.is_small else 44.0
@@ -151,8 +152,8 @@ def two_numbers(first: tuple[str, str], second: tuple[str, str], label: str, siz
     """Write a number above another one that contradicts it; each is (number, what it is)."""
     canvas = Canvas(size.width, 34 if size.is_small else 68)
     scale, kind = (1.0, "") if size.is_small else (2.0, " big")
-    left = 8 + CHARACTER_PX * max(len(first[0]), len(second[0]), 4) * (1.0 if size.is_small else 1.7)
-    has_room = left + CHARACTER_PX * max(len(first[1]), len(second[1])) <= size.width + 4
+    left = 11 + CHARACTER_PX * max(len(first[0]), len(second[0]), 4) * (1.0 if size.is_small else 1.8)
+    has_room = left + CHARACTER_PX * max(len(first[1]), len(second[1])) <= size.width + 8
     for (number, name), top, tone in ((first, 13, "b"), (second, 28, "bad-text struck")):
         canvas.text(2, top * scale, number, kind=tone + kind)
         if has_room:

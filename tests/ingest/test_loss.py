@@ -90,6 +90,18 @@ def test_a_warm_up_that_first_rises_raises_no_alarm() -> None:
     assert not judged(losses).keys() & {"diverged", "spikes"}
 
 
+def test_a_loss_that_grows_from_zero_raises_no_alarm() -> None:
+    """The loss of GRPO is the divergence of the policy from the first one, which grows."""
+    for seed in range(10):
+        noise = np.exp(0.3 * np.random.default_rng(seed).normal(size=400))
+        assert not judged(5e-4 * np.arange(400) ** 0.7 * noise).keys() & {"diverged", "spikes"}
+
+
+def test_a_loss_that_rises_from_the_first_step_has_diverged() -> None:
+    generator = np.random.default_rng(0)
+    assert "diverged" in judged(10.8 + np.linspace(0, 20, 200) + 0.1 * generator.normal(size=200))
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=64), max_size=200))
 def test_any_values_give_a_summary_of_finite_numbers(values: list[float]) -> None:
     def finite(part: Any) -> bool:

@@ -36,6 +36,8 @@ WINDOW = 32
 SPIKE_SIGMAS = 10.0
 SPIKE_OF_LEVEL = 0.2
 """Share of the level that a spike has to exceed it by."""
+MOSTLY = 0.95
+"""Share of values above 0 from which losses are judged by their logarithms; the others count as the smallest of them."""
 RECOVERED_SIGMAS = 4.0
 RECOVERS_WITHIN = 64
 """Values within which a spike returns to its level; a rise that lasts longer is a divergence, or a new level."""
@@ -96,7 +98,9 @@ def diverged(series: Series) -> dict[str, Any]:
     The values are divided into at most BLOCKS blocks of equal length, b_1 to b_n their medians. The level is the lowest
     block before the last LASTING_BLOCKS. The loss has diverged if each of the last LASTING_BLOCKS exceeds
     level + max(RISE_OF_LEVEL |level|, RISE_OF_PROGRESS (b_1 - level), RISE_SIGMAS s) with s the scale of single values
-    around the medians of their blocks, up to the lowest: a loss that has diverged is noisy, too.
+    around the medians of their blocks, up to the lowest: a loss that has diverged is noisy, too. A loss that begins at 0
+    within its noise and has never fallen is not judged: that of GRPO is a divergence from the first policy, and grows
+    in healthy training.
 
     Learning-rate finders (fastai, Lightning) stop at four times the best smoothed loss, and Megatron-LM calls ten times
     the largest loss spiky. A language model whose loss of 2.5 returns to 7 reaches neither, although all it had learnt
@@ -114,6 +118,8 @@ def diverged(series: Series) -> dict[str, Any]:
     earlier, last = medians[:-LASTING_BLOCKS], medians[-LASTING_BLOCKS:]
     at = int(np.argmin(earlier))
     level, scale = float(earlier[at]), _scale((used - medians[:, None])[: max(at + 1, LASTING_BLOCKS)])
+    if at == 0 and level <= RISE_SIGMAS * scale:
+        return {}
     progress = max(0.0, float(medians[0]) - level)
     rise = max(RISE_OF_LEVEL * abs(level), RISE_OF_PROGRESS * progress, RISE_SIGMAS * scale)
     if rise <= 0.0 or not bool(np.all(last > level + rise)):
@@ -145,8 +151,9 @@ def spikes(series: Series) -> dict[str, Any]:
     """
     if len(series.values) < 2 * WINDOW:
         return {}
-    is_positive = bool(series.values.min() > 0)
-    values = np.log(series.values) if is_positive else series.values
+    above_0 = series.values[series.values > 0]
+    is_positive = len(above_0) >= MOSTLY * len(series.values)
+    values = np.log(np.maximum(series.values, above_0.min())) if is_positive else series.values
     # Windows begin at multiples of half their length: as good as one per value, and linear in their number.
     half = WINDOW // 2
     starts = np.arange(0, len(values) - WINDOW + 1, half)
