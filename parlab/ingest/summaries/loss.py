@@ -37,7 +37,7 @@ SPIKE_SIGMAS = 10.0
 SPIKE_OF_LEVEL = 0.2
 """Share of the level that a spike has to exceed it by."""
 MOSTLY = 0.95
-"""Share of values above 0 from which losses are judged by their logarithms; the others count as the smallest of them."""
+"""Share of values above 0 from which losses are judged by their logarithms; others count as the smallest of them."""
 RECOVERED_SIGMAS = 4.0
 RECOVERS_WITHIN = 64
 """Values within which a spike returns to its level; a rise that lasts longer is a divergence, or a new level."""
@@ -98,9 +98,9 @@ def diverged(series: Series) -> dict[str, Any]:
     The values are divided into at most BLOCKS blocks of equal length, b_1 to b_n their medians. The level is the lowest
     block before the last LASTING_BLOCKS. The loss has diverged if each of the last LASTING_BLOCKS exceeds
     level + max(RISE_OF_LEVEL |level|, RISE_OF_PROGRESS (b_1 - level), RISE_SIGMAS s) with s the scale of single values
-    around the medians of their blocks, up to the lowest: a loss that has diverged is noisy, too. A loss that begins at 0
-    within its noise and has never fallen is not judged: that of GRPO is a divergence from the first policy, and grows
-    in healthy training.
+    around the medians of their blocks, up to the lowest: a loss that has diverged is noisy, too. A loss that begins at
+    0 within its noise and has never fallen is not judged: that of GRPO is the divergence from the first policy, and
+    grows in healthy training.
 
     Learning-rate finders (fastai, Lightning) stop at four times the best smoothed loss, and Megatron-LM calls ten times
     the largest loss spiky. A language model whose loss of 2.5 returns to 7 reaches neither, although all it had learnt
