@@ -21,7 +21,7 @@ from parlab.pages.views.partial import is_partial
 
 MAX_DELIVERIES = 50
 MAX_EXPERIMENTS = 500
-SUGGESTED = ("failed", "oom", "node", "study")
+SUGGESTED = ("failed", "oom", "loss", "node", "study")
 
 
 @require_GET
