@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,6 +22,7 @@ from parlab.lab.services.events import loss_judged, node_lost, run_ended
 from parlab.lab.services.inbox import item_done, item_open
 from parlab.pages.reads.inbox import inbox_rows, inbox_unread
 from parlab.pages.rows.inbox import GROUPS, KINDS
+from parlab.tracking import runs
 from runners.wire.protocol import RunState
 
 from .test_experiments import text
@@ -232,8 +234,8 @@ def test_the_bell_costs_one_query(
 def test_a_hundred_lines_cost_as_many_queries_as_one(
     make_attempt: Callable[..., Attempt], admin: User, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    runs = [make_attempt().run for _ in range(5)]
-    for run in runs:
+    measured = [make_attempt().run for _ in range(5)]
+    for run in measured:
         loss_judged(run=run, attempt_number=1, loss={"not_finite": 1, "first_not_finite": 2})
         run_ended(run=run, attempt_number=1, state=RunState.OOM, reason="out of memory")
     with django_assert_num_queries(1):
@@ -273,3 +275,20 @@ def test_unknown_actions_are_not_found(failed: InboxItem, page: Client) -> None:
     assert page.post(f"/inbox/{failed.pk}/explode/").status_code == 404
     assert page.post(f"/inbox/{failed.pk}/own/explode/").status_code == 404
     assert page.get("/inbox/999/").status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reported_run_whose_loss_becomes_nan_is_in_the_inbox(
+    experiment: Experiment, page: Client, admin: User
+) -> None:
+    tracked = runs.tracked_run_start(experiment=experiment, user=admin, name="mine")
+    losses = [5.0, 4.0, math.nan, math.nan]
+    runs.points_append(
+        tracked=tracked, points=[runs.Point("loss", loss, 1_000 * n, n) for n, loss in enumerate(losses)]
+    )
+    runs.tracked_run_update(tracked=tracked, status="FINISHED", end_ms=5_000)
+    item = InboxItem.objects.get()
+    assert (item.kind, item.run_id, item.data["first_not_finite"]) == ("run.nan", tracked.run_id, 2)
+    content = page.get(item.get_absolute_url()).content.decode()
+    assert "loss is NaN" in content
+    assert "state-finished" not in content

@@ -36,7 +36,7 @@ class LogPlace(NamedTuple):
     lines: list[LogLine]
 
 
-_TITLES = {
+_TITLES: dict[str, str] = {
     Event.Kind.WATCH_ALERT: "Before and after",
     Event.Kind.RUN_NAN: "Values of the loss",
     Event.Kind.RUN_DIVERGED: "Loss",
