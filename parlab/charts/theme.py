@@ -17,7 +17,7 @@ MEANING = {"gpipe": BLUE, "1f1b": VERMILLION}
 FREE = [GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY]
 SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "triangle-down"]
 DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"]
-RANK_COLOURS = [SKY, GREEN, ORANGE, PURPLE, YELLOW, BLUE, VERMILLION, GREY]
+RANK_COLOURS = [BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, YELLOW, GREY]
 MAX_RANKS = 8
 """More ranks than this are drawn as a range, since more lines cannot be told apart."""
 OOM_COLOUR = ORANGE

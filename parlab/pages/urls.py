@@ -24,6 +24,7 @@ from parlab.pages.views.planning import flags, plans, questions, simulations, st
 from parlab.pages.views.runs import (
     advice,
     goodput,
+    heads,
     logs,
     ranks,
     runs,
@@ -208,7 +209,9 @@ urlpatterns = [
     path(f"{RUN}note/", marks.note, name="run-note"),
     path(f"{RUN}tags/", marks.tags, name="run-tags"),
     path(f"{RUN}difference/", differences.difference, name="run-difference"),
-    path(f"{RUN}live/", runs.run_live, name="run-live"),
+    path(f"{RUN}live/", heads.run_live, name="run-live"),
+    path(f"{RUN}system/", runs.run_system, name="run-system"),
+    path(f"{RUN}details/", runs.run_details, name="run-details"),
     path(f"{RUN}log/", logs.run_log, name="run-log"),
     path(f"{RUN}log/find/", logs.run_log_find, name="run-log-find"),
     path(f"{RUN}log/download/", logs.run_log_download, name="run-log-download"),

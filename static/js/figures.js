@@ -14,10 +14,61 @@
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function colours() {
-    const text = token("--text"), muted = token("--muted"), line = token("--line"), surface = token("--surface");
-    const axis = { color: muted, linecolor: line, tickcolor: line, gridcolor: line, zerolinecolor: line, title: { font: { color: muted } } };
+    const text = token("--text"), muted = token("--axis"), line = token("--line-2"), grid = token("--grid"), surface = token("--surface");
+    const axis = { color: muted, linecolor: line, tickcolor: line, gridcolor: grid, zerolinecolor: line, title: { font: { color: muted } } };
     return { axis, font: { color: text }, legend: { font: { color: text } }, modebar: { bgcolor: surface, color: muted, activecolor: text },
       hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: text } } };
+  }
+
+  // The palette of the server (charts/theme.py) and the token that has each colour in the theme of the page.
+  const PALETTE = { "#0072b2": "--s1", "#d55e00": "--s2", "#009e73": "--s3", "#cc79a7": "--s4", "#e69f00": "--s5", "#56b4e9": "--s6", "#8a8f98": "--s7", "#f0e442": "--s8" };
+  const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",");
+  const FAINT = Object.fromEntries(Object.entries(PALETTE).map(([hex, name]) => [channels(hex), name]));
+  function themed(value) {
+    if (typeof value === "string") {
+      const name = PALETTE[value.toLowerCase()];
+      if (name) return token(name);
+      const [, rgb, opacity] = value.match(/^rgba\((\d+, ?\d+, ?\d+), ?([\d.]+)\)$/) || [];
+      const faint = rgb && FAINT[rgb.replace(/ /g, "")];
+      return faint ? `rgba(${channels(token(faint))},${opacity})` : value;
+    }
+    if (Array.isArray(value)) return typeof value[0] === "number" || value[0] === null ? value : value.map(themed);
+    if (!value || typeof value !== "object" || ArrayBuffer.isView(value) || "bdata" in value) return value;
+    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, key === "x" || key === "y" || key === "customdata" ? part : themed(part)]));
+  }
+
+  // A panel has its title, its unit and its legend around the plot: inside are lines, grid and ticks.
+  const UNIT = /\(([^()]*)\)$/;
+  const unitOf = (axis) => axis?.title?.text?.match(UNIT)?.[1] ?? "";
+  const suffixOf = (axis) => unitOf(axis) || (axis?.title?.text || "").split(" ")[0].toLowerCase();
+  function asPanel(layout) {
+    const font = { ...layout.font, size: 11 }, { title, ...rest } = layout;
+    const bare = (axis) => ({ ...axis, title: undefined, ticks: "", linewidth: 1, nticks: 6 });
+    const axes = Object.keys(rest).filter((key) => /^yaxis\d*$/.test(key)).map((key) => [key, { ...bare(rest[key]), showline: false }]);
+    const suffix = suffixOf(rest.xaxis), xaxis = bare(rest.xaxis);
+    const end = { text: suffix, x: 1, y: 0, xref: "paper", yref: "paper", xanchor: "right", yanchor: "top", yshift: -2, showarrow: false, bgcolor: token("--surface"), font: { size: 11, color: token("--axis") }, name: "axis end" };
+    return { ...rest, font, ...Object.fromEntries(axes), xaxis, showlegend: false, margin: { l: 38, r: 10, t: 8, b: 24 },
+      meta: { ...rest.meta, x: rest.xaxis?.title?.text }, annotations: [...(rest.annotations?.filter(({ name }) => name !== "line end") || []), ...(suffix && rest.xaxis?.type !== "category" ? [end] : [])] };
+  }
+  // Lines have no marks but at their end, which pulses while the run is active.
+  function panelData(data) {
+    const lines = data.map((trace) => (trace.mode?.includes("lines") && trace.x?.length > 1 ? { ...trace, mode: "lines", line: { ...trace.line, width: 1.75 } } : trace));
+    const first = lines.find((trace) => trace.mode === "lines" && Array.isArray(trace.y) && trace.y.length > 1);
+    if (!first || data.some(({ type }) => type === "bar")) return lines;
+    const at = first.y.length - 1;
+    return [...lines, { x: [first.x[at]], y: [first.y[at]], mode: "markers", marker: { color: first.line?.color, size: 7 }, showlegend: false, hoverinfo: "skip", name: "" }];
+  }
+  function legendOf(element, data) {
+    const place = element.closest("figure").querySelector("[data-legend]");
+    const named = "plain" in element.dataset && element.dataset.plain ? [] : data.filter(({ name, showlegend }) => name && showlegend !== false);
+    place.replaceChildren(...(named.length > 1 ? named.slice(0, 9) : []).map((trace) => {
+      const entry = document.createElement("span"), key = document.createElement("i");
+      const isDashed = trace.line?.dash && trace.line.dash !== "solid";
+      key.classList.toggle("dashed", Boolean(isDashed));
+      key.style.borderColor = key.style.background = themed(trace.marker?.color?.length ? trace.marker.color : trace.line?.color || "") || "";
+      entry.append(key, trace.name.replace(/<[^>]*>/g, " "));
+      return entry;
+    }));
   }
 
   function merged(base, more) {
@@ -94,7 +145,7 @@
   async function download(element, format) {
     const { layout } = drawings.get(element).figure;
     const legend = element.querySelector(".legend")?.getBoundingClientRect().height || 0;
-    const picture = merged(coloured(layout), { paper_bgcolor: token("--surface"),
+    const picture = merged(coloured(themed(layout)), { paper_bgcolor: token("--surface"),
       title: { y: 1, yref: "container", yanchor: "top", pad: { t: 16 } }, margin: { t: 80 + legend, l: 64, r: 24, b: 56 } });
     // The width of the page gives the legend the same rows.
     const width = Math.max(480, element.clientWidth), height = element.clientHeight + 80;
@@ -177,8 +228,10 @@
     const frame = element.closest("figure");
     frame.querySelector("[data-caption]").textContent = caption;
     frame.querySelector("[data-numbers]").hidden = !figure;
-    frame.querySelector("[data-subtitle]").textContent = figure ? figure.layout.title.subtitle.text : "";
+    const { layout: told } = figure || {};
+    frame.querySelector("[data-subtitle]").textContent = !told ? "" : "panel" in element.dataset ? told.meta?.unit ?? unitOf(told.yaxis) : told.title.subtitle.text;
     const heading = frame.querySelector("h3");
+    if (told) heading.title = "panel" in element.dataset ? [told.title.subtitle.text, caption].filter(Boolean).join(". ") : "";
     if (figure) heading.textContent = heading.dataset.ownTitle || figure.layout.title.text; // panels of dashboards have names of their own
     element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
     const isListed = listMissing(frame, figure ? "" : empty);
@@ -191,13 +244,15 @@
     } else {
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");
-      const layout = inPage(figure.layout, element.clientWidth);
+      const isPanel = "panel" in element.dataset;
+      const layout = inPage(themed(isPanel ? asPanel(figure.layout) : figure.layout), element.clientWidth);
       const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
-      const data = named(figure.data, visible);
+      const data = themed(isPanel ? panelData(figure.data) : named(figure.data, visible));
+      if (isPanel) legendOf(element, figure.data);
       if (visible < element.clientWidth) layout.legend = { ...layout.legend, entrywidth: element.clientWidth / 2 }; // one name a row
-      element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, { data, layout }));
+      element.classList.toggle("tall", !isPanel && ("tall" in element.dataset || needsRoom(element, { data, layout })));
       const panels = figure.layout.meta?.panels || 1;
-      element.style.height = panels > 1 ? `${figure.layout.height}px` : "";
+      element.style.height = panels > 1 && !isPanel ? `${figure.layout.height}px` : "";
       element.classList.toggle("narrow", element.clientWidth < NARROW);
       await Plotly.react(element, data, layout, { ...CONFIG, modeBarButtons: buttons(element) });
       spreadLabels(element);
@@ -223,7 +278,7 @@
   }
 
   // Figures of a page with the same horizontal axis share its range, and show what they have at the hovered position.
-  const horizontal = (element) => element.layout?.xaxis?.title?.text;
+  const horizontal = (element) => element.layout?.meta?.x ?? element.layout?.xaxis?.title?.text;
   function linked(element) {
     if (document.getElementById("unlinked")?.checked) return [];
     const axis = horizontal(element);
@@ -258,14 +313,15 @@
     const whole = drawings.get(element);
     if (!whole.thinned) return;
     const request = (element.refined = (element.refined || 0) + 1);
-    if (!element.seen) return Plotly.react(element, named(whole.figure.data, element.clientWidth), element.layout);
+    const dressed = (data) => themed("panel" in element.dataset ? panelData(data) : named(data, element.clientWidth));
+    if (!element.seen) return Plotly.react(element, dressed(whole.figure.data), element.layout);
     const url = new URL(element.dataset.figureUrl, location.href);
     url.searchParams.set("from", element.seen[0]);
     url.searchParams.set("to", element.seen[1]);
     const response = await fetch(url, { headers: { Accept: "application/json" } });
     if (!response.ok || request !== element.refined) return;
     const { figure } = await response.json();
-    if (figure && request === element.refined) await Plotly.react(element, named(figure.data, element.clientWidth), element.layout);
+    if (figure && request === element.refined) await Plotly.react(element, dressed(figure.data), element.layout);
     element.dataset.refined = request;
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
   }
@@ -334,9 +390,11 @@
   }
   // Draw the figures again that follow the address.
   function follow(only) {
-    const query = new URL(location.href).searchParams.toString();
     const followers = [...document.querySelectorAll("[data-follows]")].filter((element) => !only || only.split(" ").includes(element.dataset.figure));
     for (const element of followers) {
+      const page = new URL(location.href).searchParams, own = new URLSearchParams(element.dataset.own || "");
+      for (const name of own.keys()) page.delete(name); // a panel keeps its own series
+      const query = [page.toString(), own.toString()].filter(Boolean).join("&");
       element.dataset.figureUrl = `${element.dataset.figureUrl.split("?")[0]}?${query}`;
       const numbers = element.closest("figure").querySelector("[data-numbers]");
       numbers.href = `${element.dataset.numbersUrl}?${query}`;

@@ -5,7 +5,8 @@
   if (!slider) return;
   const SETTLED_MS = 200; // after the last move of the slider Plotly draws the figure anew
   const raw = new WeakMap(); // plot -> values of its traces as the server sent them
-  const plot = () => document.querySelector('[data-figure="curves"]');
+  const SMOOTHED = '[data-figure="curves"], [data-smooths]';
+  const plots = () => [...document.querySelectorAll(SMOOTHED)].filter((element) => raw.has(element));
   let settling = 0;
 
   function smoothed(values, weight) {
@@ -42,17 +43,18 @@
   }
 
   function apply(isMoving = false) {
-    const element = plot(), weight = Number(slider.value) / 100;
+    const weight = Number(slider.value) / 100;
     document.getElementById("smoothing-value").textContent = weight ? weight.toFixed(2) : "off";
     clearTimeout(settling);
-    if (!raw.has(element)) return;
-    const values = raw.get(element).map((line) => (weight ? smoothed(line, weight) : line));
-    if (isMoving && move(element, values)) settling = setTimeout(apply, SETTLED_MS);
-    else Plotly.restyle(element, { y: values });
+    for (const element of plots()) {
+      const values = raw.get(element).map((line) => (weight ? smoothed(line, weight) : line));
+      if (isMoving && move(element, values)) settling = setTimeout(apply, SETTLED_MS);
+      else Plotly.restyle(element, { y: values });
+    }
   }
 
   document.addEventListener("parlab:drawn", ({ target }) => {
-    if (target !== plot() || !target.data) return;
+    if (!target.matches?.(SMOOTHED) || !target.data) return;
     raw.set(target, target.data.map((trace) => Array.from(trace.y)));
     if (Number(slider.value)) apply();
   });

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from parlab.charts import theme
 from parlab.charts.format import Unit, quantity, unit_for
 from parlab.charts.labels import label_ends
+from parlab.charts.points import Spread
 from parlab.charts.stacked import compared_by_hover
 from parlab.charts.theme import Drawing, Table
 
@@ -35,11 +36,15 @@ def step_time(
     iterations: int,
     unit: Unit | None = None,
     ranks: Collection[int] | None = None,
+    spread: Spread | None = None,
+    left_out: Collection[int] = (),
+    start: float | None = None,
 ) -> Drawing:
-    """Draw step time (y) of each rank against the step (x); the warm-up steps are shaded.
+    """Draw step time (y) of each rank against the step (x); steps without part in the statistics are shaded.
 
     `unit` is the unit of the whole curves if these are a part of them, since both share an axis. `ranks` are those
-    to draw, by default all of a few, else those with the lowest and the highest median.
+    to draw, by default all of a few, else those with the lowest and the highest median. The range of `spread` is a
+    band. With `start`, a Unix time, x is the time since then.
     """
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
@@ -51,19 +56,22 @@ def step_time(
     drawing = go.Figure(
         layout=theme.layout(
             title="Step time",
-            subtitle="each measured step",
-            x="Step",
+            subtitle="each measured step" + ("; band: p10 to p90, dashed: median" if spread and spread.p10 else ""),
+            x="Step" if start is None else TIME,
             y=f"Step time ({unit.name})",
-            xaxis={"range": [0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end <= 12 else {})},
+            xaxis=_planned_axis(end) if start is None else {"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
+            meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if spread and spread.p10 else unit.name},
         )
     )
-    if warmup_steps:
-        drawing.add_vrect(
-            x0=0.5, x1=warmup_steps + 0.5, fillcolor=theme.GREY, opacity=0.15, line_width=0, layer="below"
-        )
+    shaded = [(1, warmup_steps, "warm-up")] if warmup_steps else []
+    shaded += [(first, final, "profiler") for first, final in _stretches(left_out) if first > warmup_steps]
+    for first, final, name in shaded if start is None else ():
+        drawing.add_shape(**_shaded(first, final), label=_shade_label(name))
+    if spread is not None:
+        _add_spread(drawing, spread, unit)
     for rank, curve in _drawn(present, ranks).items():
-        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
+        drawing.add_trace(_trace(rank, curve, _across(curve, start), unit))
     drawing.update_layout(showlegend=len(present) > 1)
     label_ends(drawing)
     caption = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
@@ -71,7 +79,51 @@ def step_time(
         first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
         caption += f" {first} warm-up, excluded from the statistics."
     caption += _which(present, ranks)
-    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "step_time_s")), "step %{x}")
+    table = _curves_table(present, "step_time_s")
+    return compared_by_hover(Drawing(drawing, caption, table), "step %{x}" if start is None else "%{x} s")
+
+
+TIME = "Time since the first measurement (s)"
+
+
+def _planned_axis(end: int) -> dict[str, Any]:
+    return {"range": [0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end <= 12 else {})}
+
+
+def _across(curve: Curve, start: float | None) -> list[float]:
+    """Return the x of a curve: its steps, or the seconds since a moment."""
+    return list(curve.steps) if start is None else [round(float(time) - start, 3) for time in curve.times]
+
+
+def _stretches(steps: Collection[int]) -> list[tuple[int, int]]:
+    """Return runs of successive steps: 1, 2, 10, 11 as (1, 2), (10, 11)."""
+    stretches: list[tuple[int, int]] = []
+    for step in sorted(steps):
+        if stretches and step == stretches[-1][1] + 1:
+            stretches[-1] = (stretches[-1][0], step)
+        else:
+            stretches.append((step, step))
+    return stretches
+
+
+def _shaded(first: int, final: int) -> dict[str, Any]:
+    place = {"x0": first - 0.5, "x1": final + 0.5, "y0": 0, "y1": 1, "yref": "y domain"}
+    return {"type": "rect", **place, "fillcolor": theme.GREY, "opacity": 0.15, "line": {"width": 0}, "layer": "below"}
+
+
+def _shade_label(name: str) -> dict[str, Any]:
+    return {"text": name, "textposition": "top left", "font": {"size": 11, "color": theme.GREY}, "padding": 3}
+
+
+def _add_spread(drawing: go.Figure, spread: Spread, unit: Unit) -> None:
+    """Draw the range of the usual steps as a band, and their median as a dashed line."""
+    across = {"x0": 0, "x1": 1, "xref": "paper", "layer": "below"}
+    if spread.p10 is not None and spread.p90 is not None:
+        ends = {"y0": spread.p10 / unit.factor, "y1": spread.p90 / unit.factor}
+        drawing.add_shape(type="rect", **across, **ends, fillcolor=theme.faint(theme.BLUE, 0.14), line={"width": 0})
+    middle = spread.median / unit.factor
+    line = {"color": theme.BLUE, "width": 1, "dash": "dash"}
+    drawing.add_shape(type="line", **across, y0=middle, y1=middle, line=line)
 
 
 def memory(
@@ -81,10 +133,11 @@ def memory(
     unit: Unit | None = None,
     nodes: Sequence[str] = (),
     ranks: Collection[int] | None = None,
+    by_step: bool = False,
 ) -> Drawing:
     """Draw memory (y) of each rank, and of all processes of a node as rank -1 - node rank, against seconds (x).
 
-    `nodes` are the names of the nodes, where there are several.
+    `nodes` are the names of the nodes, where there are several. With `by_step` only the ranks, against the step.
     """
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
@@ -97,27 +150,37 @@ def memory(
             subtitle="in use at the end of each step"
             if min(present) >= 0
             else "ranks at each step, all processes once a second",
-            x="Time since the first measurement (s)",
+            x="Step" if by_step else TIME,
             y=f"Memory ({unit.name})",
-            xaxis={"rangemode": "tozero"},
+            xaxis={"tickformat": "d"} if by_step else {"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
+            meta={"unit": f"{unit.name} per rank" if min(present) >= 0 else unit.name},
         )
     )
-    for rank, curve in _drawn(present, ranks).items():
-        seconds = [round(float(time) - start, 3) for time in curve.times]
-        drawing.add_trace(_trace(rank, curve, seconds, unit, nodes))
+    drawn = _drawn(present, ranks)
+    for rank, curve in drawn.items():
+        drawing.add_trace(_trace(rank, curve, _across(curve, None if by_step else start), unit, nodes))
+    if by_step:
+        drawing.data[0].update(fill="tozeroy", fillcolor=theme.faint(theme.rank_colour(min(drawn)), 0.12))
     drawing.update_layout(showlegend=len(present) > 1)
     label_ends(drawing)
     most = max(float(value) for curve in present.values() for value in curve.values)
     caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
     caption += _which(present, ranks)
-    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "memory_bytes")), "%{x} s")
+    position = "step %{x}" if by_step else "%{x} s"
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "memory_bytes")), position)
 
 
 def series(
-    curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit, ranks: Collection[int] | None = None
+    curves: Mapping[int, Curve],
+    *,
+    name: str,
+    title: str,
+    unit: Unit,
+    ranks: Collection[int] | None = None,
+    start: float | None = None,
 ) -> Drawing:
-    """Draw any series (y) of each rank against the step (x); `name` is the column of the CSV."""
+    """Draw any series (y) of each rank against the step (x), or the time since `start`; `name` is the CSV's column."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
         return theme.missing(title, "the training has printed none")
@@ -125,21 +188,85 @@ def series(
         layout=theme.layout(
             title=title,
             subtitle="each printed step",
-            x="Step",
+            x="Step" if start is None else TIME,
             y=f"{title} ({unit.name})" if unit.name else title,
-            xaxis=_step_axis(present),
+            xaxis=_step_axis(present) if start is None else {"rangemode": "tozero"},
             # Times start at zero; other series, such as the loss, have no natural zero.
             yaxis={"rangemode": "tozero"} if unit.base == "s" else {},
         )
     )
     for rank, curve in _drawn(present, ranks).items():
-        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
+        drawing.add_trace(_trace(rank, curve, _across(curve, start), unit))
     drawing.update_layout(showlegend=len(present) > 1)
     rank, curve = next(iter(_drawn(present, ranks).items()), next(iter(present.items())))
     ends = [0, -1] if len(curve.steps) > 1 else [0]
     readings = [f"{quantity(float(curve.values[at]), unit.base).strip()} at step {curve.steps[at]}" for at in ends]
     caption = f"Rank {rank}: {', '.join(readings)}.{_which(present, ranks)}"
-    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, name)), "step %{x}")
+    position = "step %{x}" if start is None else "%{x} s"
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, name)), position)
+
+
+_PHASE_COLOURS = (
+    ("forward-compute", "forward", theme.BLUE),
+    ("backward-compute", "backward", theme.GREEN),
+    ("backward-weight", "weight gradients", theme.SKY),
+    ("-recv", "", theme.GREY),
+    ("-send", "", theme.ORANGE),
+    ("-all-reduce", "", theme.VERMILLION),
+    ("-sync", "", theme.VERMILLION),
+    ("-all-gather", "", theme.VERMILLION),
+    ("-reduce-scatter", "", theme.VERMILLION),
+    ("optimizer", "optimizer", theme.PURPLE),
+    ("batch-generator", "loading", theme.YELLOW),
+)
+"""Timer or its end, how it is called, and the colour of its term: see LOOKS of step_bar."""
+_SHORT_PHASES = {"backward-params-all-reduce": "gradients", "all-grads-sync": "gradients"}
+
+
+def phase_look(timer: str) -> tuple[str, str]:
+    """Return the name and the colour of a timer in a stack."""
+    for end, name, colour in _PHASE_COLOURS:
+        if timer.endswith(end):
+            return name or _SHORT_PHASES.get(timer, timer), colour
+    return timer, theme.GREY
+
+
+def phases(curves: Mapping[str, Curve], *, unit: Unit) -> Drawing:
+    """Draw the seconds of each timer of a rank (y), stacked, against the step (x)."""
+    present = {timer: curve for timer, curve in curves.items() if len(curve.steps)}
+    if not present:
+        return theme.missing("Phases", "the training printed no timers")
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Phases",
+            subtitle="rank 0, each measured step",
+            x="Step",
+            y=f"Time ({unit.name})",
+            barmode="stack",
+            bargap=0.08,
+            showlegend=True,
+            xaxis={"tickformat": "d"},
+            yaxis={"rangemode": "tozero"},
+            meta={"unit": f"{unit.name}, rank 0"},
+        )
+    )
+    for timer, curve in present.items():
+        name, colour = phase_look(timer)
+        drawing.add_trace(
+            go.Bar(
+                x=list(curve.steps),
+                y=rounded(curve.values, unit.factor),
+                name=theme.plain(name),
+                marker={"color": colour, "line": {"width": 0}},
+                hovertemplate=f"%{{y}} {unit.name}<extra>{theme.plain(timer)}</extra>",
+            )
+        )
+    rows = [
+        [timer, int(step), float(value)]
+        for timer, curve in present.items()
+        for step, value in zip(curve.steps, curve.values, strict=True)
+    ]
+    return compared_by_hover(Drawing(drawing, "", Table(["timer", "step", "seconds"], rows)), "step %{x}")
 
 
 def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:

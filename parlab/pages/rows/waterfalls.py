@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from parlab.advice.waterfalls.terms import TERMS
 from parlab.advice.waterfalls.waterfall import NS, Change, Waterfall, difference, rounded
-from parlab.charts.format import Unit, unit_for
+from parlab.charts.format import DIGITS, SPACE, Unit, quantity, unit_for
+from parlab.charts.runs.step_bar import Part, StepBar
 from parlab.charts.runs.waterfall import KINDS, Bar, Column, Delta
 
 _DIGITS = 5
@@ -17,6 +18,7 @@ _DIGITS = 5
 class TermRow(NamedTuple):
     """A term of a waterfall as texts."""
 
+    key: str
     title: str
     definition: str
     source: str
@@ -59,11 +61,11 @@ class ChangeTable(NamedTuple):
     titles: tuple[str, str]
 
 
-def _scale(total_ns: int) -> tuple[Unit, int, int]:
+def _scale(total_ns: int, digits: int = _DIGITS) -> tuple[Unit, int, int]:
     """Return the unit of a step time, its decimal places, and the nanoseconds of the last place times 10^6."""
     unit = unit_for([total_ns / NS], "s")
     size = len(str(max(1, int(total_ns / NS / unit.factor))))
-    decimals = max(0, _DIGITS - size)
+    decimals = max(0, digits - size)
     return unit, decimals, round(unit.factor * NS * 10**6) // 10**decimals
 
 
@@ -85,6 +87,7 @@ def term_table(waterfall: Waterfall) -> TermTable:
     times = _texts([part.ns for part in waterfall.parts], decimals, step)
     rows = [
         TermRow(
+            part.key,
             part.title,
             TERMS[part.key].definition,
             TERMS[part.key].source,
@@ -127,6 +130,23 @@ def _signed(left: str, right: str, decimals: int) -> str:
 def _percent(change: Change, first: Waterfall) -> str:
     hundredths = round(10_000 * change.ns / first.total_ns) if first.total_ns else 0
     return ("+" if hundredths > 0 else "") + _decimal(hundredths, 2)
+
+
+def bar_of(waterfall: Waterfall, caption: str) -> StepBar:
+    """Return a waterfall as the data of its bar: three digits of the step, and terms that add up to it as written."""
+    unit, decimals, step = _scale(waterfall.total_ns, DIGITS)
+    times = _texts([part.ns for part in waterfall.parts], decimals, step)
+    total = _texts([waterfall.total_ns], decimals, step)[0]
+    parts = [
+        Part(
+            part.key,
+            part.seconds,
+            time,
+            f"{part.title}: {quantity(part.seconds, 's')}, {100 * waterfall.share(part.key):.1f}{SPACE}%. {part.basis}",
+        )
+        for part, time in zip(waterfall.parts, times, strict=True)
+    ]
+    return StepBar(caption, waterfall.total_s, f"{total}{SPACE}{unit.name}", unit.name, parts)
 
 
 def column_of(waterfall: Waterfall) -> Column:

@@ -69,6 +69,7 @@ CURVES: Mapping[str, CurveFigure] = {
 """The figures of a run that draw chosen ranks."""
 RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
     **CURVES,
+    "phases": run_curves.step_phases,
     "bandwidth": _bandwidth,
     "capacity": _capacity,
     "devices": _devices,

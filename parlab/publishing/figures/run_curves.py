@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from parlab.charts.format import Unit, field_title, unit_for
 from parlab.charts.labels import label_ends
+from parlab.charts.points import Timer
 from parlab.charts.runs import curves
 from parlab.charts.stacked import stacked
+from parlab.charts.sweeps import phases
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.runs import step_time as run_step_time
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks
 from parlab.publishing.figures.windows import MOST, WIDE, Seen, Window, seen
 from parlab.series import store
@@ -29,6 +32,7 @@ _RATES = {
 """Series whose title and unit are not their name."""
 MAX_SERIES = 6
 """Panels of one figure."""
+TIMER = "timer/"
 _HAVE_FIGURES = frozenset({"step_time_s", "memory_bytes", "memory_peak_bytes", "samples", "tokens", "warmup"})
 _OF_THE_MACHINE = (
     "gpu_", "memory_util_pct", "nic_", "cpu_pct", "cpu_power_watts", "power_watts", "temperature_celsius", "sm_clock",
@@ -38,30 +42,36 @@ _OF_ENGINES = ("algbw", "busbw", "time_s/", "first_time_s/", "wrong/", "fits", "
 
 
 def step_time(run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
-    whole, parts = _over_steps(attempt, "step_time_s", window.sized(WIDE))
+    whole, parts, start = _over(attempt, "step_time_s", window.sized(WIDE))
     drawing = curves.step_time(
         {rank: part.curve for rank, part in parts.items()},
         warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
         iterations=run.iterations,
         unit=_unit(whole, "s"),
         ranks=chosen.of(parts),
+        spread=run_step_time(run.summary) if run.is_final else None,
+        left_out=(run.summary.get("steps") or {}).get("left_out") or (),
+        start=start,
     )
     return _marked(drawing, parts, chosen)
 
 
 def memory(_run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
+    """Draw the memory of the ranks against the step; against the time, with that of all processes of each node."""
     series = store.read_ranks(attempt.pk, "memory_bytes")
+    own = {rank: columns for rank, columns in series.items() if rank >= 0}
+    by_step = window.x == "step" and any(len(columns) > 1 for columns in own.values())
+    series = own if by_step else series
     start = min((float(columns.times[0]) for columns in series.values()), default=0.0)
-    seconds = {rank: columns.times - start for rank, columns in series.items()}
-    parts = seen(series, window.sized(WIDE), seconds)
-    unit = _unit(series.values(), "B")
-    nodes = [member.node_name for member in attempt.members.all()]
+    across = _steps(series) if by_step else {rank: columns.times - start for rank, columns in series.items()}
+    parts = seen(series, window.sized(WIDE), across)
     drawing = curves.memory(
         {rank: part.curve for rank, part in parts.items()},
         start=start,
-        unit=unit,
-        nodes=nodes,
+        unit=_unit(series.values(), "B"),
+        nodes=[member.node_name for member in attempt.members.all()],
         ranks=chosen.of([rank for rank in parts if rank >= 0]),
+        by_step=by_step,
     )
     return _marked(drawing, parts, chosen)
 
@@ -79,7 +89,7 @@ def series(attempt: Attempt, window: Window, metrics: Sequence[str], chosen: Cho
 
 
 def _one_series(attempt: Attempt, window: Window, metric: str, chosen: ChosenRanks) -> Drawing:
-    whole, parts = _over_steps(attempt, metric, window.sized(WIDE))
+    whole, parts, start = _over(attempt, metric, window.sized(WIDE))
     is_time = metric.startswith("timer/") or (metric.endswith("_s") and not metric.endswith("_per_s"))
     rate = _RATES.get(metric, ("", ""))[1]
     unit = _unit(whole, "s") if is_time else Unit(1.0, rate, rate)
@@ -89,6 +99,7 @@ def _one_series(attempt: Attempt, window: Window, metric: str, chosen: ChosenRan
         title=series_title(metric),
         unit=unit,
         ranks=chosen.of(parts),
+        start=start,
     )
     return _marked(drawing, parts, chosen)
 
@@ -110,6 +121,16 @@ def series_title(metric: str) -> str:
         return _RATES[metric][0]
     kind, slash, name = metric.partition("/")
     return f"{field_title(kind)} {name}" if slash else field_title(metric)
+
+
+def _over(attempt: Attempt, metric: str, window: Window) -> tuple[list[Columns], dict[int, Seen], float | None]:
+    """Return the whole series, the parts in the window, and the time from which x counts; None: x is the step."""
+    if window.x != "time":
+        return *_over_steps(attempt, metric, window), None
+    series = store.read_ranks(attempt.pk, metric)
+    start = min((float(columns.times[0]) for columns in series.values() if len(columns)), default=0.0)
+    seconds = {rank: columns.times - start for rank, columns in series.items()}
+    return list(series.values()), seen(series, window, seconds), start
 
 
 def _over_steps(attempt: Attempt, metric: str, window: Window) -> tuple[list[Columns], dict[int, Seen]]:
@@ -149,3 +170,24 @@ def _marked(drawing: Drawing, parts: Mapping[int, Seen], chosen: ChosenRanks) ->
     """Mark a thinned figure, and append what it leaves out to its caption."""
     note = chosen.note([rank for rank in parts if rank >= 0]) if drawing.figure is not None else ""
     return drawing._replace(is_thinned=any(part.is_thinned for part in parts.values()), caption=drawing.caption + note)
+
+
+def phase_timers(metrics: Collection[str]) -> list[str]:
+    """Return the timers that split a step, without those inside others."""
+    names = {name.removeprefix(TIMER): Timer(0, 0, 0) for name in metrics if name.startswith(TIMER)}
+    return [f"{TIMER}{name}" for name in phases.parts(names)]
+
+
+def step_phases(run: Run, attempt: Attempt, window: Window) -> Drawing:
+    """Draw where each step of the first rank went."""
+    timers = phase_timers({info.metric for info in store.metrics(attempt.pk) if info.rank == 0})
+    read = store.read_many([attempt.pk], [*timers, "step_time_s"], rank=0) if timers else {}
+    series = {metric: columns for (_, metric, _), columns in read.items() if len(columns) > 1}
+    parts = seen({name: series[name] for name in timers if name in series}, window.sized(WIDE), _steps_of(series))
+    unit = _unit([series["step_time_s"]] if "step_time_s" in series else list(series.values()), "s")
+    drawing = curves.phases({name.removeprefix(TIMER): part.curve for name, part in parts.items()}, unit=unit)
+    return drawing._replace(is_thinned=any(part.is_thinned for part in parts.values()))
+
+
+def _steps_of(series: Mapping[str, Columns]) -> dict[str, NDArray[np.float64]]:
+    return {name: columns.steps.astype(np.float64) for name, columns in series.items()}

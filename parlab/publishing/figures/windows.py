@@ -26,6 +26,8 @@ class Window(NamedTuple):
     points: int | None
     first: float | None = None
     last: float | None = None
+    x: str = ""
+    """What x is where a figure has a choice: "step" or "time"; empty: as the figure is drawn elsewhere."""
 
     def sized(self, points: int) -> Window:
         """Return the window with so many points, unless it has all."""
@@ -36,9 +38,12 @@ WHOLE = Window(None)
 
 
 def window_of(query: QueryDict) -> Window:
-    """Read `?from=120&to=180`, which the browser sends when a person zooms into a thinned curve."""
+    """Read `?from=120&to=180`, which the browser sends when a person zooms into a thinned curve, and `?x=time`."""
     first, last = (_finite(query.get(name, "")) for name in ("from", "to"))
-    return Window(WIDE, first, last) if first is not None and last is not None else Window(WIDE)
+    x = query.get("x", "")
+    if first is None or last is None:
+        return Window(WIDE, x=x)
+    return Window(WIDE, first, last, x)
 
 
 def _finite(text: str) -> float | None:

@@ -17,6 +17,7 @@ from parlab.series.log import has_rank_streams
 from parlab.series.log_search import ERROR, text_pattern
 
 from .addressed import find_attempt, find_run
+from .heads import page_context
 
 LOG_LINES = 300
 
@@ -50,30 +51,41 @@ def _requested(request: HttpRequest, slug: str, number: int) -> tuple[Run, Attem
 
 @require_GET
 def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll with the last lines of the log, or a choice with the whole region."""
+    """Show the log; answer a poll with its last lines, or a choice with the whole region.
+
+    `?find=` and `?errors=1` show the lines that match.
+    """
     run, attempt = _requested(request, slug, number)
-    is_poll = not request.GET.get("region")
+    is_poll, is_region = "seen" in request.GET, bool(request.GET.get("region"))
     if is_poll and request.GET.get("seen") == str(attempt.committed) and not run.is_final:
         return HttpResponse(status=UNCHANGED)
-    context = {"run": run, "attempt": attempt, "is_live": not run.is_final, **log_context(request.GET, run, attempt)}
-    return render(request, "pages/run_log.html" if is_poll else "pages/run_log_region.html", context)
+    if is_poll or is_region:
+        part = {"run": run, "attempt": attempt, "is_live": not run.is_final}
+        template = "pages/run/log_lines.html" if is_poll else "pages/run/log_region.html"
+        return render(request, template, part | log_context(request.GET, run, attempt))
+    context = page_context(request, run, attempt, "run-log") | log_context(request.GET, run, attempt)
+    return render(request, "pages/run/log.html", context | _matches(request, run, attempt))
 
 
 @require_GET
 def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Search the chosen part: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` for context."""
     run, attempt = _requested(request, slug, number)
+    context = {"run": run, "attempt": attempt, **_matches(request, run, attempt)}
+    return render(request, "pages/run/log_matches.html", context)
+
+
+def _matches(request: HttpRequest, run: Run, attempt: Attempt) -> dict[str, Any]:
     part, _ = logs.requested_part(request.GET, run, attempt)
     text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
     wants_errors = bool(request.GET.get("errors"))
-    context: dict[str, Any] = {"run": run, "attempt": attempt, "text": text, "wants_errors": wants_errors}
-    context["log_part"] = part
+    context: dict[str, Any] = {"text": text, "wants_errors": wants_errors, "log_part": part}
     if line.isascii() and line.isdecimal() and len(line) < 12:
         context["around"] = logs.around(attempt, part, int(line))
         context["line"] = int(line)
     elif text or wants_errors:
         context["search"] = logs.find(attempt, part, ERROR if wants_errors else text_pattern(text))
-    return render(request, "pages/run_log_matches.html", context)
+    return context
 
 
 @require_GET

@@ -1,9 +1,9 @@
-"""The page of a run: content, live parts, actions."""
+"""The tabs Charts, System and Details of a run, and its actions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -14,120 +14,117 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.charts.theme import MAX_RANKS
+from parlab.charts.theme import MAX_RANKS, RANK_COLOURS
 from parlab.fleet import services as fleet
 from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run, Snapshot
-from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text
-from parlab.lab.selectors.analysis.waterfalls import has_waterfall
-from parlab.lab.selectors.findings import run_doubts, run_findings
-from parlab.lab.selectors.lists import RunMarks, run_marks
-from parlab.lab.selectors.runs import (
-    by_hand,
-    command_line,
-    config_sections,
-    flat,
-    remaining_s,
-    run_figures,
-    sections_in_use,
-)
-from parlab.pages.reads import timelines
-from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.links import link_rows
-from parlab.pages.rows.runs import run_row
-from parlab.pages.rows.slurm import slurm_job
-from parlab.pages.views.experiments.reported import reported_context
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks, ranks_in
 from parlab.series import store
 from parlab.series.store import SeriesInfo
-from runners.config import digest
 
 from .addressed import find_attempt, find_run
-from .logs import log_context
-from .ranks import ranks_context
+from .details import details_context, fixed_context
+from .heads import page_context
+
+_BUSY = ("gpu-utilisation", "processor")
+"""Figures of a machine that stand beside the curves: the first that a run has."""
 
 
 @require_GET
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Show the curves of a run, and what its engine measures besides."""
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     series = store.metrics(attempt.pk) if attempt else []
-    metrics = {info.metric for info in series}
-    context, reported = _context(run, attempt), reported_context(run)
-    context |= {
-        **_details(run, attempt),
+    machine = telemetry.figures(attempt, {info.metric for info in series}, is_live=not run.is_final) if attempt else []
+    context = page_context(request, run, attempt, "run") | {
         **engine_measurements.engine_context(run, attempt),
         "engine_seen": _engine_seen(run, attempt),
-        "rows": finding_rows(context["findings"]),
-        "next": run.get_absolute_url(),
         **_curves(request, run, attempt, series),
-        "has_waterfall": has_waterfall(run),
-        "marks": run_marks([run.pk]).get(run.pk, RunMarks()),
-        **ranks_context(request.GET, run, attempt, series),
-        "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
-        "timeline": timelines.run_timeline(run, attempt, request.GET.get("step", "")),
-        **reported,
-        # The parameters of a reported run are its arguments.
-        "arguments": [] if reported else flat(run.launch.get("arguments", {})),
-        "derived": sorted((run.launch.get("derived") or {}).items()),
-        **_configuration(run),
-        **(log_context(request.GET, run, attempt) if attempt else {}),
+        "busy": next((figure for name in _BUSY for figure in machine if figure.name == name), None),
     }
-    return render(request, "pages/run.html", context)
+    return render(request, "pages/run/charts.html", context)
 
 
-def _configuration(run: Run) -> dict[str, Any]:
-    """Return the configuration in two parts: what the engine of the run reads, and the rest."""
-    arranged = config_sections(run.resolved, run.point, run.config)
-    sections, unused = sections_in_use(run, arranged)
-    return {"sections": sections, "unused": unused, "unused_count": sum(len(section.fields) for section in unused)}
+@require_GET
+def run_system(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Show what the nodes of a run measured: devices, network, processors; and its links."""
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    metrics = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
+    context = page_context(request, run, attempt, "run-system") | {
+        "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
+        "links": link_rows(run),
+        "node_differences": node_differences(attempt.nodes) if attempt else [],
+        "has_memory": "memory_bytes" in metrics,
+        "panel_query": urlencode({"attempt": attempt.number if attempt else 1, "x": "time"}),
+    }
+    return render(request, "pages/run/system.html", context)
+
+
+@require_GET
+def run_details(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Show the configuration of a run and how it was launched."""
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    context = page_context(request, run, attempt, "run-details")
+    context |= {**details_context(run, attempt), **fixed_context(run, context["findings"])}
+    return render(request, "pages/run/details.html", context)
 
 
 def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequence[SeriesInfo]) -> dict[str, Any]:
     """Return the curves that a run has, or will have while it is active."""
     has_steps = engine_measurements.has_steps(run)
     metrics = {info.metric for info in infos}
+    numbers = sorted({info.rank for info in infos if info.rank >= 0 and info.metric == "step_time_s"})
     last_rank = max((info.rank for info in infos), default=0)
     ranks = ranks_in(request.GET.get("ranks", "")) if last_rank >= MAX_RANKS else AUTOMATIC
     awaited = attempt is not None and not run.is_final
     names = run_curves.series_names(metrics) if has_steps else []
     names = names or (["loss"] if awaited and has_steps else [])
-    chosen = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES] or names[:1]
+    chosen = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES]
     return {
-        "has_step_time": "step_time_s" in metrics or (awaited and has_steps),
+        "has_step_time": _has_several(infos, "step_time_s") or (awaited and has_steps),
         "has_memory": "memory_bytes" in metrics or awaited,
+        "has_phases": has_steps and bool(run_curves.phase_timers(metrics)) and _has_several(infos, "timer/"),
         "series": [(name, run_curves.series_title(name)) for name in names],
         "most_series": run_curves.MAX_SERIES,
-        "shown_series": chosen,
-        "shown_title": ", ".join(run_curves.series_title(name) for name in chosen),
-        "series_query": urlencode([*(("series", name) for name in chosen), *_rank_query(ranks)], safe="/"),
+        "shown_series": [(name, run_curves.series_title(name)) for name in chosen or names[:1]],
+        "shown_names": chosen or names[:1],
         "has_rank_choice": last_rank >= MAX_RANKS,
         "last_rank": last_rank,
         "chosen_ranks": ranks.text,
-        "curve_query": urlencode(_rank_query(ranks)),
+        "rank_keys": [(rank, _key(rank)) for rank in numbers] if 1 < len(numbers) <= MAX_RANKS else [],
+        "x": "time" if request.GET.get("x") == "time" else "step",
+        "panel_query": _panel_query(request, attempt, ranks),
     }
+
+
+def _has_several(infos: Collection[SeriesInfo], metric: str) -> bool:
+    """Return whether a series has more than one point: a file often states a single one, which is no curve."""
+    return any(info.points > 1 for info in infos if info.metric.startswith(metric))
+
+
+def _key(rank: int) -> int:
+    """Return the number of the colour of a rank: `b1`."""
+    return RANK_KEYS[rank % len(RANK_COLOURS)]
+
+
+RANK_KEYS = (1, 2, 3, 4, 6, 5, 8, 7)
+"""Classes of face.css in the order of RANK_COLOURS."""
+
+
+def _panel_query(request: HttpRequest, attempt: Attempt | None, ranks: ChosenRanks = AUTOMATIC) -> str:
+    """Return the query of the figures of an attempt, with the choices of the address."""
+    x = "time" if request.GET.get("x") == "time" else "step"
+    return urlencode([("attempt", attempt.number if attempt else 1), *_rank_query(ranks), ("x", x)])
 
 
 def _rank_query(ranks: ChosenRanks) -> list[tuple[str, str]]:
     return [("ranks", ranks.text)] if ranks.text else []
-
-
-@require_GET
-def run_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll; include the details if the state has changed."""
-    run = find_run(slug, number)
-    if request.GET.get("current") != str(run.attempt_number):
-        # A new attempt has its own log and curves, so the whole page is reloaded.
-        return HttpResponse(headers={"HX-Refresh": "true"})
-    attempt = find_attempt(request, run)
-    context = _context(run, attempt)
-    if request.GET.get("seen") == context["seen"]:
-        return HttpResponse(status=UNCHANGED)
-    if request.GET.get("state") != context["state_seen"]:
-        context |= {**_details(run, attempt), "with_details": True}
-    return render(request, "pages/run_live.html", context)
 
 
 @require_GET
@@ -143,62 +140,12 @@ def run_engine(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "attempt": attempt,
         "is_live": not run.is_final,
     }
-    context |= engine_measurements.engine_context(run, attempt) | {
-        "engine_seen": _engine_seen(run, attempt),
-        "is_poll": True,
-    }
-    return render(request, "pages/run_engine_live.html", context)
+    context |= engine_measurements.engine_context(run, attempt) | {"engine_seen": _engine_seen(run, attempt)}
+    return render(request, "pages/run/engine_live.html", context)
 
 
 def _engine_seen(run: Run, attempt: Attempt | None) -> str:
     return f"{attempt.last_step if attempt else ''}-{run.state}"
-
-
-def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
-    """Return the part of the page that changes with every step."""
-    waiting = fleet.waiting_reasons([run]).get(run.pk, "")
-    step = attempt.last_step if attempt else None
-    state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
-    # The log and the memory curve also grow before the first step and between steps.
-    committed = attempt.committed if attempt else 0
-    findings = run_findings(run)
-    finding_states = [[finding.pk, finding.is_acknowledged] for finding in findings]
-    doubts = run_doubts(findings, [run]).get(run.pk)
-    changing = [state_seen, finding_states, step, committed, run.summary.get("step_time_s"), run.reason, waiting]
-    return {
-        "section": "experiments",
-        "experiment": run.experiment,
-        "run": run,
-        "row": run_row(run, step=step, waiting=waiting, doubts=doubts),
-        "findings": findings,
-        "attempt": attempt,
-        "figures": run_figures(run),
-        "peak": peak_text(run.summary),
-        "flops_per_device": compute(run.summary),
-        "has_steps": engine_measurements.has_steps(run),
-        "mfu_pct": measured_pct(run.summary, "mfu"),
-        "hfu_pct": measured_pct(run.summary, "hfu"),
-        "is_current": attempt is None or attempt.number == run.attempt_number,
-        "is_live": not run.is_final,
-        "remaining_s": remaining_s(run, attempt) if attempt else None,
-        "state_seen": state_seen,
-        "seen": digest(changing)[:16],
-        "drawn_from": f"{state_seen}:{committed}",
-    }
-
-
-def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
-    """Return the part of the page that changes with the state only."""
-    return {
-        "attempts": list(run.attempts.with_members()),
-        "node_differences": node_differences(attempt.nodes) if attempt else [],
-        "links": link_rows(run),
-        "snapshots": list(run.snapshots.defer("content")),
-        "command": command_line(attempt) if attempt else "",
-        "by_hand": by_hand(run, attempt) if attempt else "",
-        "environment": flat({**attempt.environment, "slurm": {}}) if attempt else [],
-        "slurm": slurm_job(attempt.environment) if attempt else None,
-    }
 
 
 @require_GET

@@ -16,12 +16,14 @@ from parlab.charts.runs import waterfall
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.waterfalls import RunWaterfalls, run_waterfalls
+from parlab.pages.reads import timelines
 from parlab.pages.rows.waterfalls import change_table, column_of, deltas_of, term_table
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.publishing.figures.engine_measurements import has_steps
 
-from .addressed import find_run
+from .addressed import find_attempt, find_run
 from .advice import advice_context
+from .heads import page_context
 
 _OTHER = re.compile(r"(?:([-a-zA-Z0-9_]{1,120})/)?(\d{1,9})")
 PREDICTION = "prediction"
@@ -61,16 +63,16 @@ def _beside(run: Run, own: RunWaterfalls, text: str) -> Beside:
 
 @require_GET
 def run_time(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Show the waterfall of a run, and next to it the one of `?with=`."""
+    """Show the terms of a step, next to them those of `?with=`, and the advice."""
     run = find_run(slug, number)
+    attempt = find_attempt(request, run)
     own = run_waterfalls(run)
     requested = request.GET.get("with", PREDICTION if own.predicted else "")
     beside = _beside(run, own, requested)
     others = run.experiment.runs.exclude(pk=run.pk).exclude(step_time_s=None).order_by("number")
     context = {
-        "section": "experiments",
-        "experiment": run.experiment,
-        "run": run,
+        **page_context(request, run, attempt, "run-time"),
+        "timeline": timelines.run_timeline(run, attempt),
         "own": own,
         "table": term_table(own.measured) if own.measured else None,
         "beside": beside,
@@ -80,7 +82,7 @@ def run_time(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "has_steps": has_steps(run),
         **(advice_context(run) if own.measured or not has_steps(run) else {}),
     }
-    return render(request, "pages/run_time.html", context)
+    return render(request, "pages/run/time.html", context)
 
 
 def _drawing(request: HttpRequest, slug: str, number: int, name: str) -> Drawing:

@@ -1,0 +1,250 @@
+"""The step of a run as a bar with the advice on its parts, and the bar of the run that was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.urls import reverse
+
+from parlab.advice.advice import Advice
+from parlab.advice.waterfalls.waterfall import Waterfall
+from parlab.charts.format import MINUS, SPACE
+from parlab.charts.runs import step_bar as chart
+from parlab.charts.runs.step_bar import LOOKS, NOMINAL_PX, Chip, StepBar
+from parlab.charts.svg import Svg
+from parlab.lab.models import AdviceTrial, Run
+from parlab.lab.selectors.analysis.advice import run_advice, tried_advice
+from parlab.lab.selectors.analysis.identities import short_value
+from parlab.lab.selectors.analysis.waterfalls import run_waterfalls
+from parlab.lab.selectors.runs import step_time
+from parlab.pages.rows.waterfalls import TermRow, bar_of, term_table
+from runners.wire.protocol import RunState
+
+MAX_CHIPS = 3
+_USEFUL = ("ideal", "compute")
+
+
+class AdviceChip(NamedTuple):
+    """A piece of advice: to be tried, running, or tried with its realised gain."""
+
+    kind: str
+    """try, look, running, done or worse."""
+    text: str
+    change: str
+    """Predicted change of the step time."""
+    interval: str
+    realised: str = ""
+    title: str = ""
+    """What a click asks the server to try."""
+    href: str = ""
+    note: str = ""
+    part: str = ""
+    x: str = ""
+    width: int = 0
+    line: str = ""
+
+
+class BarTerm(NamedTuple):
+    """A term of the bar with its definition, and its own bar for narrow screens."""
+
+    key: str
+    name: str
+    row: TermRow
+    unit: str
+    bar: Svg
+
+
+class RunStep(NamedTuple):
+    """What the head of a run shows of its step."""
+
+    total: str
+    useful: str
+    """`30 useful, 374 lost`."""
+    largest: str
+    noise: str
+    bar: Svg
+    terms: list[BarTerm]
+    chips: list[AdviceChip]
+    tried: Svg | None = None
+
+
+def run_step(run: Run) -> RunStep | None:
+    """Return the bar of a run's step; None without a measured waterfall."""
+    measured = run_waterfalls(run, with_prediction=False).measured
+    if measured is None or not measured.total_ns:
+        return None
+    trials = tried_advice(run) if run.is_final else []
+    best = _best(trials)
+    own = bar_of(measured, _caption(run, best, run))
+    tried = _tried(best)
+    scale_s = max([own.extent_s, *([tried.extent_s] if tried else [])])
+    chips = _chips(run, trials)
+    return RunStep(
+        own.total,
+        _useful(own),
+        _largest(own, measured),
+        _noise(run),
+        chart.step_bar(own, scale_s, _terms_address(run)),
+        _terms(own, measured),
+        _placed(chips, own, scale_s),
+        None if tried is None or best is None else _tried_svg(tried, best, scale_s),
+    )
+
+
+def unit_chips(run: Run) -> list[AdviceChip]:
+    """Return the advice for a run without steps."""
+    return _chips(run, tried_advice(run)) if run.is_final else []
+
+
+def _terms_address(run: Run) -> str:
+    return reverse("run-time", args=[run.experiment.slug, run.number])
+
+
+def _caption(run: Run, trial: AdviceTrial | None, shown: Run) -> str:
+    """Name a run by its number, and by what the tried advice changed."""
+    fields = list(trial.changes)[:2] if trial is not None else []
+    values = [
+        (field, (shown.resolved.get(field.partition(".")[0]) or {}).get(field.partition(".")[2])) for field in fields
+    ]
+    return " · ".join([f"#{shown.number}", *(short_value(field, value) for field, value in values)])
+
+
+def _best(trials: Sequence[AdviceTrial]) -> AdviceTrial | None:
+    """Return the tried advice that saved the most."""
+    ended = [trial for trial in trials if trial.changed_run.state == RunState.FINISHED and trial.realised is not None]
+    return max(ended, key=lambda trial: trial.realised or 0.0, default=None)
+
+
+def _tried(trial: AdviceTrial | None) -> StepBar | None:
+    if trial is None:
+        return None
+    measured = run_waterfalls(trial.changed_run, with_prediction=False).measured
+    return None if measured is None else bar_of(measured, _caption(trial.run, trial, trial.changed_run))
+
+
+def _tried_svg(bar: StepBar, trial: AdviceTrial, scale_s: float) -> Svg:
+    realised = trial.realised or 0.0
+    return chart.tried_bar(bar, scale_s, change_text(realised), "gain" if realised > 0 else "loss")
+
+
+def change_text(gain: float | None) -> str:
+    """Write a gain as the change of the step time: 0.21 becomes −21 %."""
+    if gain is None:
+        return ""
+    return f"{_signed(gain)}{SPACE}%"
+
+
+def _signed(gain: float) -> str:
+    percent = round(-100 * gain)
+    return f"{MINUS}{-percent}" if percent < 0 else f"+{percent}" if percent else "0"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"({_signed(high)} to {_signed(low)})"
+
+
+def _useful(bar: StepBar) -> str:
+    """Return what part of the step is useful; the two numbers add up to the step as written."""
+    part = next((part for part in bar.parts if part.key in _USEFUL), None)
+    if part is None:
+        return ""
+    decimals = len(part.text.partition(".")[2])
+    total = float(bar.total.partition(SPACE)[0].replace(",", ""))
+    own = float(part.text.replace(",", "").replace(MINUS, "-"))
+    return f"{part.text} {'useful' if part.key == 'ideal' else 'compute'}, {total - own:,.{decimals}f} {'lost' if part.key == 'ideal' else 'around it'}"
+
+
+def _largest(bar: StepBar, measured: Waterfall) -> str:
+    lost = [part for part in measured.parts if part.key not in (*_USEFUL, "unexplained") and part.ns > 0]
+    if not lost:
+        return ""
+    most = max(lost, key=lambda part: part.ns)
+    title = most.title[:1].lower() + most.title[1:]
+    return f"Largest loss: {title}, {round(100 * measured.share(most.key))}{SPACE}%."
+
+
+def _noise(run: Run) -> str:
+    spread = step_time(run.summary)
+    if spread is None or spread.p10 is None or spread.p90 is None or not spread.median:
+        return ""
+    return f"±{round(50 * (spread.p90 - spread.p10) / spread.median)}{SPACE}%"
+
+
+def _terms(bar: StepBar, measured: Waterfall) -> list[BarTerm]:
+    table = term_table(measured)
+    longest_s = max((part.seconds for part in bar.parts), default=0.0)
+    return [
+        BarTerm(part.key, LOOKS[part.key].title, row, table.unit, chart.term_bar(part, longest_s))
+        for part, row in zip(bar.parts, table.rows, strict=True)
+        if part.seconds
+    ]
+
+
+def _chips(run: Run, trials: Sequence[AdviceTrial]) -> list[AdviceChip]:
+    """Return the advice that was tried, newest first, then what can be tried."""
+    newest = {trial.title: trial for trial in trials}
+    tried = [_trial_chip(trial) for trial in reversed(newest.values())]
+    advice = [row for row in (run_advice(run).advice if run.is_final else []) if row.title not in newest]
+    return [*tried, *(_advice_chip(run, row) for row in advice)][:MAX_CHIPS]
+
+
+def _short(title: str) -> str:
+    text = title.partition(" instead of ")[0].partition(", or ")[0].partition(": ")[0]
+    return text if len(text) <= 34 else f"{text[:33].rstrip()}…"
+
+
+def _trial_chip(trial: AdviceTrial) -> AdviceChip:
+    changed, realised = trial.changed_run, trial.realised
+    state = RunState(changed.state)
+    kind = "running" if not state.is_final else "worse"
+    text = "" if not state.is_final else "OOM" if state is RunState.OOM else state.value
+    if state is RunState.FINISHED and realised is not None:
+        kind, text = "done" if realised > 0 else "worse", change_text(realised)
+    return AdviceChip(
+        kind,
+        _short(trial.title),
+        change_text(trial.gain),
+        "",
+        text or state.value,
+        href=changed.get_absolute_url(),
+        note=f"{trial.title}: predicted {change_text(trial.gain)} {_interval(trial.low, trial.high)}, run #{changed.number}",
+        part=trial.part,
+    )
+
+
+def _advice_chip(run: Run, advice: Advice) -> AdviceChip:
+    can_try = bool(advice.settings) and run.origin == Run.Origin.MEASURED
+    return AdviceChip(
+        "try" if can_try else "look",
+        _short(advice.title),
+        change_text(advice.gain),
+        _interval(advice.low, advice.high),
+        title=advice.title if can_try else "",
+        href=f"{_terms_address(run)}#advice",
+        note=f"{advice.title}. {advice.evidence[:1].upper()}{advice.evidence[1:]}. Cost: {advice.cost}. Risk: {advice.risk}.",
+        part=advice.part,
+    )
+
+
+def _placed(chips: Sequence[AdviceChip], bar: StepBar, scale_s: float) -> list[AdviceChip]:
+    """Order chips by the terms that they would shrink, and place them below these."""
+    middles = {place.part.key: place.middle for place in chart.places(bar, scale_s)}
+    ordered = sorted(chips, key=lambda chip: middles.get(chip.part, 1.0))
+    texts = [_chip_text(chip) for chip in ordered]
+    details = [chip.interval for chip in ordered]
+    if sum(6.6 * len(text + detail) + 58 for text, detail in zip(texts, details, strict=True)) > NOMINAL_PX:
+        ordered = [chip._replace(interval="") for chip in ordered]
+    spots = [Chip(middles.get(chip.part, 1.0), text, chip.interval) for chip, text in zip(ordered, texts, strict=True)]
+    return [
+        chip._replace(
+            x=f"{100 * start / NOMINAL_PX:.2f}%",
+            width=round(width),
+            line=f"{100 * middles[chip.part]:.2f}%" if chip.part in middles else "",
+        )
+        for chip, (start, width) in zip(ordered, chart.chip_places(spots), strict=True)
+    ]
+
+
+def _chip_text(chip: AdviceChip) -> str:
+    return f"{chip.text} {chip.change}" + (f" → realised {chip.realised}" if chip.realised else "")

@@ -1,0 +1,212 @@
+"""The head of a run's page: its progress and its main numbers with what stands below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.utils import timezone
+
+from parlab.charts.format import (
+    DIGITS,
+    SPACE,
+    Unit,
+    duration,
+    exact_quantity,
+    printed_digits,
+    quantity,
+    significant,
+    unit_for,
+)
+from parlab.charts.svg import Svg, progress_bar
+from parlab.lab.models import Attempt, Finding, Run
+from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
+from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text
+from parlab.lab.selectors.layouts import rank_layout
+from parlab.lab.selectors.runs import run_figures, step_time
+from runners.wire.protocol import RunState
+
+MAX_NUMBERS = 7
+"""Numbers of a head; the further ones that a file states stand in the details."""
+_EN_DASH = "\N{EN DASH}"
+
+
+class HeadNumber(NamedTuple):
+    """A number of a run."""
+
+    title: str
+    value: str
+    unit: str = ""
+    below: str = ""
+    note: str = ""
+    """All digits, and how it was computed."""
+    doubts: Sequence[Finding] = ()
+
+
+class Progress(NamedTuple):
+    """How far an active run is."""
+
+    percent: int
+    text: str
+
+    @property
+    def bar(self) -> Svg:
+        return progress_bar(self.percent / 100, f"{self.percent} % of the steps")
+
+
+def _number(run: Run, title: str, value: float, unit: str, **more: Any) -> HeadNumber:
+    digits = printed_digits(value, unit) if run.has_printed_numbers else DIGITS
+    text, _, name = quantity(value, unit, digits).partition(SPACE)
+    note = "\n".join(filter(None, [exact_quantity(value, unit), more.pop("note", "")]))
+    return HeadNumber(title, text, name, note=note, **more)
+
+
+def head_numbers(run: Run, doubts: dict[str, Sequence[Finding]]) -> list[HeadNumber]:
+    """Return the main numbers of a run that are measured or stated."""
+    found = [
+        _step_time(run, doubts.get("step_time", ())),
+        _throughput(run, [*doubts.get("samples", ()), *doubts.get("tokens", ())]),
+        _utilisation(run, doubts.get("mfu", ())),
+        _memory(run, doubts.get("memory", ())),
+        _loss(run),
+        _slowest(run),
+    ]
+    numbers = [number for number in found if number is not None]
+    figures = run_figures(run)
+    return [*numbers, *(HeadNumber(title, text) for title, text in figures[: max(0, MAX_NUMBERS - len(numbers))])]
+
+
+def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
+    spread = step_time(run.summary)
+    if spread is None:
+        return None
+    unit = unit_for([spread.median], "s")
+    below = (
+        "" if spread.p10 is None or spread.p90 is None else f"{_in(spread.p10, unit)}{_EN_DASH}{_in(spread.p90, unit)}"
+    )
+    return _number(run, "Step time", spread.median, "s", below=below, note=_counted(run), doubts=doubts)
+
+
+def _in(value: float, unit: Unit) -> str:
+    return significant(value / unit.factor)
+
+
+def _counted(run: Run) -> str:
+    """Say which steps a step time is the median of."""
+    steps = run.summary.get("steps") or {}
+    if not steps.get("count"):
+        basis = str(run.summary.get("basis") or "")
+        return "" if "_" in basis else basis  # names of fields say nothing to a reader
+    out = f"; {len(steps['left_out'])} left out: {steps.get('why')}" if steps.get("left_out") else ""
+    return f"Median of {steps['count']} steps ({steps.get('first')} to {steps.get('last')}), of the slowest rank{out}."
+
+
+def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
+    rates = [(run.tokens_per_s, "tokens/s"), (run.samples_per_s, "samples/s")]
+    known = [(value, unit) for value, unit in rates if value is not None]
+    if not known:
+        return None
+    below = (
+        ""
+        if len(known) < 2
+        else quantity(*known[1], printed_digits(known[1][0]) if run.has_printed_numbers else DIGITS)
+    )
+    return _number(run, "Throughput", *known[0], below=below, doubts=doubts)
+
+
+def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
+    mfu, hfu, flops = measured_pct(run.summary, "mfu"), measured_pct(run.summary, "hfu"), compute(run.summary)
+    formula = _formula(run)
+    if mfu is not None:
+        below = f"HFU {quantity(hfu, '%')}" if hfu is not None and hfu != mfu else ""
+        return _number(run, "MFU", mfu, "%", below=below, note=formula, doubts=doubts)
+    if flops is None:
+        return None
+    stated = "" if run.summary.get("flops_formula") else ", as stated"
+    return _number(run, "Compute", flops, "FLOP/s", below=f"per device{stated}", note=formula, doubts=doubts)
+
+
+def _formula(run: Run) -> str:
+    """Say how the FLOPs were counted, and what they are compared with."""
+    formula = run.summary.get("flops_formula")
+    if not formula:
+        return ""
+    flops = quantity(run.summary.get("model_flops_per_iteration"), "FLOP")
+    peak = peak_text(run.summary)
+    share = f"\nMFU = this / (devices × step time × peak), peak {peak}." if peak else ""
+    return f"Model FLOPs per step: {flops} = {formula}.{share}"
+
+
+def _memory(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
+    if run.memory_max_bytes is None:
+        return None
+    by_rank = (run.summary.get("memory_peak_bytes") or {}).get("by_rank") or {}
+    most = max(by_rank, key=lambda rank: by_rank[rank], default="")
+    return _number(run, "Peak memory", run.memory_max_bytes, "B", below=f"rank {most}" if most else "", doubts=doubts)
+
+
+def _loss(run: Run) -> HeadNumber | None:
+    loss = run.summary.get("loss") or {}
+    if loss.get("first") is None:
+        return None
+    last = loss.get("last")
+    steps = (run.summary.get("steps") or {}).get("last")
+    text = f"{significant(loss['first'])} → {'NaN' if last is None else significant(last)}"
+    note = f"{loss['first']} to {'a value that is not finite' if last is None else last}"
+    return HeadNumber("Loss", text, below=f"{steps} steps" if steps else "", note=note)
+
+
+def _slowest(run: Run) -> HeadNumber | None:
+    slowest = slowest_rank(run) or slowest_stage(run)
+    if slowest is None or slowest.excess <= 0:
+        return None
+    place = slowest.place.partition(" on node ")[2] or slowest.place.removeprefix("node ")
+    excess = f"+{significant(100 * slowest.excess, 2)}{SPACE}%"
+    below = f"{place}, {excess}" if place else f"{excess} compute"
+    return HeadNumber(
+        "Slowest rank", str(slowest.rank), below=below, note=f"{slowest.name} {slowest.work} longer than the others"
+    )
+
+
+def facts_text(run: Run, attempt: Attempt | None, step: int | None, trials: int | None) -> str:
+    """Return progress, duration and place in a line: `24 / 24 steps · 31 s · 2 ranks on vm`."""
+    return " · ".join(filter(None, [_steps_text(run, step, trials), _duration_text(run), _place_text(run, attempt)]))
+
+
+def _steps_text(run: Run, step: int | None, trials: int | None) -> str:
+    if trials is not None:  # a search has no known end
+        return f"trial {trials}" if not run.is_final else f"{trials} trials"
+    if step is None:
+        return ""
+    return (
+        f"{step} / {run.iterations} steps"
+        if run.iterations >= step
+        else f"step {step}"
+        if not run.is_final
+        else f"{step} steps"
+    )
+
+
+def _duration_text(run: Run) -> str:
+    if run.started_at is None or run.origin in (Run.Origin.IMPORTED, Run.Origin.PUBLISHED):
+        return ""
+    return duration(((run.ended_at or timezone.now()) - run.started_at).total_seconds())
+
+
+def _place_text(run: Run, attempt: Attempt | None) -> str:
+    layout = rank_layout(run, attempt) if attempt is not None else None
+    if layout is None or not layout.nodes:
+        count = int(run.gpus) if run.gpus else 0
+        return f"{count:,} GPU{'' if count == 1 else 's'}" if count else ""
+    count = layout.ranks or int(run.gpus or 1)
+    ranks = f"{count:,} rank{'' if count == 1 else 's'}"
+    nodes = f"{len(layout.nodes)} nodes" if len(layout.nodes) > 1 else layout.nodes[0]
+    return f"{ranks} on {nodes}"
+
+
+def progress_of(run: Run, step: int | None, left_s: float | None) -> Progress | None:
+    """Return the progress of a running run with a known end; None for a search, whose end is unknown."""
+    if run.state != RunState.RUNNING or not run.iterations or step is None or step > run.iterations:
+        return None
+    percent = 100 * step // run.iterations
+    return Progress(percent, "" if left_s is None else f"about {duration(max(0.0, left_s))} left")

@@ -1,0 +1,42 @@
+"""What the tab Details shows of a run: attempts, manual launch, environment, snapshots, configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.fleet.differences import node_differences
+from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.runs import by_hand, command_line, config_sections, flat, run_figures, sections_in_use
+from parlab.pages.rows.findings import finding_rows
+from parlab.pages.rows.slurm import slurm_job
+from parlab.pages.views.experiments.reported import reported_context
+
+
+def details_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
+    """Return the part that changes with the state only."""
+    return {
+        "attempts": list(run.attempts.with_members()),
+        "node_differences": node_differences(attempt.nodes) if attempt else [],
+        "snapshots": list(run.snapshots.defer("content")),
+        "command": command_line(attempt) if attempt else "",
+        "by_hand": by_hand(run, attempt) if attempt else "",
+        "environment": flat({**attempt.environment, "slurm": {}}) if attempt else [],
+        "slurm": slurm_job(attempt.environment) if attempt else None,
+    }
+
+
+def fixed_context(run: Run, findings: Any) -> dict[str, Any]:
+    """Return the part that stays as it was when the run was launched or imported."""
+    reported = reported_context(run)
+    sections, unused = sections_in_use(run, config_sections(run.resolved, run.point, run.config))
+    return {
+        **reported,
+        # The parameters of a reported run are its arguments.
+        "arguments": [] if reported else flat(run.launch.get("arguments", {})),
+        "derived": sorted((run.launch.get("derived") or {}).items()),
+        "figures": run_figures(run),
+        "rows": finding_rows(findings),
+        "sections": sections,
+        "unused": unused,
+        "unused_count": sum(len(section.fields) for section in unused),
+    }
