@@ -58,6 +58,15 @@
     const at = first.y.length - 1;
     return [...lines, { x: [first.x[at]], y: [first.y[at]], mode: "markers", marker: { color: first.line?.color, size: 7 }, showlegend: false, hoverinfo: "skip", name: "" }];
   }
+  // The value at the end of the first line, or the highest one.
+  function valueLabel(element, data) {
+    const line = element.dataset.label && data.find(({ mode, y }) => mode?.includes("lines") && Array.isArray(y) && y.length > 1);
+    if (!line) return [];
+    const value = element.dataset.label === "peak" ? Math.max(...line.y) : line.y[line.y.length - 1];
+    if (!Number.isFinite(value)) return [];
+    const text = `${element.dataset.label === "peak" ? "peak " : ""}${Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 })}`;
+    return [{ x: 1, y: value, xref: "x domain", yref: "y", text, showarrow: false, xanchor: "right", yanchor: "bottom", yshift: 5, font: { size: 11, color: token("--text"), weight: 600 }, name: "value" }];
+  }
   function legendOf(element, data) {
     const place = element.closest("figure").querySelector("[data-legend]");
     const named = "plain" in element.dataset && element.dataset.plain ? [] : data.filter(({ name, showlegend }) => name && showlegend !== false);
@@ -246,6 +255,7 @@
       element.classList.remove("blank");
       const isPanel = "panel" in element.dataset;
       const layout = inPage(themed(isPanel ? asPanel(figure.layout) : figure.layout), element.clientWidth);
+      if (isPanel) layout.annotations = [...(layout.annotations || []), ...valueLabel(element, figure.data)];
       const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
       const data = themed(isPanel ? panelData(figure.data) : named(figure.data, visible));
       if (isPanel) legendOf(element, figure.data);

@@ -66,8 +66,8 @@ def step_time(
     )
     shaded = [(1, warmup_steps, "warm-up")] if warmup_steps else []
     shaded += [(first, final, "profiler") for first, final in _stretches(left_out) if first > warmup_steps]
-    for first, final, name in shaded if start is None else ():
-        drawing.add_shape(**_shaded(first, final), label=_shade_label(name))
+    for first_step, final, name in shaded if start is None else ():
+        drawing.add_shape(**_shaded(first_step, final), label=_shade_label(name))
     if spread is not None:
         _add_spread(drawing, spread, unit)
     for rank, curve in _drawn(present, ranks).items():
@@ -122,7 +122,7 @@ def _add_spread(drawing: go.Figure, spread: Spread, unit: Unit) -> None:
         ends = {"y0": spread.p10 / unit.factor, "y1": spread.p90 / unit.factor}
         drawing.add_shape(type="rect", **across, **ends, fillcolor=theme.faint(theme.BLUE, 0.14), line={"width": 0})
     middle = spread.median / unit.factor
-    line = {"color": theme.BLUE, "width": 1, "dash": "dash"}
+    line = {"color": theme.BLUE, "width": 1, "dash": "4px,3px"}
     drawing.add_shape(type="line", **across, y0=middle, y1=middle, line=line)
 
 
@@ -231,9 +231,14 @@ def phase_look(timer: str) -> tuple[str, str]:
     return timer, theme.GREY
 
 
+def _phase_place(timer: str) -> int:
+    ends = [end for end, _, _ in _PHASE_COLOURS]
+    return next((place for place, end in enumerate(ends) if timer.endswith(end)), len(ends))
+
+
 def phases(curves: Mapping[str, Curve], *, unit: Unit) -> Drawing:
     """Draw the seconds of each timer of a rank (y), stacked, against the step (x)."""
-    present = {timer: curve for timer, curve in curves.items() if len(curve.steps)}
+    present = {timer: curves[timer] for timer in sorted(curves, key=_phase_place) if len(curves[timer].steps)}
     if not present:
         return theme.missing("Phases", "the training printed no timers")
     drawing = go.Figure(

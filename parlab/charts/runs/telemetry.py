@@ -150,6 +150,7 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Names, whole: Whole | 
             height=HEIGHT,
             xaxis={"rangemode": "tozero"},
             yaxis={"rangemode": "tozero", "nticks": 5},
+            meta=_panel_unit(extents, factor, unit),
         )
     )
     for key in drawn:
@@ -159,6 +160,12 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Names, whole: Whole | 
     labels = {key: _label(what, key, names) for key in present}
     caption = _extent_caption(what, extents, len(drawn) < len(present), factor, unit)
     return Drawing(drawing, caption, _samples_table(what, present, labels))
+
+
+def _panel_unit(extents: Mapping[Key, Extent], factor: float, unit: str) -> dict[str, str]:
+    """Return what stands beside the title in a panel: the unit, and of a single line its mean."""
+    means = [extent.mean / factor for extent in extents.values()]
+    return {"unit": f"{unit}, mean {significant(means[0])}" if len(means) == 1 else unit}
 
 
 def _unit(what: Kind, extents: Sequence[Extent]) -> tuple[float, str]:

@@ -41,8 +41,15 @@ class AdviceChip(NamedTuple):
     note: str = ""
     part: str = ""
     x: str = ""
+    """Its middle as a share of the width."""
     width: int = 0
+    """In pixels."""
     line: str = ""
+    """Where its term is."""
+
+    @property
+    def half(self) -> int:
+        return self.width // 2
 
 
 class BarTerm(NamedTuple):
@@ -72,7 +79,7 @@ class RunStep(NamedTuple):
 def run_step(run: Run) -> RunStep | None:
     """Return the bar of a run's step; None without a measured waterfall."""
     measured = run_waterfalls(run, with_prediction=False).measured
-    if measured is None or not measured.total_ns:
+    if measured is None or not any(part.ns for part in measured.parts if part.key != "unexplained"):
         return None
     trials = tried_advice(run) if run.is_final else []
     best = _best(trials)
@@ -238,7 +245,7 @@ def _placed(chips: Sequence[AdviceChip], bar: StepBar, scale_s: float) -> list[A
     spots = [Chip(middles.get(chip.part, 1.0), text, chip.interval) for chip, text in zip(ordered, texts, strict=True)]
     return [
         chip._replace(
-            x=f"{100 * start / NOMINAL_PX:.2f}%",
+            x=f"{100 * (start + width / 2) / NOMINAL_PX:.2f}%",
             width=round(width),
             line=f"{100 * middles[chip.part]:.2f}%" if chip.part in middles else "",
         )

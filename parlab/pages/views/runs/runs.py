@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.charts.theme import MAX_RANKS, RANK_COLOURS
@@ -29,6 +30,8 @@ from .addressed import find_attempt, find_run
 from .details import details_context, fixed_context
 from .heads import page_context
 
+_MOVED = {"step": "run-ranks", "phase": "run-ranks", "ranks_of": "run-ranks", "node": "run-log", "rank": "run-log"}
+"""Names in addresses of earlier versions -> the tab that has them now."""
 _BUSY = ("gpu-utilisation", "processor")
 """Figures of a machine that stand beside the curves: the first that a run has."""
 
@@ -36,15 +39,17 @@ _BUSY = ("gpu-utilisation", "processor")
 @require_GET
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Show the curves of a run, and what its engine measures besides."""
+    for name, tab in _MOVED.items():
+        if name in request.GET:
+            address = f"{reverse(tab, args=[slug, number])}?{request.GET.urlencode()}"
+            return HttpResponsePermanentRedirect(address, preserve_request=True)
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     series = store.metrics(attempt.pk) if attempt else []
-    machine = telemetry.figures(attempt, {info.metric for info in series}, is_live=not run.is_final) if attempt else []
     context = page_context(request, run, attempt, "run") | {
         **engine_measurements.engine_context(run, attempt),
         "engine_seen": _engine_seen(run, attempt),
         **_curves(request, run, attempt, series),
-        "busy": next((figure for name in _BUSY for figure in machine if figure.name == name), None),
     }
     return render(request, "pages/run/charts.html", context)
 
@@ -76,36 +81,69 @@ def run_details(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 
 def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequence[SeriesInfo]) -> dict[str, Any]:
-    """Return the curves that a run has, or will have while it is active."""
+    """Return the curves that a run has, or will have while it is active, and what can be chosen of them."""
     has_steps = engine_measurements.has_steps(run)
-    metrics = {info.metric for info in infos}
+    awaited = attempt is not None and not run.is_final
     numbers = sorted({info.rank for info in infos if info.rank >= 0 and info.metric == "step_time_s"})
     last_rank = max((info.rank for info in infos), default=0)
     ranks = ranks_in(request.GET.get("ranks", "")) if last_rank >= MAX_RANKS else AUTOMATIC
-    awaited = attempt is not None and not run.is_final
-    names = run_curves.series_names(metrics) if has_steps else []
+    # A file often states a single point, which is no curve.
+    several = {info.metric for info in infos if info.points > 1}
+    names = run_curves.series_names(several) if has_steps else []
     names = names or (["loss"] if awaited and has_steps else [])
-    chosen = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES]
+    chosen = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES] or names[:1]
+    metrics = several | ({"step_time_s", "memory_bytes"} if awaited else set())
     return {
-        "has_step_time": _has_several(infos, "step_time_s") or (awaited and has_steps),
-        "has_memory": "memory_bytes" in metrics or awaited,
-        "has_phases": has_steps and bool(run_curves.phase_timers(metrics)) and _has_several(infos, "timer/"),
+        "panels": _panels(run, attempt, metrics, chosen, _panel_query(request, attempt, ranks)),
+        "has_choices": has_steps and bool(names or "step_time_s" in metrics),
         "series": [(name, run_curves.series_title(name)) for name in names],
         "most_series": run_curves.MAX_SERIES,
-        "shown_series": [(name, run_curves.series_title(name)) for name in chosen or names[:1]],
-        "shown_names": chosen or names[:1],
+        "shown_series": chosen,
         "has_rank_choice": last_rank >= MAX_RANKS,
         "last_rank": last_rank,
         "chosen_ranks": ranks.text,
         "rank_keys": [(rank, _key(rank)) for rank in numbers] if 1 < len(numbers) <= MAX_RANKS else [],
         "x": "time" if request.GET.get("x") == "time" else "step",
-        "panel_query": _panel_query(request, attempt, ranks),
     }
 
 
-def _has_several(infos: Collection[SeriesInfo], metric: str) -> bool:
-    """Return whether a series has more than one point: a file often states a single one, which is no curve."""
-    return any(info.points > 1 for info in infos if info.metric.startswith(metric))
+class Panel(NamedTuple):
+    """A figure in the grid of a page."""
+
+    name: str
+    title: str
+    query: str
+    own: str = ""
+    """The part of the query that the controls of the page do not change."""
+    smooths: bool = False
+    label: str = ""
+    """What the label at the end of its first line says: last or peak."""
+    size: str = "c4"
+
+
+def _panels(
+    run: Run, attempt: Attempt | None, metrics: Collection[str], chosen: Sequence[str], query: str
+) -> list[Panel]:
+    has_steps = engine_measurements.has_steps(run)
+    panels = [Panel("step-time", "Step time", query, smooths=True)] if has_steps and "step_time_s" in metrics else []
+    for metric in chosen:
+        own = urlencode({"series": metric}, safe="/")
+        title = run_curves.series_title(metric)
+        panels.append(Panel("series", title, f"{query}&{own}", own, smooths=True, label="last"))
+    if "memory_bytes" in metrics:
+        panels.append(Panel("memory", "Memory", query, label="peak"))
+    if has_steps and run_curves.phase_timers(metrics):
+        panels.append(Panel("phases", "Phases", query))
+    machine = telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else []
+    busy = next((figure for name in _BUSY for figure in machine if figure.name == name), None)
+    panels += [Panel(busy.name, busy.title, query)] if busy else []
+    return [panel._replace(size=size) for panel, size in zip(panels, _sizes(len(panels)), strict=True)]
+
+
+def _sizes(count: int) -> list[str]:
+    """Return the widths of panels that fill their rows: three in a row, and two in the last ones."""
+    halves = {0: 0, 1: 4, 2: 2}[count % 3] if count > 2 else count
+    return ["c4"] * (count - halves) + ["c6"] * halves
 
 
 def _key(rank: int) -> int:
