@@ -62,13 +62,13 @@ def lines(page: str) -> list[str]:
     ],
 )
 def test_the_address_chooses_all_ranks_a_node_or_a_rank(page: Client, query: str, expected: list[str]) -> None:
-    shown = content(page.get(f"{RUN}?{query}"))
+    shown = content(page.get(f"{LOG}?{query}"))
     assert lines(shown) == expected
     assert EVIL not in shown
     # The poll of the page and the file have the same choice.
     [poll] = re.findall(r'<pre id="log"[^>]*hx-get="([^"]*)"', shown)
     assert lines(content(page.get(html.unescape(poll).replace("seen=18", "seen=0")))) == expected
-    [link] = re.findall(r'href="([^"]*/download/[^"]*)"', shown)
+    [link] = re.findall(r'class="about">.*?href="([^"]*/download/[^"]*)"', shown)
     response = page.get(html.unescape(link))
     assert content(response) == "".join(f"{line}\n" for line in expected)
     assert response["Content-Type"].startswith("text/plain")
@@ -77,10 +77,10 @@ def test_the_address_chooses_all_ranks_a_node_or_a_rank(page: Client, query: str
 
 @pytest.mark.usefixtures("attempt")
 def test_the_choice_is_offered_by_node_and_rank(page: Client) -> None:
-    shown = content(page.get(f"{RUN}?rank=3"))
+    shown = content(page.get(f"{LOG}?rank=3"))
     assert '<option value="1">b</option>' in shown
     assert re.search(r'<input type="number" name="rank" min="0" max="3"[^>]* value="3"', shown)
-    assert "Output of rank 3 on node b." in text(page.get(f"{RUN}?rank=3"))
+    assert "Output of rank 3 on node b." in text(page.get(f"{LOG}?rank=3"))
     region = content(page.get(LOG, {"region": "1", "node": "1", "rank": ""}))
     assert 'id="log-region"' in region
     assert "Download the log of node b" in region
@@ -97,7 +97,7 @@ def test_the_choice_is_offered_by_node_and_rank(page: Client) -> None:
     ],
 )
 def test_a_part_that_does_not_exist_is_named(page: Client, query: str, problem: str) -> None:
-    response = page.get(f"{RUN}?{query}")
+    response = page.get(f"{LOG}?{query}")
     assert problem in text(response).replace("&#x27;", "'")
     assert EVIL not in content(response)
     assert page.get(f"{LOG}download/?{query}").status_code == 404
@@ -115,7 +115,7 @@ def test_a_run_without_separate_streams_offers_no_ranks(page: Client, make_attem
     attempt.run.save()
     place(attempt, Node.objects.create(name="a"))
     append_log(attempt.pk, b"plain\n")
-    shown = content(page.get(f"{RUN}?rank=1"))
+    shown = content(page.get(f"{LOG}?rank=1"))
     assert lines(shown) == ["plain"]
     assert "is not separated; read the whole log" in shown
     assert 'id="log-choice"' not in shown

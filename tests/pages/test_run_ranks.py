@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,14 @@ from parlab.lab.models import Attempt, Member, Node
 from parlab.pages.reads import ranks as rank_reads
 from parlab.series import store
 from parlab.series.columns import Columns
+from parlab.series.log import append_log
 from tests.conftest import place
 
 from .test_experiments import EXPERIMENT, text
 
 RUN = f"{EXPERIMENT}runs/1/"
 FIGURE = f"{RUN}figures/ranks"
+RANKS = f"{RUN}ranks/"
 STEPS = 40
 
 
@@ -102,16 +105,64 @@ def test_a_node_with_one_rank_is_drawn_too(page: Client, make_attempt: Callable[
 
 @pytest.mark.usefixtures("attempt")
 def test_the_page_names_the_slowest_rank_and_node_over_time(page: Client) -> None:
-    shown = text(page.get(RUN))
+    shown = text(page.get(RANKS))
     assert "Slowest rank" in shown
     assert "rank 3 on node b 60.0 ms 20 %" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
-    content = page.get(f"{RUN}?phase=waiting&ranks_of=0").content.decode()
+    content = page.get(f"{RANKS}?phase=waiting&ranks_of=0").content.decode()
     assert '<option value="waiting" selected>' in content
     assert "phase=waiting&amp;ranks_of=0" in content
     assert "Above the other nodes" not in content
-    poll = page.get(f"{RUN}ranks/", {"phase": "step"})
-    assert "Slowest node" in text(poll)
-    assert page.get(f"{RUN}ranks/", {"seen": "None-finished"}).status_code == 204
+    assert "Slowest node" in text(page.get(RANKS, {"phase": "step"}))
+    assert page.get(RANKS, {"seen": "None-finished"}).status_code == 204
+
+
+@pytest.mark.usefixtures("attempt")
+def test_one_cursor_is_in_the_address_of_all_parts(page: Client) -> None:
+    view = page.get(RANKS, {"step": "30", "rank": "3"}).context["view"]
+    assert (view.step, view.rank) == (30, 3)
+    assert view.sentence == "Rank 3 on b computes 20 % longer than the others at step 30."
+    assert view.others == "Ranks 0, 1 and 2 wait for it."
+    [row] = [row for row in view.heat.rows if row.is_cursor]
+    [cell] = [cell for cell in row.cells if cell.is_cursor]
+    assert (row.name, cell.text, cell.heat) == ("rank 3", "60.0", 3)
+    assert [row.rank for row in view.bars.rows if row.is_cursor] == [3]
+    assert view.moves.left == "?step=29&rank=3"
+    assert view.moves.up == "?step=30&rank=2"
+    assert view.moves.down == ""
+    # Where the ranks are equal, none is named.
+    assert page.get(RANKS, {"step": "10"}).context["view"].sentence == "No rank stands out at step 10."
+
+
+@pytest.mark.usefixtures("attempt")
+def test_without_a_choice_the_cursor_is_where_a_rank_is_furthest_from_the_others(page: Client) -> None:
+    view = page.get(RANKS, {"step": "4000", "rank": "x"}).context["view"]
+    assert (view.step, view.rank) == (21, 3)
+
+
+def test_a_long_run_shows_the_steps_around_the_cursor_and_all_of_them_above(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="finished")
+    attempt.run.resolved["cluster"] |= {"nodes": 1, "gpus_per_node": 4}
+    attempt.run.save()
+    store_ranks(attempt, 4, steps=4_000)
+    view = page.get(RANKS, {"step": "2100"}).context["view"]
+    steps = [step for step, _ in view.heat.steps]
+    assert steps == list(range(2084, 2116))
+    assert [step for step, is_here in view.heat.steps if is_here] == [2100]
+    assert sum(cell.is_cursor for cell in view.heat.strip) == 1
+    assert view.heat.strip[0].address == "?step=1&rank=3"
+
+
+def test_the_lines_of_the_step_are_reports_and_prints_with_their_ranks(page: Client, attempt: Attempt) -> None:
+    event = {"parlab": 1, "t": 1.0, "rank": 2, "event": "step", "step": 7, "step_time_s": 0.471, "loss": 6.4771}
+    report = json.dumps({**event, "timers_s": {"forward-compute": 0.017}}, separators=(",", ":"))
+    append_log(attempt.pk, f"{report}\n iteration 7/ 8 | lm loss 1 |\nstep 7.5 of no step\nstep 70\n".encode())
+    lines = page.get(RANKS, {"step": "7", "rank": "2"}).context["view"].lines
+    assert [(line.number, line.rank, line.text) for line in lines] == [
+        (1, 2, "step 7 step_time 471 ms forward-compute 17.0 loss 6.4771"),
+        (2, None, " iteration 7/ 8 | lm loss 1 |"),
+    ]
 
 
 @pytest.mark.usefixtures("attempt")
@@ -139,9 +190,9 @@ def test_long_runs_are_thinned_and_a_zoom_shows_single_steps(
     assert part["marker"]["color"][:2] == [50.0, 60.0]
 
 
-def test_a_run_of_one_rank_has_no_such_section(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+def test_a_run_of_one_rank_has_no_heat_map(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     store_ranks(make_attempt(state="finished"), 1)
-    assert 'id="ranks"' not in page.get(RUN).content.decode()
+    assert page.get(RANKS).context["view"].heat is None
     assert "needs the step times of at least two ranks" in drawn(page)["empty"]
 
 
@@ -164,6 +215,13 @@ def test_a_thousand_ranks_are_read_by_page_and_figure(page: Client, make_attempt
     answer = response.json()
     assert "Rank 3 on node gpu000 is 20 % slower" in answer["caption"]
     assert len(answer["figure"]["data"]) == 128
-    assert "rank 3 on node gpu000" in text(page.get(RUN))
+    shown = page.get(RANKS)
+    assert "rank 3 on node gpu000" in text(shown)
+    # Rows are nodes; a click opens the ranks of one.
+    rows = shown.context["view"].heat.rows
+    assert [(row.name, row.place) for row in rows][:2] == [("gpu000", "8 ranks"), ("gpu001", "8 ranks")]
+    assert "ranks_of=0" in rows[0].address
+    opened = page.get(RANKS, {"ranks_of": "127"}).context["view"]
+    assert [row.name for row in opened.heat.rows] == [f"rank {n}" for n in range(1016, 1024)]
     only = drawn(page, ranks_of="127")["figure"]["data"]
     assert [trace["hovertemplate"].partition(" on ")[0] for trace in only] == [f"rank {n}" for n in range(1016, 1024)]

@@ -27,7 +27,7 @@ RUN = f"{EXPERIMENT}runs/1/"
 
 def figures(page: Client) -> list[str]:
     """List the figures of the machine; the page has others beside."""
-    names = re.findall(r'data-figure="([^"]+)"', page.get(RUN).content.decode())
+    names = re.findall(r'data-figure="([^"]+)"', page.get(f"{RUN}system/").content.decode())
     return [name for name in names if name in KINDS]
 
 
@@ -86,9 +86,11 @@ def test_mfu_and_utilisation_are_columns_figures_and_numbers_of_a_report(
     assert "12.3" in text(page.get(f"{EXPERIMENT}?metric=mfu"))
     drawn = json.loads(page.get(f"{EXPERIMENT}figures/utilisation.json").content)
     assert [trace["y"] for trace in drawn["figure"]["data"]] == [[12.34], [20.0], [87.5]]
-    run_page = text(page.get(RUN))
-    for expected in ("3.50 TFLOP/s", "12.3 %", "20.0 %", "by a formula", "312 TFLOP/s in bf16 (A100)"):
-        assert expected in run_page
+    run_page = page.get(RUN)
+    for expected in ("MFU 12.3 % HFU 20.0 %", "GPU utilisation 87.5 % 80.0\N{EN DASH}90.0"):
+        assert expected in text(run_page)
+    for expected in ("3.50 TFLOP/s", "by a formula", "312 TFLOP/s in bf16 (A100)"):
+        assert expected in run_page.content.decode().replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert "| MFU | GPU utilisation |" in page.get(f"{EXPERIMENT}report.md").content.decode()
     listed = page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]
     assert (listed["mfu"], listed["gpu_utilization"]) == (0.1234, 87.5)

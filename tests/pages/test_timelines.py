@@ -62,9 +62,8 @@ def titles(answer: dict[str, Any]) -> list[str]:
 
 
 def test_a_run_shows_what_it_did_above_what_the_simulation_says(viewer: Client, run: Run) -> None:
-    text = viewer.get(run.get_absolute_url()).content.decode()
-    assert "figure.json?a=pipeline-schedules%2F1&amp;b=simulated%3Apipeline-schedules%2F1" in text
-    assert '<option value="3" selected>' in text
+    text = viewer.get(f"{run.get_absolute_url()}time/").content.decode()
+    assert "/timelines/?a=pipeline-schedules%2F1&amp;b=simulated%3Apipeline-schedules%2F1" in text
     answer = draw(viewer, "pipeline-schedules/1", "simulated:pipeline-schedules/1")
     assert [title.partition(": ")[2] for title in titles(answer)] == [
         "1f1b, measured, step 3 of run 1 of Pipeline schedules",
@@ -78,7 +77,8 @@ def test_a_run_shows_what_it_did_above_what_the_simulation_says(viewer: Client, 
 
 
 def test_a_step_can_be_chosen(viewer: Client, run: Run) -> None:
-    assert "a=pipeline-schedules%2F1%402" in viewer.get(f"{run.get_absolute_url()}?step=2").content.decode()
+    moved = viewer.get(f"{run.get_absolute_url()}?step=2")
+    assert (moved.status_code, moved["Location"]) == (308, f"{run.get_absolute_url()}ranks/?step=2")
     assert "step 2" in draw(viewer, "pipeline-schedules/1@2")["caption"]
 
 
@@ -95,8 +95,8 @@ def test_addresses_of_pages_are_taken_as_they_are_pasted(viewer: Client, run: Ru
 def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, published: None) -> None:
     answer = draw(viewer, f"simulated:{PUBLISHED}/22", f"simulated:{PUBLISHED}/22:1f1b-3")
     assert "store up to 7 micro batches" in answer["caption"]
-    text = viewer.get(f"/experiments/{PUBLISHED}/runs/22/").content.decode()
-    assert f"figure.json?b=simulated%3A{PUBLISHED}%2F22" in text
+    text = viewer.get(f"/experiments/{PUBLISHED}/runs/22/time/").content.decode()
+    assert f"/timelines/?b=simulated%3A{PUBLISHED}%2F22" in text
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_run_that_is_no_pipeline_has_no_timeline(
 ) -> None:
     config = make_config(data={"parallel": {"engine": "allreduce", "data_parallel_size": 2}})
     run = finish(make_attempt(config=config))
-    text = viewer.get(run.get_absolute_url()).content.decode()
-    assert 'id="timeline"' not in text
+    text = viewer.get(f"{run.get_absolute_url()}ranks/").content.decode()
+    assert "Timeline of step" not in text
     assert "cannot be simulated" in draw(viewer, "simulated:pipeline-schedules/1")["empty"]
     assert viewer.get(f"{run.get_absolute_url()}simulate/").status_code == 404
 
@@ -140,8 +140,9 @@ def test_where_links_were_refused_the_simulation_is_offered(
     attempt = make_attempt(state="failed")
     Run.objects.filter(pk=attempt.run_id).update(state="failed", reason="network.apply emulate: links need root")
     text = viewer.get(attempt.run.get_absolute_url()).content.decode()
-    assert "The node cannot shape the links of this run" in text
-    assert 'href="/simulate/"' in text
+    assert 'href="/simulate/">Simulate on this network</a>' in text
+    time = viewer.get(f"{attempt.run.get_absolute_url()}time/").content.decode()
+    assert "The node cannot shape the links of this run" in time
 
 
 def test_simulate_leads_to_the_page_with_the_times_of_the_run(viewer: Client, run: Run) -> None:

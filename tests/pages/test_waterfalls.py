@@ -85,12 +85,12 @@ def test_a_comparison_that_is_not_possible_names_the_reason(
     assert "Terms" in text(shown)
 
 
-def test_the_section_of_a_run_needs_timers_or_a_peak(page: Client, four_runs: list[Run]) -> None:
+def test_the_bar_of_a_run_needs_timers_or_a_peak(page: Client, four_runs: list[Run]) -> None:
     run = four_runs[0]
-    assert "Where the time goes" in text(page.get(run.get_absolute_url()))
+    assert "500 ms a step" in text(page.get(run.get_absolute_url()))
     run.summary = {"step_time_s": {"median": 1.0}}
     run.save()
-    assert "Where the time goes" not in text(page.get(run.get_absolute_url()))
+    assert "a step" not in text(page.get(run.get_absolute_url()))
     run.summary = {}
     run.save()
     assert "the run has no step time" in text(page.get(f"{run.get_absolute_url()}time/"))

@@ -71,6 +71,11 @@ class Part(NamedTuple):
     def look(self) -> Look:
         return LOOKS[self.key]
 
+    @property
+    def is_written(self) -> bool:
+        """Whether its text is more than a zero."""
+        return bool(self.text.strip("0.,"))
+
 
 class StepBar(NamedTuple):
     """The step of a run."""
@@ -137,7 +142,13 @@ def hatch_pattern(name: str) -> str:
 def step_bar(bar: StepBar, scale_s: float, terms: str) -> Svg:
     """Draw a step as a bar; a part links to its definition at `terms` (`…/time/`)."""
     placed = places(bar, scale_s)
-    above, rows = _callouts(bar, [place for place in placed if not _fits(place)])
+    small = [place for place in placed if not _fits(place)]
+    over = [
+        _Place(part, bar.total_s / scale_s, (bar.extent_s - bar.total_s) / scale_s)
+        for part in bar.parts
+        if part.seconds < 0
+    ]
+    above, rows = _callouts(bar, [place for place in [*small, *over] if place.part.is_written], scale_s)
     top = _TOP + _ROW * max(0, rows - 1)
     parts = [hatch_pattern("hatch-bar"), _head(bar, top, scale_s)]
     parts += [_part(place, bar.unit, top, terms) for place in placed]
@@ -185,18 +196,19 @@ def _part(place: _Place, unit: str, top: float, terms: str) -> str:
     )
 
 
-def _callouts(bar: StepBar, small: Sequence[_Place]) -> tuple[list[tuple[_Place, float, int]], int]:
+def _callouts(bar: StepBar, small: Sequence[_Place], scale_s: float) -> tuple[list[tuple[_Place, float, int]], int]:
     """Place the names of parts that are too short for them above the bar, in as few rows as they need."""
     first = (CHARACTER_PX * len(bar.caption) + _GAP) / NOMINAL_PX
     ends, placed = [first], list[tuple[_Place, float, int]]()
-    last = 1 - (CHARACTER_PX * len(bar.total) + _GAP) / NOMINAL_PX
+    last = bar.total_s / scale_s - (CHARACTER_PX * len(bar.total) + _GAP) / NOMINAL_PX
     for place in small:
         half = CHARACTER_PX * len(_callout_text(place.part)) / NOMINAL_PX / 2
-        row = next((at for at, end in enumerate(ends) if place.middle - half >= end), None)
+        is_free = [place.middle - half >= end and (at > 0 or place.middle + half <= last) for at, end in enumerate(ends)]
+        row = next((at for at, free in enumerate(is_free) if free), None)
         if row is None:
-            ends.append(0.0)
+            ends.append(0.0)  # a further row, above
             row = len(ends) - 1
-        at = min(max(place.middle, ends[row] + half), (last if row == 0 else 1.0) - half)
+        at = min(max(place.middle, ends[row] + half), 1.0 - half)
         ends[row] = at + half + _GAP / NOMINAL_PX
         placed.append((place, at, row))
     return placed, len(ends)

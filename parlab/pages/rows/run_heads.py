@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.utils import timezone
@@ -61,12 +61,13 @@ def _number(run: Run, title: str, value: float, unit: str, **more: Any) -> HeadN
     return HeadNumber(title, text, name, note=note, **more)
 
 
-def head_numbers(run: Run, doubts: dict[str, Sequence[Finding]]) -> list[HeadNumber]:
+def head_numbers(run: Run, doubts: Mapping[str, Sequence[Finding]], *, has_steps: bool) -> list[HeadNumber]:
     """Return the main numbers of a run that are measured or stated."""
     found = [
-        _step_time(run, doubts.get("step_time", ())),
-        _throughput(run, [*doubts.get("samples", ()), *doubts.get("tokens", ())]),
-        _utilisation(run, doubts.get("mfu", ())),
+        _step_time(run, doubts.get("step_time", ())) if has_steps else None,
+        _throughput(run, [*doubts.get("samples", ()), *doubts.get("tokens", ())]) if has_steps else None,
+        _utilisation(run, doubts.get("mfu", ())) if has_steps else None,
+        _gpu_utilisation(run),
         _memory(run, doubts.get("memory", ())),
         _loss(run),
         _slowest(run),
@@ -126,15 +127,25 @@ def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     return _number(run, "Compute", flops, "FLOP/s", below=f"per device{stated}", note=formula, doubts=doubts)
 
 
+def _gpu_utilisation(run: Run) -> HeadNumber | None:
+    mean, measured = measured_pct(run.summary, "gpu_util"), run.summary.get("gpu_utilization") or {}
+    if mean is None:
+        return None
+    below = f"{significant(measured.get('min'))}{_EN_DASH}{significant(measured.get('max'))}"
+    return _number(run, "GPU utilisation", mean, "%", below=below, note="Mean of all GPUs over the timed steps.")
+
+
 def _formula(run: Run) -> str:
     """Say how the FLOPs were counted, and what they are compared with."""
     formula = run.summary.get("flops_formula")
     if not formula:
         return ""
+    achieved = compute(run.summary)
+    rate = "" if achieved is None else f"{quantity(achieved, 'FLOP/s')} per device. "
     flops = quantity(run.summary.get("model_flops_per_iteration"), "FLOP")
     peak = peak_text(run.summary)
     share = f"\nMFU = this / (devices × step time × peak), peak {peak}." if peak else ""
-    return f"Model FLOPs per step: {flops} = {formula}.{share}"
+    return f"{rate}Model FLOPs per step: {flops} = {formula}.{share}"
 
 
 def _memory(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from django.urls import reverse
 
 from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.analysis.pipelines import pipeline_of
 from runners.wire.protocol import RunState
 
 _RANK = re.compile(r"\brank (\d{1,6})\b")
@@ -76,9 +77,18 @@ def _change(run: Run) -> Action:
     return Action(title, address, "lab.add_config")
 
 
+def _simulate(run: Run) -> Action:
+    pipelined = pipeline_of(run)
+    can_simulate = pipelined is not None and (pipelined.step_time_s is not None or pipelined.is_emulated)
+    own = reverse("run-simulate", args=[run.experiment.slug, run.number])
+    return Action("Simulate on this network", own if can_simulate else reverse("simulate"))
+
+
 def _actions(run: Run, attempt: Attempt | None) -> list[Action]:
     """Return the next steps, the most likely first; a run of a file has no configuration to change."""
     found = [Action("Open the log", f"{_log(run)}?errors=1")] if attempt is not None else []
     if run.origin != Run.Origin.MEASURED:
         return found
+    if "network." in run.reason:
+        return [_simulate(run), *found]  # a simulation needs no link shaping
     return [_change(run), *found] if run.state == RunState.OOM else [*found, _change(run)]

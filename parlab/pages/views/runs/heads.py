@@ -86,7 +86,7 @@ def _numbers(run: Run, attempt: Attempt | None, doubts: dict[str, Any], *, has_s
     left_s = remaining_s(run, attempt) if attempt and has_steps else None
     return {
         "doubts": doubts,
-        "numbers": head_numbers(run, doubts),
+        "numbers": head_numbers(run, doubts, has_steps=has_steps),
         "facts": facts_text(run, attempt, step if has_steps else None, len(search.trials) if search else None),
         "progress": progress_of(run, step, left_s) if has_steps else None,
         "problem": problem,
