@@ -17,8 +17,8 @@ from parlab.charts.svg import Svg, length, ticks
 MAX_BARS = 2_000
 """Operations of a lane; a browser draws more of them slowly."""
 _NOMINAL_PX = 900.0
-_LEAST_PX = 20.0
-"""Width from which an operation shows its micro batch."""
+_LEAST_PX, _LEAST_HEIGHT = 20.0, 16.0
+"""Size from which an operation shows its micro batch."""
 _BAR_SHARE = 0.86
 """Share of the width of the longest bar: its number stands at its end."""
 
@@ -89,10 +89,8 @@ def _fill(kind: str, hatch: str) -> str:
 
 
 def _svg(kind: str, height: float, label: str, parts: Sequence[str]) -> Svg:
-    inner = "".join(parts)
-    return Svg(
-        f'<svg class="{kind}" width="100%" height="{length(height)}" role="img" aria-label="{escape(label)}">{inner}</svg>'
-    )
+    size = f'width="100%" height="{length(height)}"'
+    return Svg(f'<svg class="{kind}" {size} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>')
 
 
 def lane_bar(lane: Lane, longest_s: float, unit: Unit, height: float) -> Svg:
@@ -154,13 +152,13 @@ def _operation(bar: Bar, longest_s: float, height: float) -> str:
     title = f"{name}{batch}: {quantity(bar.end_s - bar.begin_s, 's')} from {quantity(bar.begin_s, 's')}"
     place = f'x="{_percent(bar.begin_s / longest_s)}" width="{_percent(share)}" height="{length(height)}"'
     rect = f"<rect {place} {_fill(fill, 'hatch-time')}><title>{escape(title)}</title></rect>"
-    if (
-        bar.kind not in ("forward", "backward")
-        or bar.micro_batch is None
-        or share * _NOMINAL_PX < _LEAST_PX
-        or height < 16
-    ):
-        return rect
-    middle = _percent((bar.begin_s + bar.end_s) / 2 / longest_s)
+    is_wide = share * _NOMINAL_PX >= _LEAST_PX and height >= _LEAST_HEIGHT
+    return rect + _batch_number(bar, fill, longest_s, height) if is_wide else rect
+
+
+def _batch_number(bar: Bar, fill: str, longest_s: float, height: float) -> str:
+    if bar.kind not in ("forward", "backward") or bar.micro_batch is None:
+        return ""
+    place = f'x="{_percent((bar.begin_s + bar.end_s) / 2 / longest_s)}" y="{length(height / 2 + 4)}"'
     kind = "on" if fill == "f1" else "ond"
-    return f'{rect}<text class="{kind}" x="{middle}" y="{length(height / 2 + 4)}" text-anchor="middle">{bar.micro_batch + 1}</text>'
+    return f'<text class="{kind}" {place} text-anchor="middle">{bar.micro_batch + 1}</text>'

@@ -203,7 +203,9 @@ def _callouts(bar: StepBar, small: Sequence[_Place], scale_s: float) -> tuple[li
     last = bar.total_s / scale_s - (CHARACTER_PX * len(bar.total) + _GAP) / NOMINAL_PX
     for place in small:
         half = CHARACTER_PX * len(_callout_text(place.part)) / NOMINAL_PX / 2
-        is_free = [place.middle - half >= end and (at > 0 or place.middle + half <= last) for at, end in enumerate(ends)]
+        is_free = [
+            place.middle - half >= end and (at > 0 or place.middle + half <= last) for at, end in enumerate(ends)
+        ]
         row = next((at for at, free in enumerate(is_free) if free), None)
         if row is None:
             ends.append(0.0)  # a further row, above
@@ -236,10 +238,9 @@ def tried_bar(bar: StepBar, scale_s: float, change: str, kind: str) -> Svg:
     is_long = end > 0.86
     where = f'x="{_percent(1.0 if is_long else end)}" y="{30 if is_long else 11}"'
     anchor = ' text-anchor="end"' if is_long else f' dx="{_INSET:g}"'
-    parts.append(
-        f'<text class="b" {where}{anchor}>{escape(bar.total)}<tspan class="{kind}" dx="6">{escape(change)}</tspan></text>'
-        f'<text x="0" y="30">{escape(bar.caption)}</text>'
-    )
+    told = f'<tspan class="{kind}" dx="6">{escape(change)}</tspan>'
+    parts.append(f'<text class="b" {where}{anchor}>{escape(bar.total)}{told}</text>')
+    parts.append(f'<text x="0" y="30">{escape(bar.caption)}</text>')
     return _svg(34, f"{bar.caption}: {_sum(bar)}, {change}", parts)
 
 

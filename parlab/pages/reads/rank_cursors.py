@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from parlab.charts.format import Unit, in_column, significant, unit_for
 from parlab.charts.runs import rank_lanes
 from parlab.charts.runs.rank_lanes import KEYS, Lane, spans_of
+from parlab.charts.runs.ranks import Cells
+from parlab.charts.runs.step_bar import HATCHED
 from parlab.charts.runs.timeline import Bar
 from parlab.charts.svg import Svg
 from parlab.pages.reads import ranks as reads
@@ -31,6 +34,10 @@ _STRIP = 120
 _HEATS = 6
 _NOTEWORTHY = 1.05
 """Below this ratio to the others no rank stands out: step times vary as much."""
+_TWICE = 2.0
+_FEWEST, _MAX_WAITING = 2, 4
+"""Ranks that can be compared, and that a sentence names."""
+_VERBS = {reads.WORK: "computes", reads.WAITING: "waits"}
 _LEAST_RANGE = 1.3
 """Ratio of the darkest to the lightest colour at least, so that noise is not made dramatic."""
 Values = NDArray[np.float64]
@@ -132,7 +139,7 @@ def rank_view(
     if not whole.means.size or not np.isfinite(whole.means).any():
         return None
     numbers = list(whole.ranks.numbers)
-    step = _chosen(query.get("step", ""), _first_step(source, whole), _last_step(whole))
+    step = _chosen(query.get("step", ""), whole.first_step, _last_step(whole))
     step = _worst_step(source, whole) if step is None else step
     cells = _window(source, choice, whole, step)
     column = min(max(0, (step - cells.first_step) // cells.width), cells.means.shape[1] - 1)
@@ -147,7 +154,7 @@ def rank_view(
         rank,
         sentence,
         others,
-        _heat(source, choice, cells, whole, cursor) if len(numbers) > 1 else None,
+        _heat(cells, whole, cursor) if len(numbers) > 1 else None,
         _bars(lanes, rank),
         timeline,
         title,
@@ -162,11 +169,7 @@ def _chosen(text: str, first: int, last: int) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 and first <= int(text) <= last else None
 
 
-def _first_step(source: Source, cells: reads.Cells) -> int:
-    return cells.first_step
-
-
-def _last_step(cells: reads.Cells) -> int:
+def _last_step(cells: Cells) -> int:
     return cells.first_step + cells.width * cells.means.shape[1] - 1
 
 
@@ -175,15 +178,18 @@ def _slowest(values: Values) -> int:
 
 
 def _excess(values: Values) -> Values:
-    """Return by column how much the slowest rank is above the median of all."""
-    with np.errstate(all="ignore"):
-        middles = np.nanmedian(np.where(np.isfinite(values), values, np.nan), axis=0)
-        return np.nan_to_num(
-            np.nanmax(np.where(np.isfinite(values), values, -np.inf), axis=0) / middles, nan=0.0, posinf=0.0
-        )
+    """Return by column how much the slowest rank is above the median of all; 0 where nothing was measured."""
+    finite = np.isfinite(values)
+    measured = finite.any(axis=0)
+    excess = np.zeros(values.shape[1])
+    if measured.any():
+        middles = np.nanmedian(np.where(finite, values, np.nan)[:, measured], axis=0)
+        peaks = np.where(finite, values, -np.inf)[:, measured].max(axis=0)
+        excess[measured] = np.divide(peaks, middles, out=np.zeros_like(peaks), where=middles > 0)
+    return excess
 
 
-def _worst_step(source: Source, cells: reads.Cells) -> int:
+def _worst_step(source: Source, cells: Cells) -> int:
     """Return the step in which a rank is furthest from the others; with a timeline if there is one."""
     warmup = int((source.run.resolved.get("train") or {}).get("warmup_steps") or 0)
     excess = _excess(cells.means)
@@ -195,7 +201,7 @@ def _worst_step(source: Source, cells: reads.Cells) -> int:
     return steps[max(candidates or range(len(steps)), key=lambda at: excess[at])]
 
 
-def _window(source: Source, choice: Choice, whole: reads.Cells, step: int) -> reads.Cells:
+def _window(source: Source, choice: Choice, whole: Cells, step: int) -> Cells:
     """Return single steps around the cursor, or all of a short run."""
     if whole.width == 1 and whole.means.shape[1] <= MAX_COLUMNS:
         return whole
@@ -203,7 +209,7 @@ def _window(source: Source, choice: Choice, whole: reads.Cells, step: int) -> re
     return reads.reading_of(source, choice, Window(0, first, first + MAX_COLUMNS - 1)).cells
 
 
-def _heat(source: Source, choice: Choice, cells: reads.Cells, whole: reads.Cells, cursor: _Cursor) -> Heat:
+def _heat(cells: Cells, whole: Cells, cursor: _Cursor) -> Heat:
     unit = cells.unit or unit_for([float(np.nanmedian(cells.means))], "s")
     unit = unit._replace(decimals=max(0, 2 - int(math.log10(max(1.0, float(np.nanmax(cells.means)) / unit.factor)))))
     scale = _scale(cells.means)
@@ -216,7 +222,7 @@ def _heat(source: Source, choice: Choice, cells: reads.Cells, whole: reads.Cells
     return Heat(unit.name, marks, rows, strip, len(steps) <= 24)
 
 
-def _nodes(cells: reads.Cells) -> list[tuple[int, list[int]]]:
+def _nodes(cells: Cells) -> list[tuple[int, list[int]]]:
     by_node: dict[int, list[int]] = {}
     for row, node in enumerate(cells.ranks.node_ranks):
         by_node.setdefault(node, []).append(row)
@@ -236,7 +242,7 @@ def _heat_of(value: float, scale: tuple[float, float]) -> int | None:
 
 
 def _heat_row(
-    cells: reads.Cells,
+    cells: Cells,
     key: int,
     members: Sequence[int],
     steps: Sequence[int],
@@ -259,9 +265,8 @@ def _heat_row(
         )  # fmt: skip
     if not is_node:
         return HeatRow(f"rank {key}", node, drawn, cursor.rank == key)
-    opened = "?" + urlencode(
-        [*((name, text) for name, text in cursor.query if name != "ranks_of"), ("ranks_of", key), ("step", cursor.step)]
-    )
+    kept = [(name, text) for name, text in cursor.query if name != "ranks_of"]
+    opened = "?" + urlencode([*kept, ("ranks_of", key), ("step", cursor.step)])
     return HeatRow(node, f"{len(numbers)} ranks", drawn, cursor.rank in numbers, opened)
 
 
@@ -269,50 +274,52 @@ def _text(value: float, unit: Unit) -> str:
     return in_column(value, unit)
 
 
-def _strip(whole: reads.Cells, cursor: _Cursor) -> list[Cell]:
+def _strip(whole: Cells, cursor: _Cursor) -> list[Cell]:
     """Return the slowest rank of each part of a long run; a click moves the cursor there."""
     count = whole.means.shape[1]
-    edges = np.linspace(0, count, min(_STRIP, count) + 1).astype(int)
-    peaks = [
-        float(np.nanmax(whole.means[:, begin:end])) if np.isfinite(whole.means[:, begin:end]).any() else np.nan
-        for begin, end in zip(edges, edges[1:], strict=False)
-    ]
+    edges = np.linspace(0, count, min(_STRIP, count) + 1).astype(int).tolist()
+    peaks = [_peak(whole.means[:, begin:end]) for begin, end in pairwise(edges)]
     scale = _scale(np.array([peaks]))
     cells = []
-    for peak, begin, end in zip(peaks, edges, edges[1:], strict=False):
-        first, last = whole.first_step + whole.width * int(begin), whole.first_step + whole.width * int(end) - 1
+    for peak, (begin, end) in zip(peaks, pairwise(edges), strict=True):
+        first, last = whole.first_step + whole.width * begin, whole.first_step + whole.width * end - 1
         note = f"steps {first} to {last}" if last > first else f"step {first}"
         is_here = first <= cursor.step <= last
         cells.append(Cell("", _heat_of(peak, scale), cursor.address(first, cursor.rank), note, is_here, is_here))
     return cells
 
 
-def _sentence(source: Source, choice: Choice, cells: reads.Cells, column: int, step: int) -> tuple[str, str]:
+def _peak(values: Values) -> float:
+    return float(np.nanmax(values)) if np.isfinite(values).any() else math.nan
+
+
+def _sentence(source: Source, choice: Choice, cells: Cells, column: int, step: int) -> tuple[str, str]:
     """Name the slowest rank of a step, and who waits for it."""
     values = cells.means[:, column]
-    if np.isfinite(values).sum() < 2:
+    if np.isfinite(values).sum() < _FEWEST:
         return f"Step {step} of one rank.", ""
     row = _slowest(values)
-    number, node = cells.ranks.numbers[row], source.layout.node_of(cells.ranks.numbers[row])
-    others = np.delete(values, row)
-    middle = float(np.nanmedian(others))
+    number = cells.ranks.numbers[row]
+    middle = float(np.nanmedian(np.delete(values, row)))
     ratio = float(values[row]) / middle if middle else 0.0
-    name = f"Rank {number}{f' on {node}' if len(cells.ranks.node_names) > 1 else ''}"
-    verb = "computes" if choice.measure == reads.WORK else "waits" if choice.measure == reads.WAITING else "takes"
     if ratio < _NOTEWORTHY:
-        return (
-            f"No rank stands out at step {step}.",
-            f"The slowest, rank {number}, is {significant(100 * max(0.0, ratio - 1), 2)} % above the others.",
-        )
-    size = (
-        f"{significant(ratio, 2)} × as long as" if ratio >= 2 else f"{significant(100 * (ratio - 1), 2)} % longer than"
-    )
-    waiting = [str(other) for other in cells.ranks.numbers if other != number]
-    who = ""
-    if choice.measure == reads.WORK and len(waiting) < 5:
-        listed = f"{', '.join(waiting[:-1])} and {waiting[-1]}" if len(waiting) > 1 else waiting[0]
-        who = f"Rank{'s' if len(waiting) > 1 else ''} {listed} wait{'' if len(waiting) > 1 else 's'} for it."
-    return f"{name} {verb} {size} the others at step {step}.", who
+        above = significant(100 * max(0.0, ratio - 1), 2)
+        return f"No rank stands out at step {step}.", f"The slowest, rank {number}, is {above} % above the others."
+    place = f" on {source.layout.node_of(number)}" if len(cells.ranks.node_names) > 1 else ""
+    longer = f"{significant(100 * (ratio - 1), 2)} % longer than"
+    size = f"{significant(ratio, 2)} × as long as" if ratio >= _TWICE else longer
+    waiting = _waiting(cells, number) if choice.measure == reads.WORK else ""
+    return f"Rank {number}{place} {_VERBS.get(choice.measure, 'takes')} {size} the others at step {step}.", waiting
+
+
+def _waiting(cells: Cells, number: int) -> str:
+    """Say which ranks wait for the slowest one; empty if they are many."""
+    others = [str(other) for other in cells.ranks.numbers if other != number]
+    if len(others) > _MAX_WAITING:
+        return ""
+    if len(others) == 1:
+        return f"Rank {others[0]} waits for it."
+    return f"Ranks {', '.join(others[:-1])} and {others[-1]} wait for it."
 
 
 def _lanes(source: Source, step: int, numbers: Sequence[int], rank: int) -> list[Lane]:
@@ -324,15 +331,12 @@ def _lanes(source: Source, step: int, numbers: Sequence[int], rank: int) -> list
     names = {STEP_TIME, *phase_timers(source.metrics)}
     lanes = []
     for number, columns in store.each_rank(source.attempt.pk, names, shown, first_step=step, last_step=step):
-        values = {
-            name: float(points[1][-1])
-            for name, points in columns.items()
-            if len(points[1]) and np.isfinite(points[1][-1])
-        }
+        last = {metric: float(points[1][-1]) for metric, points in columns.items() if len(points[1])}
+        values = {name: value for name, value in last.items() if math.isfinite(value)}
         total_s = values.pop(STEP_TIME, 0.0)
         timers = {name.removeprefix(TIMER): seconds for name, seconds in values.items()}
-        node = source.layout.node_of(number) if len(source.layout.nodes) > 1 else ""
-        lanes.append(Lane(number, node, total_s or sum(timers.values()), spans_of(timers, total_s)))
+        place = source.layout.node_of(number) if len(source.layout.nodes) > 1 else ""
+        lanes.append(Lane(number, place, total_s or sum(timers.values()), spans_of(timers, total_s)))
     return lanes
 
 
@@ -350,14 +354,13 @@ def _bars(lanes: Sequence[Lane], rank: int) -> Lanes | None:
         LaneRow(lane.rank, lane.node, rank_lanes.lane_bar(lane, longest_s, unit, height), lane.rank == rank)
         for lane in lanes
     ]
-    keys = dict.fromkeys((span.fill, span.name) for lane in lanes for span in lane.spans)
-    marked = [(f"b{fill[1]}" if fill.startswith("f") else fill, name) for fill, name in keys]
-    return Lanes(
-        unit.name,
-        rows,
-        rank_lanes.lane_axis(longest_s, unit),
-        [("hatched" if css == "b" else css, name) for css, name in marked],
-    )
+    keys = dict.fromkeys((_key(span.fill), span.name) for lane in lanes for span in lane.spans)
+    return Lanes(unit.name, rows, rank_lanes.lane_axis(longest_s, unit), list(keys))
+
+
+def _key(fill: str) -> str:
+    """Return the class of the key of a fill: `f1` is `b1` as a background."""
+    return fill if fill == HATCHED else f"b{fill.removeprefix('f')}"
 
 
 def _timeline(source: Source, step: int, lanes: Sequence[Lane], rank: int) -> tuple[Lanes | None, str]:
@@ -374,17 +377,13 @@ def _timeline(source: Source, step: int, lanes: Sequence[Lane], rank: int) -> tu
         LaneRow(lane.rank, lane.node, rank_lanes.lane_timeline(lane, measured.iteration_s, height), lane.rank == rank)
         for lane in shown
     ]
-    kinds = {bar.kind for bar in measured.bars}
-    keys = [
-        (css, name)
-        for css, name in KEYS
-        if name in kinds or (name == "waiting" and any(kind.startswith("wait") for kind in kinds))
-    ]
+    kinds = {"waiting" if bar.kind.startswith("wait") else bar.kind for bar in measured.bars}
+    keys = [(css, name) for css, name in KEYS if name in kinds]
     title = measured.title.partition(", step ")[0]
     return Lanes(unit.name, rows, rank_lanes.lane_axis(measured.iteration_s, unit, 1.0), keys), title
 
 
-def _moves(cells: reads.Cells, cursor: _Cursor, numbers: Sequence[int]) -> Moves:
+def _moves(cells: Cells, cursor: _Cursor, numbers: Sequence[int]) -> Moves:
     at = numbers.index(cursor.rank)
     return Moves(
         cursor.address(cursor.step - 1, cursor.rank) if cursor.step > cells.first_step else "",

@@ -83,14 +83,14 @@ def run_step(run: Run) -> RunStep | None:
         return None
     trials = tried_advice(run) if run.is_final else []
     best = _best(trials)
-    own = bar_of(measured, _caption(run, best, run))
+    own = bar_of(measured, _caption(run, best))
     tried = _tried(best)
     scale_s = max([own.extent_s, *([tried.extent_s] if tried else [])])
     chips = _chips(run, trials)
     return RunStep(
         own.total,
         _useful(own),
-        _largest(own, measured),
+        _largest(measured),
         _noise(run),
         chart.step_bar(own, scale_s, _terms_address(run)),
         _terms(own, measured),
@@ -108,13 +108,13 @@ def _terms_address(run: Run) -> str:
     return reverse("run-time", args=[run.experiment.slug, run.number])
 
 
-def _caption(run: Run, trial: AdviceTrial | None, shown: Run) -> str:
+def _caption(run: Run, trial: AdviceTrial | None) -> str:
     """Name a run by its number, and by what the tried advice changed."""
-    fields = list(trial.changes)[:2] if trial is not None else []
-    values = [
-        (field, (shown.resolved.get(field.partition(".")[0]) or {}).get(field.partition(".")[2])) for field in fields
-    ]
-    return " · ".join([f"#{shown.number}", *(short_value(field, value) for field, value in values)])
+    names = [f"#{run.number}"]
+    for field in list(trial.changes)[:2] if trial is not None else []:
+        section, _, name = field.partition(".")
+        names.append(short_value(field, (run.resolved.get(section) or {}).get(name)))
+    return " · ".join(names)
 
 
 def _best(trials: Sequence[AdviceTrial]) -> AdviceTrial | None:
@@ -127,7 +127,7 @@ def _tried(trial: AdviceTrial | None) -> StepBar | None:
     if trial is None:
         return None
     measured = run_waterfalls(trial.changed_run, with_prediction=False).measured
-    return None if measured is None else bar_of(measured, _caption(trial.run, trial, trial.changed_run))
+    return None if measured is None else bar_of(measured, _caption(trial.changed_run, trial))
 
 
 def _tried_svg(bar: StepBar, trial: AdviceTrial, scale_s: float) -> Svg:
@@ -136,7 +136,7 @@ def _tried_svg(bar: StepBar, trial: AdviceTrial, scale_s: float) -> Svg:
 
 
 def change_text(gain: float | None) -> str:
-    """Write a gain as the change of the step time: 0.21 becomes −21 %."""
+    """Write a gain as the change of the step time: 0.21 becomes -21 %, with a true minus."""
     if gain is None:
         return ""
     return f"{_signed(gain)}{SPACE}%"
@@ -157,12 +157,12 @@ def _useful(bar: StepBar) -> str:
     if part is None:
         return ""
     decimals = len(part.text.partition(".")[2])
-    total = float(bar.total.partition(SPACE)[0].replace(",", ""))
-    own = float(part.text.replace(",", "").replace(MINUS, "-"))
-    return f"{part.text} {'useful' if part.key == 'ideal' else 'compute'}, {total - own:,.{decimals}f} {'lost' if part.key == 'ideal' else 'around it'}"
+    total, own = (float(text.partition(SPACE)[0].replace(",", "")) for text in (bar.total, part.text))
+    rest = f"{total - own:,.{decimals}f}"
+    return f"{part.text} useful, {rest} lost" if part.key == "ideal" else f"{part.text} compute, {rest} around it"
 
 
-def _largest(bar: StepBar, measured: Waterfall) -> str:
+def _largest(measured: Waterfall) -> str:
     lost = [part for part in measured.parts if part.key not in (*_USEFUL, "unexplained") and part.ns > 0]
     if not lost:
         return ""
@@ -202,25 +202,23 @@ def _short(title: str) -> str:
 
 
 def _trial_chip(trial: AdviceTrial) -> AdviceChip:
-    changed, realised = trial.changed_run, trial.realised
-    state = RunState(changed.state)
-    kind = "running" if not state.is_final else "worse"
-    text = "" if not state.is_final else "OOM" if state is RunState.OOM else state.value
+    changed, predicted = trial.changed_run, change_text(trial.gain)
+    kind, realised = _result(trial)
+    note = f"{trial.title}: predicted {predicted} {_interval(trial.low, trial.high)}, run #{changed.number}"
+    address = changed.get_absolute_url()
+    return AdviceChip(kind, _short(trial.title), predicted, "", realised, href=address, note=note, part=trial.part)
+
+
+def _result(trial: AdviceTrial) -> tuple[str, str]:
+    """Return what kind of chip shows a trial, and what became of it."""
+    state, realised = RunState(trial.changed_run.state), trial.realised
     if state is RunState.FINISHED and realised is not None:
-        kind, text = "done" if realised > 0 else "worse", change_text(realised)
-    return AdviceChip(
-        kind,
-        _short(trial.title),
-        change_text(trial.gain),
-        "",
-        text or state.value,
-        href=changed.get_absolute_url(),
-        note=f"{trial.title}: predicted {change_text(trial.gain)} {_interval(trial.low, trial.high)}, run #{changed.number}",
-        part=trial.part,
-    )
+        return "done" if realised > 0 else "worse", change_text(realised)
+    return "worse" if state.is_final else "running", "OOM" if state is RunState.OOM else state.value
 
 
 def _advice_chip(run: Run, advice: Advice) -> AdviceChip:
+    evidence = f"{advice.evidence[:1].upper()}{advice.evidence[1:]}"
     can_try = bool(advice.settings) and run.origin == Run.Origin.MEASURED
     return AdviceChip(
         "try" if can_try else "look",
@@ -229,7 +227,7 @@ def _advice_chip(run: Run, advice: Advice) -> AdviceChip:
         _interval(advice.low, advice.high),
         title=advice.title if can_try else "",
         href=f"{_terms_address(run)}#advice",
-        note=f"{advice.title}. {advice.evidence[:1].upper()}{advice.evidence[1:]}. Cost: {advice.cost}. Risk: {advice.risk}.",
+        note=f"{advice.title}. {evidence}. Cost: {advice.cost}. Risk: {advice.risk}.",
         part=advice.part,
     )
 

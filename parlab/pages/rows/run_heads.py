@@ -10,7 +10,6 @@ from django.utils import timezone
 from parlab.charts.format import (
     DIGITS,
     SPACE,
-    Unit,
     duration,
     exact_quantity,
     printed_digits,
@@ -82,14 +81,9 @@ def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     if spread is None:
         return None
     unit = unit_for([spread.median], "s")
-    below = (
-        "" if spread.p10 is None or spread.p90 is None else f"{_in(spread.p10, unit)}{_EN_DASH}{_in(spread.p90, unit)}"
-    )
+    ends = [significant(end / unit.factor) for end in (spread.p10, spread.p90) if end is not None]
+    below = _EN_DASH.join(ends) if len(ends) > 1 else ""
     return _number(run, "Step time", spread.median, "s", below=below, note=_counted(run), doubts=doubts)
-
-
-def _in(value: float, unit: Unit) -> str:
-    return significant(value / unit.factor)
 
 
 def _counted(run: Run) -> str:
@@ -107,11 +101,8 @@ def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     known = [(value, unit) for value, unit in rates if value is not None]
     if not known:
         return None
-    below = (
-        ""
-        if len(known) < 2
-        else quantity(*known[1], printed_digits(known[1][0]) if run.has_printed_numbers else DIGITS)
-    )
+    digits = printed_digits(known[-1][0]) if run.has_printed_numbers else DIGITS
+    below = quantity(*known[-1], digits) if len(known) > 1 else ""
     return _number(run, "Throughput", *known[0], below=below, doubts=doubts)
 
 
@@ -174,9 +165,8 @@ def _slowest(run: Run) -> HeadNumber | None:
     place = slowest.place.partition(" on node ")[2] or slowest.place.removeprefix("node ")
     excess = f"+{significant(100 * slowest.excess, 2)}{SPACE}%"
     below = f"{place}, {excess}" if place else f"{excess} compute"
-    return HeadNumber(
-        "Slowest rank", str(slowest.rank), below=below, note=f"{slowest.name} {slowest.work} longer than the others"
-    )
+    note = f"{slowest.name} {slowest.work} longer than the others"
+    return HeadNumber("Slowest rank", str(slowest.rank), below=below, note=note)
 
 
 def facts_text(run: Run, attempt: Attempt | None, step: int | None, trials: int | None) -> str:
@@ -186,16 +176,12 @@ def facts_text(run: Run, attempt: Attempt | None, step: int | None, trials: int 
 
 def _steps_text(run: Run, step: int | None, trials: int | None) -> str:
     if trials is not None:  # a search has no known end
-        return f"trial {trials}" if not run.is_final else f"{trials} trials"
+        return f"{trials} trials" if run.is_final else f"trial {trials}"
     if step is None:
         return ""
-    return (
-        f"{step} / {run.iterations} steps"
-        if run.iterations >= step
-        else f"step {step}"
-        if not run.is_final
-        else f"{step} steps"
-    )
+    if run.iterations >= step:
+        return f"{step} / {run.iterations} steps"
+    return f"{step} steps" if run.is_final else f"step {step}"
 
 
 def _duration_text(run: Run) -> str:

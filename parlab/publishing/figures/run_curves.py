@@ -178,7 +178,7 @@ def phase_timers(metrics: Collection[str]) -> list[str]:
     return [f"{TIMER}{name}" for name in phases.parts(names)]
 
 
-def step_phases(run: Run, attempt: Attempt, window: Window) -> Drawing:
+def step_phases(_run: Run, attempt: Attempt, window: Window) -> Drawing:
     """Draw where each step of the first rank went."""
     timers = phase_timers({info.metric for info in store.metrics(attempt.pk) if info.rank == 0})
     read = store.read_many([attempt.pk], [*timers, "step_time_s"], rank=0) if timers else {}

@@ -43,7 +43,7 @@ def _ranks_context(request: HttpRequest, run: Run, attempt: Attempt) -> dict[str
         return {"view": None}
     node = "" if choice.node_rank is None else str(choice.node_rank)
     kept = [(name, request.GET[name]) for name in ("attempt", "phase", "ranks_of") if request.GET.get(name)]
-    slow = ranks.reading_of(source, choice, Window(0)).slow
+    reading = ranks.reading_of(source, choice, Window(0))
     return {
         "view": rank_view(source, choice, request.GET, kept),
         "rank_choice": choice,
@@ -51,8 +51,10 @@ def _ranks_context(request: HttpRequest, run: Run, attempt: Attempt) -> dict[str
         "rank_nodes": list(enumerate(source.layout.nodes)) if len(source.layout.nodes) > 1 else [],
         "rank_query": f"attempt={attempt.number}&phase={choice.measure}&ranks_of={node}",
         "rank_title": ranks.measures(source.metrics)[choice.measure],
-        "slow_rows": [
-            (row, chart.value_text(row), *map(chart.above_text, (row.above, row.node_above))) for row in slow
-        ],
+        "slow_rows": [_slow_row(slow) for slow in reading.slow],
         "ranks_seen": _seen(run, attempt),
     }
+
+
+def _slow_row(slow: chart.Slow) -> tuple[chart.Slow, str, str, str]:
+    return slow, chart.value_text(slow), chart.above_text(slow.above), chart.above_text(slow.node_above)
