@@ -237,7 +237,7 @@ def test_any_series_that_a_training_printed_can_be_shown(page: Client, four_runs
     store.append(four_runs[0].current_attempt().pk, {("grad_norm", 0): two, ("timer/forward-compute", 1): milliseconds})
     html = page.get(f"{EXPERIMENT}runs/1/?series=timer/forward-compute").content.decode()
     assert 'name="series" value="timer/forward-compute" checked> Timer forward-compute</label>' in html
-    assert "series.json?attempt=1&amp;series=timer/forward-compute" in html
+    assert "series.json?attempt=1&amp;x=step&amp;series=timer/forward-compute" in html
     url = f"{EXPERIMENT}runs/1/figures/series.json?series="
     norm = figure(page, f"{url}grad_norm")
     assert norm["figure"]["data"][0]["y"] == [10.5, 9.25]
@@ -255,7 +255,8 @@ def test_several_series_of_a_run_are_panels_with_all_ranks(page: Client, four_ru
     store.append(four_runs[0].current_attempt().pk, series)
     address = f"{EXPERIMENT}runs/1/?series=loss&series=grad_norm"
     html = page.get(address).content.decode()
-    assert "series.json?attempt=1&amp;series=loss&amp;series=grad_norm" in html
+    assert "series.json?attempt=1&amp;x=step&amp;series=loss" in html
+    assert "series.json?attempt=1&amp;x=step&amp;series=grad_norm" in html
     both = figure(page, f"{EXPERIMENT}runs/1/figures/series.json?series=loss&series=grad_norm")["figure"]
     assert both["layout"]["meta"]["panels"] == 2
     rate = figure(page, f"{EXPERIMENT}runs/1/figures/series.json?series=samples_per_s")["figure"]
@@ -292,7 +293,7 @@ def test_of_many_ranks_those_are_drawn_that_a_person_chooses(page: Client, four_
     html = page.get(f"{EXPERIMENT}runs/1/?series=loss&ranks=2,8..9").content.decode()
     assert 'name="ranks"' in html
     assert 'value="2,8..9"' in html
-    assert "series=loss&amp;ranks=2%2C8..9" in html
+    assert "ranks=2%2C8..9&amp;x=step&amp;series=loss" in html
     compared = f"/compare/figures/curves.json?runs={four_runs[0].pk},{four_runs[1].pk}&curve=loss&ranks="
     assert {trace["name"][-6:] for trace in figure(page, f"{compared}0,5")["figure"]["data"]} == {"rank 0", "rank 5"}
     assert len(figure(page, f"{compared}all")["figure"]["data"]) == 12

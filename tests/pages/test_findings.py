@@ -117,9 +117,10 @@ def test_a_finding_about_a_launch_is_shown_at_its_run(
     assert triangles(content, row_of(four_runs[1])) == [str(row.pk)]
     assert triangles(content, row_of(four_runs[2])) == []
     run = page.get(f"{EXPERIMENT}runs/{four_runs[3].number}/")
-    assert f'id="finding-{launch.pk}"' in run.content.decode()
-    assert f'id="finding-{cell.pk}"' not in run.content.decode()
-    assert triangles(run.content, r"<dt>Token throughput</dt>.*?</div>") == [str(launch.pk)]
+    details = page.get(f"{EXPERIMENT}runs/{four_runs[3].number}/details/").content.decode()
+    assert f'id="finding-{launch.pk}"' in details
+    assert f'id="finding-{cell.pk}"' not in details
+    assert triangles(run.content, r"<dt>Throughput</dt>.*?</div>") == [str(launch.pk)]
 
 
 def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(

@@ -43,8 +43,9 @@ def test_a_run_is_starred_tagged_and_noted_on_its_page(page: Client, run: Run, a
     body = page.get(url).content.decode()
     assert 'aria-pressed="true"' in body
     assert "tag:baseline" in body
-    assert "<strong>warm</strong>" in body
-    assert "<script>alert(1)" not in body
+    details = page.get(f"{url}details/").content.decode()
+    assert "<strong>warm</strong>" in details
+    assert "<script>alert(1)" not in details
     listed = words(page.get("/experiments/?show=runs&q=tag:baseline"))
     assert f"starred by {admin.username}" in listed
     page.post(f"{url}star/")

@@ -35,7 +35,7 @@ def test_an_attempt_without_a_job_has_no_section() -> None:
 def test_the_page_of_a_run_shows_job_node_list_and_script(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="running")
     Attempt.objects.filter(pk=attempt.pk).update(environment=ENVIRONMENT)
-    text = page.get(attempt.run.get_absolute_url()).content.decode()
+    text = page.get(f"{attempt.run.get_absolute_url()}details/").content.decode()
     assert '<pre class="card log" id="sbatch"' in text
     assert text.count("#SBATCH --nodes=3") == 1
     assert '<th scope="row">Nodes</th><td>n[1-3]</td>' in text

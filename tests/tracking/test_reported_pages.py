@@ -37,7 +37,7 @@ def tracked(experiment: Experiment, user: User, settings: Any, tmp_path: Path) -
 
 
 def test_the_page_of_a_run_shows_what_it_reported(page: Client, tracked: TrackedRun) -> None:
-    text = page.get(tracked.run.get_absolute_url()).content.decode()
+    text = page.get(f"{tracked.run.get_absolute_url()}details/").content.decode()
     assert "<caption>Parameters</caption>" in text
     assert "per_device_train_batch_size" in text
     assert "&lt;b&gt;parallel&lt;/b&gt;" in text

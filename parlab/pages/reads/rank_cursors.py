@@ -170,7 +170,7 @@ def _chosen(text: str, first: int, last: int) -> int | None:
 
 
 def _last_step(cells: Cells) -> int:
-    return cells.first_step + cells.width * cells.means.shape[1] - 1
+    return cells.first_step + cells.width * int(cells.means.shape[1]) - 1
 
 
 def _slowest(values: Values) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from django.urls import reverse
 
+from parlab.charts.format import significant
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.analysis.pipelines import pipeline_of
 from runners.wire.protocol import RunState
@@ -33,6 +34,7 @@ class RunProblem(NamedTuple):
     reason: str
     where: list[str]
     actions: list[Action]
+    replaces_step: bool = True
 
 
 def run_problem(run: Run, attempt: Attempt | None) -> RunProblem | None:
@@ -41,13 +43,23 @@ def run_problem(run: Run, attempt: Attempt | None) -> RunProblem | None:
     if state in _TITLES:
         kind = "warn" if state is RunState.OOM else "bad"
         return RunProblem(kind, _TITLES[state], _reason(run), _where(run, attempt), _actions(run, attempt))
+    return _loss_problem(run, attempt) if run.loss_mark else None
+
+
+def _loss_problem(run: Run, attempt: Attempt | None) -> RunProblem:
+    """Say from which step on the loss is not finite, or rises."""
     loss = run.summary.get("loss") or {}
-    if loss.get("not_finite") and loss.get("last") is None:
-        count = loss["not_finite"]
-        reason = f"the loss is not a finite number in {count} step{'' if count == 1 else 's'}"
-        log = [Action("Open the log", f"{_log(run)}?find=nan")] if attempt is not None else []
-        return RunProblem("bad", "Loss is NaN", reason, _where(run, attempt), [*log, _change(run)])
-    return None
+    log = [Action("Open the log", f"{_log(run)}?find=loss")] if attempt is not None else []
+    actions = [*log, *([_change(run)] if run.origin == Run.Origin.MEASURED else [])]
+    if run.loss_mark == Run.LossMark.NAN:
+        count, first = int(loss.get("not_finite") or 1), loss.get("first_not_finite")
+        where = [] if first is None else [f"from step {first}"]
+        reason = f"{count} value{'' if count == 1 else 's'} of the loss {'is' if count == 1 else 'are'} not finite."
+        return RunProblem("bad", "Loss is NaN", reason, where, actions, replaces_step=loss.get("last") is None)
+    rise = loss.get("diverged") or {}
+    where = [f"since step {rise['step']}"] if rise.get("step") is not None else []
+    reason = f"{significant(rise.get('level'))} → {significant(rise.get('reached'))}" if rise.get("reached") else ""
+    return RunProblem("bad", "Loss diverged", reason, where, actions, replaces_step=False)
 
 
 def _reason(run: Run) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.text import Truncator
 from django.views.decorators.http import require_GET
 
 from parlab.fleet import services as fleet
@@ -32,6 +33,7 @@ TABS = (
     ("run-details", "Details"),
 )
 """Name of the URL, and title."""
+_LONGEST_LABEL = 60
 _WITH_STEP = ("run", "run-time")
 """Tabs that show the step as a bar."""
 
@@ -67,7 +69,8 @@ def head_context(run: Run, attempt: Attempt | None, tab: str) -> dict[str, Any]:
         "experiment": run.experiment,
         "run": run,
         "attempt": attempt,
-        "waiting": waiting,
+        "waiting": waiting or run.reason,
+        "label": Truncator(run.shown_label).chars(_LONGEST_LABEL) if _has_label(run) else "",
         "findings": findings,
         "is_current": attempt is None or attempt.number == run.attempt_number,
         "is_live": not run.is_final,
@@ -78,9 +81,15 @@ def head_context(run: Run, attempt: Attempt | None, tab: str) -> dict[str, Any]:
     }
 
 
+def _has_label(run: Run) -> bool:
+    """Return whether the label of a run says more than its version."""
+    return bool(run.point) or run.origin != Run.Origin.MEASURED
+
+
 def _numbers(run: Run, attempt: Attempt | None, doubts: dict[str, Any], *, has_step: bool) -> dict[str, Any]:
     has_steps = engine_measurements.has_steps(run)
     problem = run_problem(run, attempt)
+    is_over = problem is not None and problem.replaces_step
     engine = engine_measurements.engine_context(run, attempt) if not has_steps else {}
     search, step = engine.get("search"), attempt.last_step if attempt else None
     left_s = remaining_s(run, attempt) if attempt and has_steps else None
@@ -90,9 +99,9 @@ def _numbers(run: Run, attempt: Attempt | None, doubts: dict[str, Any], *, has_s
         "facts": facts_text(run, attempt, step if has_steps else None, len(search.trials) if search else None),
         "progress": progress_of(run, step, left_s) if has_steps else None,
         "problem": problem,
-        "step": run_step(run) if has_step and has_steps and problem is None else None,
-        "unit_answer": "" if problem else engine.get("engine_summary", ""),
-        "unit_chips": unit_chips(run) if has_step and not has_steps and problem is None else [],
+        "step": run_step(run) if has_step and has_steps and not is_over else None,
+        "unit_answer": "" if is_over else engine.get("engine_summary", ""),
+        "unit_chips": unit_chips(run) if has_step and not has_steps and not is_over else [],
     }
 
 
