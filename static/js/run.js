@@ -33,6 +33,12 @@
   progress();
   document.addEventListener("htmx:afterSwap", progress);
 
+  // Sections of earlier versions are tabs now.
+  const MOVED = { "log-title": "log/", ranks: "ranks/", timeline: "ranks/", machine: "system/", members: "system/", links: "system/", time: "time/", findings: "details/", config: "details/",
+    environment: "details/", command: "details/", attempts: "details/", snapshots: "details/", traceback: "log/", note: "details/" };
+  const hash = location.hash.slice(1), tab = MOVED[hash];
+  if (tab && /\/runs\/\d+\/$/.test(location.pathname) && !document.getElementById(hash)) location.replace(`${location.pathname}${tab}${location.hash}`);
+
   // The cursor of the ranks: a click or an arrow key moves it; all parts and the address follow.
   const ranks = () => document.getElementById("ranks");
   async function show(address) {

@@ -6,7 +6,7 @@
   const SETTLED_MS = 200; // after the last move of the slider Plotly draws the figure anew
   const raw = new WeakMap(); // plot -> values of its traces as the server sent them
   const SMOOTHED = '[data-figure="curves"], [data-smooths]';
-  const plots = () => [...document.querySelectorAll(SMOOTHED)].filter((element) => raw.has(element));
+  const plots = () => [...document.querySelectorAll(SMOOTHED)].filter((element) => raw.has(element) && element.data); // some may be drawn anew
   let settling = 0;
 
   function smoothed(values, weight) {

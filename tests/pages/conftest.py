@@ -98,6 +98,30 @@ def four_runs(swept: Config, make_attempt: Callable[..., Attempt]) -> list[Run]:
 
 
 @pytest.fixture
+def slow_run(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt], user: User) -> Run:
+    """A run on two replicas that recomputes all layers without need."""
+    config = make_config(
+        data={
+            "model": {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128},
+            "train": {"global_batch_size": 16, "micro_batch_size": 8, "recompute": "full", "iterations": 4},
+            "parallel": {"engine": "megatron", "pipeline_parallel_size": 1, "data_parallel_size": 2},
+        }
+    )
+    attempt = make_attempt(config=config)
+    Attempt.objects.filter(pk=attempt.pk).update(environment={"cpu_cores": 8, "memory_bytes": 32 << 30, "gpus": []})
+    (point,) = config.points()
+    assert point.config is not None
+    run = finish(attempt, 0.5, resolved=point.config.resolved())
+    timers = {
+        name: {"median": s, "min": s, "max": s, "by_rank": {"0": s, "1": s}}
+        for name, s in (("forward-compute", 0.1), ("backward-compute", 0.3), ("optimizer", 0.02))
+    }
+    run.summary = {**run.summary, "timers_s": timers}
+    run.save()
+    return run
+
+
+@pytest.fixture
 def make_source(experiment: Experiment, user: User) -> Callable[..., Source]:
     """Keep a file as an import does, in chunks of a few bytes: make_source(b"# Title", name="notes.md")."""
 

@@ -15,35 +15,9 @@ from parlab.lab.selectors.analysis.advice import RunAdvice, run_advice
 from parlab.lab.services.advice import advice_trial_add
 from tests.advice.slow_runs import stored_run
 
-from .conftest import finish
 from .test_experiments import text
 
 pytestmark = pytest.mark.django_db
-HARDWARE = {"cpu_cores": 8, "memory_bytes": 32 << 30, "gpus": []}
-
-
-@pytest.fixture
-def slow_run(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt], user: User) -> Run:
-    """A run on two replicas that recomputes all layers without need."""
-    config = make_config(
-        data={
-            "model": {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128},
-            "train": {"global_batch_size": 16, "micro_batch_size": 8, "recompute": "full", "iterations": 4},
-            "parallel": {"engine": "megatron", "pipeline_parallel_size": 1, "data_parallel_size": 2},
-        }
-    )
-    attempt = make_attempt(config=config)
-    Attempt.objects.filter(pk=attempt.pk).update(environment=HARDWARE)
-    (point,) = config.points()
-    assert point.config is not None
-    run = finish(attempt, 0.5, resolved=point.config.resolved())
-    timers = {
-        name: {"median": s, "min": s, "max": s, "by_rank": {"0": s, "1": s}}
-        for name, s in (("forward-compute", 0.1), ("backward-compute", 0.3), ("optimizer", 0.02))
-    }
-    run.summary = {**run.summary, "timers_s": timers}
-    run.save()
-    return run
 
 
 def test_one_click_launches_the_change_and_its_gain_stands_beside_the_prediction(page: Client, slow_run: Run) -> None:

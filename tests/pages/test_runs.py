@@ -165,14 +165,17 @@ def test_the_command_by_hand_is_the_attempts_own_with_the_config_as_a_file(
     command = ["/opt/venv/bin/python", "-m", "runners.engines.pipeline", "--config", "/var/run 1/config.json"]
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": "/srv/parlab", "PARLAB_RUN": "1/1"}
     environment = {"hostname": "a", "devices": [{"name": "cpu"}], "tags": ["x", "y"], "variables": variables}
+    environment["links"] = {"why_not": "needs root"}
     Attempt.objects.filter(pk=attempt.pk).update(command=command, environment=environment)
     page_text = text(page.get(f"{RUN}details/"))
     line = 'PYTHONPATH="$PWD" GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 python -m runners.engines.pipeline'
     assert f"{line} --config config.json" in page_text
     assert "--config '/var/run 1/config.json'" in page_text
     assert '"micro_batch_size": 1' in page_text
-    assert "devices.0.name cpu" in page_text
-    assert "tags x, y" in page_text
+    assert "Devices 0 name cpu" in page_text
+    assert "Tags x, y" in page_text
+    assert "Why links cannot be shaped needs root" in page_text
+    assert "why_not" not in page_text
 
 
 def test_programs_of_the_virtual_environment_are_named_as_its_path_finds_them(
