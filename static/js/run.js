@@ -31,6 +31,10 @@
     icon.href = `data:image/svg+xml,${encodeURIComponent(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">${circle("#b4bcc8", "")}${circle("#0b62c4", ` stroke-dasharray="${drawn} ${turn}" transform="rotate(-90 8 8)"`)}</svg>`)}`;
   }
   progress();
+  // What a person has opened in the head stays until it is closed.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id === "live" && document.querySelector("#live details[open], #live :popover-open")) event.detail.shouldSwap = false;
+  });
   document.addEventListener("htmx:afterSwap", progress);
 
   // Sections of earlier versions are tabs now.

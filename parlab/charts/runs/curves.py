@@ -220,6 +220,8 @@ _PHASE_COLOURS = (
     ("batch-generator", "loading", theme.YELLOW),
 )
 """Timer or its end, how it is called, and the colour of its term: see LOOKS of step_bar."""
+_VISIBLE = 0.002
+"""Share of the longest phase below which another one has no visible bar."""
 _SHORT_PHASES = {"backward-params-all-reduce": "gradients", "all-grads-sync": "gradients"}
 
 
@@ -238,7 +240,12 @@ def _phase_place(timer: str) -> int:
 
 def phases(curves: Mapping[str, Curve], *, unit: Unit) -> Drawing:
     """Draw the seconds of each timer of a rank (y), stacked, against the step (x)."""
-    present = {timer: curves[timer] for timer in sorted(curves, key=_phase_place) if len(curves[timer].steps)}
+    longest = max((float(value) for curve in curves.values() for value in curve.values), default=0.0)
+    present = {
+        timer: curves[timer]
+        for timer in sorted(curves, key=_phase_place)
+        if len(curves[timer].steps) and max(curves[timer].values) > _VISIBLE * longest
+    }
     if not present:
         return theme.missing("Phases", "the training printed no timers")
     drawing = go.Figure(

@@ -75,6 +75,11 @@ class RunStep(NamedTuple):
     chips: list[AdviceChip]
     tried: Svg | None = None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the result of a trial is going to appear."""
+        return any(chip.kind == "running" for chip in self.chips)
+
 
 def run_step(run: Run) -> RunStep | None:
     """Return the bar of a run's step; None without a measured waterfall."""

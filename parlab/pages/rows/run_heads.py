@@ -206,4 +206,4 @@ def progress_of(run: Run, step: int | None, left_s: float | None) -> Progress | 
     if run.state != RunState.RUNNING or not run.iterations or step is None or step > run.iterations:
         return None
     percent = 100 * step // run.iterations
-    return Progress(percent, "" if left_s is None else f"about {duration(max(0.0, left_s))} left")
+    return Progress(percent, "" if left_s is None or left_s < 1 else f"about {duration(left_s)} left")

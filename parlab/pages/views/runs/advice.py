@@ -53,6 +53,8 @@ def advice_try(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     numbers = ", ".join(str(changed_run.number) for changed_run in launched)
     what = f"run {numbers}: {titles[0]}. Its gain" if len(titles) == 1 else f"runs {numbers}. Their gains"
     messages.success(request, f"Launched {what} will appear here.")
+    if request.POST.get("from") == "run":
+        return redirect(run)
     return redirect(f"{reverse('run-time', args=(slug, number))}#advice")
 
 
