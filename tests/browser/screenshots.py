@@ -70,6 +70,10 @@ PAGES = {
     "audit": "/audit/",
     "run-reported": "/experiments/four-ways-in/runs/1/",
     "run-time": "/experiments/four-ways-in/runs/1/time/",
+    "run-ranks": "/experiments/four-ways-in/runs/1/ranks/",
+    "run-system": "/experiments/four-ways-in/runs/1/system/",
+    "run-log": "/experiments/four-ways-in/runs/1/log/",
+    "run-details": "/experiments/four-ways-in/runs/1/details/",
     "names": "/experiments/four-ways-in/names/",
     "compared": "/compare/?runs=1,2,3,4,5,6&repeats=pooled",
     "study-new": "/tune/?config=1",
@@ -111,7 +115,7 @@ WITH_LINKS = {
         "/experiments/megatron-bert-345m-on-1-to-128-a100/",
         r"/experiments/[\w-]+/sources/\d+/lines/[\d-]+/",
     ),
-    "snapshot": (f"{PUBLISHED}runs/13/", r"/experiments/[\w-]+/runs/13/snapshots/\d+/"),
+    "snapshot": (f"{PUBLISHED}runs/13/details/", r"/experiments/[\w-]+/runs/13/snapshots/\d+/"),
     "admin-configuration": (PUBLISHED, r"/admin/lab/config/\d+/change/"),
 }
 """Name -> the page that links it, and its address."""

@@ -110,7 +110,7 @@ def test_a_run_shows_its_configured_and_measured_links(source: Run, user: User) 
     assert row == ("0 to 1", "10.0\u202fms, unlimited rate", "20.1\u202fms", DASH)
     browser = Client()
     browser.force_login(user)
-    assert "20.1\u202fms" in browser.get(source.get_absolute_url()).content.decode()
+    assert "20.1\u202fms" in browser.get(f"{source.get_absolute_url()}system/").content.decode()
 
 
 def test_without_a_node_that_emulates_links_the_launch_explains_and_offers_a_simulation(

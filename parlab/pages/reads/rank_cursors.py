@@ -154,7 +154,7 @@ def rank_view(
         rank,
         sentence,
         others,
-        _heat(cells, whole, cursor) if len(numbers) > 1 else None,
+        _heat(cells, whole, cursor) if len(numbers) > 1 or choice.node_rank is not None else None,
         _bars(lanes, rank),
         timeline,
         title,
