@@ -114,7 +114,7 @@ def test_a_sweep_of_100_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_sto
     first, last = Run.objects.get(number=1), Run.objects.get(number=POINTS)
 
     def text(run: Run) -> str:
-        return page.get(run.get_absolute_url()).content.decode()
+        return page.get(f"{run.get_absolute_url()}details/").content.decode()
 
     server.until(lambda: f"place 1 of {SLOTS} in partition busy" in text(first), "the first run has its place")
     assert f"Slurm job {login.job(first.pk)} is PENDING" in text(first)
