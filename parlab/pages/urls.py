@@ -4,6 +4,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from parlab.pages.forms.logins import Throttled
+from parlab.pages.palette import page as palette
 from parlab.pages.views.experiments import (
     comparisons,
     differences,
@@ -19,7 +20,7 @@ from parlab.pages.views.experiments import (
     saved_views,
     sweeps,
 )
-from parlab.pages.views.files import imports, log_formats, sources
+from parlab.pages.views.files import connections, imports, log_formats, sources
 from parlab.pages.views.planning import flags, plans, questions, simulations, studies
 from parlab.pages.views.runs import (
     advice,
@@ -83,6 +84,9 @@ urlpatterns = [
     path("inbox/<int:pk>/try/", inbox.inbox_try, name="inbox-try"),
     path("inbox/<int:pk>/own/<slug:action>/", inbox.inbox_own, name="inbox-own"),
     path("inbox/<int:pk>/<slug:action>/", inbox.inbox_act, name="inbox-act"),
+    path("palette/", palette.palette_list, name="palette"),
+    path("palette/runs/<int:pk>/", palette.palette_run, name="palette-run"),
+    path("palette/experiments/<int:pk>/", palette.palette_experiment, name="palette-experiment"),
     path("experiments/", lists.experiments, name="experiments"),
     path("experiments/change/", lists.experiments_change, name="experiments-change"),
     path("runs/change/", run_actions.runs_change, name="runs-change"),
@@ -130,6 +134,7 @@ urlpatterns = [
     path("watch/<int:pk>/alerts/<int:number>/bisect/<slug:action>/", watches.bisect, name="watch-bisect"),
     path("watch/<int:pk>/<slug:action>/", watches.act, name="watch-act"),
     path("import/", imports.choose, name="import"),
+    path("connect/", connections.connect, name="connect"),
     path("import/formats/", log_formats.log_formats, name="log-formats"),
     path("import/formats/<str:name>/", log_formats.log_format, name="log-format"),
     path("import/formats/<str:name>/export.json", log_formats.export, name="log-format-export"),

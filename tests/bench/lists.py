@@ -61,6 +61,34 @@ def _p95(client: Client, queries: Sequence[dict[str, str]], repeats: int) -> flo
     return float(np.percentile(times[1:], 95))
 
 
+TYPED = ("scaling 12", "megatron", "micro_batch_size 2", "#7 oom", "state:oom", "compare 2 4", "plan llama 405b 1024 h100",
+         "nothing like this", "gpus>=4", "")  # fmt: skip
+EXPERIMENTS = 500
+
+
+def palette_p95_ms(scale: Scale) -> Result:
+    """Measure the 95th percentile of the server's time for the palette's list, with each letter of some queries."""
+    user, _ = get_user_model().objects.get_or_create(username="bench")
+    fill_runs(user, scale.of(RUNS))
+    missing = range(Experiment.objects.count(), EXPERIMENTS)
+    Experiment.objects.bulk_create(Experiment(name=f"Empty {n}", slug=f"empty-{n}", owner=user) for n in missing)
+    client = Client(SERVER_NAME="127.0.0.1")
+    client.force_login(user)
+    queries = [text[: end + 1] for text in TYPED for end in range(max(1, len(text)))]
+    times: dict[str, list[float]] = {}
+    for query in [*queries[:1], *(query for _ in range(scale.repeats(3)) for query in queries)]:
+        began = time.perf_counter()
+        response = client.get("/palette/", {"q": query, "at": "/experiments/scaling-3/"})
+        times.setdefault(query, []).append((time.perf_counter() - began) * 1e3)
+        if response.status_code != 200:
+            raise RuntimeError(f"{query} returned status {response.status_code}")
+    times[queries[0]].pop(0)  # the first request of a process also loads templates
+    everything = [value for values in times.values() for value in values]
+    slowest = max(times, key=lambda query: float(np.median(times[query])))
+    against = f"median {np.median(everything):.0f} ms; {np.median(times[slowest]):.0f} ms for {slowest!r}"
+    return Result(float(np.percentile(everything, 95)), against, len(everything))
+
+
 def fill_runs(user: User, count: int) -> None:
     for number in range(max(1, count // RUNS_EACH)):
         experiment = fill_experiment(user, f"scaling-{number}", min(count, RUNS_EACH), number)

@@ -136,11 +136,11 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
     ("query", "message"),
     [
         ("enigne:x", "did you mean engine?"),
-        ("florp:x", "Unknown field florp; use tag, name, "),
+        ("florp:x", "Unknown field florp; fields are tag, name, "),
         ("state:ooom", "Unknown state ooom; did you mean oom?"),
         ("gpus>lots", "Invalid number lots for gpus: write, for example, gpus>16."),
         ("memory>8GHz", "Invalid number 8GHz for memory: write, for example, memory>8GiB."),
-        ("tag:", "The value is missing"),
+        
         ("engine>3", "engine is a text field without an order"),
         ("tag>3", "tag is a text field: write tag:3."),
         ("is:nice", "Unknown term is:nice"),
@@ -148,11 +148,18 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
         ("model.num_layers>many", "Invalid number many"),
     ],
 )
-def test_invalid_terms_are_ignored_and_explained(runs: list[Run], query: str, message: str) -> None:
+def test_invalid_terms_match_nothing_and_are_explained(runs: list[Run], query: str, message: str) -> None:
     result = run_list(query=f"{query} engine:megatron", page=None)
-    assert [line.run.number for line in result.rows] == [1]
+    assert result.rows == []
     assert [problem.term for problem in result.filter.problems] == [query]
     assert message in result.filter.problems[0].message
+    assert experiment_list(query=query, page=None).rows == []
+
+
+def test_a_term_without_its_value_yet_leaves_the_other_terms(runs: list[Run]) -> None:
+    result = run_list(query="tag: engine:megatron", page=None)
+    assert [line.run.number for line in result.rows] == [1]
+    assert "The value is missing" in result.filter.problems[0].message
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -88,7 +88,7 @@ class Problem(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """A filter as query conditions; invalid terms are ignored."""
+    """A filter as query conditions. One with an unknown field or value matches nothing: its remedy is a problem."""
 
     text: str
     experiments: Q
@@ -115,16 +115,18 @@ class _Conditions:
         self.experiments, self.runs = Q(), Q()
         self.has_run_terms = self.wants_archived = self.wants_archived_runs = False
         self.problems: list[Problem] = []
+        self.is_possible = True
 
     def run_term(self, condition: Q) -> None:
         self.runs &= condition
         self.has_run_terms = True
 
     def filter(self, text: str) -> Filter:
+        nothing = Q(pk__in=[])
         return Filter(
             text,
-            self.experiments,
-            self.runs,
+            self.experiments if self.is_possible else nothing,
+            self.runs if self.is_possible else nothing,
             self.has_run_terms,
             self.wants_archived,
             self.wants_archived_runs,
@@ -134,6 +136,10 @@ class _Conditions:
 
 class _InvalidTerm(ValueError):
     """An invalid term; the message contains a correction."""
+
+
+class _UnfinishedTerm(_InvalidTerm):
+    """A term without its value, as while it is typed: the other terms hold."""
 
 
 def parse(text: str) -> Filter:
@@ -149,6 +155,7 @@ def parse(text: str) -> Filter:
             _add(conditions, match)
         except _InvalidTerm as error:
             conditions.problems.append(Problem(match[0], str(error)))
+            conditions.is_possible &= isinstance(error, _UnfinishedTerm)
     return conditions.filter(text)
 
 
@@ -207,7 +214,7 @@ def _values(value: str) -> list[str]:
     quoted = value.startswith('"')
     values = [value.strip('"')] if quoted else [part for part in value.split(",") if part]
     if not values or not values[0]:
-        raise _InvalidTerm("The value is missing: write, for example, state:oom or gpus>=16.")
+        raise _UnfinishedTerm("The value is missing: write, for example, state:oom or gpus>=16.")
     return values[:MAX_VALUES]
 
 
@@ -226,7 +233,8 @@ def _field(name: str) -> Field:
         return Field(f"resolved__{name.replace('.', '__')}", "config", "a field of the configuration")
     names = [*FIELDS, *EXPERIMENT_FIELDS, *MARK_FIELDS, *ALIASES, *_CONFIG_FIELDS]
     near = difflib.get_close_matches(name, names, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else f"use {', '.join([*EXPERIMENT_FIELDS, *MARK_FIELDS, *FIELDS])}."
+    fields = ", ".join([*EXPERIMENT_FIELDS, *MARK_FIELDS, *FIELDS])
+    hint = f"did you mean {near[0]}?" if near else f"fields are {fields}."
     raise _InvalidTerm(f"Unknown field {name}; {hint}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from math import gcd
 from typing import Any, NamedTuple
 
 from django.contrib import messages
@@ -86,11 +87,13 @@ def plan(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def plan_model(request: HttpRequest) -> HttpResponse:
-    """Open the question about a known model with its best layout on the usual cluster."""
+    """Open the question about a known model with its best layout, on the usual cluster or `?gpus=` of `?gpu=`."""
     entry = preset(request.GET.get("name", ""))
     if entry is None:
         return redirect(f"{reverse('plan')}?{urlencode({'model': request.GET.get('name', '')[:LONGEST]})}")
-    return redirect(f"{reverse('plan')}?{_query_of_model(entry)}")
+    count, gpu = request.GET.get("gpus", ""), device_named(request.GET.get("gpu", "")[:LONGEST])
+    gpus = int(count) if count.isascii() and count.isdecimal() and 0 < len(count) < 8 else 0
+    return redirect(f"{reverse('plan')}?{_query_of_model(entry, gpus, gpu)}")
 
 
 @require_POST
@@ -110,9 +113,14 @@ def plan_config(request: HttpRequest) -> HttpResponse:
 
 
 @lru_cache(maxsize=64)
-def _query_of_model(entry: Preset) -> str:
+def _query_of_model(entry: Preset, gpus: int = 0, chosen: Gpu | None = None) -> str:
     fields = usual_question(entry)
-    gpu = device(str(fields["gpu"]))
+    gpu = chosen or device(str(fields["gpu"]))
+    fields["gpu"] = gpu.name
+    if gpus:
+        each = gcd(gpus, 8) if gpus > 8 else gpus
+        batch = max(int(fields["global_batch"]), gpus)
+        fields |= {"nodes": gpus // each, "gpus_per_node": each, "global_batch": batch}
     # Any layout that splits the GPUs will do: the search replaces it.
     request = PlanRequest.model_validate(fields | {"tensor_parallel": 1, "pipeline_parallel": 1})
     best = best_layout(request, gpu)
