@@ -61,8 +61,8 @@ def _p95(client: Client, queries: Sequence[dict[str, str]], repeats: int) -> flo
     return float(np.percentile(times[1:], 95))
 
 
-TYPED = ("scaling 12", "megatron", "micro_batch_size 2", "#7 oom", "state:oom", "compare 2 4", "plan llama 405b 1024 h100",
-         "nothing like this", "gpus>=4", "")  # fmt: skip
+TYPED = ("scaling 12", "megatron", "micro_batch_size 2", "#7 oom", "state:oom", "compare 2 4",
+         "plan llama 405b 1024 h100", "nothing like this", "gpus>=4", "")  # fmt: skip
 EXPERIMENTS = 500
 
 

@@ -106,8 +106,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "palette_ms", "lists:palette_p95_ms", "ms", at_most(100),
-        "10,000 runs and 500 experiments, queries of the palette as they are typed, letter by letter: 95th percentile of"
-        " the server's time",
+        "10,000 runs and 500 experiments, queries of the palette as they are typed, letter by letter: 95th percentile"
+        " of the server's time",
         "the median; the slowest query", 30,
     ),
     Benchmark(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import log2
+from math import gcd, log2
 from typing import Any
 
 from .model import Model
@@ -100,27 +100,32 @@ _TOKENS_A_STEP = ((1e9, 0.5e6), (20e9, 4e6), (float("inf"), 16e6))
 """Most active parameters -> usual tokens of an iteration (The Llama 3 Herd of Models, 2024, section 3.4)."""
 
 
-def usual_question(entry: Preset) -> dict[str, Any]:
-    """Return the question about a known model that states nothing else: H100s for 60 days, without a layout.
+def usual_question(entry: Preset, gpus: int = 0) -> dict[str, Any]:
+    """Return the question about a known model that states at most a number of GPUs: H100s for 60 days, no layout.
 
-    The number of nodes is a power of two with which an ordinary training takes at most 60 days.
+    Otherwise the number of nodes is a power of two with which an ordinary training takes at most 60 days.
     """
     model = entry.model
     tokens_billion = entry.tokens_billion or round(_TOKENS_PER_PARAMETER * model.parameters / 1e9)
-    gpus = 6 * tokens_billion * 1e9 * model.active_parameters / (_USUAL_RATE * _DAYS * 86_400)
-    held = 18 * model.parameters / 40e9
-    nodes = next(size for size in (2**power for power in range(13)) if size == 4096 or 8 * size >= max(gpus, held))
+    each = (gcd(gpus, 8) if gpus > 8 else gpus) or 8
+    nodes = gpus // each or _usual_nodes(model, tokens_billion)
     step = next(tokens for most, tokens in _TOKENS_A_STEP if model.active_parameters <= most)
-    batch = max(8 * nodes, 2 ** round(log2(step / model.sequence_length)))
+    batch = max(each * nodes, 2 ** round(log2(step / model.sequence_length)))
     return {
         **({"model": entry.name} if preset(entry.name) else fields_of(model)),
         "gpu": "H100 SXM",
         "nodes": nodes,
-        "gpus_per_node": 8,
+        "gpus_per_node": each,
         "global_batch": batch,
         "tokens_billion": tokens_billion,
         "wanted_days": _DAYS,
     }
+
+
+def _usual_nodes(model: Model, tokens_billion: float) -> int:
+    gpus = 6 * tokens_billion * 1e9 * model.active_parameters / (_USUAL_RATE * _DAYS * 86_400)
+    held = 18 * model.parameters / 40e9
+    return next(size for size in (2**power for power in range(13)) if size == 4096 or 8 * size >= max(gpus, held))
 
 
 def preset(name: str) -> Preset | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from math import gcd
 from typing import Any, NamedTuple
 
 from django.contrib import messages
@@ -114,13 +113,9 @@ def plan_config(request: HttpRequest) -> HttpResponse:
 
 @lru_cache(maxsize=64)
 def _query_of_model(entry: Preset, gpus: int = 0, chosen: Gpu | None = None) -> str:
-    fields = usual_question(entry)
+    fields = usual_question(entry, gpus)
     gpu = chosen or device(str(fields["gpu"]))
     fields["gpu"] = gpu.name
-    if gpus:
-        each = gcd(gpus, 8) if gpus > 8 else gpus
-        batch = max(int(fields["global_batch"]), gpus)
-        fields |= {"nodes": gpus // each, "gpus_per_node": each, "global_batch": batch}
     # Any layout that splits the GPUs will do: the search replaces it.
     request = PlanRequest.model_validate(fields | {"tensor_parallel": 1, "pipeline_parallel": 1})
     best = best_layout(request, gpu)
