@@ -20,7 +20,7 @@ from parlab.pages.views.experiments import (
     saved_views,
     sweeps,
 )
-from parlab.pages.views.files import connections, imports, log_formats, sources
+from parlab.pages.views.files import connections, imports, log_formats, pasting, sources
 from parlab.pages.views.planning import flags, plans, questions, simulations, studies
 from parlab.pages.views.runs import (
     advice,
@@ -134,7 +134,11 @@ urlpatterns = [
     path("watch/<int:pk>/alerts/<int:number>/bisect/<slug:action>/", watches.bisect, name="watch-bisect"),
     path("watch/<int:pk>/<slug:action>/", watches.act, name="watch-act"),
     path("import/", imports.choose, name="import"),
+    path("import/paste/", pasting.paste, name="import-paste"),
+    path("import/now/", imports.now, name="import-now"),
     path("connect/", connections.connect, name="connect"),
+    path("connect/token/", connections.connect_token, name="connect-token"),
+    path("connect/live/", connections.connect_live, name="connect-live"),
     path("import/formats/", log_formats.log_formats, name="log-formats"),
     path("import/formats/<str:name>/", log_formats.log_format, name="log-format"),
     path("import/formats/<str:name>/export.json", log_formats.export, name="log-format-export"),

@@ -72,3 +72,10 @@
   });
   addEventListener("pageshow", () => { button.disabled = false; show(); });
 })();
+// The address of a page that sends its reader to files opens them.
+"use strict";
+(() => {
+  const open = () => { const files = document.getElementById(location.hash.slice(1)); if (files instanceof HTMLDetailsElement) files.open = true; };
+  addEventListener("hashchange", open);
+  open();
+})();

@@ -55,10 +55,17 @@ def preview(page: Client, *files: BytesIO, **more: str) -> str:
     return str(response.headers["Location"])
 
 
+def menu_new(client: Client) -> str:
+    return client.get("/").content.decode().split('<span class="lbl">New</span>')[1].split("</details>")[0]
+
+
 @pytest.mark.django_db
-def test_the_page_is_in_the_rail_of_those_who_may_import(page: Client, viewer: Client, experiment: Experiment) -> None:
-    assert '<a href="/import/" data-key="i">Import</a>' in page.get("/").content.decode()
-    assert "/import/" not in viewer.get("/").content.decode()
+def test_the_page_is_in_the_menu_new_of_those_who_may_import(
+    page: Client, viewer: Client, experiment: Experiment
+) -> None:
+    assert 'href="/import/"' in menu_new(page)
+    assert 'href="/import/"' not in menu_new(viewer)
+    assert "Your account may look and plan" in menu_new(viewer)
     html = page.get("/import/?experiment=pipeline-schedules").content.decode()
     assert '<option value="pipeline-schedules" selected>' in html
     assert "megatron" in html
@@ -170,7 +177,7 @@ def test_one_file_that_is_refused_stops_no_other(page: Client) -> None:
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        ({}, "No file selected"),
+        ({}, "Paste a log, or select one or more files"),
         ({"files": file(LOG), "experiment": "gone"}, "Experiment gone no longer exists"),
         ({"files": file(LOG), "format": "word"}, "Unknown format word"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils.html import strip_tags
 
-from parlab.lab.models import Experiment, Node, Run
+from parlab.lab.models import Device, Experiment, Node, Run
 from parlab.lab.services.archive import experiments_archive
 from parlab.pages.palette.actions import ACTIONS, GRAMMAR
 from parlab.pages.palette.rows import marked
@@ -99,6 +99,9 @@ def test_picked_runs_are_offered_for_comparison(page: Client, four_runs: list[Ru
 
 
 def test_plan_reads_a_model_a_number_and_a_device_in_any_order(page: Client) -> None:
+    # A test that empties all tables may have run before.
+    numbers = {"memory_gib": 80, "memory_bandwidth_gb_s": 3350, "peak_tflops": {"bf16": 989}}
+    Device.objects.get_or_create(name="H100 SXM", defaults=numbers)
     for query in ("plan llama 405b on 1024 h100 sxm", "plan 1,024 h100 sxm llama 405b"):
         (row,) = listed(page, query)["Actions"]
         assert row[0] == "Plan Llama 3.1 405B on 1,024 H100 SXM"

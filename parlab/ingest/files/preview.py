@@ -40,6 +40,8 @@ class PreviewRun(BaseModel):
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     memory_max_bytes: float | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
     figures: dict[str, str] = {}
     """Further figures that the file states, by their names in the file."""
 
@@ -127,6 +129,7 @@ def _run(run: ImportedRun) -> PreviewRun:
     summary = run.summary
     step_time: Mapping[str, Any] = summary.get("step_time_s") or {}
     memory: Mapping[str, Any] = summary.get("memory_peak_bytes") or {}
+    loss: Mapping[str, Any] = summary.get("loss") or {}
     return PreviewRun(
         number=run.number,
         label=run.label,
@@ -137,5 +140,7 @@ def _run(run: ImportedRun) -> PreviewRun:
         samples_per_s=summary.get("samples_per_s"),
         tokens_per_s=summary.get("tokens_per_s"),
         memory_max_bytes=memory.get("max"),
+        loss_first=loss.get("first"),
+        loss_last=loss.get("last"),
         figures=stated(summary),
     )

@@ -156,14 +156,15 @@ _FILLER = frozenset(("on", "with", "gpus", "gpu", "x", "a", "the", "using", "for
 
 def _plan(asked: Asked) -> Iterator[Row]:
     """`plan llama 405b on 1024 h100`: model, number of GPUs and device, in any order."""
-    count, models, names = 0, list(PRESETS), [device.name for device in devices()]
+    count, models, catalogue = 0, list(PRESETS), [device.name for device in devices()]
+    names: list[str] = []
     for word in (word for word in asked.words[1:] if word.lower() not in _FILLER):
         number = _COUNT.match(word)
         if number and len(number[1]) < 10:
             count = int(number[1].replace(",", "")) * (1024 if number[2] else 1)
         elif fitting := [entry for entry in models if _plain(word) in _plain(entry.name)]:
             models = fitting
-        elif of_word := [name for name in names if _plain(word) in _plain(name)]:
+        elif of_word := [name for name in names or catalogue if _plain(word) in _plain(name)]:
             names = of_word
         elif word.lower() not in _FILLER:
             yield Row(
@@ -174,7 +175,7 @@ def _plan(asked: Asked) -> Iterator[Row]:
         yield Row(marked("Plan: enter a model, GPUs and a device, like plan llama 405b 1024 h100"))
         return
     names.sort(key=lambda name: "SXM" not in name)
-    chosen = names[0] if len(names) < len(devices()) else ""
+    chosen = names[0] if names else ""
     for entry in models[:MOST]:
         yield _planned(entry, count, chosen)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 from django.contrib.auth.models import User
@@ -11,18 +10,16 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET
 
 from parlab.charts.svg import Canvas, Margins, Svg
-from parlab.lab.models import Attempt, Run
+from parlab.lab.models import Run
 from parlab.lab.selectors import palette
 from parlab.lab.selectors.experiments import experiment_states
 from parlab.lab.selectors.runs import step_time
-from parlab.series import store
+from parlab.pages.reads.losses import loss_curve
 
 from .search import groups, place_of
 
 MAX_QUERY = 200
 MAX_PICKED = 20
-_LOSSES = ("loss", "lm_loss")
-_POINTS = 200
 _SIZES = (("TP", "tensor_parallel_size"), ("PP", "pipeline_parallel_size"), ("DP", "data_parallel_size"))
 
 
@@ -68,17 +65,9 @@ def palette_run(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _loss(run: Run, named: palette.NamedRun) -> Svg | None:
     """Draw the loss of a run over its steps; None without one."""
-    attempt = Attempt.objects.filter(run=run, number=run.attempt_number).values_list("pk", flat=True).first()
-    if attempt is None:
+    xs, ys = loss_curve(run)
+    if len(xs) < 2:
         return None
-    parts = store.read_parts([attempt], _LOSSES, _POINTS)
-    columns = next((part.columns.thinned(_POINTS) for part in parts.values()), None)
-    if columns is None:
-        return None
-    pairs = [(float(x), float(y)) for x, y in zip(columns.steps, columns.values, strict=True) if math.isfinite(y)]
-    if len(pairs) < 2:
-        return None
-    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     canvas = Canvas(276, 110, (xs[0], xs[-1]), (min(ys), max(ys)), Margins(34, 6, 8, 22))
     canvas.y_axis().x_axis([xs[0], xs[-1]], "{:,.0f}".format)
     return canvas.line(xs, ys, named.look).svg(f"Loss of {named.name}, {ys[0]:.4g} to {ys[-1]:.4g}")

@@ -26,6 +26,7 @@ QUIET = frozenset(
             "csp-report",
             "dashboard-figure",
             "import",
+            "import-paste",
             "inbox-own",
             "plan",
             "plan-beside",
@@ -59,7 +60,8 @@ _ACTIONS = {
         ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link"),
         Action.SHARE),
     **dict.fromkeys(
-        ("password", "token-make", "token-revoke", "device-login", "admin:password_change", "api:tokens", "api:token"),
+        ("password", "token-make", "token-revoke", "connect-token", "device-login", "admin:password_change",
+         "api:tokens", "api:token"),
         Action.ACCESS),
     **dict.fromkeys(_LOGINS, Action.LOGIN),
 }  # fmt: skip

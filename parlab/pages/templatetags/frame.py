@@ -93,7 +93,7 @@ SETTINGS = Entry(
     ),
     is_on_phones=False,
 )
-_SAME = {"compare": "experiments", "import": "experiments", "inbox": "home"}
+_SAME = {"compare": "experiments", "import": "experiments", "connect": "experiments", "inbox": "home"}
 """Pages without an entry of their own, and the one that they belong to."""
 
 

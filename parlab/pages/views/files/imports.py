@@ -20,13 +20,15 @@ from parlab.formats.learnt.learnt import FITTING, PREFIX, Learnt, fit
 from parlab.ingest.files.preview import Preview
 from parlab.ingest.files.received import display_name
 from parlab.ingest.files.requested_format import formats
-from parlab.lab.models import Experiment
+from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.log_formats import log_format_versions, log_formats
 from parlab.lab.services.log_formats import log_format_save
 from parlab.pages.forms import uploads
 from parlab.pages.forms.log_formats import FormatForm, form_of, parse
 from parlab.pages.forms.upload_work import disk_problem, is_working, progress_of, upload_read
 from parlab.pages.forms.uploads import File, Upload
+
+from .pasting import PASTE_LIMIT, pasted
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +40,24 @@ MAX_EXPERIMENTS = 500
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_run", raise_exception=True)
 def choose(request: HttpRequest) -> HttpResponse:
-    """Show the form; on POST, store the files and show their preview."""
+    """Show the form; on POST, store the files or the pasted text and show their preview."""
     if request.method == "GET":
         return _form(request, selected=request.GET.get("experiment", ""))
-    files = request.FILES.getlist("files")
+    return _received(request, dry_run=True)
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def now(request: HttpRequest) -> HttpResponse:
+    """Import what the paste box has shown, and lead to its run or experiment; if it cannot be read, to its preview."""
+    return _received(request, dry_run=False)
+
+
+def _received(request: HttpRequest, *, dry_run: bool) -> HttpResponse:
+    text = pasted(request)
+    if text.problem:
+        return _form(request, selected=request.POST.get("experiment", ""), problem=text.problem)
+    files: list[UploadedFile[Any]] = request.FILES.getlist("files") or ([text.file()] if text.content.strip() else [])
     slug, format = request.POST.get("experiment", ""), request.POST.get("format", "")
     target = Experiment.objects.filter(slug=slug).first() if slug else None
     problem = _problem(files, slug, target, format)
@@ -53,8 +69,21 @@ def choose(request: HttpRequest) -> HttpResponse:
     except OSError as error:
         logger.exception("an upload could not be stored")
         return _form(request, selected=slug, format=format, problem=disk_problem(error))
-    upload_read(upload, user, dry_run=True)
-    return redirect("import-preview", upload.key)
+    upload_read(upload, user, dry_run=dry_run)
+    if not upload.is_done and not upload.work and not dry_run:
+        upload_read(upload, user, dry_run=True)  # its preview offers a guess of the format
+    if upload.is_done and (run := _only_run(upload)):
+        messages.success(request, _outcome(upload.files[0].previews))
+        return redirect(run)
+    return _after(request, upload) if upload.is_done else redirect("import-preview", upload.key)
+
+
+def _only_run(upload: Upload) -> Run | None:
+    """Return the run of an import of one run."""
+    results = [result for file in upload.files for result in file.previews]
+    if len(results) != 1 or results[0].run_count != 1 or results[0].source is None:
+        return None
+    return Run.objects.filter(source=results[0].source).select_related("experiment").first()
 
 
 def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | None, format: str) -> str:
@@ -62,7 +91,7 @@ def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | Non
     limit = settings.UPLOAD_LIMIT_MIB * 2**20
     size = sum(file.size or 0 for file in files)
     if not files:
-        return "No file selected. Select one or more files, then press Preview."
+        return "Paste a log, or select one or more files."
     if len(files) > MAX_FILES:
         return f"{len(files)} files selected; the limit is {MAX_FILES}. Pack them into an archive, or import in parts."
     if size > limit:
@@ -92,6 +121,8 @@ def _form(request: HttpRequest, *, selected: str, format: str = "", problem: str
         "format": format,
         "problem": problem,
         "limit": settings.UPLOAD_LIMIT_MIB * 2**20,
+        "paste_limit": PASTE_LIMIT,
+        "text": request.POST.get("text", "")[:PASTE_LIMIT],
     }
     return render(request, "pages/import.html", context, status=400 if problem else 200)
 

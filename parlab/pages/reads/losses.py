@@ -1,0 +1,41 @@
+"""The loss of a run for small figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+from parlab.lab.models import Attempt, Run
+from parlab.series import store
+
+POINTS = 200
+_LOSSES = ("loss", "lm_loss", "train/loss", "train_loss")
+
+
+class LossCurve(NamedTuple):
+    """The points of a loss, thinned; both empty if the run has none."""
+
+    steps: list[float]
+    values: list[float]
+
+
+def loss_curve(run: Run) -> LossCurve:
+    """Return the loss of the current attempt of a run; values that are not finite are left out."""
+    attempt = Attempt.objects.filter(run=run, number=run.attempt_number).values_list("pk", flat=True).first()
+    if attempt is None:
+        return LossCurve([], [])
+    name = _loss_name(run, store.metric_names([attempt]).get(attempt, set()))
+    parts = store.read_parts([attempt], [name], POINTS) if name else {}
+    columns = next((part.columns.thinned(POINTS) for part in parts.values()), None)
+    if columns is None:
+        return LossCurve([], [])
+    pairs = [(float(x), float(y)) for x, y in zip(columns.steps, columns.values, strict=True) if math.isfinite(y)]
+    return LossCurve([x for x, _ in pairs], [y for _, y in pairs])
+
+
+def _loss_name(run: Run, names: Collection[str]) -> str:
+    """Return the metric that is the loss: as the summary of a reported run says, else by its name."""
+    stated = (run.summary.get("sources") or {}).get("loss")
+    named = [name for name in (stated, *_LOSSES) if name in names]
+    return next(iter([*named, *sorted(name for name in names if "loss" in name.lower())]), "")

@@ -1,0 +1,78 @@
+"""Paste a log: what parlab reads in a pasted text, shown before anything is stored."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, NamedTuple, cast
+
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_POST
+
+from parlab.charts.format import quantity
+from parlab.ingest.files.imports import Refused, upload_import
+from parlab.ingest.files.preview import Preview, preview
+from parlab.ingest.files.received import display_name
+from parlab.lab.models import Experiment
+
+PASTE_LIMIT = 2 * 2**20
+"""Bytes of a pasted text: it is read again with each change. Larger texts are files."""
+NAME = "pasted.log"
+
+
+class Pasted(NamedTuple):
+    """A pasted text with the name of the file that it becomes."""
+
+    name: str
+    content: bytes
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be read, with the remedy; empty if it can."""
+        if len(self.content) <= PASTE_LIMIT:
+            return ""
+        return (
+            f"The text is {quantity(len(self.content), 'B')}; the limit for pasting is {quantity(PASTE_LIMIT, 'B')}."
+            " Save it as a file and drop the file here."
+        )
+
+    def file(self) -> SimpleUploadedFile:
+        return SimpleUploadedFile(self.name, self.content, "text/plain")
+
+
+def pasted(request: HttpRequest) -> Pasted:
+    """Return the text of a form; browsers send its line breaks as CR LF."""
+    text = request.POST.get("text", "").replace("\r\n", "\n")
+    name = display_name(request.POST.get("name", "").strip() or NAME)
+    return Pasted(name if "." in name else f"{name}.log", text.encode("utf-8", "replace"))
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def paste(request: HttpRequest) -> HttpResponse:
+    """Answer with what would be imported; nothing is stored."""
+    text = pasted(request)
+    context: dict[str, Any] = {"name": text.name, "problem": text.problem, "is_empty": not text.content.strip()}
+    if not context["problem"] and not context["is_empty"]:
+        context |= _reading(text, request)
+    return render(request, "pages/paste_answer.html", context)
+
+
+def _reading(text: Pasted, request: HttpRequest) -> dict[str, Any]:
+    target = Experiment.objects.filter(slug=request.POST.get("experiment", "").replace("\0", "")).first()
+    try:
+        imports = upload_import(
+            experiment=target, name=text.name, stream=BytesIO(text.content), user=cast(User, request.user), dry_run=True
+        )
+    except Refused as refusal:
+        # The rest of the message lists all formats, for those who name one.
+        return {"refused": str(refusal).partition(";")[0]}
+    shown = [preview(document, dry_run=True) for document in imports]
+    return {"previews": shown, "target": target, "can_import": any(_is_new(one) for one in shown)}
+
+
+def _is_new(shown: Preview) -> bool:
+    return shown.status.startswith("would") and bool(shown.run_count or shown.tables)

@@ -1,0 +1,92 @@
+// The paste box: 300 ms after the last change the server reads the text, and shows what it understood. Nothing is stored.
+"use strict";
+for (const form of document.querySelectorAll("form[data-paste]")) {
+  const text = form.elements.text, answer = document.getElementById(form.dataset.answer), limit = Number(form.dataset.limit);
+  const button = form.querySelector("[data-import]"), label = button.querySelector("span");
+  let wait = 0, request = null, read = "";
+
+  const bytes = () => new Blob([text.value]).size;
+
+  function offer(state, runs) {
+    read = state;
+    form.action = state === "import" ? form.dataset.now : location.origin + form.dataset.first;
+    label.textContent = state === "import" ? (runs ? `Import ${runs} run${runs === "1" ? "" : "s"}` : "Import") : state === "guess" ? "Guess its format" : "Read it";
+    button.disabled = state === "none";
+  }
+
+  function say(message) {
+    const line = document.createElement("p");
+    line.className = "problem failed";
+    line.setAttribute("role", "alert");
+    line.textContent = message;
+    answer.replaceChildren(line);
+    offer("none");
+  }
+
+  async function look() {
+    request?.abort();
+    if (!text.value.trim()) {
+      answer.replaceChildren();
+      answer.classList.remove("waits");
+      return offer("");
+    }
+    if (bytes() > limit) return say("The text is too long for pasting. Save it as a file and drop the file here.");
+    request = new AbortController();
+    answer.classList.add("waits");
+    try {
+      const response = await fetch(form.dataset.preview, { method: "POST", body: new FormData(form), signal: request.signal });
+      if (response.redirected) return location.reload(); // the session has ended
+      if (!response.ok) throw new Error(`The server answered with status ${response.status}. Nothing was stored; reload the page.`);
+      answer.innerHTML = await response.text(); // escaped by the server
+      const shown = answer.querySelector("[data-read]");
+      offer(shown?.dataset.read === "none" && answer.querySelector("[data-doubtful]") ? "guess" : shown?.dataset.read || "none", shown?.dataset.runs);
+    } catch (error) {
+      if (error.name !== "AbortError") say(error.message || "The server did not answer. Change the text to try again.");
+    } finally {
+      answer.classList.remove("waits");
+    }
+  }
+
+  function later() {
+    clearTimeout(wait);
+    wait = setTimeout(look, 300);
+  }
+
+  // A small file is text to look at; a large one, or one that is no text, takes the way of the form of files.
+  async function take(files) {
+    const [file] = files;
+    if (files.length === 1 && file.size <= limit) {
+      const content = await file.text();
+      if (!content.slice(0, 4096).includes("\0")) {
+        text.value = content;
+        form.elements.name.value = file.name;
+        return look();
+      }
+    }
+    const input = document.getElementById("files");
+    if (!input) return say("This file is too large to look at here. Import it on the page Import.");
+    input.files = files;
+    input.dispatchEvent(new Event("change"));
+    document.getElementById("import").requestSubmit();
+  }
+
+  form.dataset.first = new URL(form.action).pathname;
+  text.addEventListener("input", later);
+  form.addEventListener("change", (event) => { if (event.target !== text) later(); });
+  text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !button.disabled) { event.preventDefault(); form.requestSubmit(button); }
+  });
+  form.addEventListener("submit", (event) => {
+    if (!text.value.trim()) { event.preventDefault(); text.focus(); return; }
+    if (!read && !form.dataset.sent) { event.preventDefault(); look(); return; }
+    setTimeout(() => { button.disabled = true; label.textContent = "Importing…"; });
+  });
+  for (const name of ["dragenter", "dragover"]) form.addEventListener(name, (event) => { event.preventDefault(); form.classList.add("over"); });
+  for (const name of ["dragleave", "drop"]) form.addEventListener(name, () => form.classList.remove("over"));
+  form.addEventListener("drop", (event) => {
+    event.preventDefault();
+    if (event.dataTransfer.files.length) take(event.dataTransfer.files);
+    else if (event.dataTransfer.getData("text")) { text.value = event.dataTransfer.getData("text"); look(); }
+  });
+  addEventListener("pageshow", () => { if (text.value.trim()) look(); else offer(""); });
+}
