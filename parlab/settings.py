@@ -141,6 +141,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "parlab.pages.requests.polls.Looks",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "parlab.pages.requests.forms_only.FormsOnly",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]

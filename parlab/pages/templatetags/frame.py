@@ -131,7 +131,15 @@ def frame(context: template.Context) -> dict[str, Any]:
         "opened": opened,
         "among": among if len(among) > 1 else [],
         "section": section,
+        "below": _below(opened, section),
     }
+
+
+def _below(opened: Entry | None, section: str) -> Page | None:
+    """Return the open page if it is not the one that its entry opens: Simulate is a page below Plan."""
+    pages = opened.pages if opened else ()
+    first = opened == SETTINGS or (pages and pages[0].section != section)
+    return next((page for page in pages if page.section == section and first), None)
 
 
 def _is_open(entry: Entry, section: str) -> bool:
@@ -163,6 +171,14 @@ def inbox_count(context: template.Context) -> int:
     return inbox_unread(user) if user and user.is_authenticated else 0
 
 
+@register.filter
+def address_words(path: str) -> str:
+    """Return the words of an address to search for: `/experiments/bert-large/x/` as `bert large`."""
+    parts = [part for part in re.findall(r"[\w-]+", path) if part not in _ROUTES and not part.isdecimal()]
+    return " ".join(parts[0].replace("-", " ").split()[:6]) if parts else ""
+
+
+_ROUTES = frozenset(("experiments", "runs", "reports", "watch", "tune", "nodes", "import", "dashboards", "pages"))
 _HEADING = re.compile(r'<h2 id="([\w-]{1,80})"[^>]{0,200}>(.{1,400}?)</h2>', re.DOTALL)
 FEWEST_HEADINGS = 3
 """A page with fewer headings needs no contents."""

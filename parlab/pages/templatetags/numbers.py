@@ -286,7 +286,6 @@ def state(of: Run | str, count: int | None = None) -> SafeString:
     dot = f'<span class="dot {kind}" aria-hidden="true"></span>'
     return SafeString(f'<span class="state {kind} state-{kind}"{title}>{dot}{escape(text)}</span>{tag}')
 
-
 @register.filter
 def state_label(name: str) -> str:
     """Return a state as pages write it: {{ run.state|state_label }}."""
