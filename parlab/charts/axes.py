@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from . import theme
-from .fields import value_label
+from .fields import field_heading, value_label
 from .format import field_value
 from .measures import AUTO, Options
-from .points import RunPoint, is_number, shared_marks, varied
+from .points import RunPoint, devices, is_number, shared_marks, varied
 
 GPUS = "GPUs"
 RUN = "Run"
@@ -79,13 +79,23 @@ def _over_gpus(points: Sequence[RunPoint], axes: list[str]) -> Plan:
     return Plan(GPUS, lines if len(set(places)) == len(places) else axes)
 
 
+def axis_title(axis: str, points: Sequence[RunPoint]) -> str:
+    """Return an axis as the title of figures and choices; processes on processors are not called GPUs."""
+    if axis == GPUS:
+        word = devices(points)
+        return word[:1].upper() + word[1:]
+    return axis if axis == RUN else theme.plain(field_heading(axis))
+
+
 def unknown_gpus(points: Sequence[RunPoint]) -> str:
     """Return a sentence about runs that no axis of GPUs can show; empty without any."""
     runs = [str(point.number) for point in points if not point.gpus]
     if not runs:
         return ""
     named = ", ".join(runs[:5]) + (" and others" if len(runs) > 5 else "")
-    return f" Left out, because their number of GPUs is unknown: run{'s' if len(runs) > 1 else ''} {named}."
+    return (
+        f" Left out, because their number of {devices(points)} is unknown: run{'s' if len(runs) > 1 else ''} {named}."
+    )
 
 
 _LAYOUT_AXES = ("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
@@ -147,9 +148,23 @@ def label_stack(drawing: go.Figure) -> None:
     drawing.update_layout(xaxis={"range": [-0.5, places - 0.5]})
 
 
+_PLOT_WIDTHS = (340.0, 620.0)
+"""Widths of plots between which a label must be free of points."""
+_MARK_PX, _MIDDLES = 6.0, 6
+_PLACES = ((0, -24), (0, 24), (0, -42), (0, 42), (70, -26), (-70, -26), (70, 26), (-70, 26))
+"""Where the label of a point may stand, in pixels to the right and down, in order of preference."""
+
+
 def mark_best(drawing: go.Figure, x: Any, y: float, text: str, *, is_below: bool = False) -> None:
-    """Write the best value at its point; below it where asked, and where names of points stand beside them."""
+    """Write the best value near its point where it covers no other; nowhere if there is no such place.
+
+    It prefers to stand above, or below where asked and where names of points stand beside them.
+    """
     is_named = any(label.name == LINE_END and label.xanchor == "right" for label in drawing.layout.annotations)
+    places = sorted(_PLACES, key=lambda place: (place[1] < 0) == (is_named or is_below))
+    free = [place for place in places if all(_is_free(drawing, (x, y), place, text, wide) for wide in _PLOT_WIDTHS)]
+    if not free:
+        return
     drawing.add_annotation(
         name=BEST,
         x=math.log10(x) if drawing.layout.xaxis.type == "log" and isinstance(x, int | float) else x,
@@ -158,8 +173,67 @@ def mark_best(drawing: go.Figure, x: Any, y: float, text: str, *, is_below: bool
         showarrow=True,
         arrowhead=0,
         arrowwidth=1,
-        ax=0,
-        ay=22 if is_named or is_below else -22,
+        ax=free[0][0],
+        ay=free[0][1],
         font={"size": 12},
         bgcolor="rgba(0,0,0,0)",
     )
+
+
+_Locate = Callable[[Any, float], tuple[float, float]]
+"""From a value of both axes to its pixels in a plot, from the lower left corner."""
+
+
+def _is_free(drawing: go.Figure, point: tuple[Any, float], place: tuple[int, int], text: str, width: float) -> bool:
+    """Return whether a label at a place beside a point covers no point or line of a plot of this width."""
+    locate = _locator(drawing, width)
+    left, up = locate(*point)
+    middle, height = left + place[0], up - place[1]
+    half = _CHARACTER_PX * len(text) / 2
+    if not (half - 40 <= middle <= width - half + 16 and 0 <= height <= _PLOT_PX + 16):
+        return False
+    return not any(
+        abs(x - middle) < half + _MARK_PX and abs(y - height) < _ROW_PX / 2 + _MARK_PX
+        for trace in drawing.data
+        for x, y in _drawn(trace, locate)
+    )
+
+
+def _locator(drawing: go.Figure, width: float) -> _Locate:
+    traces = list(drawing.data)
+    is_log = drawing.layout.yaxis.type == "log"
+    low, high = _reach(traces, is_log)
+    place = math.log10 if is_log else float
+    span = (place(high) - place(low)) or 1.0
+    order = {value: at for at, value in enumerate(drawing.layout.xaxis.categoryarray or ())}
+    across = _across(drawing, traces)
+
+    def locate(x: Any, y: float) -> tuple[float, float]:
+        share = (order[x] + 0.5) / len(order) if x in order else across(x)
+        # Automatic axes leave a margin around their points.
+        return width * (0.05 + 0.9 * share), _PLOT_PX * 0.95 * (place(max(y, low)) - place(low)) / span
+
+    return locate
+
+
+def _drawn(trace: Any, locate: _Locate) -> list[tuple[float, float]]:
+    """Return where the marks, error bars and lines of a trace are, in pixels."""
+    rows = [row for row in zip(trace.x, trace.y, _bars_of(trace), strict=True) if row[1] is not None]
+    points = [locate(x, float(y)) for x, y, _ in rows]
+    bars = [locate(x, float(y) + share * bar) for x, y, both in rows for bar in both for share in (0.5, 1.0)]
+    if "lines" not in (trace.mode or ""):
+        return [*points, *bars]
+    between = [
+        (first[0] + (second[0] - first[0]) * at / _MIDDLES, first[1] + (second[1] - first[1]) * at / _MIDDLES)
+        for first, second in pairwise(points)
+        for at in range(1, _MIDDLES)
+    ]
+    return [*points, *bars, *between]
+
+
+def _bars_of(trace: Any) -> list[tuple[float, float]]:
+    """Return how far the error bar of each point reaches up, and down as a negative number."""
+    bars = trace.error_y
+    up = [0.0] * len(trace.x) if bars.array is None else list(bars.array)
+    down = up if bars.arrayminus is None else list(bars.arrayminus)
+    return [(float(high or 0.0), -float(low or 0.0)) for high, low in zip(up, down, strict=True)]

@@ -108,6 +108,8 @@ class RunPoint(NamedTuple):
     """The figures have the digits with which a file prints them."""
     marks: tuple[str, ...] = ()
     """EMULATED, LEARNT."""
+    is_on_cpu: bool = False
+    """Whether `gpus` counts processes on processors, which are not called GPUs."""
     repeats: tuple[RunPoint, ...] = ()
     """The runs of which this point is the mean; empty for a single run."""
 
@@ -159,10 +161,28 @@ class RunPoint(NamedTuple):
         lines = [
             f"{self.runs} ({self.state})",
             self.label if self.values or self.marks else "",
-            f"{self.gpus} GPUs or processes" if self.gpus else "unknown number of GPUs",
+            counted_devices([self], self.gpus) if self.gpus else "unknown number of GPUs or processes",
         ]
         lines += [f"{name}: {exact_quantity(value, unit)}" for name, value, unit in numbers if value is not None]
         return "<br>".join(plain(line) for line in lines if line)
+
+
+def devices(points: Sequence[RunPoint]) -> str:
+    """Return what the runs are counted in: GPUs, or processes if all are on processors."""
+    known = [point.is_on_cpu for point in points if point.gpus]
+    if not known or not any(known):
+        return "GPUs"
+    return "processes" if all(known) else "GPUs or processes"
+
+
+def device(points: Sequence[RunPoint]) -> str:
+    """Return one of them: GPU, or process."""
+    return {"GPUs": "GPU", "processes": "process"}.get(devices(points), "GPU or process")
+
+
+def counted_devices(points: Sequence[RunPoint], count: int) -> str:
+    """Return a number of devices with its word: `1 GPU`, `8 processes`."""
+    return f"{count:,} {device(points) if count == 1 else devices(points)}"
 
 
 def varied(points: Sequence[RunPoint]) -> list[str]:

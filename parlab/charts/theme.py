@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import plotly.graph_objects as go
 
 # Palette of Okabe and Ito: distinguishable with any colour vision.
@@ -48,9 +50,58 @@ class Drawing(NamedTuple):
 
     def to_json(self) -> str:
         """JSON for the browser: {"figure", "caption", "empty", "thinned"}."""
-        figure = self.figure.to_json() if self.figure is not None else "null"
+        figure = settled(self.figure).to_json() if self.figure is not None else "null"
         rest = {"caption": self.caption, "empty": self.empty, "thinned": self.is_thinned}
         return f'{{"figure":{figure},{json.dumps(rest, separators=(",", ":"))[1:]}'
+
+
+_FLAT = 1e-9
+"""Share of its value within which a series is constant."""
+_WHOLE = [{"dtickrange": [None, 0.99], "value": "~g"}, {"dtickrange": [1, None], "value": ",d"}]
+"""Format of whole numbers; between them the ticks have decimals, so that no two have the same text."""
+
+
+def settled(figure: go.Figure) -> go.Figure:
+    """Return the figure with axes that Plotly would choose badly: of a constant series, and of whole numbers.
+
+    Plotly draws a constant 0.0001 on an axis from -1 to 1, and labels 10, 10.5, 11 as 10, 11, 11 where no decimals are
+    wanted.
+    """
+    for name in [key for key in figure.layout if key.startswith(("xaxis", "yaxis"))]:
+        axis = figure.layout[name]
+        if axis.tickformat == "d":
+            axis.tickformatstops = _WHOLE
+        if name.startswith("yaxis") and axis.range is None and axis.type in (None, "linear", "-"):
+            axis.range = _range_of_constant(figure, name.replace("axis", "", 1), axis.rangemode == "tozero")
+    return figure
+
+
+def _range_of_constant(figure: go.Figure, name: str, is_from_zero: bool) -> list[float] | None:
+    """Return the range in whose middle a constant series lies; None for one that varies, and for bars."""
+    traces = [trace for trace in figure.data if (getattr(trace, "yaxis", None) or "y") == name]
+    if not traces or any(trace.type != "scatter" or trace.stackgroup for trace in traces):
+        return None
+    ends = [end for trace in traces for end in _extent(trace)]
+    low, high = min(ends, default=math.nan), max(ends, default=math.nan)
+    if not high - low <= _FLAT * max(abs(low), abs(high)):
+        return None
+    if is_from_zero and high >= 0:
+        return [0.0, 2 * high or 1.0]
+    half = 0.1 * abs(high) or 1.0
+    return [low - half, high + half]
+
+
+def _extent(trace: Any) -> list[float]:
+    """Return the least and the greatest value that a trace reaches with its error bars; empty without values."""
+    try:
+        values = np.asarray([] if trace.y is None else trace.y, dtype=np.float64)
+    except (TypeError, ValueError):  # names of categories
+        return [0.0, 1.0]
+    if not np.isfinite(values).any():
+        return []
+    up, down = (0.0 if part is None else float(np.nanmax(np.asarray(part, dtype=np.float64), initial=0.0))
+                for part in (trace.error_y.array, trace.error_y.arrayminus))  # fmt: skip
+    return [float(np.nanmin(values[np.isfinite(values)])) - down, float(np.nanmax(values[np.isfinite(values)])) + up]
 
 
 def nothing(reason: str) -> Drawing:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
+from parlab.charts import theme
 from parlab.charts.axes import GPUS, RUN
 from parlab.charts.format import DIGITS, SPACE, Unit, exact_quantity, printed_digits
 from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Scale
@@ -169,7 +170,7 @@ class Resolver:
             raise ValueError(f"unknown figure {directive.name!r}{hint}; use one of {names}")
         if drawing.figure is None:
             raise ValueError(drawing.empty or "there is nothing to draw")
-        figure: dict[str, Any] = json.loads(drawing.figure.to_json())
+        figure: dict[str, Any] = json.loads(theme.settled(drawing.figure).to_json())
         doubts = sorted({self.doubt(finding) for record in records for finding in _all_doubts(record)})
         title = directive.options.get("title") or str(figure["layout"].get("title", {}).get("text") or directive.name)
         figure["layout"].setdefault("title", {})["text"] = title.replace("<", "&lt;")

@@ -105,7 +105,7 @@ def test_only_measures_that_a_run_has_are_offered() -> None:
 def test_efficiency_compares_each_gpu_with_the_smallest_run_of_its_line() -> None:
     drawing = efficiency.figure(scaling(10.0, 18.0, 30.0))
     assert list(traces(drawing)["measured"].y) == pytest.approx([100, 90, 75])
-    assert drawing.caption.startswith("Best scaling: 75.0 % efficiency from 1 to 4 GPUs")
+    assert drawing.caption == "Efficiency: 90.0 % on 2 GPUs (run 1) at best, 75.0 % on 4 GPUs (run 2)."
     assert [row[3] for row in drawing.table.rows] == pytest.approx([1, 0.9, 0.75])
     assert efficiency.figure(sweep()).empty == "Scaling efficiency: needs runs on different numbers of GPUs."
 

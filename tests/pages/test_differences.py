@@ -87,7 +87,7 @@ def test_the_attempt_before_has_its_own_numbers_and_its_own_machine(
     finish(second, 0.25)
     response = page.get(url(1))
     assert "Previous attempt: 1" in text(response)
-    assert rows(response, "Environment") == {"hostname": ["new", "old"]}
+    assert rows(response, "Environment") == {"Host": ["new", "old"]}
     assert rows(response, "Results")["Step time (ms)"] == ["250", "500", "+100 %"]
     assert "No differences: both have the same configuration." in text(response)
     assert "Attempt 1 of run 1 to Run 1" in text(page.get(url(1, attempt="1", **{"with": "1"})))

@@ -11,6 +11,7 @@ from parlab.charts import theme
 from parlab.charts.axes import (
     GPUS,
     alike,
+    axis_title,
     emulation_mark,
     layout_note,
     like_with_like,
@@ -23,7 +24,7 @@ from parlab.charts.axes import (
 from parlab.charts.format import significant
 from parlab.charts.labels import label_ends
 from parlab.charts.measures import AUTO, Available, Options
-from parlab.charts.points import RunPoint, in_order
+from parlab.charts.points import RunPoint, counted_devices, device, devices, in_order
 from parlab.charts.repeats import bars_over, count_of, noise_of, percent, values_of
 from parlab.charts.theme import Drawing, Table
 
@@ -37,10 +38,10 @@ def missing(available: Available) -> str:
         return "no run has finished"
     measured = _measured(points)
     if not measured and any(_rate(point) for point in points):
-        return "the number of GPUs is unknown"
+        return f"the number of {devices(points)} is unknown"
     if len({point.gpus for point in measured}) < 2:
-        return "needs runs on different numbers of GPUs"
-    return "" if _lines(measured, AUTO)[1] else "no two runs differ only in their number of GPUs"
+        return f"needs runs on different numbers of {devices(points)}"
+    return "" if _lines(measured, AUTO)[1] else f"no two runs differ only in their number of {devices(points)}"
 
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
@@ -49,13 +50,13 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         return theme.missing(TITLE, reason)
     axes, lines = _lines(_measured(points), options)
     if not lines:
-        return theme.missing(TITLE, "with these lines, no two runs differ only in their number of GPUs")
+        return theme.missing(TITLE, f"with these lines, no two runs differ only in their number of {devices(points)}")
     counts = in_order(point.gpus for line in lines.values() for point in line)
     drawing = go.Figure(
         layout=theme.layout(
             title=TITLE,
-            subtitle="throughput per GPU, the smallest run of each line is 100 %",
-            x=GPUS,
+            subtitle=f"throughput per {device(points)}, the smallest run of each line is 100 %",
+            x=axis_title(GPUS, points),
             y="Efficiency (%)",
             xaxis=x_axis(counts, GPUS, options),
             yaxis={"rangemode": "tozero"},
@@ -140,18 +141,30 @@ def _bars(line: Sequence[RunPoint], shares: Sequence[float]) -> dict[str, Any] |
 
 
 def _efficiency_caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
-    ends: list[tuple[float, list[RunPoint]]] = [(of_line(line, line[-1]), line) for line in lines.values()]
+    """Name the best point and the largest ones: on few devices the efficiency is usually higher than on many."""
+    shares = [
+        (of_line(line, point), point) for line in lines.values() for point in line if _gpus(point) > _gpus(line[0])
+    ]
+    points = [point for line in lines.values() for point in line]
+    if not shares:
+        return f"No line has runs on more {devices(points)} than its first."
+    top, best = max(shares, key=lambda share: share[0])
+    most = max(_gpus(point) for _, point in shares)
+    ends = [(of_line(line, line[-1]), line) for line in lines.values() if _gpus(line[-1]) == most]
     share, line = max(ends, key=lambda end: end[0])
-    return (
-        f"Best scaling: {significant(100 * share)} % efficiency from {_gpus(line[0]):,} to {_gpus(line[-1]):,} GPUs"
-        f" ({line[-1].runs})."
-        + (" Bars span the repeats." if any(point.repeats for line in lines.values() for point in line) else "")
-        + _noise_note(ends)
-    )
+    caption = f"Efficiency: {_on(top, best, points)}"
+    if best.number != line[-1].number:
+        caption += f" at best, {_on(share, line[-1], points)}"
+    has_repeats = any(point.repeats for point in points)
+    return f"{caption}.{' Bars span the repeats.' if has_repeats else ''}{_noise_note(ends)}"
+
+
+def _on(share: float, point: RunPoint, points: Sequence[RunPoint]) -> str:
+    return f"{significant(100 * share)} % on {counted_devices(points, _gpus(point))} ({point.runs})"
 
 
 def _noise_note(ends: Sequence[tuple[float, list[RunPoint]]]) -> str:
-    """State whether the best line leads the next one by less than the noise of repeats; empty without repeats."""
+    """State whether the best of the lines that end on equally many devices leads by more than the noise of repeats."""
     noisy = noise_of([point for _, line in ends for point in line], _rate)
     if noisy is None or len(ends) < 2:
         return ""
@@ -159,8 +172,8 @@ def _noise_note(ends: Sequence[tuple[float, list[RunPoint]]]) -> str:
     # Each efficiency is a ratio of two means; the variances of all four add up.
     limit = noisy.limit(_pair(first), _pair(second))
     if best / next_best - 1 > limit:
-        return f" It leads by more than the noise of the repeats ({percent(limit)})."
-    return f" Its lead over {second[-1].runs} is smaller than the noise of the repeats."
+        return f" The lead of {first[-1].runs} is larger than the noise of the repeats ({percent(limit)})."
+    return f" The lead of {first[-1].runs} over {second[-1].runs} is smaller than the noise of the repeats."
 
 
 def _pair(line: Sequence[RunPoint]) -> float:

@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from parlab.charts import theme
-from parlab.charts.axes import GPUS, PREFERRED, alike, network_axis, x_of
-from parlab.charts.fields import field_heading
+from parlab.charts.axes import GPUS, PREFERRED, alike, axis_title, network_axis, x_of
 from parlab.charts.format import field_label, field_value, significant, unit_for
 from parlab.charts.measures import AUTO, Available, Measure, Options, suited
 from parlab.charts.points import RunPoint, in_order, varied
@@ -95,8 +94,8 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         layout=theme.layout(
             title=f"{measure.title} over two axes",
             subtitle=_subtitle(grid, factor, name, measure),
-            x=_title(grid.across),
-            y=_title(grid.down),
+            x=axis_title(grid.across, points),
+            y=axis_title(grid.down, points),
             xaxis=cell_axis(grid.columns),
             yaxis={**cell_axis(grid.rows), "range": [len(grid.rows) - 0.5, -0.5], "showgrid": False},
             barmode="overlay",
@@ -158,10 +157,6 @@ def _places(points: Sequence[RunPoint], across: str, down: str, measure: Measure
         winner = _Place(point, value, 0) if value is not None and is_better else best
         places[key] = winner._replace(others=best.others + 1)
     return places
-
-
-def _title(axis: str) -> str:
-    return axis if axis == GPUS else theme.plain(field_heading(axis))
 
 
 def cell_axis(values: Sequence[Any]) -> dict[str, Any]:

@@ -9,8 +9,19 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from parlab.charts import theme
-from parlab.charts.axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, x_axis, x_of
-from parlab.charts.fields import field_heading
+from parlab.charts.axes import (
+    GPUS,
+    RUN,
+    Plan,
+    alike,
+    axis_title,
+    emulation_mark,
+    names_of,
+    plan,
+    series_name,
+    x_axis,
+    x_of,
+)
 from parlab.charts.format import SPACE, Unit, quantity, significant, unit_for
 from parlab.charts.labels import BOUND, NUMBERED, label_ends, mark_best
 from parlab.charts.measures import AUTO, Available, Options
@@ -160,7 +171,7 @@ def _band_figure(banded: _Banded, options: Options) -> go.Figure:
         layout=theme.layout(
             title=TITLE,
             subtitle="highest use: a band from the least to the most of the ranks, with a marker at the most",
-            x=theme.plain(field_heading(axes.x)) if axes.x != GPUS else GPUS,
+            x=axis_title(axes.x, fitting),
             y=f"Peak memory ({unit.name})",
             xaxis=_with_room(in_order(x_of(point, axes.x) for point in members), axes, options),
             yaxis={"type": "log"} if options.y_scale == "log" else {"rangemode": "tozero"},

@@ -13,6 +13,7 @@ from parlab.charts.axes import (
     RUN,
     Plan,
     alike,
+    axis_title,
     emulation_mark,
     is_network,
     layout_note,
@@ -26,11 +27,10 @@ from parlab.charts.axes import (
     x_axis,
     x_of,
 )
-from parlab.charts.fields import field_heading
 from parlab.charts.format import unit_for
 from parlab.charts.labels import label_ends, mark_best
 from parlab.charts.measures import AUTO, DEFAULT, MEASURES, Available, Measure, Options, suited
-from parlab.charts.points import RunPoint, in_order, is_number
+from parlab.charts.points import RunPoint, device, devices, in_order, is_number
 from parlab.charts.repeats import asymmetric, each_run, lead_note, values_of
 from parlab.charts.theme import Drawing, Table
 
@@ -67,7 +67,11 @@ def missing_per_sample(available: Available) -> str:
         return reason
     if options.y == PER_SAMPLE:
         return "shown by the first figure"
-    return "" if len({point.gpus for point in points if point.gpus}) > 1 else "all runs have the same number of GPUs"
+    return (
+        ""
+        if len({point.gpus for point in points if point.gpus}) > 1
+        else f"all runs have the same number of {devices(points)}"
+    )
 
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
@@ -93,7 +97,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         layout=theme.layout(
             title=measure.title,
             subtitle=_subtitle(measured, measure),
-            x=theme.plain(field_heading(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
+            x=axis_title(chosen.x, measured),
             y=f"{measure.title} ({view.unit})" if view.unit else measure.title,
             xaxis=x_axis(x_values, chosen.x, options),
             yaxis=_y_axis(measured, chosen, options, view),
@@ -316,13 +320,13 @@ def _scaling(measured: Sequence[RunPoint]) -> str:
     """Classify the sweep: equal global batch (strong scaling), equal batch per GPU (weak), or neither."""
     batches = {point.global_batch_size for point in measured}
     if None in batches:
-        return "Batch sizes are unknown; the ideal line assumes a speedup equal to the number of GPUs."
+        return f"Batch sizes are unknown; the ideal line assumes a speedup equal to the number of {devices(measured)}."
     if len(batches) == 1:
         return f"Strong scaling: {batches.pop()} samples per step in total."
     shares = {(point.global_batch_size or 0) / point.gpus for point in measured if point.gpus}
     if len(shares) == 1:
-        return f"Weak scaling: {shares.pop():g} samples per step per GPU."
-    return "Neither strong nor weak scaling: both the global batch and the batch per GPU vary."
+        return f"Weak scaling: {shares.pop():g} samples per step per {device(measured)}."
+    return f"Neither strong nor weak scaling: both the global batch and the batch per {device(measured)} vary."
 
 
 _TABLE_MEASURES = ("step_time", "samples_per_s", "tokens_per_s")

@@ -240,6 +240,17 @@ class Run(models.Model):
         return bool(self.resolved.get("train", {}).get("compute") == "emulated")
 
     @property
+    def is_on_cpu(self) -> bool:
+        """Whether `gpus` counts processes on processors, which are not called GPUs."""
+        if self.origin != self.Origin.MEASURED or self.summary.get("gpu_utilization"):
+            return False
+        chosen = self.resolved.get("cluster", {}).get("device")
+        if chosen not in (None, "auto"):
+            return bool(chosen == "cpu")
+        # A run that chose its device itself and reports no GPU used none.
+        return "cpu" in str((self.summary.get("peak") or {}).get("device") or "cpu").lower()
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """What to know of all numbers of the run: `emulated`, or `learnt` if a learnt format read them."""
         return tuple(["emulated"] * self.is_emulated + ["learnt"] * ("learnt" in self.summary))

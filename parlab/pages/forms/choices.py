@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.http import QueryDict
 
-from parlab.charts.axes import GPUS, RUN
+from parlab.charts.axes import GPUS, RUN, axis_title
 from parlab.charts.fields import field_heading
 from parlab.charts.format import field_title
 from parlab.charts.measures import DEFAULT, MEASURES, SCALES, Options, Scale, measured
@@ -79,8 +79,8 @@ def figure_selects(query: QueryDict, points: Sequence[RunPoint], fields: Collect
     gpus = [GPUS] if len({point.gpus for point in points}) > 1 else []
     selects = {
         "y": Select("y", "Show", [Choice(n, m.heading, n == options.y) for n, m in measured(points).items()]),
-        "x": Select("x", "against", _axis_choices([*gpus, *axes, RUN], [options.x])),
-        "by": Select("by", "lines by", _axis_choices(axes, options.by)),
+        "x": Select("x", "against", _axis_choices([*gpus, *axes, RUN], [options.x], points)),
+        "by": Select("by", "lines by", _axis_choices(axes, options.by, points)),
         "x_scale": Select("x_scale", "x axis", _scale_choices(options.x_scale)),
         "y_scale": Select("y_scale", "y axis", _scale_choices(options.y_scale)),
         "as_share": Select(
@@ -92,9 +92,14 @@ def figure_selects(query: QueryDict, points: Sequence[RunPoint], fields: Collect
     return [select for field, select in selects.items() if field in fields and select.choices]
 
 
-def _axis_choices(axes: Sequence[str], chosen: Sequence[str]) -> list[Choice]:
-    choices = [Choice(axis, axis if axis in (GPUS, RUN) else field_heading(axis), axis in chosen) for axis in axes]
+def _axis_choices(axes: Sequence[str], chosen: Sequence[str], points: Sequence[RunPoint]) -> list[Choice]:
+    choices = [Choice(axis, _axis_text(axis, points), axis in chosen) for axis in axes]
     return [Choice("", "Automatic", not any(choice.is_chosen for choice in choices)), *choices]
+
+
+def _axis_text(axis: str, points: Sequence[RunPoint]) -> str:
+    """Return an axis as an option, which templates escape."""
+    return axis_title(axis, points) if axis in (GPUS, RUN) else field_heading(axis)
 
 
 def _scale_choices(chosen: Scale) -> list[Choice]:

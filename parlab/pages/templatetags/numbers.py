@@ -19,6 +19,7 @@ from parlab.lab.forms import config_layout
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import figures as figures_selectors
 from parlab.lab.selectors.analysis.rankings import Lead
+from parlab.lab.selectors.environments import basis_in_words
 from runners.wire.protocol import RunState
 
 register = template.Library()
@@ -285,6 +286,12 @@ def state(of: Run | str, count: int | None = None) -> SafeString:
     kind = escape(kind)
     dot = f'<span class="dot {kind}" aria-hidden="true"></span>'
     return SafeString(f'<span class="state {kind} state-{kind}"{title}>{dot}{escape(text)}</span>{tag}')
+
+@register.filter
+def in_words(basis: str) -> str:
+    """Return the basis of a summary without names of fields: {{ run.summary.basis|in_words }}."""
+    return basis_in_words(basis)
+
 
 @register.filter
 def state_label(name: str) -> str:

@@ -131,12 +131,7 @@ def _spread(run: Run) -> float | None:
 
 def _is_on_cpu(runs: Sequence[Run]) -> bool:
     """Whether the runs are processes on CPUs, which are not called GPUs."""
-    return bool(runs) and all(
-        run.origin == Run.Origin.MEASURED
-        and not run.summary.get("gpu_utilization")
-        and "cpu" in str((run.summary.get("peak") or {}).get("device") or "cpu").lower()
-        for run in runs
-    )
+    return bool(runs) and all(run.is_on_cpu for run in runs)
 
 
 def noise_text(limit: float) -> str:

@@ -59,7 +59,8 @@ class Lead(NamedTuple):
         """The GPU counts of the two runs if they differ: the lead then shows scaling, not a better configuration."""
         if self.second is None or self.best.gpus == self.second.gpus:
             return ""
-        return f"{_count(self.best.gpus)} vs {_count(self.second.gpus)} GPUs"
+        devices = "processes" if self.best.is_on_cpu and self.second.is_on_cpu else "GPUs"
+        return f"{_count(self.best.gpus)} vs {_count(self.second.gpus)} {devices}"
 
     @property
     def percent(self) -> float | None:

@@ -164,6 +164,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         is_published=run.origin != Run.Origin.MEASURED,
         is_printed=run.origin in PRINTED,
         marks=run.marks,
+        is_on_cpu=run.is_on_cpu,
     )
 
 

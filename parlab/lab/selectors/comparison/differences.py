@@ -12,15 +12,15 @@ from parlab.charts.format import DASH, field_value
 from parlab.lab.models import Attempt, Config, Run
 from parlab.lab.selectors.analysis.rankings import LEAD_ORDER
 from parlab.lab.selectors.comparison.results import Result, results
+from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.records import run_settings
-from parlab.lab.selectors.runs import flat
 from parlab.lab.services.attempts import headline
 from runners.config import ConfigError, repeated
 from runners.wire.protocol import RunState
 
 _ATTEMPT = re.compile(r"attempt-(\d{1,5})")
 _VERSION = re.compile(r"v(\d{1,9})")
-_RUN_SPECIFIC = ("shell", "variables.PARLAB_RUN")
+_RUN_SPECIFIC = ("Variables of the shell", "PARLAB_RUN")
 """Entries of an environment that contain the name of the run and therefore always differ."""
 
 
@@ -155,10 +155,7 @@ def run_difference(left: Side, right: Side) -> Difference:
     """Compare two sides; results of the second are relative to the first."""
     settings = [_texts(run_settings(side.run)) for side in (left, right)]
     rows, same = _difference_rows(*settings)
-    environments = [dict(flat(side.attempt.environment)) if side.attempt else {} for side in (left, right)]
-    for environment in environments:
-        for name in _RUN_SPECIFIC:
-            environment.pop(name, None)
+    environments = [_environment(side.attempt) for side in (left, right)]
     return Difference(
         [Section(title, list(group)) for title, group in groupby(_by_section(rows), key=_section)],
         same,
@@ -166,6 +163,13 @@ def run_difference(left: Side, right: Side) -> Difference:
         all(environments),
         results([left.run, right.run]) if left.ran and right.ran else [],
     )
+
+
+def _environment(attempt: Attempt | None) -> dict[str, str]:
+    """Return what an attempt ran on, without what differs between any two runs."""
+    if attempt is None:
+        return {}
+    return {name: text for name, text in environment_rows(attempt.environment) if name not in _RUN_SPECIFIC}
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
