@@ -395,8 +395,28 @@
       page.searchParams.delete(name);
       chosen.getAll(name).filter(Boolean).forEach((value) => page.searchParams.append(name, value));
     }
-    history.replaceState(history.state, "", page);
+    // A step of the history, so that Back undoes the choice.
+    if (page.href !== location.href) history.pushState({ choices: true }, "", page);
+    chosenSearch = location.search;
     follow(form.dataset.figureChoices);
+  }
+  let chosenSearch = location.search;
+  addEventListener("popstate", (event) => {
+    if (event.state?.htmx || location.search === chosenSearch) return; // htmx loads the page again; a link within the page
+    chosenSearch = location.search;
+    document.querySelectorAll("[data-figure-choices]").forEach(showChoices);
+    follow();
+  });
+  // Show the choices of the address; those that it does not name are as the server has sent them.
+  function showChoices(form) {
+    const { searchParams } = new URL(location.href);
+    for (const control of form.elements) {
+      if (!control.name || control.type === "hidden") continue;
+      const values = searchParams.getAll(control.name), isNamed = values.length > 0;
+      if (control.type === "checkbox" || control.type === "radio") control.checked = isNamed ? values.includes(control.value) : control.defaultChecked;
+      else if (control.options) for (const option of control.options) option.selected = isNamed ? values.includes(option.value) : option.defaultSelected;
+      else if ("defaultValue" in control) control.value = isNamed ? values[0] : control.defaultValue;
+    }
   }
   // Draw the figures again that follow the address.
   function follow(only) {

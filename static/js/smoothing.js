@@ -63,8 +63,12 @@
     apply();
     const page = new URL(location.href);
     if (Number(slider.value)) page.searchParams.set("smooth", slider.value); else page.searchParams.delete("smooth");
-    history.replaceState(history.state, "", page);
+    if (page.href !== location.href) history.pushState({ choices: true }, "", page);
   });
-  slider.value = new URL(location.href).searchParams.get("smooth") || 0;
-  apply();
+  const show = () => {
+    slider.value = new URL(location.href).searchParams.get("smooth") || 0;
+    apply();
+  };
+  addEventListener("popstate", (event) => { if (!event.state?.htmx) show(); });
+  show();
 })();
