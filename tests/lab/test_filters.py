@@ -140,7 +140,6 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
         ("state:ooom", "Unknown state ooom; did you mean oom?"),
         ("gpus>lots", "Invalid number lots for gpus: write, for example, gpus>16."),
         ("memory>8GHz", "Invalid number 8GHz for memory: write, for example, memory>8GiB."),
-        
         ("engine>3", "engine is a text field without an order"),
         ("tag>3", "tag is a text field: write tag:3."),
         ("is:nice", "Unknown term is:nice"),

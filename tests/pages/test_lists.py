@@ -16,7 +16,7 @@ from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.pages.list_columns import LISTS, RUN_COLUMNS
 from parlab.lab.services.runs import config_launch
 from parlab.lab.services.tagging import experiments_tag
-from parlab.pages.templatetags.lists import CELLS
+from parlab.pages.templatetags.lists import CELLS, MEASURED
 
 from .conftest import finish
 from .test_experiments import text
@@ -163,7 +163,7 @@ def test_the_policy_of_pages_allows_nothing_inline(page: Client, four_runs: list
 
 
 def test_every_column_of_the_lists_has_a_cell() -> None:
-    assert set(CELLS) == {column.name for column in RUN_COLUMNS}
+    assert {*CELLS, *MEASURED} == {column.name for column in RUN_COLUMNS}
 
 
 @pytest.mark.parametrize("show", ["experiments", "runs"])
@@ -192,3 +192,22 @@ def test_on_a_phone_the_measured_number_stands_beside_the_name(
     numbers = re.findall(r'class="narrow-number"[^>]*>(?:<[^>]+>)*([^<]*)<', html)
     assert numbers
     assert all(re.match(r"[\d.,]+\s?\S", number) for number in numbers), numbers
+
+
+def test_a_column_of_numbers_has_one_unit_and_one_number_of_decimals(page: Client, four_runs: list[Run]) -> None:
+    for run, step_time_s, memory in zip(
+        four_runs, (0.0123, 0.5, 0.0987, 0.1), (2**30, 387 * 2**20, 2**29, 2**28), strict=True
+    ):
+        Run.objects.filter(pk=run.pk).update(step_time_s=step_time_s, memory_max_bytes=memory)
+    html = page.get(f"{RUNS}&sort=step_time").content.decode().replace("\N{NARROW NO-BREAK SPACE}", " ")
+    cells = re.findall(r'<td class="number"><span title="[^"]*">([\d.,]+ (?:ms|MiB))<', html)
+    assert [cell for cell in cells if cell.endswith(" ms")] == ["12.3 ms", "98.7 ms", "100.0 ms", "500.0 ms"]
+    assert [cell for cell in cells if cell.endswith(" MiB")] == ["1,024 MiB", "512 MiB", "256 MiB", "387 MiB"]
+
+
+def test_numbers_too_far_apart_for_one_unit_have_each_its_own(page: Client, four_runs: list[Run]) -> None:
+    for run, step_time_s in zip(four_runs, (2e-6, 0.5, 3.0, 40.0), strict=True):
+        Run.objects.filter(pk=run.pk).update(step_time_s=step_time_s)
+    shown = text(page.get(f"{RUNS}&sort=step_time"))
+    assert "2.00 µs" in shown
+    assert "40.0 s" in shown

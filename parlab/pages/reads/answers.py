@@ -12,7 +12,7 @@ from django.db.models import F
 from parlab.charts.axes import SIZE_AXES
 from parlab.charts.fields import value_label
 from parlab.charts.format import Unit, quantity, unit_for
-from parlab.charts.points import RunPoint
+from parlab.charts.points import RunPoint, devices
 from parlab.charts.sweeps import bandwidth, capacity
 from parlab.charts.sweeps.bandwidth import Message
 from parlab.charts.sweeps.capacity import Search
@@ -72,6 +72,11 @@ class Sizes(NamedTuple):
     @property
     def has_settings(self) -> bool:
         return any(row.setting for row in self.rows)
+
+    @property
+    def devices(self) -> str:
+        """What the runs are counted in: GPUs, or processes."""
+        return devices([row.point for row in self.rows])
 
     @property
     def has_sample_times(self) -> bool:

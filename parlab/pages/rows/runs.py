@@ -190,6 +190,8 @@ def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
     samples = column("samples/s", lambda row: row.run.samples_per_s)
     tokens = column("tokens/s", lambda row: row.run.tokens_per_s)
     memory = column("B", lambda row: row.run.memory_max_bytes)
+    mfu = for_column(PERCENT, ((row.mfu_pct, False) for row in rows))
+    utilisation = for_column(PERCENT, ((row.gpu_util_pct, False) for row in rows))
     return [
         RunColumn(f"Step time ({time.name})", lambda row: _step_time_cell(row, time)),
         RunColumn(f"p10\N{EN DASH}p90 ({time.name})", lambda row: _spread_cell(row, time), "number muted"),
@@ -205,8 +207,8 @@ def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
             f"Peak memory ({memory.name})",
             lambda row: _number_cell(row.run.memory_max_bytes, memory, row.doubts.get("memory")),
         ),
-        RunColumn("MFU (%)", lambda row: _number_cell(row.mfu_pct, PERCENT, row.doubts.get("mfu")), is_awaited=False),
-        RunColumn("GPU utilisation (%)", lambda row: _number_cell(row.gpu_util_pct, PERCENT), is_awaited=False),
+        RunColumn("MFU (%)", lambda row: _number_cell(row.mfu_pct, mfu, row.doubts.get("mfu")), is_awaited=False),
+        RunColumn("GPU utilisation (%)", lambda row: _number_cell(row.gpu_util_pct, utilisation), is_awaited=False),
     ]
 
 

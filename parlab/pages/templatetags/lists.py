@@ -9,7 +9,7 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from parlab.charts.format import DASH
+from parlab.charts.format import DASH, Unit, for_column, unit_for
 from parlab.lab.models import Run
 from parlab.lab.selectors.findings import RUN
 from parlab.lab.selectors.lists import RunLine, RunMarks
@@ -55,11 +55,6 @@ def _gpus(row: RunLine) -> str:
     )
 
 
-def _step_time(row: RunLine) -> str:
-    run = row.run
-    return _number_cell("OOM" if run.state == RunState.OOM else numbers.measured(run, run.step_time_s, "s"))
-
-
 def _findings(row: RunLine) -> str:
     if not row.findings:
         return _number_cell('<span class="none" title="none open">0</span>')
@@ -98,24 +93,51 @@ CELLS: dict[str, Callable[[RunLine], str]] = {
     "dp": lambda row: _number_cell(numbers.counted(row.run.data_parallel_size)),
     "micro_batch": lambda row: _number_cell(numbers.counted(row.run.micro_batch_size)),
     "global_batch": lambda row: _number_cell(numbers.counted(row.run.global_batch_size)),
-    "step_time": _step_time,
-    "samples_per_s": lambda row: _number_cell(numbers.measured(row.run, row.run.samples_per_s, "samples/s")),
-    "tokens_per_s": lambda row: _number_cell(numbers.measured(row.run, row.run.tokens_per_s, "tokens/s")),
-    "ms_per_sample": lambda row: _number_cell(numbers.measured(row.run, row.run.ms_per_sample, "")),
-    "memory": lambda row: _number_cell(numbers.measured(row.run, row.run.memory_max_bytes, "B")),
-    "mfu": lambda row: _number_cell(numbers.percent(row.run.mfu)),
     "findings": _findings,
     "tags": _tags,
     "note": _note,
     "ended": _ended,
 }
-"""Column of the list of runs -> its cell."""
+"""Column of the list of runs -> its cell, for columns that are no measured numbers."""
+MEASURED = {
+    "step_time": ("step_time_s", "s"),
+    "samples_per_s": ("samples_per_s", "samples/s"),
+    "tokens_per_s": ("tokens_per_s", "tokens/s"),
+    "ms_per_sample": ("ms_per_sample", ""),
+    "memory": ("memory_max_bytes", "B"),
+    "mfu": ("mfu", "%"),
+}
+"""Column of measured numbers -> field of a run, and its unit; all rows have one unit and one number of decimals."""
+_MFU = Unit(0.01, "", "of 1")
+"""The heading of the column has the per cent."""
+
+
+def _measured_column(rows: Sequence[RunLine], name: str) -> Callable[[RunLine], str]:
+    """Return the cells of a column of numbers: in one unit, or each in its own where they are too far apart for one."""
+    field, base = MEASURED[name]
+    values = [getattr(row.run, field) for row in rows]
+    of_column = _MFU if base == "%" else unit_for(values, base)
+    unit = for_column(of_column, zip(values, (row.run.has_printed_numbers for row in rows), strict=True))
+
+    def cell(row: RunLine) -> str:
+        value = getattr(row.run, field)
+        if name == "step_time" and row.run.state == RunState.OOM:
+            return _number_cell("OOM")
+        if unit.decimals is None or value is None:
+            return _number_cell(numbers.percent(value) if base == "%" else numbers.measured(row.run, value, base))
+        return _number_cell(numbers.with_unit(value, unit))
+
+    return cell
 
 
 @register.simple_tag
 def run_rows(rows: Sequence[RunLine], columns: Sequence[Column], shown: Collection[str]) -> SafeString:
     """Render the rows of the list of runs with the shown columns: {% run_rows list.rows columns shown %}."""
-    cells = [CELLS[column.name] for column in columns if column.name in shown]
+    cells = [
+        _measured_column(rows, column.name) if column.name in MEASURED else CELLS[column.name]
+        for column in columns
+        if column.name in shown
+    ]
     return SafeString("".join(_row_head(row) + "".join(cell(row) for cell in cells) + "</tr>" for row in rows))
 
 

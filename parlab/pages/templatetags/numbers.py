@@ -48,7 +48,18 @@ def in_unit(value: object, unit: Unit) -> SafeString:
     return _with_all_digits(numbers.in_column(value, unit), value, unit.base)
 
 
-_COLUMN_UNITS = {"GiB": Unit(2.0**30, "GiB", "B"), "%": Unit(0.01, "%", "of 1"), "s": Unit(1.0, "s", "s")}
+def with_unit(value: float, unit: Unit) -> SafeString:
+    """Format a number of a column with its unit; all digits on hover."""
+    text = numbers.in_column(value, unit)
+    return _with_all_digits(f"{text}{numbers.SPACE}{unit.name}" if unit.name else text, value, unit.base)
+
+
+_COLUMN_UNITS = {
+    "GiB": Unit(2.0**30, "GiB", "B"),
+    "%": Unit(0.01, "%", "of 1"),
+    "s": Unit(1.0, "s", "s"),
+    "as_is": Unit(1.0, "", ""),
+}
 """Units that the heading of a column names; others get the prefix that suits their values."""
 
 
