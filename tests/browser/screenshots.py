@@ -214,7 +214,7 @@ def prepare(page: Page) -> str:
     page.goto("/reports/gpipe-and-1f1b-on-a-slow-network/versions/1/")
     page.get_by_role("button", name="Share by link").click()
     expect(page.get_by_text("Readable without login")).to_be_visible()
-    page.goto("/import/")
+    page.goto("/import/#file")
     page.get_by_label("Files").set_input_files({"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()})
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_text("Will create the experiment")).to_be_visible()

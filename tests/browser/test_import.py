@@ -27,7 +27,8 @@ Four sizes, one table.
 def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "scaling.md"
     path.write_text(DOCUMENT)
-    page.get_by_role("link", name="Import", exact=True).click()
+    page.locator("header summary").filter(has_text="New").click()
+    page.get_by_role("link", name="Import a file").click()
     expect(page.get_by_label("Files")).not_to_be_focused()
     page.get_by_label("Files").set_input_files(path)
     expect(page.get_by_text("scaling.md, ")).to_be_visible()
@@ -80,7 +81,7 @@ READ = """() => {
 def test_long_telemetry_is_thinned_by_the_server_and_refined_on_zoom(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text(samples(6_000))
-    page.goto("/import/")
+    page.goto("/import/#file")
     page.get_by_label("Files").set_input_files(path)
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Import 1 file").click()

@@ -19,7 +19,7 @@ def log(path: Path, start: float, line: str = LINE) -> Path:
 
 
 def preview(page: Page, path: Path) -> None:
-    page.goto("/import/")
+    page.goto("/import/#file")
     page.get_by_label("Files").set_input_files(path)
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name="Import preview")).to_be_visible()
