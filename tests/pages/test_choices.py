@@ -129,7 +129,7 @@ def test_nonsense_in_the_address_of_a_figure_is_left_to_the_figure(
 def test_a_heatmap_is_shown_where_two_axes_were_swept(page: Client, four_runs: list[Run]) -> None:
     content = page.get(EXPERIMENT).content.decode()
     assert 'data-missing="Heatmap' not in content
-    assert 'data-missing="Scaling efficiency: needs runs on different numbers of GPUs." hidden' in content
+    assert 'data-missing="Scaling efficiency: needs runs on different numbers of processes." hidden' in content
     drawn = json.loads(page.get(f"{EXPERIMENT}figures/heatmap.json").content)
     assert drawn["caption"].startswith("Best: 20.0 samples/s, schedule 1f1b, micro batch size 1 (run 3).")
 

@@ -110,8 +110,8 @@ def test_a_figure_of_the_registry_can_be_put_into_a_report(
 
 def test_figures_without_data_are_named_in_one_line_with_what_they_need(page: Client, four_runs: list[Run]) -> None:
     page_text = text(page.get(EXPERIMENT))
-    assert "Time per sample: all runs have the same number of GPUs." in page_text
-    assert "Scaling efficiency: needs runs on different numbers of GPUs." in page_text
+    assert "Time per sample: all runs have the same number of processes." in page_text
+    assert "Scaling efficiency: needs runs on different numbers of processes." in page_text
     assert "Memory per rank:" not in page_text
     Run.objects.update(state="running")
     titles = ", ".join(figure.title for figure in EXPERIMENT_FIGURES.values() if figure.source is not Source.MESSAGES)

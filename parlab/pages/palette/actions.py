@@ -78,13 +78,17 @@ class Asked(NamedTuple):
     """Ids of the runs that were added to the comparison."""
 
 
+_ARGUMENTS = {ANYWHERE: 0, EXPERIMENT: 1, RUN: 2}
+"""How many parts of the place an address names: slug, number."""
+
+
 def plain_actions(asked: Asked, *, most: int) -> list[Row]:
     """Return the actions whose words have all words of the query; without a query those of the open page."""
-    rows = []
+    rows: list[Row] = []
     state = _state(asked) if asked.place.number else ""
     for action in ACTIONS:
         if len(rows) < most and _fits(action, asked, state):
-            arguments = {RUN: [asked.place.slug, asked.place.number], EXPERIMENT: [asked.place.slug]}.get(action.on, [])
+            arguments = (asked.place.slug, asked.place.number)[: _ARGUMENTS[action.on]]
             route, _, anchor = action.url.partition("#")
             url = f"{reverse(route, args=arguments)}{'#' if anchor else ''}{anchor}"
             rows.append(Row(marked(action.title, asked.words), url, action.icon, ask=action.ask))

@@ -36,6 +36,6 @@ def loss_curve(run: Run) -> LossCurve:
 
 def _loss_name(run: Run, names: Collection[str]) -> str:
     """Return the metric that is the loss: as the summary of a reported run says, else by its name."""
-    stated = (run.summary.get("sources") or {}).get("loss")
+    stated = str((run.summary.get("sources") or {}).get("loss") or "")
     named = [name for name in (stated, *_LOSSES) if name in names]
     return next(iter([*named, *sorted(name for name in names if "loss" in name.lower())]), "")

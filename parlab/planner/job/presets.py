@@ -125,7 +125,8 @@ def usual_question(entry: Preset, gpus: int = 0) -> dict[str, Any]:
 def _usual_nodes(model: Model, tokens_billion: float) -> int:
     gpus = 6 * tokens_billion * 1e9 * model.active_parameters / (_USUAL_RATE * _DAYS * 86_400)
     held = 18 * model.parameters / 40e9
-    return next(size for size in (2**power for power in range(13)) if size == 4096 or 8 * size >= max(gpus, held))
+    nodes: int = next(size for size in (2**power for power in range(13)) if size == 4096 or 8 * size >= max(gpus, held))
+    return nodes
 
 
 def preset(name: str) -> Preset | None:
