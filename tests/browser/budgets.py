@@ -18,7 +18,8 @@ class Load(NamedTuple):
 _COUNT = """() => {
   const skipped = "table, svg, figure, script, style, template, dialog, [hidden], .unseen, .plot, .js-plotly-plot";
   const control = "a[href], button, input:not([type=hidden]), select, textarea, summary";
-  const isShown = (element) => getComputedStyle(element).display === "contents" || element.checkVisibility({ checkVisibilityCSS: true });
+  const hasNoBox = (element) => getComputedStyle(element).display === "contents";
+  const isShown = (element) => hasNoBox(element) || element.checkVisibility({ checkVisibilityCSS: true });
   const kind = (element) => `${element.tagName} ${[...element.classList].sort().join(".")}`;
   function walk(element) {
     let words = 0, controls = element.matches(control) ? 1 : 0;

@@ -174,7 +174,7 @@ def test_the_command_by_hand_is_the_attempts_own_with_the_config_as_a_file(
     assert '"micro_batch_size": 1' in page_text
     assert "Devices 0 name cpu" in page_text
     assert "Tags x, y" in page_text
-    assert "Why links cannot be shaped needs root" in page_text
+    assert "Links cannot be emulated needs root" in page_text
     assert "why_not" not in page_text
 
 

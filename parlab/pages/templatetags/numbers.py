@@ -298,6 +298,7 @@ def state(of: Run | str, count: int | None = None) -> SafeString:
     dot = f'<span class="dot {kind}" aria-hidden="true"></span>'
     return SafeString(f'<span class="state {kind} state-{kind}"{title}>{dot}{escape(text)}</span>{tag}')
 
+
 @register.filter
 def in_words(basis: str) -> str:
     """Return the basis of a summary without names of fields: {{ run.summary.basis|in_words }}."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.runs import by_hand, command_line, config_sections, flat, run_figures, sections_in_use
-from parlab.pages.rows.environments import environment_rows
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.slurm import slurm_job
 from parlab.pages.views.experiments.reported import reported_context
@@ -21,7 +21,7 @@ def details_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "snapshots": list(run.snapshots.defer("content")),
         "command": command_line(attempt) if attempt else "",
         "by_hand": by_hand(run, attempt) if attempt else "",
-        "environment": environment_rows(attempt.environment) if attempt else [],
+        "environment": environment_rows({**attempt.environment, "slurm": {}}) if attempt else [],
         "slurm": slurm_job(attempt.environment) if attempt else None,
     }
 
