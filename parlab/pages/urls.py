@@ -19,6 +19,7 @@ from parlab.pages.views.experiments import (
     run_actions,
     saved_views,
     sweeps,
+    tabs,
 )
 from parlab.pages.views.files import connections, imports, log_formats, pasting, sources
 from parlab.pages.views.planning import flags, plans, questions, simulations, studies
@@ -167,8 +168,14 @@ urlpatterns = [
     path("experiments/<slug:slug>/dashboard/", dashboards.of_experiment, name="experiment-dashboard"),
     path("sweeps/new/", sweeps.new, name="sweep-new"),
     path("experiments/<slug:slug>/sweep/", sweeps.edit, name="sweep-edit"),
-    path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
-    path("experiments/<slug:slug>/live/", experiments.experiment_live, name="experiment-live"),
+    path("experiments/<slug:slug>/", tabs.charts, name="experiment"),
+    path("experiments/<slug:slug>/table/", tabs.charts, name="experiment-table"),
+    path("experiments/<slug:slug>/time/", tabs.charts, name="experiment-time"),
+    path("experiments/<slug:slug>/compare/", tabs.charts, name="experiment-compare"),
+    path("experiments/<slug:slug>/configuration/", tabs.charts, name="experiment-configuration"),
+    path("experiments/<slug:slug>/report/", tabs.charts, name="experiment-report"),
+    path("experiments/<slug:slug>/live/", tabs.live, name="experiment-live"),
+    path("experiments/<slug:slug>/series.json", tabs.series, name="experiment-series"),
     path("experiments/<slug:slug>/launch/<int:version>/", experiments.launch, name="launch"),
     path("experiments/<slug:slug>/report.md", experiments.report, name="report"),
     path("experiments/<slug:slug>/clone/", experiments.clone, name="clone"),

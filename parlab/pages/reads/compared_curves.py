@@ -46,8 +46,8 @@ def curves_drawing(
     Of some selected places, the lines keep the colours that they have among all runs.
     """
     chosen = range(len(runs)) if places is None else sorted(places)
-    attempts = {pk: place for pk, place in _current_attempts(runs).items() if place in chosen}
-    tokens = [_tokens_per_step(run) for run in runs]
+    attempts = {pk: place for pk, place in current_attempts(runs).items() if place in chosen}
+    tokens = [tokens_per_step(run) for run in runs]
     drawings = []
     for kind in kinds:
         read = _series_of_attempts(attempts, CURVES[kind].metrics, window, over, tokens, chosen_ranks)
@@ -116,14 +116,14 @@ def _x(columns: Columns, over: str, tokens: float | None) -> NDArray[np.float64]
     return steps * (tokens or 1.0) if over == "tokens" else steps
 
 
-def _tokens_per_step(run: Run) -> float | None:
+def tokens_per_step(run: Run) -> float | None:
     """Return the tokens of one step from the configuration; None if it does not contain the sizes."""
     batch = (run.resolved.get("train") or {}).get("global_batch_size")
     length = (run.resolved.get("model") or {}).get("sequence_length")
     return float(batch * length) if isinstance(batch, int) and isinstance(length, int) else None
 
 
-def _current_attempts(runs: Sequence[Run]) -> dict[int, int]:
+def current_attempts(runs: Sequence[Run]) -> dict[int, int]:
     """Return the current attempt of each run: its id -> the place of the run."""
     rows = Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk")
     attempts = {(run, number): pk for run, number, pk in rows}
@@ -143,8 +143,8 @@ def _series_of_attempts(
 
     Only as much detail is read as the figure can show, unless the window has all points.
     """
-    series = _series(attempts, metrics, window)
-    chosen = _slowest(series) if ranks.is_automatic else _of_ranks(series, ranks)
+    series = first_series(attempts, metrics, window)
+    chosen = slowest(series) if ranks.is_automatic else _of_ranks(series, ranks)
     is_by_rank = not ranks.is_automatic
     if window.points is None or window.first is None or window.last is None:
         return {_key(attempts[key[0]], key[2], is_by_rank): columns for key, columns in chosen.items()}
@@ -172,13 +172,17 @@ def _key(place: int, rank: int, is_by_rank: bool) -> Key:
 Series = dict[tuple[int, str, int], Columns]
 
 
-def _series(attempts: Mapping[int, int], metrics: tuple[str, ...], window: Window) -> Series:
+def first_series(attempts: Mapping[int, int], metrics: tuple[str, ...], window: Window) -> Series:
     """Read the first of these metrics that each run has."""
     if window.points is None:
-        read = store.read_many(list(attempts), metrics)
-    else:
-        least = share(CURVES_POINTS, len(attempts))
-        read = {key: part.columns for key, part in store.read_parts(list(attempts), metrics, least).items()}
+        return of_first_metric(store.read_many(list(attempts), metrics), metrics)
+    least = share(CURVES_POINTS, len(attempts))
+    parts = store.read_parts(list(attempts), metrics, least)
+    return of_first_metric({key: part.columns for key, part in parts.items()}, metrics)
+
+
+def of_first_metric(read: Series, metrics: tuple[str, ...]) -> Series:
+    """Keep of each run the first of these metrics that it has."""
     first: dict[int, str] = {}
     for attempt, metric, _rank in read:
         if attempt not in first or metrics.index(metric) < metrics.index(first[attempt]):
@@ -191,7 +195,7 @@ def _median(columns: Columns) -> float | None:
     return float(np.median(finite)) if len(finite) else None
 
 
-def _slowest(series: Series) -> Series:
+def slowest(series: Series) -> Series:
     """Return the series of the rank with the highest median of each run."""
     best: dict[int, tuple[float, tuple[int, str, int]]] = {}
     for key, columns in series.items():

@@ -1,0 +1,105 @@
+"""What all tabs of an experiment show: its head, and the list of its runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import QueryDict
+
+from parlab.charts.panels.shown import ShownRun
+from parlab.fleet import services as fleet
+from parlab.lab.models import Config, Experiment, Run
+from parlab.lab.selectors.analysis import rankings
+from parlab.lab.selectors.analysis.rankings import Verdict
+from parlab.lab.selectors.analysis.surroundings import run_surroundings
+from parlab.lab.selectors.experiments import (
+    LaunchPlan,
+    Versions,
+    experiment_runs,
+    experiment_versions,
+    launch_plan,
+    state_counts,
+)
+from parlab.lab.selectors.findings import experiment_findings, run_doubts
+from parlab.pages.reads.experiment_runs import ListedRuns, listed_runs, shown_runs
+from runners.config import digest
+from runners.wire.protocol import RunState
+
+TABS = (
+    ("experiment", "Charts"),
+    ("experiment-table", "Table"),
+    ("experiment-time", "Time"),
+    ("experiment-compare", "Compare"),
+    ("experiment-configuration", "Configuration"),
+    ("experiment-report", "Report"),
+)
+"""Names of addresses, and titles."""
+
+
+def chosen_versions(experiment: Experiment, query: QueryDict) -> Versions:
+    """Return the versions whose runs are shown: all of them unless the address names one."""
+    return experiment_versions(experiment, query.get("version") or "all")
+
+
+def chosen_runs(experiment: Experiment, query: QueryDict) -> list[Run]:
+    """Return the runs that a page shows."""
+    return experiment_runs(experiment, chosen_versions(experiment, query))
+
+
+class ExperimentPage:
+    """The runs of an experiment with what its head and list say of them."""
+
+    def __init__(self, experiment: Experiment, query: QueryDict) -> None:
+        self.experiment = experiment
+        self.query = query
+        self.versions = chosen_versions(experiment, query)
+        self.runs = experiment_runs(experiment, self.versions)
+        self.shown: list[ShownRun] = shown_runs(self.runs)
+        self.listed: ListedRuns = listed_runs(self.runs, self.shown, query.get("number", ""))
+        self.findings = experiment_findings(experiment)
+        self.doubts = run_doubts(self.findings, self.runs)
+
+    @property
+    def newest(self) -> Config | None:
+        """Return the configuration that a launch starts: the selected one, else the newest."""
+        return self.versions.selected or (self.versions.configs[0] if self.versions.configs else None)
+
+    @property
+    def plan(self) -> LaunchPlan:
+        return launch_plan(self.newest, self.runs)
+
+    @property
+    def verdict(self) -> Verdict:
+        finished = [run for run in self.runs if run.state == RunState.FINISHED]
+        return rankings.verdict(self.runs, run_surroundings(finished))
+
+    @property
+    def is_live(self) -> bool:
+        return any(not run.is_final for run in self.runs)
+
+    @property
+    def seen(self) -> str:
+        """Return the digest of what a poll would show."""
+        changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in self.runs]
+        doubted = [[finding.pk, finding.is_acknowledged] for finding in self.findings]
+        return digest([changing, doubted, self.versions.query, self.listed.measure])[:16]
+
+    def context(self, tab: str) -> dict[str, Any]:
+        """Return what the templates of all tabs need."""
+        return {
+            "section": "experiments",
+            "experiment": self.experiment,
+            "tab": tab,
+            "tabs": TABS,
+            "versions": self.versions,
+            "runs": self.runs,
+            "listed": self.listed,
+            "plan": self.plan,
+            "newest": self.newest,
+            "verdict": self.verdict,
+            "findings_open": sum(not finding.is_acknowledged for finding in self.findings),
+            "states": state_counts(run.state for run in self.runs),
+            "waiting": fleet.waiting_reasons(self.runs),
+            "is_live": self.is_live,
+            "seen": self.seen,
+        }

@@ -1,0 +1,118 @@
+"""The curves of all runs of an experiment, thinned, for the panels that its page draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.charts.format import Unit, unit_for
+from parlab.charts.runs.curves import rounded
+from parlab.charts.sweeps.compare import CURVES
+from parlab.lab.models import Run
+from parlab.pages.reads import compared_curves as curves
+from parlab.publishing.figures.run_curves import series_title
+from parlab.publishing.figures.windows import Window
+from parlab.series import store
+from parlab.series.columns import Columns
+
+AXES = ("step", "time", "tokens", "samples")
+FIRST_POINTS, TOTAL_POINTS = 300, 12_000
+"""Points of a line, and of all lines of a panel: as many as its pixels can show."""
+LEAST_POINTS = 100
+
+
+class Metric(NamedTuple):
+    """A series of runs that a panel draws."""
+
+    title: str
+    unit: str
+    names: tuple[str, ...]
+    """The series to read: of each run the first that it has."""
+    note: str = ""
+    is_from_zero: bool = False
+
+
+METRICS: Mapping[str, Metric] = {
+    "loss": Metric("Loss", "", (*CURVES["loss"].metrics, "train/loss", "training_loss")),
+    "step_time": Metric("Step time", "s", ("step_time_s",), "slowest rank", is_from_zero=True),
+    "memory": Metric("Memory", "B", CURVES["memory"].metrics, "largest rank", is_from_zero=True),
+    "samples": Metric("Throughput", "samples/s", ("samples_per_s",), is_from_zero=True),
+    "utilisation": Metric("GPU utilisation", "%", ("gpu_util_pct",), is_from_zero=True),
+}
+"""Series with a title of their own; others are drawn by the name that the training gave them."""
+
+
+def metric_of(name: str) -> Metric:
+    return METRICS.get(name) or Metric(series_title(name), "", (name,))
+
+
+def experiment_series(
+    runs: Sequence[Run], name: str, over: str = "step", window: Window = Window(FIRST_POINTS)
+) -> dict[str, Any]:
+    """Return the curve of each run that has this series: `{"runs": [{"n": 5, "x": […], "y": […]}], …}`."""
+    metric = metric_of(name)
+    read = _read(runs, metric, window if over == "step" else Window(FIRST_POINTS))
+    unit = _unit(read.values(), metric.unit)
+    points = max(LEAST_POINTS, min(FIRST_POINTS, TOTAL_POINTS // max(1, len(read))))
+    lines = [_line(runs[place], columns, over, unit.factor, points) for place, columns in sorted(read.items())]
+    return {
+        "title": metric.title,
+        "unit": unit.name,
+        "fromZero": metric.is_from_zero,
+        "warmup": _warmup(runs) if over == "step" and metric.names == ("step_time_s",) else 0,
+        "runs": [line for line in lines if line],
+    }
+
+
+def _read(runs: Sequence[Run], metric: Metric, window: Window) -> dict[int, Columns]:
+    """Read the series of the rank with the highest median of each run, by the place of the run."""
+    attempts = curves.current_attempts(runs)
+    steps = {} if window.first is None or window.last is None else _steps(window.first, window.last)
+    parts = store.read_parts(list(attempts), metric.names, FIRST_POINTS, **steps)
+    series = curves.of_first_metric({key: part.columns for key, part in parts.items()}, metric.names)
+    return {attempts[attempt]: columns for (attempt, _, _), columns in curves.slowest(series).items()}
+
+
+def _steps(first: float, last: float) -> dict[str, int]:
+    """Return the steps to read, with as many on either side, so that lines reach the edges of the panel."""
+    span = math.ceil(last - first) + 1
+    return {"first_step": math.floor(first) - span, "last_step": math.ceil(last) + span}
+
+
+def _unit(series: Collection[Columns], base: str) -> Unit:
+    if base not in ("s", "B", "samples/s"):
+        return Unit(1.0, base, base)
+    return unit_for([float(np.nanmedian(columns.values)) for columns in series], base)
+
+
+def _warmup(runs: Sequence[Run]) -> int:
+    return max((int(run.resolved.get("train", {}).get("warmup_steps") or 0) for run in runs), default=0)
+
+
+def _line(run: Run, columns: Columns, over: str, factor: float, points: int) -> dict[str, Any]:
+    thin = columns.thinned(points)
+    x = _positions(run, thin, over)
+    if x is None:
+        return {}
+    values = [value if np.isfinite(value) else None for value in rounded(thin.values.tolist(), factor)]
+    line = {"n": run.number, "x": [float(f"{at:.7g}") for at in x], "y": values}
+    return line | {"thin": True} if len(thin) < len(columns) else line
+
+
+def _positions(run: Run, columns: Columns, over: str) -> NDArray[np.float64] | None:
+    """Return the places of points on an axis; None if the configuration does not give their size."""
+    if over == "time":
+        seconds: NDArray[np.float64] = columns.times - columns.times[0]
+        return seconds
+    steps: NDArray[np.float64] = columns.steps.astype(np.float64)
+    if over == "tokens":
+        size: float | None = curves.tokens_per_step(run)
+    elif over == "samples":
+        size = (run.resolved.get("train") or {}).get("global_batch_size")
+    else:
+        size = 1.0
+    return None if not size else steps * float(size)
