@@ -3,6 +3,6 @@
 Django creates content types and permissions only for an app that has a module of models.
 """
 
-from parlab.lab.models import Dashboard, Preference, SavedView, Visit
+from parlab.lab.models import Dashboard, PanelLayout, Preference, SavedView, Visit
 
-__all__ = ["Dashboard", "Preference", "SavedView", "Visit"]
+__all__ = ["Dashboard", "PanelLayout", "Preference", "SavedView", "Visit"]

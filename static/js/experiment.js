@@ -312,7 +312,7 @@
       write({ [name]: plain ? null : field.value, ...(name === "x" ? { x0: null, x1: null } : {}) });
       follow(name);
     }
-    if (event.target.matches("[data-number]")) { write({ number: event.target.value }); poll(); }
+    if (event.target.matches("[data-number]")) { write({ number: event.target.value }); poll(); workspace.dispatchEvent(new CustomEvent("parlab:number")); }
   });
   function follow(name) {
     if (name === "x") { range = null; for (const element of panels.keys()) load(element); }
@@ -380,6 +380,8 @@
     event.preventDefault();
     keys[event.key]();
   });
+
+  document.addEventListener("parlab:panel", () => { collect(); showMarks(); });
 
   read();
   take();

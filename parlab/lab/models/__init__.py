@@ -18,7 +18,7 @@ from .log_format import LogFormat
 from .mark import Comment, RunNote, Star, TagOfRun
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
-from .pages import Dashboard, Preference, SavedView, Visit
+from .pages import Dashboard, PanelLayout, Preference, SavedView, Visit
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
 from .snapshot import Snapshot
@@ -60,6 +60,7 @@ __all__ = [
     "NodeKey",
     "Picture",
     "PictureJob",
+    "PanelLayout",
     "Preference",
     "RankTrace",
     "RefusedMessage",

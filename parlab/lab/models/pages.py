@@ -1,4 +1,4 @@
-"""Preferences and visits of users, saved views and dashboards.
+"""Preferences and visits of users, saved views, dashboards, and the layouts of panels.
 
 Their tables and permissions belong to the app `pages`, whose migrations made them.
 """
@@ -106,3 +106,26 @@ class Dashboard(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("dashboard", args=[self.pk])
+
+
+class PanelLayout(models.Model):
+    """Which panels the page of an experiment shows, and how large: of one person, or of all who have none."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, null=True, blank=True, related_name="+")
+    """None: for everybody."""
+    experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="+")
+    panels: "models.JSONField[Any]" = models.JSONField(default=list)
+    """See `parlab.lab.services.pages.panel_layouts.Placed`."""
+    saved_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        app_label = "pages"
+        constraints = [
+            models.UniqueConstraint(fields=["user", "experiment"], name="panel_layout_once"),
+            models.UniqueConstraint(
+                fields=["experiment"], condition=models.Q(user=None), name="panel_layout_for_all_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"panels of {self.experiment} for {self.user or 'everybody'}"

@@ -9,9 +9,6 @@ from django.http import QueryDict
 from parlab.charts.panels.shown import ShownRun
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Experiment, Run
-from parlab.lab.selectors.analysis import rankings
-from parlab.lab.selectors.analysis.rankings import Verdict
-from parlab.lab.selectors.analysis.surroundings import run_surroundings
 from parlab.lab.selectors.experiments import (
     LaunchPlan,
     Versions,
@@ -22,8 +19,8 @@ from parlab.lab.selectors.experiments import (
 )
 from parlab.lab.selectors.findings import experiment_findings, run_doubts
 from parlab.pages.reads.experiment_runs import ListedRuns, listed_runs, shown_runs
+from parlab.publishing.answers.experiment_answer import experiment_answer
 from runners.config import digest
-from runners.wire.protocol import RunState
 
 TABS = (
     ("experiment", "Charts"),
@@ -69,11 +66,6 @@ class ExperimentPage:
         return launch_plan(self.newest, self.runs)
 
     @property
-    def verdict(self) -> Verdict:
-        finished = [run for run in self.runs if run.state == RunState.FINISHED]
-        return rankings.verdict(self.runs, run_surroundings(finished))
-
-    @property
     def is_live(self) -> bool:
         return any(not run.is_final for run in self.runs)
 
@@ -96,7 +88,8 @@ class ExperimentPage:
             "listed": self.listed,
             "plan": self.plan,
             "newest": self.newest,
-            "verdict": self.verdict,
+            "answer": experiment_answer(self.experiment, self.runs),
+            "doubted": {pk for pk, doubts in self.doubts.items() if doubts},
             "findings_open": sum(not finding.is_acknowledged for finding in self.findings),
             "states": state_counts(run.state for run in self.runs),
             "waiting": fleet.waiting_reasons(self.runs),

@@ -15,7 +15,7 @@ from parlab.charts.sweeps.compare import CURVES
 from parlab.lab.models import Run
 from parlab.pages.reads import compared_curves as curves
 from parlab.publishing.figures.run_curves import series_title
-from parlab.publishing.figures.windows import Window
+from parlab.publishing.figures.windows import WHOLE, Window
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -51,11 +51,11 @@ def metric_of(name: str) -> Metric:
 
 
 def experiment_series(
-    runs: Sequence[Run], name: str, over: str = "step", window: Window = Window(FIRST_POINTS)
+    runs: Sequence[Run], name: str, over: str = "step", window: Window = WHOLE
 ) -> dict[str, Any]:
     """Return the curve of each run that has this series: `{"runs": [{"n": 5, "x": […], "y": […]}], …}`."""
     metric = metric_of(name)
-    read = _read(runs, metric, window if over == "step" else Window(FIRST_POINTS))
+    read = _read(runs, metric, window if over == "step" else WHOLE)
     unit = _unit(read.values(), metric.unit)
     points = max(LEAST_POINTS, min(FIRST_POINTS, TOTAL_POINTS // max(1, len(read))))
     lines = [_line(runs[place], columns, over, unit.factor, points) for place, columns in sorted(read.items())]
@@ -116,3 +116,16 @@ def _positions(run: Run, columns: Columns, over: str) -> NDArray[np.float64] | N
     else:
         size = 1.0
     return None if not size else steps * float(size)
+
+
+def series_rows(runs: Sequence[Run], name: str) -> list[list[Any]]:
+    """Return all points of a series as rows: run, step, Unix time, value."""
+    names = metric_of(name).names
+    attempts = curves.current_attempts(runs)
+    whole = curves.slowest(curves.of_first_metric(store.read_many(list(attempts), names), names))
+    order = sorted(whole, key=lambda key: attempts[key[0]])
+    return [
+        [runs[attempts[key[0]]].number, int(step), float(time), float(value)]
+        for key in order
+        for step, time, value in zip(whole[key].steps, whole[key].times, whole[key].values, strict=True)
+    ]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from typing import cast
+
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET
 
 from parlab.lab.models import Experiment
-from parlab.pages.reads.experiment_page import TABS, ExperimentPage, chosen_runs
-from parlab.pages.reads.experiment_series import AXES, experiment_series
+from parlab.lab.services.pages.panel_layouts import layout_of
+from parlab.pages.reads.experiment_page import TABS, ExperimentPage
+from parlab.pages.reads.experiment_panels import Grid
 from parlab.pages.reads.saved_views import default_address
 from parlab.pages.views.partial import UNCHANGED
-from parlab.publishing.figures.windows import window_of
 
 
 def _page(request: HttpRequest, slug: str) -> ExperimentPage:
@@ -25,7 +28,11 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
     page = _page(request, slug)
     if default := default_address(request):
         return redirect(default)
-    return render(request, "experiment/charts.html", page.context("experiment"))
+    context = page.context("experiment")
+    if page.runs:
+        layout = layout_of(user=cast(User, request.user), experiment=page.experiment)
+        context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET.dict()).panels(layout)
+    return render(request, "experiment/charts.html", context)
 
 
 @require_GET
@@ -38,18 +45,3 @@ def live(request: HttpRequest, slug: str) -> HttpResponse:
     if tab not in dict(TABS):
         raise Http404(f"Unknown tab {tab}.")
     return render(request, "experiment/live.html", page.context(tab))
-
-
-@require_GET
-def series(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the curves of all runs: `?metric=loss&x=step`; `only=3,5` names runs, `from` and `to` a part of the steps."""
-    runs = chosen_runs(get_object_or_404(Experiment, slug=slug), request.GET)
-    only = {text for text in request.GET.get("only", "").split(",") if text}
-    over = request.GET.get("x", "")
-    curves = experiment_series(
-        [run for run in runs if not only or str(run.number) in only],
-        request.GET.get("metric", "loss")[:200],
-        over if over in AXES else AXES[0],
-        window_of(request.GET),
-    )
-    return JsonResponse(curves)

@@ -1,0 +1,94 @@
+"""What the drawings of panels share: rows of runs with their names, and labels that do not cover each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from parlab.charts.format import Unit
+from parlab.charts.measures import Measure
+from parlab.charts.points import Spread
+from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, length
+
+from .shown import ShownRun, spread_of
+
+MAX_ROWS = 60
+"""Rows of a panel; the list beside it has all runs."""
+ROW, FOOT = 22, 24
+LABEL_ROW = 13
+"""Height of a label, in pixels."""
+
+
+class Runs(NamedTuple):
+    """The runs of an experiment, the best first, and the number that they are compared by."""
+
+    shown: Sequence[ShownRun]
+    measure: Measure
+    unit: Unit
+
+    def spread(self, run: ShownRun) -> Spread | None:
+        return spread_of(run, self.measure)
+
+    @property
+    def measured(self) -> list[ShownRun]:
+        return [run for run in self.shown if self.measure.value(run.point) is not None]
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields in which runs differ, in the order of their names."""
+        return list(dict.fromkeys(field for run in self.shown for field in run.values))
+
+
+class Size(NamedTuple):
+    width: float
+    height: float
+
+
+def run_group(run: ShownRun, markup: str, kind: str = "") -> str:
+    """Wrap the marks of a run, so that the list of runs can act on them."""
+    named = f' class="{kind}"' if kind else ""
+    return f'<g{named} data-run="{run.number}">{markup}</g>'
+
+
+def shortened(text: str, width: float) -> str:
+    room = max(4, int(width / CHARACTER_PX))
+    return text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+class Rows(NamedTuple):
+    """A figure with a row for each run."""
+
+    canvas: Canvas
+    left: float
+    row: float
+
+    def top(self, place: int) -> float:
+        return self.canvas.margins.top + (place + 0.5) * self.row
+
+    def label(self, run: ShownRun, place: int) -> str:
+        text = escape(shortened(run.name, self.left - 8))
+        title = f"<title>{escape(run.name)}</title>" if text != escape(run.name) else ""
+        kind = "b" if place == 0 else "v"
+        return f'<text class="{kind}" x="{length(self.left - 8)}" y="{length(self.top(place) + 3.5)}" text-anchor="end">{text}{title}</text>'
+
+
+def rows_of(runs: Sequence[ShownRun], size: Size, scale: tuple[float, float], right: float = 44) -> Rows:
+    """Return a figure with a row for each run and a scale across; many rows make it higher than asked."""
+    longest = max((len(run.name) for run in runs), default=0)
+    left = min(longest * CHARACTER_PX + 12, size.width * 0.42)
+    height = max(size.height, len(runs) * ROW + FOOT)
+    canvas = Canvas(size.width, height, scale, margins=Margins(left, right, 2, FOOT))
+    return Rows(canvas, left, (height - FOOT - 2) / max(1, len(runs)))
+
+
+def spread_apart(tops: Sequence[float], step: float = LABEL_ROW) -> list[float]:
+    """Move labels apart so that each has its own height, in the order of their heights."""
+    order = sorted(range(len(tops)), key=lambda place: tops[place])
+    placed = list(tops)
+    above = float("-inf")
+    for place in order:
+        placed[place] = max(tops[place], above + step)
+        above = placed[place]
+    moved = sum(new - old for new, old in zip(placed, tops, strict=True)) / max(1, len(tops))
+    return [top - moved for top in placed]

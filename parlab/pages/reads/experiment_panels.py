@@ -1,0 +1,245 @@
+"""The grid of panels of an experiment: which it shows, which can be added, and what others need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from parlab.charts.measures import DEFAULT, MEASURES, Available
+from parlab.charts.panels import against_axis
+from parlab.charts.panels.catalogue import PANELS, Panel
+from parlab.charts.panels.frame import MAX_ROWS, Runs, Size
+from parlab.charts.axes import GPUS
+from parlab.charts.panels.shown import ShownRun
+from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.svg import Svg
+from parlab.lab.models import Experiment, Run
+from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.lab.services.pages.panel_layouts import Placed
+from parlab.pages.reads import compared_curves as curves
+from parlab.pages.reads.experiment_runs import ListedRuns
+from parlab.pages.reads.experiment_series import METRICS, metric_of
+from parlab.publishing.figures.bandwidths import FORMATS
+from parlab.publishing.figures.run_curves import series_names
+from parlab.series import store
+from runners.config import engine_of
+
+CURVE, FIGURE = "curve", "figure"
+"""Kinds of panels beside those that the server draws: `curve:loss` and `figure:efficiency`."""
+MAX_STEPS = 160
+"""Steps of a run that are drawn as strokes; more cannot be told apart."""
+STEPS = ("step_time_s",)
+_REPLACED = ("throughput", "heatmap", "memory", "phases")
+"""Figures whose place a panel of the same numbers takes; they are offered as further views of them."""
+
+
+class PanelView(NamedTuple):
+    """A panel in the page."""
+
+    name: str
+    kind: str
+    """curve, figure or drawn."""
+    title: str
+    unit: str
+    width: int
+    height: int
+    url: str
+    """Where its curves, its figure or its drawing come from."""
+    numbers: str
+    """The address of its CSV; empty without one."""
+    drawing: Svg | None = None
+    legend: Sequence[tuple[str, str]] = ()
+    note: str = ""
+
+
+class Offer(NamedTuple):
+    """A panel that can be added."""
+
+    name: str
+    title: str
+    group: str
+    width: int
+    height: int
+
+
+class Panels(NamedTuple):
+    """The grid of an experiment."""
+
+    views: list[PanelView]
+    offers: list[Offer]
+    missing: list[tuple[str, str]]
+    """Titles of panels without data, and what they need."""
+
+    @property
+    def has_figures(self) -> bool:
+        return any(view.kind == FIGURE for view in self.views)
+
+
+class Grid:
+    """Arranges the panels of the runs of an experiment."""
+
+    def __init__(self, experiment: Experiment, runs: Sequence[Run], listed: ListedRuns, query: Mapping[str, str]) -> None:
+        self.experiment, self.runs, self.query = experiment, runs, query
+        self.data = runs_of(listed)
+        self.metrics = _metrics(runs)
+        has_bandwidth = any(engine_of(run.resolved).measures_bandwidth for run in runs) or (
+            experiment.sources.filter(format__in=FORMATS).exists()
+        )
+        self.available = Available(run_points(runs), has_bandwidth=has_bandwidth)
+
+    def panels(self, layout: Sequence[Placed] | None) -> Panels:
+        """Return the panels of a layout, or the usual ones; those without data are only named."""
+        placed = self.usual() if layout is None else layout
+        views = [view for panel in placed if (view := self.view(panel)) is not None]
+        return Panels(views, self.offers({view.name for view in views}), self.missing())
+
+    def usual(self) -> list[Placed]:
+        """Return the panels of a page that nobody has arranged."""
+        wide = [Placed(f"{CURVE}:{name}", 6, 12) for name in ("loss", "step_time") if self.has_curve(name)]
+        if len(wide) == 1:
+            wide = [wide[0]._replace(width=12)]
+        first = [f"{FIGURE}:{name}" for name in self._answering()]
+        drawn = [panel for panel in PANELS.values() if not panel.needs(self.data)]
+        thirds = [panel for panel in drawn if panel.width == 4]
+        halves = [panel for panel in drawn if panel.width == 6]
+        usual = [*wide, *(Placed(name, 12 if not thirds else 6, 16) for name in first)]
+        width = 12 // max(1, len(thirds))
+        height = max((panel.height(self.data) for panel in thirds), default=0)
+        usual += [Placed(panel.name, max(4, width), height) for panel in thirds]
+        tall = max((panel.height(self.data) for panel in halves), default=0)
+        return usual + [Placed(panel.name, 6 if len(halves) > 1 else 12, tall) for panel in halves]
+
+    def _answering(self) -> list[str]:
+        """Return the figures that answer this kind of question beside the usual panels."""
+        answering = []
+        axis = against_axis.axis_of(self.data) if self.data.measured else None
+        if axis is not None and axis.field == GPUS:
+            answering.append("efficiency")
+        if self.available.has_bandwidth:
+            answering.append("bandwidth")
+        return [name for name in answering if not EXPERIMENT_FIGURES[name].needs(self.available)]
+
+    def has_curve(self, name: str) -> bool:
+        return any(metric in self.metrics for metric in metric_of(name).names)
+
+    def view(self, placed: Placed) -> PanelView | None:
+        """Return a panel with its content; None without data."""
+        kind, _, name = placed.name.partition(":")
+        if kind == CURVE:
+            return self._curve(placed, name) if self.has_curve(name) else None
+        if kind == FIGURE:
+            figure = EXPERIMENT_FIGURES.get(name)
+            return self._figure(placed, name) if figure and not figure.needs(self.available) else None
+        panel = PANELS.get(placed.name)
+        return self._drawn(placed, panel) if panel and not panel.needs(self.data) else None
+
+    def _curve(self, placed: Placed, name: str) -> PanelView:
+        metric = metric_of(name)
+        url = f"{self._address('experiment-series')}?{urlencode({'metric': name})}"
+        return PanelView(placed.name, CURVE, metric.title, metric.note, placed.width, placed.height, url, f"{url}&format=csv")
+
+    def _figure(self, placed: Placed, name: str) -> PanelView:
+        title = EXPERIMENT_FIGURES[name].title
+        address, numbers = (self._address(f"experiment-{kind}", name) for kind in ("figure", "numbers"))
+        return PanelView(placed.name, FIGURE, title, "", placed.width, placed.height, self._with_version(address), self._with_version(numbers))
+
+    def _drawn(self, placed: Placed, panel: Panel) -> PanelView:
+        url = self._with_version(self._address("experiment-panel", panel.name))
+        numbers = self._with_version(self._address("experiment-numbers", panel.numbers)) if panel.numbers else ""
+        drawing = None if panel.is_late else panel.draw(self.data, panel.size(placed.width, placed.height))
+        return PanelView(
+            placed.name,
+            "drawn",
+            panel.title(self.data),
+            panel.unit(self.data),
+            placed.width,
+            placed.height,
+            url,
+            numbers,
+            drawing,
+            panel.legend(self.data) if panel.legend else (),
+            self._left_out(panel),
+        )
+
+    def _left_out(self, panel: Panel) -> str:
+        count = len(self.data.shown) if panel.rows else 0
+        return f"The first {MAX_ROWS} of the list; filter or sort it to see others." if count > MAX_ROWS else ""
+
+    def _address(self, url: str, *args: str) -> str:
+        return reverse(url, args=[self.experiment.slug, *args])
+
+    def _with_version(self, address: str) -> str:
+        kept = {name: self.query[name] for name in ("version", "number") if self.query.get(name)}
+        kept.setdefault("version", "all")
+        return f"{address}?{urlencode(kept)}"
+
+    def offers(self, present: set[str]) -> list[Offer]:
+        """List what can be added: panels, figures, and the series that the runs printed."""
+        drawn = [
+            Offer(panel.name, panel.title(self.data), "Panels", panel.width, panel.height(self.data))
+            for panel in PANELS.values()
+            if not panel.needs(self.data)
+        ]
+        figures = [
+            Offer(f"{FIGURE}:{name}", figure.title + (" (figure)" if name in _REPLACED else ""), "Figures", 12 if figure.is_wide else 6, 16)
+            for name, figure in EXPERIMENT_FIGURES.items()
+            if not figure.needs(self.available)
+        ]
+        known = [Offer(f"{CURVE}:{name}", metric.title, "Series", 6, 12) for name, metric in METRICS.items() if self.has_curve(name)]
+        own = {metric for name in METRICS for metric in METRICS[name].names}
+        printed = [
+            Offer(f"{CURVE}:{name}", metric_of(name).title, "Series", 6, 12)
+            for name in series_names(self.metrics)
+            if name not in own
+        ]
+        return [offer for offer in [*drawn, *known, *printed, *figures] if offer.name not in present]
+
+    def missing(self) -> list[tuple[str, str]]:
+        """List the titles of panels and figures without data, grouped by what they need."""
+        titles: dict[str, list[str]] = {}
+        for name in ("loss", "step_time"):
+            if not self.has_curve(name):
+                titles.setdefault("no run has this series", []).append(METRICS[name].title)
+        for panel in PANELS.values():
+            if reason := panel.needs(self.data):
+                titles.setdefault(reason, []).append(panel.title(self.data))
+        for name, figure in EXPERIMENT_FIGURES.items():
+            if name not in _REPLACED and (reason := figure.needs(self.available)):
+                titles.setdefault(reason, []).append(figure.title)
+        return [(", ".join(group), reason) for reason, group in titles.items()]
+
+
+def runs_of(listed: ListedRuns) -> Runs:
+    """Return the runs in the order of the list, with the number that it shows."""
+    return Runs([row.shown for row in listed.rows], MEASURES[listed.measure or DEFAULT], listed.unit)
+
+
+def _metrics(runs: Sequence[Run]) -> set[str]:
+    names = store.metric_names(list(curves.current_attempts(runs)))
+    return set().union(*names.values())
+
+
+def with_steps(runs: Sequence[Run], data: Runs) -> Runs:
+    """Return runs with the durations of their steps, of the slowest rank and without the warm-up."""
+    shown = {run.number: run for run in data.shown[:MAX_ROWS]}
+    read = [run for run in runs if run.number in shown]
+    attempts = curves.current_attempts(read)
+    parts = store.read_parts(list(attempts), STEPS, MAX_STEPS)
+    series = curves.slowest(curves.of_first_metric({key: part.columns for key, part in parts.items()}, STEPS))
+    steps: dict[int, list[float]] = {}
+    for (attempt, _, _), columns in series.items():
+        run = read[attempts[attempt]]
+        warm = int(run.resolved.get("train", {}).get("warmup_steps") or 0)
+        kept = columns.take(columns.steps > warm) if (columns.steps > warm).any() else columns
+        steps[run.number] = [float(value) for value in kept.thinned(MAX_STEPS).values if value == value]
+    return data._replace(shown=[run._replace(steps=steps.get(run.number, ())) for run in data.shown])
+
+
+def panel_drawing(panel: Panel, runs: Sequence[Run], data: Runs, size: Size) -> Svg:
+    """Draw a panel in a size, with the steps of the runs where it needs them."""
+    return panel.draw(with_steps(runs, data) if panel.is_late else data, size)
+
+

@@ -1,0 +1,151 @@
+// The grid of panels: move, resize, add, remove, full screen. Drawings of the server are requested again in the size that they have.
+"use strict";
+(() => {
+  const grid = document.querySelector("[data-panels]"), workspace = document.getElementById("workspace");
+  if (!grid) return;
+  const COLUMNS = 12, UNIT = 24, LEAST_WIDTH = 3, LEAST_HEIGHT = 5, MOST_HEIGHT = 20;
+  const panels = () => [...grid.querySelectorAll(":scope > [data-panel]")];
+
+  // ---------- drawings ----------
+  async function draw(element, { isNew = false } = {}) {
+    const { clientWidth: width, clientHeight: height } = element, svg = element.querySelector("svg");
+    if (!width || !height) return;
+    const drawn = svg && Number(svg.getAttribute("width"));
+    const isRows = svg && Number(svg.getAttribute("height")) > height + 8; // a row for each run, which scroll
+    const fits = svg && Math.abs(width / drawn - 1) < 0.06 && (isRows || Math.abs(height / Number(svg.getAttribute("height")) - 1) < 0.08);
+    element.classList.toggle("scrolls", Boolean(isRows));
+    if (fits && !isNew) return;
+    const url = new URL(element.dataset.url, location.href), asked = (element.asked = (element.asked || 0) + 1);
+    url.searchParams.set("w", width);
+    url.searchParams.set("h", height);
+    const number = new URL(location.href).searchParams.get("number");
+    if (number) url.searchParams.set("number", number); else url.searchParams.delete("number");
+    const response = await fetch(url);
+    if (!response.ok || asked !== element.asked) return;
+    element.innerHTML = await response.text(); // a drawing of the server, whose texts are escaped
+    element.classList.toggle("scrolls", Number(element.querySelector("svg")?.getAttribute("height")) > height + 8);
+    document.dispatchEvent(new CustomEvent("parlab:panel"));
+  }
+  const waiting = new Map();
+  const sizes = new ResizeObserver((entries) => {
+    for (const { target } of entries) { clearTimeout(waiting.get(target)); waiting.set(target, setTimeout(() => draw(target), 80)); }
+  });
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) { seen.unobserve(target); sizes.observe(target); }
+  }, { rootMargin: "300px" });
+  grid.querySelectorAll("[data-drawing]").forEach((element) => seen.observe(element));
+  const again = () => grid.querySelectorAll("[data-drawing]").forEach((element) => { if (element.querySelector("svg")) draw(element, { isNew: true }); });
+  workspace.addEventListener("parlab:ended", again);
+  workspace.addEventListener("parlab:number", again);
+
+  // ---------- layout ----------
+  const size = (panel) => ({ name: panel.dataset.panel, w: Number(panel.dataset.w), h: Number(panel.dataset.h) });
+  async function send(body) {
+    const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+    const response = await fetch(grid.dataset.layoutUrl, { method: "POST", headers: { "Content-Type": "application/json", "X-CSRFToken": token }, body: JSON.stringify(body) });
+    if (!response.ok) document.getElementById("announce").textContent = "The layout was not saved.";
+    return response.ok;
+  }
+  const save = () => send({ panels: panels().map(size) });
+  function resize(panel, w, h) {
+    const next = { w: Math.max(LEAST_WIDTH, Math.min(COLUMNS, w)), h: Math.max(LEAST_HEIGHT, Math.min(MOST_HEIGHT, h)) };
+    panel.classList.replace(`w${panel.dataset.w}`, `w${next.w}`);
+    panel.classList.replace(`h${panel.dataset.h}`, `h${next.h}`);
+    Object.assign(panel.dataset, next);
+  }
+
+  let moved = null;
+  grid.addEventListener("pointerdown", (event) => {
+    if (event.button || matchMedia("(max-width: 760px)").matches) return;
+    const panel = event.target.closest("[data-panel]"), grip = event.target.closest("[data-grip]");
+    if (!panel || (!grip && (!event.target.closest("header") || event.target.closest("a, button")))) return;
+    event.preventDefault();
+    panel.focus({ preventScroll: true });
+    moved = { panel, isResize: Boolean(grip), x: event.clientX, y: event.clientY, w: Number(panel.dataset.w), h: Number(panel.dataset.h), isChanged: false };
+    panel.classList.add("moving");
+    grid.setPointerCapture(event.pointerId);
+  });
+  grid.addEventListener("pointermove", (event) => {
+    if (!moved) return;
+    const { panel } = moved, dx = event.clientX - moved.x, dy = event.clientY - moved.y;
+    if (!moved.isChanged && Math.abs(dx) + Math.abs(dy) < 5) return;
+    moved.isChanged = true;
+    if (moved.isResize) {
+      const column = (grid.clientWidth + 12) / COLUMNS;
+      resize(panel, moved.w + Math.round(dx / column), moved.h + Math.round(dy / UNIT));
+      return;
+    }
+    const under = document.elementsFromPoint(event.clientX, event.clientY).map((element) => element.closest("[data-panel]")).find((other) => other && other !== panel);
+    if (!under || under.parentElement !== grid) return;
+    const all = panels(), isAfter = all.indexOf(under) > all.indexOf(panel);
+    if (isAfter) under.after(panel); else under.before(panel);
+  });
+  function drop() {
+    if (!moved) return;
+    moved.panel.classList.remove("moving");
+    if (moved.isChanged) save();
+    moved = null;
+  }
+  grid.addEventListener("pointerup", drop);
+  grid.addEventListener("pointercancel", drop);
+
+  grid.addEventListener("keydown", (event) => {
+    const panel = event.target.closest("[data-panel]");
+    if (!panel || event.target !== panel || !event.key.startsWith("Arrow") || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const isBack = event.key === "ArrowLeft" || event.key === "ArrowUp";
+    if (event.shiftKey) {
+      const isWide = event.key === "ArrowLeft" || event.key === "ArrowRight", by = isBack ? -1 : 1;
+      resize(panel, Number(panel.dataset.w) + (isWide ? by : 0), Number(panel.dataset.h) + (isWide ? 0 : by));
+    } else {
+      const other = isBack ? panel.previousElementSibling : panel.nextElementSibling;
+      if (!other?.matches("[data-panel]")) return;
+      if (isBack) other.before(panel); else other.after(panel);
+      panel.focus();
+    }
+    save();
+  });
+
+  // ---------- full screen, remove, add ----------
+  function full(panel) {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else panel?.requestFullscreen?.();
+  }
+  grid.addEventListener("click", async (event) => {
+    const panel = event.target.closest("[data-panel]");
+    if (event.target.closest("[data-full]")) full(panel);
+    if (event.target.closest("[data-remove]")) { panel.remove(); await save(); location.reload(); }
+  });
+  let over = null;
+  grid.addEventListener("pointerover", (event) => { over = event.target.closest("[data-panel]"); });
+  grid.addEventListener("pointerleave", () => { over = null; });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "f" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog[open]")) return;
+    const panel = document.activeElement?.closest("[data-panel]") || over;
+    if (panel) { event.preventDefault(); full(panel); }
+  });
+
+  const menu = document.querySelector("[data-add-panel]");
+  menu.addEventListener("toggle", () => { if (menu.open) menu.querySelector("input").focus(); });
+  menu.querySelector("input").addEventListener("input", (event) => {
+    const text = event.target.value.toLowerCase();
+    for (const offer of menu.querySelectorAll("[data-offer]")) offer.hidden = !offer.textContent.toLowerCase().includes(text);
+    for (const head of menu.querySelectorAll(".offers > p")) {
+      let next = head.nextElementSibling, any = false;
+      while (next?.matches("button")) { any ||= !next.hidden; next = next.nextElementSibling; }
+      head.hidden = !any;
+    }
+  });
+  menu.querySelector("input").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") { event.preventDefault(); menu.querySelector("[data-offer]:not([hidden])")?.click(); }
+  });
+  menu.addEventListener("click", async (event) => {
+    const offer = event.target.closest("[data-offer]"), layout = event.target.closest("[data-layout]");
+    if (offer) {
+      const added = { name: offer.dataset.offer, w: Number(offer.dataset.w), h: Number(offer.dataset.h) };
+      if (await send({ panels: [...panels().map(size), added] })) location.reload();
+    }
+    if (layout?.dataset.layout === "reset" && await send({})) location.reload();
+    if (layout?.dataset.layout === "all" && await send({ panels: panels().map(size), all: true })) { menu.open = false; document.getElementById("announce").textContent = "Saved for all."; }
+  });
+})();
