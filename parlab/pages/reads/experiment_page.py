@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from django.http import QueryDict
@@ -19,6 +20,7 @@ from parlab.lab.selectors.experiments import (
 )
 from parlab.lab.selectors.findings import experiment_findings, run_doubts
 from parlab.pages.reads.experiment_runs import ListedRuns, listed_runs, shown_runs
+from parlab.publishing.answers.answer import Answer
 from parlab.publishing.answers.experiment_answer import experiment_answer
 from runners.config import digest
 
@@ -53,6 +55,7 @@ class ExperimentPage:
         self.runs = experiment_runs(experiment, self.versions)
         self.shown: list[ShownRun] = shown_runs(self.runs)
         self.listed: ListedRuns = listed_runs(self.runs, self.shown, query.get("number", ""))
+        self.answer: Answer = experiment_answer(experiment, self.runs)
         self.findings = experiment_findings(experiment)
         self.doubts = run_doubts(self.findings, self.runs)
 
@@ -61,7 +64,7 @@ class ExperimentPage:
         """Return the configuration that a launch starts: the selected one, else the newest."""
         return self.versions.selected or (self.versions.configs[0] if self.versions.configs else None)
 
-    @property
+    @cached_property
     def plan(self) -> LaunchPlan:
         return launch_plan(self.newest, self.runs)
 
@@ -88,7 +91,7 @@ class ExperimentPage:
             "listed": self.listed,
             "plan": self.plan,
             "newest": self.newest,
-            "answer": experiment_answer(self.experiment, self.runs),
+            "answer": self.answer,
             "doubted": {pk for pk, doubts in self.doubts.items() if doubts},
             "findings_open": sum(not finding.is_acknowledged for finding in self.findings),
             "states": state_counts(run.state for run in self.runs),

@@ -8,12 +8,11 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from parlab.charts.axes import GPUS
 from parlab.charts.measures import DEFAULT, MEASURES, Available
 from parlab.charts.panels import against_axis
 from parlab.charts.panels.catalogue import PANELS, Panel
 from parlab.charts.panels.frame import MAX_ROWS, Runs, Size
-from parlab.charts.axes import GPUS
-from parlab.charts.panels.shown import ShownRun
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.svg import Svg
 from parlab.lab.models import Experiment, Run
@@ -81,7 +80,9 @@ class Panels(NamedTuple):
 class Grid:
     """Arranges the panels of the runs of an experiment."""
 
-    def __init__(self, experiment: Experiment, runs: Sequence[Run], listed: ListedRuns, query: Mapping[str, str]) -> None:
+    def __init__(
+        self, experiment: Experiment, runs: Sequence[Run], listed: ListedRuns, query: Mapping[str, str]
+    ) -> None:
         self.experiment, self.runs, self.query = experiment, runs, query
         self.data = runs_of(listed)
         self.metrics = _metrics(runs)
@@ -139,12 +140,23 @@ class Grid:
     def _curve(self, placed: Placed, name: str) -> PanelView:
         metric = metric_of(name)
         url = f"{self._address('experiment-series')}?{urlencode({'metric': name})}"
-        return PanelView(placed.name, CURVE, metric.title, metric.note, placed.width, placed.height, url, f"{url}&format=csv")
+        return PanelView(
+            placed.name, CURVE, metric.title, metric.note, placed.width, placed.height, url, f"{url}&format=csv"
+        )
 
     def _figure(self, placed: Placed, name: str) -> PanelView:
         title = EXPERIMENT_FIGURES[name].title
         address, numbers = (self._address(f"experiment-{kind}", name) for kind in ("figure", "numbers"))
-        return PanelView(placed.name, FIGURE, title, "", placed.width, placed.height, self._with_version(address), self._with_version(numbers))
+        return PanelView(
+            placed.name,
+            FIGURE,
+            title,
+            "",
+            placed.width,
+            placed.height,
+            self._with_version(address),
+            self._with_version(numbers),
+        )
 
     def _drawn(self, placed: Placed, panel: Panel) -> PanelView:
         url = self._with_version(self._address("experiment-panel", panel.name))
@@ -184,11 +196,21 @@ class Grid:
             if not panel.needs(self.data)
         ]
         figures = [
-            Offer(f"{FIGURE}:{name}", figure.title + (" (figure)" if name in _REPLACED else ""), "Figures", 12 if figure.is_wide else 6, 16)
+            Offer(
+                f"{FIGURE}:{name}",
+                figure.title + (" (figure)" if name in _REPLACED else ""),
+                "Figures",
+                12 if figure.is_wide else 6,
+                16,
+            )
             for name, figure in EXPERIMENT_FIGURES.items()
             if not figure.needs(self.available)
         ]
-        known = [Offer(f"{CURVE}:{name}", metric.title, "Series", 6, 12) for name, metric in METRICS.items() if self.has_curve(name)]
+        known = [
+            Offer(f"{CURVE}:{name}", metric.title, "Series", 6, 12)
+            for name, metric in METRICS.items()
+            if self.has_curve(name)
+        ]
         own = {metric for name in METRICS for metric in METRICS[name].names}
         printed = [
             Offer(f"{CURVE}:{name}", metric_of(name).title, "Series", 6, 12)
@@ -241,5 +263,3 @@ def with_steps(runs: Sequence[Run], data: Runs) -> Runs:
 def panel_drawing(panel: Panel, runs: Sequence[Run], data: Runs, size: Size) -> Svg:
     """Draw a panel in a size, with the steps of the runs where it needs them."""
     return panel.draw(with_steps(runs, data) if panel.is_late else data, size)
-
-

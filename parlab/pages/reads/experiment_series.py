@@ -50,9 +50,7 @@ def metric_of(name: str) -> Metric:
     return METRICS.get(name) or Metric(series_title(name), "", (name,))
 
 
-def experiment_series(
-    runs: Sequence[Run], name: str, over: str = "step", window: Window = WHOLE
-) -> dict[str, Any]:
+def experiment_series(runs: Sequence[Run], name: str, over: str = "step", window: Window = WHOLE) -> dict[str, Any]:
     """Return the curve of each run that has this series: `{"runs": [{"n": 5, "x": […], "y": […]}], …}`."""
     metric = metric_of(name)
     read = _read(runs, metric, window if over == "step" else WHOLE)

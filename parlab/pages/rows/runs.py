@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.fields import field_heading
 from parlab.charts.format import (
     DASH,
     DIGITS,
@@ -16,6 +16,7 @@ from parlab.charts.format import (
     in_column,
     printed_digits,
     quantity,
+    significant,
     unit_for,
 )
 from parlab.charts.points import Spread
@@ -55,6 +56,8 @@ class RunCell(NamedTuple):
     note: str = ""
     """All digits, as a tooltip."""
     doubts: Sequence[Finding] = ()
+    drawing: str = ""
+    """An SVG figure that is shown in place of the text."""
 
 
 class RunColumn(NamedTuple):
@@ -65,22 +68,27 @@ class RunColumn(NamedTuple):
     css: str = "number"
     is_awaited: bool = True
     """Whether active runs are going to fill the column, so that it is shown before any run has a value."""
+    name: str = ""
+    """The number of MEASURES that the column shows; its heading sorts by it."""
 
 
 class TableRow(NamedTuple):
     row: RunRow
-    values: list[str]
-    """Texts of the axes."""
     cells: list[tuple[RunColumn, RunCell]]
     marks: RunMarks
     headline: str = ""
     """The main number of the run, which narrow screens show beside its name."""
+    key: str = ""
+    """The line and mark of the run, as its page draws them."""
+    name: str = ""
+    """What tells the run apart."""
+    best: Collection[str] = ()
+    """Titles of the columns in which this run has the best value."""
 
 
 class RunTable(NamedTuple):
     """A table of runs; columns that no run has filled or will fill are omitted."""
 
-    axes: list[str]
     columns: list[RunColumn]
     rows: list[TableRow]
     has_reasons: bool
@@ -103,19 +111,30 @@ def run_row(run: Run, *, step: int | None, waiting: str = "", doubts: Doubts | N
     )
 
 
+class Shown(NamedTuple):
+    """How the page of an experiment shows a run: its name and mark, its range, and its loss as a line."""
+
+    key: str = ""
+    name: str = ""
+    whisker: str = ""
+    loss: str = ""
+
+
 def run_table(
     runs: Iterable[Run],
     *,
     waiting: Mapping[int, str],
     doubts: Mapping[int, Doubts] | None = None,
     surroundings: Mapping[int, Surroundings] | None = None,
+    shown: Mapping[int, Shown] | None = None,
+    has_best: bool = True,
 ) -> RunTable:
     """Arrange runs (of `experiment_runs`) as a table.
 
-    By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers, and
-    `surroundings` where it ran.
+    By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers,
+    `surroundings` where it ran, and `shown` how its experiment draws it. `has_best`: the best values are certain.
     """
-    runs, doubts = list(runs), doubts or {}
+    runs, doubts, shown = list(runs), doubts or {}, shown or {}
     marks = run_marks([run.pk for run in runs])
     rows = [
         run_row(
@@ -129,21 +148,21 @@ def run_table(
     is_open = not all(run.is_final for run in runs)
     columns = [
         column
-        for column in _all_columns(runs, rows, surroundings or {})
-        if (is_open and column.is_awaited) or any(column.cell(row).text for row in rows)
+        for column in _all_columns(runs, rows, surroundings or {}, shown)
+        if (is_open and column.is_awaited) or any(_is_filled(column.cell(row)) for row in rows)
     ]
-    axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
-    has_repeats = any(run.repeat > 1 for run in runs)
+    best = _best(rows, columns) if has_best and len(rows) > 1 else {}
     return RunTable(
-        [*(field_heading(axis) for axis in axes), *(["Repeat"] * has_repeats)],
         columns,
         [
             TableRow(
                 row,
-                _axis_texts(row.run, axes, has_repeats),
                 [(column, column.cell(row)) for column in columns],
                 marks.get(row.run.pk, RunMarks()),
                 headline(row.run),
+                shown.get(row.run.pk, Shown()).key,
+                shown.get(row.run.pk, Shown()).name,
+                best.get(row.run.pk, ()),
             )
             for row in rows
         ],
@@ -151,17 +170,40 @@ def run_table(
     )
 
 
-def _axis_texts(run: Run, axes: Sequence[str], has_repeats: bool) -> list[str]:
-    texts = [field_value(run.point[axis]) if axis in run.point else "" for axis in axes]
-    return [*texts, str(run.repeat)] if has_repeats else texts
+def _is_filled(cell: RunCell) -> bool:
+    return bool(cell.text or cell.drawing)
+
+
+_COMPARED: Mapping[str, tuple[Callable[[Run], float | None], bool]] = {
+    "step_time": (lambda run: run.step_time_s, True),
+    "samples_per_s": (lambda run: run.samples_per_s, False),
+    "tokens_per_s": (lambda run: run.tokens_per_s, False),
+    "memory": (lambda run: run.memory_max_bytes, True),
+}
+"""Numbers of which a table marks the best: how to read it, and whether the least is the best."""
+
+
+def _best(rows: Sequence[RunRow], columns: Sequence[RunColumn]) -> dict[int, list[str]]:
+    """Return the columns in which each run has the best value; speeds of unequal GPU counts are not compared."""
+    best: dict[int, list[str]] = {}
+    is_alike = len({row.run.gpus for row in rows}) == 1
+    for column in columns:
+        read, is_least = _COMPARED.get(column.name, (None, False))
+        if read is None or (not is_alike and column.name != "memory"):
+            continue
+        values = {row.run.pk: value for row in rows if (value := read(row.run)) is not None}
+        if len(values) > 1:
+            pk = (min if is_least else max)(values, key=lambda pk: values[pk])
+            best.setdefault(pk, []).append(column.title)
+    return best
 
 
 def _all_columns(
-    runs: Sequence[Run], rows: Sequence[RunRow], surroundings: Mapping[int, Surroundings]
+    runs: Sequence[Run], rows: Sequence[RunRow], surroundings: Mapping[int, Surroundings], shown: Mapping[int, Shown]
 ) -> list[RunColumn]:
     return [
+        *_measure_columns(rows, shown),
         *_layout_columns(runs),
-        *_measure_columns(rows),
         *_stated_columns(runs),
         *_place_columns(runs, surroundings),
     ]
@@ -178,7 +220,7 @@ def headline(run: Run) -> str:
     return ""
 
 
-def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
+def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list[RunColumn]:
     """Return the columns of the main numbers, each in the unit that suits its values."""
 
     def column(unit: str, value: Callable[[RunRow], float | None]) -> Unit:
@@ -193,23 +235,41 @@ def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
     mfu = for_column(PERCENT, ((row.mfu_pct, False) for row in rows))
     utilisation = for_column(PERCENT, ((row.gpu_util_pct, False) for row in rows))
     return [
-        RunColumn(f"Step time ({time.name})", lambda row: _step_time_cell(row, time)),
-        RunColumn(f"p10\N{EN DASH}p90 ({time.name})", lambda row: _spread_cell(row, time), "number muted"),
+        RunColumn(f"Step time ({time.name})", lambda row: _step_time_cell(row, time), name="step_time"),
+        RunColumn(
+            "p10\N{EN DASH}p90",
+            lambda row: _spread_cell(row, time)._replace(drawing=shown.get(row.run.pk, Shown()).whisker),
+            "mark",
+        ),
         RunColumn(
             f"Throughput ({samples.name})",
             lambda row: _number_cell(row.run.samples_per_s, samples, row.doubts.get("samples")),
+            name="samples_per_s",
         ),
         RunColumn(
             f"Throughput ({tokens.name})",
             lambda row: _number_cell(row.run.tokens_per_s, tokens, row.doubts.get("tokens")),
+            name="tokens_per_s",
         ),
         RunColumn(
             f"Peak memory ({memory.name})",
             lambda row: _number_cell(row.run.memory_max_bytes, memory, row.doubts.get("memory")),
+            name="memory",
         ),
+        RunColumn("Loss", lambda row: RunCell(drawing=shown.get(row.run.pk, Shown()).loss), "mark", is_awaited=False),
+        RunColumn("Last loss", _loss_cell, is_awaited=False, name="loss"),
         RunColumn("MFU (%)", lambda row: _number_cell(row.mfu_pct, mfu, row.doubts.get("mfu")), is_awaited=False),
         RunColumn("GPU utilisation (%)", lambda row: _number_cell(row.gpu_util_pct, utilisation), is_awaited=False),
+        RunColumn("Ranks", lambda row: RunCell(f"{row.run.gpus:,.0f}" if row.run.gpus else ""), is_awaited=False),
     ]
+
+
+def _loss_cell(row: RunRow) -> RunCell:
+    """Return the loss of the last step; one that is no number is a word."""
+    value = (row.run.summary.get("loss") or {}).get("last")
+    if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
+        return RunCell("NaN", "the loss is no number")
+    return RunCell(significant(value, 4), exact_quantity(value, "").strip()) if value is not None else RunCell()
 
 
 _LAYOUT = {

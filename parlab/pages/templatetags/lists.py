@@ -172,7 +172,6 @@ def table_rows(table: RunTable, slug: str) -> SafeString:
 
 def _table_row(line: TableRow, slug: str, has_reasons: bool) -> str:
     run = line.row.run
-    axes = "".join(f'<td class="axis-value" title="{escape(text)}">{escape(text or DASH)}</td>' for text in line.values)
     reason = ""
     if has_reasons:
         text = escape(line.row.reason)
@@ -181,7 +180,7 @@ def _table_row(line: TableRow, slug: str, has_reasons: bool) -> str:
     return (
         f'<tr data-run="{run.number}" data-state="{run.state}"><td class="choice"><input type="checkbox" name="run" '
         f'value="{run.pk}" form="bulk" aria-label="Select run {run.number}"></td>'
-        f"{_run_heading(line, slug)}{axes}{_state_cell(line)}{_measured_cells(line, slug)}{reason}</tr>"
+        f"{_run_heading(line, slug)}{_state_cell(line)}{_measured_cells(line, slug)}{reason}</tr>"
     )
 
 
@@ -189,16 +188,16 @@ def _run_heading(line: TableRow, slug: str) -> str:
     """Return the number of a run with its marks and where it comes from."""
     run, marks = line.row.run, line.marks
     url = address("run", slug, run.number)
-    parts = [f'<th scope="row" class="nowrap"><a id="run-{run.number}" href="{url}">#{run.number}</a>']
+    name, label = escape(line.name or f"#{run.number}"), escape(f"#{run.number} {run.shown_label}".strip())
+    parts = [
+        f'<th scope="row" class="nowrap">{line.key}<a id="run-{run.number}" href="{url}" title="{label}">{name}</a>'
+    ]
     if line.headline:
         parts.append(f' <span class="narrow-number">{escape(line.headline)}</span>')
     if doubts := line.row.doubts.get(RUN):
         parts.append(numbers.doubt(doubts, slug))
     if run.origin != Run.Origin.MEASURED:
         parts.append(_origin(run.origin, run.get_origin_display()))
-    if run.origin == Run.Origin.REPORTED and run.label:
-        label = escape(run.shown_label)
-        parts.append(f' <span class="muted" title="{label}">{escape(Truncator(run.shown_label).chars(40))}</span>')
     parts.append(_starred(marks))
     tag_url = address("experiments")
     parts += [format_html(' <a class="tag" href="{}?show=runs&amp;q=tag:{}">{}</a>', tag_url, t, t) for t in marks.tags]
@@ -236,9 +235,12 @@ def _measured_cells(line: TableRow, slug: str) -> str:
     cells = []
     for column, cell in line.cells:
         text: str = numbers.NOT_MEASURED
-        if cell.text:
-            note = f' title="{escape(cell.note)}"' if cell.note else ""
-            text = f"<span{note}>{escape(cell.text)}</span>"
+        note = f' title="{escape(cell.note)}"' if cell.note else ""
+        if cell.drawing:
+            text = f"<span{note}>{cell.drawing}</span>"
+        elif cell.text:
+            shown = f"<b>{escape(cell.text)}</b>" if column.title in line.best else escape(cell.text)
+            text = f"<span{note}>{shown}</span>"
         mark = numbers.doubt(cell.doubts, slug) if cell.doubts else ""
         cells.append(f'<td class="{column.css}">{text}{mark}</td>')
     return "".join(cells)

@@ -42,14 +42,19 @@ def chosen_ids(request: HttpRequest) -> list[int]:
 
 @require_GET
 def compare(request: HttpRequest) -> HttpResponse:
-    """Show selected runs side by side."""
+    """Show selected runs of any experiments side by side."""
     ids = chosen_ids(request)
     if request.GET.getlist("run"):
         # Sent by a form: redirect to the short URL, which is the one to share.
         return redirect(f"{reverse('compare')}?runs={_joined(ids)}")
-    runs = matching_runs(ids[:MAX_RUNS])
     if request.GET.get("axis"):
-        return redirect(_with_brush(request))
+        return redirect(with_brush(request))
+    return render(request, "pages/compare.html", {"section": "compare", **comparison_context(request, ids)})
+
+
+def comparison_context(request: HttpRequest, ids: list[int]) -> dict[str, Any]:
+    """Return what the template of a comparison shows of these runs."""
+    runs = matching_runs(ids[:MAX_RUNS])
     whole = comparisons.compare(runs, is_pooled=_is_pooled(request))
     brushes = _brushes(request)
     chosen = _selected_runs(whole, brushes)
@@ -60,11 +65,10 @@ def compare(request: HttpRequest) -> HttpResponse:
     titles = {name: title for name, title, _labels in axes}
     result = request.GET.get("result", "")
     result = result if result in measures else next(iter(measures), "")
-    context: dict[str, Any] = {
-        "section": "compare",
+    return {
         "comparison": comparison,
         "columns": [_column(group, runs.index(group[0]), present) for group in comparison.groups],
-        "runs": _joined(present),
+        "compared_ids": _joined(present),
         "is_empty": len(runs) < 2,
         "total": len(runs),
         "selectable": len(whole.runs),
@@ -86,7 +90,6 @@ def compare(request: HttpRequest) -> HttpResponse:
         "parallel_query": urlencode(_chosen(request, ("repeats", "brush"))),
         "curve_query": urlencode([*(("curve", kind) for kind in _kinds(request)), *_chosen(request, _CURVE_CHOICES)]),
     }
-    return render(request, "pages/compare.html", context)
 
 
 def _column(group: list[Run], place: int, present: list[int]) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def _brushes(request: HttpRequest) -> list[Brush]:
     return list({brush.axis: brush for brush in brushes}.values())
 
 
-def _with_brush(request: HttpRequest) -> str:
+def with_brush(request: HttpRequest) -> str:
     """Return the address with the range of the form, which replaces an earlier one of the same axis."""
     query = request.GET.copy()
     axis, low, high = (query.get(name, "").strip() for name in _TYPED)

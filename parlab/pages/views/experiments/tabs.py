@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from parlab.lab.models import Experiment
+from parlab.lab.models import Dashboard, Experiment
+from parlab.lab.selectors.analysis.pipelines import has_pipelines
+from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
+from parlab.lab.selectors.changes import changes_since
 from parlab.lab.services.pages.panel_layouts import layout_of
+from parlab.lab.services.pages.visits import visit
 from parlab.pages.reads.experiment_page import TABS, ExperimentPage
 from parlab.pages.reads.experiment_panels import Grid
+from parlab.pages.reads.experiment_runs import ListedRun
+from parlab.pages.reads.experiment_tabs import configuration_context, report_context, table_context, time_context
 from parlab.pages.reads.saved_views import default_address
 from parlab.pages.views.partial import UNCHANGED
+from parlab.pages.views.runs.advice import advice_context
+
+from .comparisons import chosen_ids, comparison_context, with_brush
+
+COMPARED = 3
+"""Runs that are compared where none are chosen: the best of as many groups."""
 
 
 def _page(request: HttpRequest, slug: str) -> ExperimentPage:
@@ -22,17 +35,91 @@ def _page(request: HttpRequest, slug: str) -> ExperimentPage:
     return ExperimentPage(experiment, request.GET)
 
 
+def _context(request: HttpRequest, page: ExperimentPage, tab: str) -> dict[str, Any]:
+    """Return what all tabs show, with the further pages of the menu."""
+    user = cast(User, request.user)
+    newest = page.newest
+    can_tune = user.has_perm("lab.add_run") and newest is not None and newest.sweep and page.plan.is_offered
+    return page.context(tab) | {
+        "has_dashboard": Dashboard.objects.filter(experiment=page.experiment).exists(),
+        "has_networks": has_pipelines(page.runs),
+        "tune": f"{reverse('tune')}?config={newest.pk}" if can_tune and newest else "",
+        "next": request.get_full_path(),
+    }
+
+
 @require_GET
 def charts(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the panels of an experiment."""
+    """Show the panels of an experiment, and what changed since the last visit."""
     page = _page(request, slug)
     if default := default_address(request):
         return redirect(default)
-    context = page.context("experiment")
-    if page.runs:
-        layout = layout_of(user=cast(User, request.user), experiment=page.experiment)
-        context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET.dict()).panels(layout)
+    user = cast(User, request.user)
+    context = _context(request, page, "experiment")
+    since = visit(user=user, experiment=page.experiment)
+    context["changes"] = changes_since(since, user_id=user.pk, experiment=page.experiment) if since else None
+    layout = layout_of(user=user, experiment=page.experiment)
+    context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET.dict()).panels(layout)
     return render(request, "experiment/charts.html", context)
+
+
+@require_GET
+def table(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show the runs of an experiment as a table, and arranged by two fields."""
+    page = _page(request, slug)
+    context = _context(request, page, "experiment-table") | table_context(page, request.GET)
+    return render(request, "experiment/table.html", context)
+
+
+@require_GET
+def time(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show where the time of the steps goes, and what to try next."""
+    page = _page(request, slug)
+    best = fastest_run(page.experiment)
+    context = _context(request, page, "experiment-time") | time_context(page)
+    context |= {"run": best, "edges": edges_of(page.experiment, best) if best else []}
+    return render(request, "experiment/time.html", context | (advice_context(best, is_new=True) if best else {}))
+
+
+@require_GET
+def compare(request: HttpRequest, slug: str) -> HttpResponse:
+    """Compare runs of an experiment: `?compare=3,7` by number, `?runs=…` by id, by default the best of each group."""
+    if request.GET.get("axis"):
+        return redirect(with_brush(request))
+    page = _page(request, slug)
+    numbers = {text for text in request.GET.get("compare", "").split(",") if text}
+    chosen = [row.run.pk for row in page.listed.rows if str(row.run.number) in numbers]
+    ids = chosen_ids(request) or chosen or _best_of_groups(page.listed.rows)
+    context = _context(request, page, "experiment-compare") | comparison_context(request, ids)
+    own = {row.run.pk: row for row in page.listed.rows}
+    context["chips"] = [own[pk] for pk in ids if pk in own]
+    return render(request, "experiment/compare.html", context)
+
+
+def _best_of_groups(rows: list[ListedRun]) -> list[int]:
+    """Return the best run of each group; of the only group the best ones."""
+    first: dict[str, int] = {}
+    for row in rows:
+        if row.run.is_final:
+            first.setdefault(row.shown.group, row.run.pk)
+    ids = list(first.values()) if len(first) > 1 else [row.run.pk for row in rows if row.run.is_final]
+    return ids[:COMPARED]
+
+
+@require_GET
+def configuration(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show what an experiment is made of: versions, points that cannot run, files, findings."""
+    page = _page(request, slug)
+    context = _context(request, page, "experiment-configuration") | configuration_context(page)
+    return render(request, "experiment/configuration.html", context)
+
+
+@require_GET
+def report(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show what people wrote about an experiment: reports, notes, comments."""
+    page = _page(request, slug)
+    context = _context(request, page, "experiment-report") | report_context(page.experiment)
+    return render(request, "experiment/report.html", context)
 
 
 @require_GET
@@ -41,7 +128,16 @@ def live(request: HttpRequest, slug: str) -> HttpResponse:
     page = _page(request, slug)
     if request.GET.get("seen") == page.seen:
         return HttpResponse(status=UNCHANGED)
-    tab = request.GET.get("tab", "")
+    tab = request.GET.get("tab", "experiment")
     if tab not in dict(TABS):
-        raise Http404(f"Unknown tab {tab}.")
+        raise Http404(f"Unknown tab {tab[:40]}.")
     return render(request, "experiment/live.html", page.context(tab))
+
+
+@require_GET
+def moved(request: HttpRequest, slug: str, tab: str = "experiment") -> HttpResponse:
+    """Answer an earlier address of a part of the page with where it is now."""
+    experiment = get_object_or_404(Experiment, slug=slug)
+    query = request.GET.urlencode()
+    address = reverse(tab, args=[experiment.slug]) + (f"?{query}" if query else "")
+    return redirect(address, permanent=True, preserve_request=True)
