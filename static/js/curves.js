@@ -5,7 +5,7 @@ window.parlabCurves = (() => {
   const EDGE = { left: 42, right: 12, top: 8, bottom: 24 };
   const DASHES = ["", "5 3", "1.5 2.5"];
   const MOST_RAW = 12; // more thin lines under the smoothed ones cannot be told apart
-  const BAND_PLACES = 120;
+  const BAND_PLACES = 90;
   const TIP_ROWS = 3;
   let made = 0;
 
@@ -112,7 +112,7 @@ window.parlabCurves = (() => {
       this.view = view;
       const { element } = this, width = element.clientWidth, height = element.clientHeight;
       if (!width || !height) return;
-      const drawn = view.runs.filter((n) => this.lines.has(n) && !view.hidden.has(n));
+      const present = view.runs.filter((n) => this.lines.has(n)), drawn = present.filter((n) => !view.hidden.has(n));
       const narrow = width < 300 ? 3 : 5;
       this.width = width;
       this.height = height;
@@ -122,6 +122,11 @@ window.parlabCurves = (() => {
       const bands = view.bands && this.bandsOf(view, x0, x1);
       const [y0, y1, values] = this.yRange(drawn, x0, x1, bands);
       Object.assign(this, { x0, x1, y0, y1 });
+      const hasRaw = !bands && drawn.length <= MOST_RAW && view.smooth > 1;
+      // Lines that are hidden stay in the figure: while its scales do not change, a class hides and shows them.
+      const state = JSON.stringify([width, height, x0, x1, y0, y1, view.smooth, view.xTitle, hasRaw, bands ? [...view.hidden, "|", ...view.apart] : 0]);
+      if (state === this.kept) return;
+      this.kept = state;
       const right = width - EDGE.right, foot = height - EDGE.bottom, parts = [];
       for (const [at, text] of valueTexts(values).entries()) {
         const top = Math.round(this.y(values[at])) + 0.5;
@@ -146,8 +151,7 @@ window.parlabCurves = (() => {
       parts.push(`<clipPath id="${this.clip}"><rect x="${EDGE.left}" y="0" width="${right - EDGE.left}" height="${foot + 1}"/></clipPath>`);
       parts.push(`<g clip-path="url(#${this.clip})" data-lines>`);
       if (bands) for (const band of bands) parts.push(this.bandMarkup(band));
-      const alone = bands ? drawn.filter((n) => view.apart.has(n)) : drawn;
-      const hasRaw = alone.length <= MOST_RAW && view.smooth > 1;
+      const alone = bands ? drawn.filter((n) => view.apart.has(n)) : present;
       // The first of the list lies on top.
       for (const n of [...alone].reverse()) parts.push(this.lineMarkup(n, hasRaw));
       parts.push('</g><path class="cur" d=""/><g data-dots></g><rect class="brush" hidden/>');
@@ -155,7 +159,7 @@ window.parlabCurves = (() => {
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
       svg.setAttribute("width", width);
       svg.setAttribute("height", height);
-      svg.setAttribute("aria-label", `${this.title || ""}: ${drawn.length} runs`);
+      svg.setAttribute("aria-label", `${this.title || ""} of ${present.length} runs`);
       svg.innerHTML = parts.join("");
       this.cursorLine = svg.querySelector(".cur");
       this.dots = svg.querySelector("[data-dots]");

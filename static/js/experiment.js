@@ -111,26 +111,41 @@
       const run = byNumber.get(Number(element.dataset.run));
       element.hidden = Boolean(run) && !terms.every((term) => holds(run, term));
     }
-    for (const head of list().querySelectorAll(".gh")) {
+    for (const line of workspace.querySelectorAll(".runs-table tbody tr[data-run]")) {
+      const run = byNumber.get(Number(line.dataset.run));
+      line.hidden = Boolean(run) && !terms.every((term) => holds(run, term));
+    }
+    for (const head of workspace.querySelectorAll(".gh")) {
       let next = head.nextElementSibling, any = false;
       while (next && !next.matches(".gh")) { any ||= !next.hidden; next = next.nextElementSibling; }
       head.hidden = !any;
     }
   }
   function group() {
-    const rows = list();
-    if (!rows) return;
-    rows.querySelectorAll(".gh").forEach((head) => head.remove());
-    const elements = new Map([...rows.children].map((element) => [Number(element.dataset.run), element]));
-    if (!choice.group) { rows.append(...data.runs.map((run) => elements.get(run.n)).filter(Boolean)); return; }
-    const groups = new Map();
-    for (const run of data.runs) { const text = run.groups[choice.group] ?? "–"; groups.set(text, [...(groups.get(text) || []), run]); }
-    for (const [text, runs] of groups) {
-      const head = document.createElement("li"), name = document.createElement("b");
-      head.className = "gh";
+    arrange(list(), "li", (head, text, count) => { const name = document.createElement("b"); name.textContent = text; head.append(name, ` ${count}`); });
+    const body = workspace.querySelector(".runs-table tbody");
+    arrange(body, "tr", (head, text, count) => {
+      const cell = document.createElement("th"), name = document.createElement("b");
+      cell.colSpan = body.parentElement.tHead.rows[0].cells.length;
       name.textContent = text;
-      head.append(name, ` ${runs.length}`);
-      rows.append(head, ...runs.map((run) => elements.get(run.n)).filter(Boolean));
+      cell.append(name, ` ${count}`);
+      head.append(cell);
+    });
+  }
+  // Put the rows of a list below headings, or in the order of the list.
+  function arrange(rows, kind, fill) {
+    if (!rows) return;
+    rows.querySelectorAll(":scope > .gh").forEach((head) => head.remove());
+    const elements = new Map([...rows.children].map((element) => [Number(element.dataset.run), element]));
+    const present = data.runs.filter((run) => elements.has(run.n));
+    if (!choice.group) { rows.append(...present.map((run) => elements.get(run.n))); return; }
+    const groups = new Map();
+    for (const run of present) { const text = run.groups[choice.group] ?? "–"; groups.set(text, [...(groups.get(text) || []), run]); }
+    for (const [text, runs] of groups) {
+      const head = document.createElement(kind);
+      head.className = "gh";
+      fill(head, text, runs.length);
+      rows.append(head, ...runs.map((run) => elements.get(run.n)));
     }
   }
   function showPicked() {
@@ -193,9 +208,9 @@
   }
   function drawAll(only = panels.values()) {
     const shared = view();
-    for (const panel of only) if (!panel.isEmpty) panel.draw(shared);
-    collect();
-    showMarks();
+    let isNew = false;
+    for (const panel of only) if (!panel.isEmpty) { const before = panel.kept; panel.draw(shared); isNew ||= panel.kept !== before; }
+    if (isNew) { collect(); showMarks(); }
     if (hot !== null) { const kept = hot; hot = null; heat(kept); }
     workspace.dataset.drawn = String(Number(workspace.dataset.drawn || 0) + 1);
   }
@@ -290,11 +305,14 @@
     if (eye) { hide(Number(eye.closest(".rl").dataset.run), { isAlone: event.altKey }); return; }
     const line = event.target.closest(".rl");
     if (line && !event.target.closest("a, button")) { current = Number(line.dataset.run); pin(current); return; }
+    const chosen = event.target.closest("[data-pick], [data-unpick]");
+    if (chosen) { compared(chosen.dataset.pick, chosen.dataset.unpick); return; }
+    if (event.target.closest("[data-more-runs]")) { list().classList.add("all"); event.target.closest("[data-more-runs]").hidden = true; return; }
     const mark = event.target.closest(".panels svg [data-run], .panels [data-pin]");
     if (mark && !mark.closest(".curve")) pin(Number(mark.dataset.run ?? mark.dataset.pin));
   });
   workspace.addEventListener("pointerover", (event) => {
-    const over = event.target.closest(".rl, .panels svg [data-run]");
+    const over = event.target.closest(".rl, .runs-table tr[data-run], .chip[data-run], .panels svg [data-run]");
     if (event.target.closest(".curve")) return;
     heat(over ? Number(over.dataset.run) : null);
   });
@@ -338,10 +356,43 @@
     window.htmx.ajax("GET", `${workspace.dataset.live}?${query}`, { target: "#runs", swap: "outerHTML" });
   }
 
+  // ---------- the comparison: its runs are part of the address ----------
+  function compared(added, removed, first) {
+    const chosen = document.querySelector("[data-chosen-runs]");
+    let runs = chosen.dataset.chosenRuns.split(",").filter(Boolean);
+    if (added) runs.push(added);
+    runs = runs.filter((n) => n !== removed);
+    if (first) runs = [first, ...runs.filter((n) => n !== first)];
+    const url = page();
+    url.searchParams.delete("compare");
+    url.searchParams.set("runs", runs.map((n) => byNumber.get(Number(n))?.pk).filter(Boolean).join(","));
+    location.assign(url.href.replaceAll("%2C", ","));
+  }
+  workspace.addEventListener("change", (event) => { if (event.target.matches("[data-baseline]")) compared(null, null, event.target.value); });
+  workspace.addEventListener("parlab:picked", () => {
+    const chosen = document.querySelector("[data-chosen-runs]");
+    if (!chosen) return;
+    const url = page();
+    url.searchParams.delete("runs");
+    if (picked.size > 1) location.assign(url.href.replaceAll("%2C", ","));
+  });
+
+  // ---------- selected rows of the table ----------
+  const bar = document.querySelector(".selection");
+  const boxes = () => [...workspace.querySelectorAll("td.choice input[type=checkbox]")];
+  function showSelection() { if (bar) bar.hidden = !boxes().some((box) => box.checked); }
+  document.addEventListener("change", (event) => { if (event.target.matches("[data-choose-all], td.choice input")) setTimeout(showSelection); });
+  bar?.querySelector("[data-choose-none]").addEventListener("click", () => {
+    for (const box of boxes()) box.checked = false;
+    boxes()[0]?.dispatchEvent(new Event("change", { bubbles: true }));
+    showSelection();
+  });
+
   // ---------- live ----------
   let typed = "";
   document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "runs") typed = document.querySelector("#runs [data-filter]")?.value || ""; });
   document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target.id === "tab-live") { collect(); group(); filter(); showMarks(); showSelection(); }
     if (event.detail.target.id !== "runs" && event.target.id !== "runs") return;
     const before = new Map(data.runs.map((run) => [run.n, run.state]));
     take();
@@ -351,6 +402,8 @@
     filter();
     showMarks();
     showPicked();
+    const follower = workspace.querySelector("[data-follows-runs]");
+    if (follower) window.htmx.ajax("GET", location.href, { target: "#tab-live", select: "#tab-live", swap: "outerHTML" });
     const changing = data.runs.filter((run) => !run.final || before.get(run.n) !== run.state).map((run) => run.n);
     const grew = changing.length && changing.length < data.runs.length ? changing : null;
     if (changing.length) for (const [element, panel] of panels) if (panel.isDrawn || panel.isEmpty) load(element, panel.isEmpty ? null : grew);
@@ -383,9 +436,13 @@
 
   document.addEventListener("parlab:panel", () => { collect(); showMarks(); });
 
+  const more = document.querySelector("[data-more-runs]"), LEFT_ON_PHONES = 4;
   read();
   take();
+  if (more) { more.hidden = data.runs.length <= LEFT_ON_PHONES; more.textContent = `${data.runs.length - LEFT_ON_PHONES} more`; }
   group();
+  filter();
+  showSelection();
   showMarks();
   keepInTabs();
   workspace.querySelectorAll("[data-curve]").forEach(adopt);

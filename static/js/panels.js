@@ -54,9 +54,10 @@
     Object.assign(panel.dataset, next);
   }
 
+  const isFixed = !grid.dataset.layoutUrl;
   let moved = null;
   grid.addEventListener("pointerdown", (event) => {
-    if (event.button || matchMedia("(max-width: 760px)").matches) return;
+    if (isFixed || event.button || matchMedia("(max-width: 760px)").matches) return;
     const panel = event.target.closest("[data-panel]"), grip = event.target.closest("[data-grip]");
     if (!panel || (!grip && (!event.target.closest("header") || event.target.closest("a, button")))) return;
     event.preventDefault();
@@ -91,7 +92,7 @@
 
   grid.addEventListener("keydown", (event) => {
     const panel = event.target.closest("[data-panel]");
-    if (!panel || event.target !== panel || !event.key.startsWith("Arrow") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (isFixed || !panel || event.target !== panel || !event.key.startsWith("Arrow") || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const isBack = event.key === "ArrowLeft" || event.key === "ArrowUp";
     if (event.shiftKey) {
@@ -126,6 +127,7 @@
   });
 
   const menu = document.querySelector("[data-add-panel]");
+  if (!menu) return;
   menu.addEventListener("toggle", () => { if (menu.open) menu.querySelector("input").focus(); });
   menu.querySelector("input").addEventListener("input", (event) => {
     const text = event.target.value.toLowerCase();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -67,9 +67,9 @@ def draw(runs: Runs, size: Size) -> Svg:
     names = [_line_name(members, axis) for members in lines.values()]
     is_labelled = 1 < len(lines) <= MAX_LABELLED
     longest = max(map(len, names)) if is_labelled else 0
-    canvas = _canvas(runs, axis, size, min(longest * CHARACTER_PX + 16, size.width / 3) if longest else 14, len(lines))
+    canvas = _canvas(runs, axis, size, min(longest * CHARACTER_PX + 16, size.width / 3) if longest else 14)
     if axis.field == GPUS:
-        _ideal(canvas, runs, axis, lines)
+        _ideal(canvas, runs, axis)
     tops = []
     for place, members in enumerate(lines.values()):
         tops.append(_line(canvas, runs, axis, members, _shift(place, len(lines), canvas, axis)))
@@ -104,38 +104,38 @@ def _line_name(members: Sequence[ShownRun], axis: Axis) -> str:
     return " \N{MIDDLE DOT} ".join(texts)
 
 
-def _canvas(runs: Runs, axis: Axis, size: Size, right: float, lines: int) -> Canvas:
-    low, high = ends([runs.spread(run) for run in runs.measured])
+def _canvas(runs: Runs, axis: Axis, size: Size, right: float) -> Canvas:
+    """Return a figure whose values start at zero, with its axes."""
     factor = runs.unit.factor
+    _, high = ends([runs.spread(run) for run in runs.measured])
     values = ticks(0, high / factor, 4)
-    step = values[1] - values[0] if len(values) > 1 else high / factor
-    top = values[-1] + step if values[-1] < high / factor else values[-1]
-    texts = [f"{value:g}" if value < 1e4 else f"{value:,.0f}" for value in ticks(0, top, 4)]
-    left = max(map(len, texts)) * CHARACTER_PX + 10
+    if len(values) > 1 and values[-1] < high / factor:
+        values.append(values[-1] + values[1] - values[0])
+    texts = {value * factor: f"{value:g}" if value < 1e4 else f"{value:,.0f}" for value in values}
+    left = max(map(len, texts.values())) * CHARACTER_PX + 10
     places = [axis.place(value) for value in axis.values]
     pad = 0.5 if axis.field != GPUS else max(0.25, (max(places) - min(places)) * 0.06)
-    across = (min(places) - pad, max(places) + pad)
-    canvas = Canvas(size.width, size.height, across, (0, top * factor), Margins(left, right, 10, 24))
-    canvas.y_axis(
-        [value * factor for value in ticks(0, top, 4)],
-        lambda value: (
-            texts[ticks(0, top, 4).index(round(value / factor, 12))]
-            if round(value / factor, 12) in ticks(0, top, 4)
-            else f"{value / factor:g}"
-        ),
+    top = max(values[-1] * factor, high)
+    canvas = Canvas(
+        size.width, size.height, (min(places) - pad, max(places) + pad), (0, top), Margins(left, right, 10, 24)
     )
-    room = (canvas.x(places[1]) - canvas.x(places[0])) if len(places) > 1 else size.width
-    canvas.x_axis([])
+    canvas.y_axis(list(texts), lambda value: texts[value]).x_axis([])
+    _name_places(canvas, runs, axis, places)
+    return canvas
+
+
+def _name_places(canvas: Canvas, runs: Runs, axis: Axis, places: Sequence[float]) -> None:
+    """Write the values below the axis, those that do not cover each other."""
+    room = canvas.x(places[1]) - canvas.x(places[0]) if len(places) > 1 else canvas.width
     last = -math.inf
     for value, place in zip(axis.values, places, strict=True):
         text = shortened(axis.text(value, runs.measured), max(room - 6, 30))
         at = canvas.x(place)
         if at - last >= len(text) * CHARACTER_PX + 4:
-            canvas.text(at, size.height - 9, text, "middle")
+            canvas.text(at, canvas.height - 9, text, "middle")
             last = at
-    if axis.field == GPUS:
-        canvas.text(size.width - 2, size.height - 9, "GPUs", "end") if right > 30 else None
-    return canvas
+    if axis.field == GPUS and canvas.margins.right > 30:
+        canvas.text(canvas.width - 2, canvas.height - 9, GPUS, "end")
 
 
 def _shift(place: int, lines: int, canvas: Canvas, axis: Axis) -> float:
@@ -183,7 +183,7 @@ def _mark(canvas: Canvas, runs: Runs, run: ShownRun, left: float) -> str:
     return run_group(run, bar + marker(left, canvas.y(spread.median), run.look, 4, title))
 
 
-def _ideal(canvas: Canvas, runs: Runs, axis: Axis, lines: Mapping[tuple[str, ...], Sequence[ShownRun]]) -> None:
+def _ideal(canvas: Canvas, runs: Runs, axis: Axis) -> None:
     """Draw the speed that grows with the number of devices, from the best run of the fewest."""
     if runs.measure.kind != "rate":
         return

@@ -68,10 +68,10 @@ PANELS: dict[str, Panel] = {
             against_axis.draw,
             numbers="throughput",
         ),
-        Panel("sweep", lambda runs: "Sweep", _key_unit, grid.needs, grid.draw, numbers="heatmap"),
+        Panel("sweep", lambda _: "Sweep", _key_unit, grid.needs, grid.draw, numbers="heatmap"),
         Panel(
             "memory",
-            lambda runs: "Peak memory",
+            lambda _: "Peak memory",
             lambda runs: f"{per_run.memory_unit(runs).name} per rank",
             per_run.memory_needs,
             per_run.memory,
@@ -80,7 +80,7 @@ PANELS: dict[str, Panel] = {
         ),
         Panel(
             "phases",
-            lambda runs: "Phases of a step",
+            lambda _: "Phases of a step",
             lambda runs: f"{per_run.phases_unit(runs).name}, mean of ranks",
             per_run.phases_needs,
             per_run.phases,
@@ -91,7 +91,7 @@ PANELS: dict[str, Panel] = {
         ),
         Panel(
             "steps",
-            lambda runs: "All steps",
+            lambda _: "All steps",
             lambda runs: f"{per_run.steps_unit(runs).name}, bar: median",
             per_run.steps_needs,
             per_run.steps,

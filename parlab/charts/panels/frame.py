@@ -51,6 +51,13 @@ def run_group(run: ShownRun, markup: str, kind: str = "") -> str:
     return f'<g{named} data-run="{run.number}">{markup}</g>'
 
 
+def text_at(left: float, top: float, text: str, kind: str = "", anchor: str = "start", title: str = "") -> str:
+    """Return a text at pixels; `title` is shown on hover."""
+    told = f"<title>{escape(title)}</title>" if title else ""
+    place = f'x="{length(left)}" y="{length(top)}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}>{escape(text)}{told}</text>'
+
+
 def shortened(text: str, width: float) -> str:
     room = max(4, int(width / CHARACTER_PX))
     return text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
@@ -67,19 +74,19 @@ class Rows(NamedTuple):
         return self.canvas.margins.top + (place + 0.5) * self.row
 
     def label(self, run: ShownRun, place: int) -> str:
-        text = escape(shortened(run.name, self.left - 8))
-        title = f"<title>{escape(run.name)}</title>" if text != escape(run.name) else ""
+        shown = shortened(run.name, self.left - 8)
         kind = "b" if place == 0 else "v"
-        return f'<text class="{kind}" x="{length(self.left - 8)}" y="{length(self.top(place) + 3.5)}" text-anchor="end">{text}{title}</text>'
+        return text_at(self.left - 8, self.top(place) + 3.5, shown, kind, "end", "" if shown == run.name else run.name)
 
 
 def rows_of(runs: Sequence[ShownRun], size: Size, scale: tuple[float, float], right: float = 44) -> Rows:
     """Return a figure with a row for each run and a scale across; many rows make it higher than asked."""
     longest = max((len(run.name) for run in runs), default=0)
     left = min(longest * CHARACTER_PX + 12, size.width * 0.42)
-    height = max(size.height, len(runs) * ROW + FOOT)
-    canvas = Canvas(size.width, height, scale, margins=Margins(left, right, 2, FOOT))
-    return Rows(canvas, left, (height - FOOT - 2) / max(1, len(runs)))
+    is_high = len(runs) * ROW + FOOT > size.height
+    top, height = (FOOT, len(runs) * ROW + 2 * FOOT) if is_high else (2, size.height)
+    canvas = Canvas(size.width, height, scale, margins=Margins(left, right, top, FOOT))
+    return Rows(canvas, left, (height - FOOT - top) / max(1, len(runs)))
 
 
 def spread_apart(tops: Sequence[float], step: float = LABEL_ROW) -> list[float]:

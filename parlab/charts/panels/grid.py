@@ -7,17 +7,17 @@ from html import escape
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, in_column
-from parlab.charts.points import in_order, is_number
+from parlab.charts.points import Spread, in_order, is_number
 from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, Svg, length
 
-from .frame import Runs, Size, run_group, shortened
+from .frame import Runs, Size, run_group, shortened, text_at
 from .shown import ShownRun
 
 MAX_CELLS_ACROSS, MAX_CELLS_DOWN = 16, 24
 _SHADES = 6
 _WITH_RANGE = (58, 34)
 """Width and height of a cell that has room for the range below the number."""
-_WITH_NUMBER = 24
+_WITH_NUMBER, _LEAST_HEIGHT = 24, 14
 
 
 class Layout(NamedTuple):
@@ -93,11 +93,17 @@ class _Cell(NamedTuple):
 
     @property
     def place(self) -> str:
-        return f'x="{length(self.left)}" y="{length(self.top)}" width="{length(self.width)}" height="{length(self.height)}" rx="3"'
+        corner = f'x="{length(self.left)}" y="{length(self.top)}"'
+        return f'{corner} width="{length(self.width)}" height="{length(self.height)}" rx="3"'
 
     @property
     def middle(self) -> tuple[float, float]:
         return self.left + self.width / 2, self.top + self.height / 2
+
+    @property
+    def has_range(self) -> bool:
+        """Whether the range of a value fits below it."""
+        return self.width >= _WITH_RANGE[0] and self.height >= _WITH_RANGE[1]
 
 
 class _Shades:
@@ -118,35 +124,38 @@ def _cell(runs: Runs, own: Sequence[ShownRun], cell: _Cell, shades: _Shades, bes
         return f'<rect class="none" {cell.place}/>'
     run = own[0]
     spread = runs.spread(run)
-    x, y = cell.middle
     if spread is None:
-        text = "OOM" if run.point.state == "oom" else DASH if run.point.state == "finished" else run.point.state
-        return run_group(
-            run,
-            f'<rect class="none" {cell.place}><title>{escape(run.name)}: {escape(run.point.state)}</title></rect>'
-            f'<text class="{"warn" if run.point.state == "oom" else ""}" x="{length(x)}" y="{length(y + 3.5)}" text-anchor="middle">{escape(text)}</text>',
-            "cell",
-        )
+        return run_group(run, _unmeasured(run, cell), "cell")
     shade = shades.of(spread.median)
     title = f"<title>{escape(run.name)}: {exact_quantity(spread.median, runs.measure.unit)}</title>"
-    has_range = (
-        spread.p10 is not None
-        and spread.p90 is not None
-        and cell.width >= _WITH_RANGE[0]
-        and cell.height >= _WITH_RANGE[1]
-    )
     markup = f'<rect class="q{shade}" {cell.place}>{title}</rect>'
     if run is best:
         inner = _Cell(cell.left + 1.5, cell.top + 1.5, cell.width - 3, cell.height - 3)
         markup += f'<rect class="best" {inner.place}/>'
-    if cell.width >= _WITH_NUMBER and cell.height >= 14:
-        number = in_column(spread.median, runs.unit)
-        kind = "hv" if len(number) * 9 <= cell.width and cell.height >= 20 else "hs"
-        markup += f'<text class="{kind} hv{shade}" x="{length(x)}" y="{length(y + (0 if has_range else 5))}" text-anchor="middle">{number}</text>'
+    return run_group(run, markup + _numbers(runs, spread, cell, shade), "cell")
+
+
+def _unmeasured(run: ShownRun, cell: _Cell) -> str:
+    """Return a cell without a number: out of memory, or on its way."""
+    state = run.point.state
+    text = {"oom": "OOM", "finished": DASH}.get(state, state)
+    x, y = cell.middle
+    frame = f'<rect class="none" {cell.place}><title>{escape(run.name)}: {escape(state)}</title></rect>'
+    return frame + text_at(x, y + 3.5, shortened(text, cell.width), "warn" if state == "oom" else "", "middle")
+
+
+def _numbers(runs: Runs, spread: Spread, cell: _Cell, shade: int) -> str:
+    """Return the value of a cell, and its range where there is room."""
+    x, y = cell.middle
+    markup, has_range = "", spread.p10 is not None and spread.p90 is not None and cell.has_range
+    number = in_column(spread.median, runs.unit)
+    if cell.width >= _WITH_NUMBER and cell.height >= _LEAST_HEIGHT:
+        kind = "hv" if len(number) * 9 <= cell.width and cell.height >= _WITH_NUMBER else "hs"
+        markup += text_at(x, y + (0 if has_range else 5), number, f"{kind} hv{shade}", "middle")
     if has_range:
-        low, high = (_rounded(value / runs.unit.factor) for value in (spread.p10 or 0.0, spread.p90 or 0.0))
-        markup += f'<text class="hn hv{shade}" x="{length(x)}" y="{length(y + 14)}" text-anchor="middle">{low}{DASH}{high}</text>'
-    return run_group(run, markup, "cell")
+        low, high = (_rounded((value or 0.0) / runs.unit.factor) for value in (spread.p10, spread.p90))
+        markup += text_at(x, y + 14, f"{low}{DASH}{high}", f"hn hv{shade}", "middle")
+    return markup
 
 
 def _rounded(value: float) -> str:

@@ -11,7 +11,7 @@ from parlab.charts.points import RunPoint
 from parlab.charts.svg import Canvas, Svg, length, marker, ticks
 from parlab.charts.sweeps.phases import parts
 
-from .frame import MAX_ROWS, Rows, Runs, Size, rows_of, run_group
+from .frame import FOOT, MAX_ROWS, Rows, Runs, Size, rows_of, run_group, text_at
 from .shown import ShownRun
 
 
@@ -35,19 +35,27 @@ def memory(runs: Runs, size: Size) -> Svg:
     low, high = min(values), max(values)
     pad = (high - low) * 0.12 or high * 0.05
     rows = rows_of(measured, size, (max(0.0, low - pad), high + pad))
+    end = size.width - rows.canvas.margins.right
     _scale(rows, ticks(*rows.canvas.x_range, 4))
     for place, (run, value) in enumerate(zip(measured, values, strict=True)):
         left, top = rows.canvas.x(value), rows.top(place)
         title = f"{run.name}: {exact_quantity(run.point.memory_max, 'B')}"
-        text = f'<text class="v" x="{length(left + 9)}" y="{length(top + 3.5)}">{in_column(run.point.memory_max, unit)}</text>'
-        line = f'<path class="gl" d="M{length(rows.left)} {round(top) + 0.5}H{length(size.width - rows.canvas.margins.right)}"/>'
+        text = text_at(left + 9, top + 3.5, in_column(run.point.memory_max, unit), "v")
+        line = f'<path class="gl" d="M{length(rows.left)} {round(top) + 0.5}H{length(end)}"/>'
         rows.canvas.add(run_group(run, rows.label(run, place) + line + marker(left, top, run.look, 3.5, title) + text))
     return rows.canvas.svg(f"Peak memory of {len(measured)} runs")
 
 
 def _scale(rows: Rows, values: Sequence[float]) -> None:
     """Draw the scale below the rows, with vertical lines."""
-    rows.canvas.x_axis(values, lambda value: f"{value:g}" if value < 1e4 else f"{value:,.0f}", has_grid=True)
+
+    def text(value: float) -> str:
+        return f"{value:g}" if value < 1e4 else f"{value:,.0f}"
+
+    rows.canvas.x_axis(values, text, has_grid=True)
+    if rows.canvas.margins.top >= FOOT:  # rows that scroll: the scale also stands above them
+        for value in values:
+            rows.canvas.text(rows.canvas.x(value), FOOT - 8, text(value), "middle")
 
 
 class Term(NamedTuple):

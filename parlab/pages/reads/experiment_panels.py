@@ -28,7 +28,7 @@ from runners.config import engine_of
 
 CURVE, FIGURE = "curve", "figure"
 """Kinds of panels beside those that the server draws: `curve:loss` and `figure:efficiency`."""
-MAX_STEPS = 160
+MAX_STEPS = 100
 """Steps of a run that are drawn as strokes; more cannot be told apart."""
 STEPS = ("step_time_s",)
 _REPLACED = ("throughput", "heatmap", "memory", "phases")

@@ -14,6 +14,7 @@ from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.identities import Identity, identities, short_value
 from parlab.lab.selectors.analysis.sweep import run_point
 
+LONG_NAME = 16
 MAX_LINES = 60
 """With more runs, panels draw the pinned ones, and a band for each group."""
 
@@ -47,6 +48,11 @@ class ListedRuns(NamedTuple):
     measures: list[tuple[str, str]]
     """Names and titles of the numbers that the list can show."""
     groups: list[Group]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether names need a wider list."""
+        return any(len(row.shown.name) > LONG_NAME for row in self.rows)
 
     @property
     def data(self) -> dict[str, Any]:

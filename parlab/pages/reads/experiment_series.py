@@ -20,7 +20,7 @@ from parlab.series import store
 from parlab.series.columns import Columns
 
 AXES = ("step", "time", "tokens", "samples")
-FIRST_POINTS, TOTAL_POINTS = 300, 12_000
+FIRST_POINTS, TOTAL_POINTS = 300, 9_000
 """Points of a line, and of all lines of a panel: as many as its pixels can show."""
 LEAST_POINTS = 100
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from django.core.paginator import Paginator
 from django.http import QueryDict
 
+from parlab.charts.panels.catalogue import PANELS
 from parlab.charts.svg import sparkline
 from parlab.charts.sweeps import device_map
 from parlab.charts.sweeps.device_map import DeviceMap
@@ -19,10 +20,12 @@ from parlab.lab.selectors.analysis.sweep import METRICS, metrics_of
 from parlab.lab.selectors.device_grids import device_grid
 from parlab.lab.selectors.findings import Doubts
 from parlab.lab.selectors.lists import experiment_tags
+from parlab.lab.services.pages.panel_layouts import Placed
 from parlab.pages.forms.choices import FIGURE_KEYS, PIVOT_KEYS, Pivot, kept_query, pivot_asked, pivot_of, pivot_selects
 from parlab.pages.reads import compared_curves as curves
 from parlab.pages.reads.answers import answer_of
 from parlab.pages.reads.experiment_page import ExperimentPage
+from parlab.pages.reads.experiment_panels import Grid, PanelView
 from parlab.pages.reads.experiment_runs import ListedRun
 from parlab.pages.reads.experiment_series import METRICS as METRICS_OF_SERIES
 from parlab.pages.reads.notes import notes_html
@@ -125,7 +128,15 @@ def time_context(page: ExperimentPage) -> dict[str, Any]:
         "evidence": answer_of(page.experiment, page.runs, waiting),
         "device_maps": device_maps(page.runs),
         "has_networks": has_pipelines(page.runs),
+        "panels": _time_panels(page),
     }
+
+
+def _time_panels(page: ExperimentPage) -> list[PanelView]:
+    """Return the panels about time that the runs have data for, side by side."""
+    grid = Grid(page.experiment, page.runs, page.listed, page.query.dict())
+    placed = [Placed(name, 6, PANELS[name].height(grid.data)) for name in ("phases", "steps")]
+    return [view for panel in placed if (view := grid.view(panel)) is not None]
 
 
 def device_maps(runs: Sequence[Run]) -> list[tuple[Run, DeviceMap]]:

@@ -242,17 +242,17 @@ def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list
             "mark",
         ),
         RunColumn(
-            f"Throughput ({samples.name})",
+            f"{samples.name[:1].upper()}{samples.name[1:]}",
             lambda row: _number_cell(row.run.samples_per_s, samples, row.doubts.get("samples")),
             name="samples_per_s",
         ),
         RunColumn(
-            f"Throughput ({tokens.name})",
+            f"{tokens.name[:1].upper()}{tokens.name[1:]}" if tokens.factor == 1 else tokens.name,
             lambda row: _number_cell(row.run.tokens_per_s, tokens, row.doubts.get("tokens")),
             name="tokens_per_s",
         ),
         RunColumn(
-            f"Peak memory ({memory.name})",
+            f"Memory ({memory.name})",
             lambda row: _number_cell(row.run.memory_max_bytes, memory, row.doubts.get("memory")),
             name="memory",
         ),

@@ -217,12 +217,9 @@ def _origin(text: str, title: str) -> str:
 def _state_cell(line: TableRow) -> str:
     """Return the state of a run, and its step while it is running."""
     run, step = line.row.run, line.row.step
-    parts: list[str] = [numbers.state(run)]
+    parts: list[str] = [numbers.state_dot(run)]
     if run.state == RunState.RUNNING and step and run.iterations:
-        parts.append(
-            f' <progress max="{run.iterations}" value="{step}" aria-label="Step {step} of {run.iterations}"></progress>'
-            f' <span class="muted">{step}/{run.iterations}</span>'
-        )
+        parts.append(f' <span class="muted">{step}/{run.iterations}</span>')
     elif run.state == RunState.RUNNING and step:
         parts.append(f' <span class="muted">step {step}</span>')
     if run.attempt_number > 1:

@@ -305,6 +305,15 @@ def in_words(basis: str) -> str:
     return basis_in_words(basis)
 
 
+def state_dot(run: Run) -> SafeString:
+    """Return the state of a run as a dot with its word on hover, where a table has no room for the word."""
+    kind = "doubted" if run.loss_mark and run.shown_state == RunState.FINISHED else run.shown_state
+    name = STATE_LABELS.get(run.shown_state, run.shown_state)
+    tag = f' <span class="tag bad">{Run.LossMark(run.loss_mark).label}</span>' if run.loss_mark else ""
+    dot = f'<span class="dot {escape(kind)}" title="{escape(name)}"></span><span class="unseen">{escape(name)}</span>'
+    return SafeString(dot + tag)
+
+
 @register.filter
 def state_label(name: str) -> str:
     """Return a state as pages write it: {{ run.state|state_label }}."""
