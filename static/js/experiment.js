@@ -4,14 +4,14 @@
   const workspace = document.getElementById("workspace");
   if (!workspace) return;
   const TITLES = { step: "step", time: "s", tokens: "tokens", samples: "samples" };
-  const CHOICES = ["x", "smooth", "group"];
+  const USUAL = { over: "step", smooth: "7", group: "" }, CHOICES = Object.keys(USUAL);
   const page = () => new URL(location.href);
   const numbers = (text) => new Set((text || "").split(",").filter(Boolean).map(Number));
 
   let data = { runs: [], groups: [], maxLines: 60 };
   let byNumber = new Map(), marks = new Map();
   let hidden = new Set(), pinned = new Set(), picked = new Set(), hot = null, current = null;
-  let choice = { x: "step", smooth: "7", group: "" }, range = null;
+  let choice = { ...USUAL }, range = null;
   const panels = new Map(); // element of curves -> Curves
 
   const list = () => document.querySelector("#runs .rls");
@@ -25,7 +25,7 @@
     hidden = numbers(query.get("hide"));
     pinned = numbers(query.get("pin"));
     picked = numbers(query.get("compare"));
-    for (const name of CHOICES) choice[name] = query.get(name) ?? { x: "step", smooth: "7", group: "" }[name];
+    for (const name of CHOICES) choice[name] = query.get(name) ?? USUAL[name];
     range = query.has("x0") && query.has("x1") ? [Number(query.get("x0")), Number(query.get("x1"))] : null;
     if (range && !range.every(Number.isFinite)) range = null;
     for (const name of CHOICES) { const field = document.querySelector(`[data-choice="${name}"]`); if (field) field.value = choice[name]; }
@@ -198,7 +198,7 @@
   function view() {
     shownRunsInOrder = data.runs.map((run) => run.n);
     return { runs: shownRunsInOrder, hidden, range, smooth: Number(choice.smooth) || 1, looks: new Map(data.runs.map((run) => [run.n, run.look])), bands: bands(),
-      apart: pinned, over: choice.x, xTitle: TITLES[choice.x] || choice.x };
+      apart: pinned, over: choice.over, xTitle: TITLES[choice.over] || choice.over };
   }
   let isWaiting = false;
   function redraw() {
@@ -217,11 +217,11 @@
 
   async function load(element, only = null) {
     const panel = panels.get(element), url = new URL(element.dataset.url, location.href);
-    url.searchParams.set("x", choice.x);
+    url.searchParams.set("x", choice.over);
     const version = page().searchParams.get("version");
     if (version) url.searchParams.set("version", version);
     if (only) url.searchParams.set("only", only.join(","));
-    if (range && choice.x === "step" && !only && panel.isThinned) { url.searchParams.set("from", range[0]); url.searchParams.set("to", range[1]); }
+    if (range && choice.over === "step" && !only && panel.isThinned) { url.searchParams.set("from", range[0]); url.searchParams.set("to", range[1]); }
     const asked = (element.asked = (element.asked || 0) + 1);
     try {
       const response = await fetch(url, { headers: { Accept: "application/json" } });
@@ -296,7 +296,7 @@
   let refining = 0;
   function refine() {
     clearTimeout(refining);
-    refining = setTimeout(() => { for (const [element, panel] of panels) if (panel.isThinned && choice.x === "step") load(element); }, 150);
+    refining = setTimeout(() => { for (const [element, panel] of panels) if (panel.isThinned && choice.over === "step") load(element); }, 150);
   }
 
   // ---------- events ----------
@@ -326,21 +326,21 @@
     if (field) {
       const name = field.dataset.choice;
       choice[name] = field.value;
-      const plain = { x: "step", smooth: "7", group: "" }[name] === field.value;
-      write({ [name]: plain ? null : field.value, ...(name === "x" ? { x0: null, x1: null } : {}) });
+      const plain = USUAL[name] === field.value;
+      write({ [name]: plain ? null : field.value, ...(name === "over" ? { x0: null, x1: null } : {}) });
       follow(name);
     }
     if (event.target.matches("[data-number]")) { write({ number: event.target.value }); poll(); workspace.dispatchEvent(new CustomEvent("parlab:number")); }
   });
   function follow(name) {
-    if (name === "x") { range = null; for (const element of panels.keys()) load(element); }
+    if (name === "over") { range = null; for (const element of panels.keys()) load(element); }
     if (name === "group") { group(); filter(); }
     redraw();
   }
   addEventListener("popstate", () => {
     const before = { ...choice }, number = document.querySelector("[data-number]")?.value, wasRange = String(range);
     read();
-    if (before.x !== choice.x) for (const element of panels.keys()) load(element);
+    if (before.over !== choice.over) for (const element of panels.keys()) load(element);
     else if (String(range) !== wasRange) refine();
     group();
     filter();

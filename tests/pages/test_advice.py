@@ -92,7 +92,7 @@ def test_several_changes_are_one_small_sweep(page: Client, slow_run: Run, monkey
 
 def test_advice_after_a_sweep_starts_from_its_fastest_run(page: Client, slow_run: Run) -> None:
     address = f"{slow_run.experiment.get_absolute_url()}advice/"
-    shown = page.get(address)
+    shown = page.get(address, follow=True)
     assert shown.context["run"] == slow_run
     titles = [row.title for row in shown.context["advice"]]
     assert any(title.startswith("Recomputation none") for title in titles)
@@ -100,12 +100,12 @@ def test_advice_after_a_sweep_starts_from_its_fastest_run(page: Client, slow_run
     advice = next(row for row in run_advice(slow_run).advice if row.kind == "recompute")
     page.post(f"{slow_run.get_absolute_url()}advice/try/", {"title": advice.title})
     Run.objects.filter(pk=AdviceTrial.objects.get().changed_run_id).update(state="finished")
-    assert advice.title not in [row.title for row in page.get(address).context["advice"]]
+    assert advice.title not in [row.title for row in page.get(address, follow=True).context["advice"]]
 
 
 def test_an_experiment_without_results_has_no_advice(page: Client, make_config: Callable[..., Config]) -> None:
     experiment = make_config().experiment
-    assert "No finished run" in text(page.get(f"{experiment.get_absolute_url()}advice/"))
+    assert "No finished run" in text(page.get(f"{experiment.get_absolute_url()}time/"))
 
 
 def printed(rows: list[dict[str, object]]) -> str:
@@ -133,7 +133,7 @@ def test_a_run_without_steps_has_advice_and_its_gain_is_that_of_its_own_unit(
     # Latency takes a tenth at 9 MB; 16 MiB is the next size of the series.
     assert answer["advice"][0]["settings"] == {"collectives.max_bytes": 2**24}
     assert answer["advice"][0]["predicted_step_time_s"] == pytest.approx((1e-3 + 2**24 / 1e9) / 2**24 * 2**30)
-    swept = page.get(f"{run.experiment.get_absolute_url()}advice/")
+    swept = page.get(f"{run.experiment.get_absolute_url()}advice/", follow=True)
     assert swept.context["run"] == run
     assert [each.title for each in swept.context["advice"]] == [row.title]
     page.post(f"{run.get_absolute_url()}advice/try/", {"title": row.title})

@@ -191,7 +191,7 @@ def test_twenty_runs_take_as_many_queries_as_two(
 
 
 def test_runs_are_chosen_with_boxes_on_the_page_of_an_experiment(page: Client, four_runs: list[Run]) -> None:
-    content = page.get("/experiments/pipeline-schedules/").content.decode()
+    content = page.get("/experiments/pipeline-schedules/table/").content.decode()
     assert content.count('name="run" value="') == 4
     assert 'formmethod="get" formaction="/compare/"' in content
 

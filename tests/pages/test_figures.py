@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import html
 import io
 import json
 import re
@@ -21,7 +22,7 @@ from django.contrib.staticfiles import finders
 from django.test import Client
 
 from parlab.charts.points import RunPoint
-from parlab.charts.registry import EXPERIMENT_FIGURES, Figure, Source
+from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
 from parlab.charts.theme import Drawing, Table
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.lab.services.published import published_run_add
@@ -90,13 +91,17 @@ def test_a_figure_is_one_row_and_one_function(
     page: Client, four_runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EXPERIMENT_FIGURES, "toy", Figure("toy", "Toy figure", _toy_figure))
+    assert 'data-offer="figure:toy"' in page.get(EXPERIMENT).content.decode()
+    page.post(f"{EXPERIMENT}layout/", {"panels": [{"name": "figure:toy", "w": 6, "h": 12}]}, "application/json")
     content = page.get(EXPERIMENT).content.decode()
     assert "<h3>Toy figure</h3>" in content
-    assert f'data-figure-url="{EXPERIMENT}figures/toy.json?version=1"' in content
+    assert f'data-figure-url="{EXPERIMENT}figures/toy.json?version=all"' in content
     assert figure(page, f"{EXPERIMENT}figures/toy.json")["figure"]["data"][0]["y"] == [1, 2, 3, 4]
     assert [row["run"] for row in numbers(page, f"{EXPERIMENT}figures/toy.csv")] == ["1", "2", "3", "4"]
     Run.objects.update(state="queued")
-    assert 'data-missing="Toy figure: no run has finished." hidden' in page.get(EXPERIMENT).content.decode()
+    waiting = page.get(EXPERIMENT)
+    assert "data-panel=" not in waiting.content.decode()
+    assert "Toy figure: no run has finished." in text(waiting)
 
 
 def test_a_figure_of_the_registry_can_be_put_into_a_report(
@@ -112,10 +117,9 @@ def test_figures_without_data_are_named_in_one_line_with_what_they_need(page: Cl
     page_text = text(page.get(EXPERIMENT))
     assert "Time per sample: all runs have the same number of processes." in page_text
     assert "Scaling efficiency: needs runs on different numbers of processes." in page_text
-    assert "Memory per rank:" not in page_text
-    Run.objects.update(state="running")
-    titles = ", ".join(figure.title for figure in EXPERIMENT_FIGURES.values() if figure.source is not Source.MESSAGES)
-    assert f"{titles}: no run has finished." in text(page.get(EXPERIMENT))
+    assert "Peak memory:" not in page_text
+    Run.objects.update(state="queued")
+    assert "Utilisation, Roofline: no run has finished." in text(page.get(EXPERIMENT))
 
 
 @pytest.mark.parametrize("name", EXPERIMENT_FIGURES)
@@ -323,26 +327,31 @@ def test_browsers_compile_plotly_while_it_loads() -> None:
     assert 'typeof self !== "undefined" ? self : this, (() => {' in Path(ours).read_text()[:800]
 
 
-def _contained(content: str) -> tuple[str, str]:
-    """Return the address of the figure that a page contains, and its answer."""
-    (found,) = re.findall(r'data-figure-url="([^"]+)"[^>]*><p[^>]*>[^<]*</p><script[^>]* data-answer>([^<]*)<', content)
-    address, answer = found
-    return address, answer
+def _drawing(content: str, name: str) -> str:
+    """Return the drawing of a panel in a page."""
+    panel = re.search(rf'<section class="panel[^"]*" data-panel="{name}".*?</section>', content, re.DOTALL)
+    assert panel
+    drawn = re.search(r"<svg class=\"fig\".*</svg>", panel[0], re.DOTALL)
+    return drawn[0] if drawn else ""
 
 
-def test_an_experiment_contains_its_first_figure_and_requests_the_next(page: Client, four_runs: list[Run]) -> None:
-    content = page.get(f"{EXPERIMENT}?x=gpus").content.decode()
-    address, answer = _contained(content)
-    assert json.loads(answer) == page.get(address.replace("&amp;", "&")).json()
-    preloaded = re.findall(r'<link rel="preload" as="fetch" crossorigin href="([^"]+)">', content)
-    assert len(preloaded) == 1
-    assert set(preloaded) <= set(re.findall(r'data-figure-url="([^"]+)"', content)) - {address}
+def test_the_drawings_of_an_experiment_stand_in_its_page_with_a_mark_for_each_run(
+    page: Client, four_runs: list[Run]
+) -> None:
+    content = page.get(EXPERIMENT).content.decode()
+    for name in ("throughput", "sweep", "memory", "phases"):
+        marks = re.findall(r'data-run="(\d+)"', _drawing(content, name))
+        assert sorted(marks) == ["1", "2", "3", "4"], name
+    url = re.search(r'data-url="([^"]*panels/sweep.svg[^"]*)"', content)
+    assert url
+    again = page.get(f"{html.unescape(url[1])}&w=284&h=234").content.decode()
+    assert again.count("data-run=") == 4
 
 
-def test_the_contained_figure_follows_the_numbers_of_its_runs(page: Client, four_runs: list[Run]) -> None:
-    _, before = _contained(page.get(EXPERIMENT).content.decode())
-    assert _contained(page.get(EXPERIMENT).content.decode())[1] == before
+def test_the_drawings_follow_the_numbers_of_the_runs(page: Client, four_runs: list[Run]) -> None:
+    before = _drawing(page.get(EXPERIMENT).content.decode(), "throughput")
+    assert _drawing(page.get(EXPERIMENT).content.decode(), "throughput") == before
     Run.objects.filter(pk=four_runs[0].pk).update(samples_per_s=123.0)
-    address, after = _contained(page.get(EXPERIMENT).content.decode())
-    assert after != before
-    assert json.loads(after) == page.get(address.replace("&amp;", "&")).json()
+    assert "123 samples/s" in _drawing(page.get(EXPERIMENT).content.decode(), "throughput").replace(
+        "\N{NARROW NO-BREAK SPACE}", " "
+    )

@@ -16,7 +16,7 @@ from parlab.lab.models import Experiment, Finding, Run, Source
 from runners.config import digest
 
 from .conftest import finish
-from .test_experiments import EXPERIMENT, text
+from .test_experiments import CONFIGURATION, EXPERIMENT, TABLE, text
 
 pytestmark = pytest.mark.django_db
 
@@ -67,14 +67,15 @@ def row_of(run: Run) -> str:
 
 def test_a_number_with_findings_has_a_triangle(page: Client, four_runs: list[Run], make_finding: MakeFinding) -> None:
     doubted = make_finding(run=four_runs[1], figure="samples_per_s")
-    content = page.get(EXPERIMENT).content
+    content = page.get(TABLE).content
     assert triangles(content, row_of(four_runs[1])) == [str(doubted.pk)]
     assert triangles(content, row_of(four_runs[0])) == []
     cell = re.search(r'10\.0+</span><a class="doubt doubt-error"', content.decode())
     assert cell, "the triangle is not behind the throughput"
     assert triangles(content, r'<table class="sweep">.*?</table>') == []
-    response = page.get(f"{EXPERIMENT}?metric=samples").content
+    response = page.get(f"{TABLE}?metric=samples").content
     assert triangles(response, r'<table class="sweep">.*?</table>') == [str(doubted.pk)]
+    assert triangles(page.get(EXPERIMENT).content, r'<li class="rl" data-run="2".*?</li>') == [str(doubted.pk)]
 
 
 def test_a_finding_of_a_whole_run_is_shown_at_its_number_and_in_every_sweep(
@@ -83,10 +84,10 @@ def test_a_finding_of_a_whole_run_is_shown_at_its_number_and_in_every_sweep(
     doubted = make_finding(rule="hidden-setting", severity="warning", run=None)
     of_sweep = make_finding(rule="off-neighbours", severity="warning", figure="launch")
     Finding.objects.filter(pk=of_sweep.pk).update(where={"run": four_runs[2].number})
-    content = page.get(EXPERIMENT).content
+    content = page.get(TABLE).content
     assert triangles(content, row_of(four_runs[2])) == [str(of_sweep.pk)]
     assert triangles(content, r'<table class="sweep">.*?</table>') == [str(of_sweep.pk)]
-    assert f'id="finding-{doubted.pk}"' in content.decode()
+    assert f'id="finding-{doubted.pk}"' in page.get(CONFIGURATION).content.decode()
 
 
 def test_several_findings_about_a_number_share_a_triangle(
@@ -94,7 +95,7 @@ def test_several_findings_about_a_number_share_a_triangle(
 ) -> None:
     first = make_finding(run=four_runs[0], figure="step_time_s", severity="warning")
     second = make_finding(run=four_runs[0], figure="ms_per_sample", rule="time-per-sample")
-    links = triangles(page.get(EXPERIMENT).content, row_of(four_runs[0]))
+    links = triangles(page.get(TABLE).content, row_of(four_runs[0]))
     assert links == [f"{second.pk},{first.pk}"]
 
 
@@ -111,7 +112,7 @@ def test_a_finding_about_a_launch_is_shown_at_its_run(
     launch = make_finding(source=source, segment=2, figure="tokens_per_s", lines=(3,))
     cell = make_finding(source=source, table=0, row=2, column=1)
     row = make_finding(source=source, table=0, row=1, column=3)
-    content = page.get(EXPERIMENT).content
+    content = page.get(TABLE).content
     assert triangles(content, row_of(four_runs[3])) == [str(launch.pk)]
     assert triangles(content, row_of(four_runs[0])) == [str(cell.pk)]
     assert triangles(content, row_of(four_runs[1])) == [str(row.pk)]
@@ -168,8 +169,8 @@ def test_acknowledging_needs_a_reason_and_turns_the_triangle_grey(
     assert not Finding.objects.get().is_acknowledged
     answer = page.post(url, {"reason": f"Warm-up {EVIL}", "next": f"{EXPERIMENT}#finding-{doubted.pk}"})
     assert answer.headers["Location"] == f"{EXPERIMENT}#finding-{doubted.pk}"
-    content = page.get(EXPERIMENT).content.decode()
-    assert "doubt-known" in content
+    assert "doubt-known" in page.get(TABLE).content.decode()
+    content = page.get(CONFIGURATION).content.decode()
     assert "0 open, 1 in total" in content
     assert "ada, <time" in content.replace("\n", "")
     assert "<script>alert" not in content

@@ -63,7 +63,7 @@ def test_selected_runs_are_starred_tagged_archived_and_restored(page: Client, ru
     assert "1 run archived: tables and figures leave them out" in words(archived)
     assert 'value="restore"' in archived.content.decode()  # the button that undoes it
     assert page.get(run.get_absolute_url()).status_code == 404
-    experiment = words(page.get(run.experiment.get_absolute_url()))
+    experiment = words(page.get(f"{run.experiment.get_absolute_url()}configuration/"))
     assert "Archived 1 run" in experiment
     assert "archived" in words(page.get("/experiments/?show=runs&q=archived:yes"))
     assert "1 run restored" in words(change(page, run, "restore"))
@@ -103,7 +103,7 @@ def test_comments_have_authors_and_only_these_change_them(page: Client, run: Run
     url = reverse("comment", args=[experiment.slug])
     page.post(url, {"text": "The source *rounds* <img src=x onerror=alert(1)>", "finding": finding.pk})
     page.post(url, {"text": "[link](javascript:alert(1)) read this"})
-    body = page.get(experiment.get_absolute_url()).content.decode()
+    body = page.get(f"{experiment.get_absolute_url()}report/").content.decode()
     assert "<em>rounds</em>" in body
     assert "<img src=x" not in body
     assert 'href="javascript:' not in body
@@ -112,7 +112,7 @@ def test_comments_have_authors_and_only_these_change_them(page: Client, run: Run
     edit = reverse("comment-edit", args=[experiment.slug, comment.pk])
     answer = page.post(edit, {"text": "It rounds.", "next": f"/experiments/{experiment.slug}/findings/"})
     assert answer["Location"].endswith(f"/findings/#comment-{comment.pk}")
-    assert "edited" in words(page.get(experiment.get_absolute_url()))
+    assert "edited" in words(page.get(f"{experiment.get_absolute_url()}report/"))
     Comment.objects.filter(pk=comment.pk).update(author=experiment.owner)
     other = Client()
     colleague = User.objects.create_user("colleague")
@@ -150,7 +150,7 @@ def test_experiment_pages_show_stars_tags_and_notes_of_runs(page: Client, run: R
     runs_star(runs=[run], user=admin)
     runs_tag(runs=[run], name="best")
     run_note_save(run=run, text="with the new kernel", user=admin)
-    body = page.get(run.experiment.get_absolute_url()).content.decode()
+    body = page.get(f"{run.experiment.get_absolute_url()}table/").content.decode()
     assert f"Starred by {admin.username}" in body
     assert ">best</a>" in body
     assert 'title="with the new kernel"' in body

@@ -13,7 +13,7 @@ from django.test import Client
 from parlab.lab.models import Attempt, Config
 
 from .conftest import finish
-from .test_experiments import EXPERIMENT, text
+from .test_experiments import EXPERIMENT, TABLE, text
 
 
 @pytest.fixture
@@ -32,23 +32,26 @@ def test_queued_runs_only_leave_no_blank_card_and_nothing_to_choose(page: Client
     response = page.get(EXPERIMENT)
     shown = text(response)
     assert visible_selects(response) == []
-    assert re.findall(r"<figure(?![^>]*\shidden\b)", response.content.decode()) == []
+    assert "data-panel=" not in response.content.decode()
     assert shown.count("no run has finished") == 1
     assert "The best value of each row is bold" not in shown
     assert "4 queued" in shown
 
 
 def test_the_answer_of_queued_runs_compares_nothing(page: Client, queued: list[Attempt]) -> None:
-    shown = text(page.get(f"{EXPERIMENT}answer/"))
+    shown = text(page.get(EXPERIMENT))
     assert "Nothing to compare" not in shown
-    assert "no node of pool default" in shown
+    assert "No answer yet: 0 of 4 runs are done." in shown
+    assert "no node of pool default" in text(page.get(TABLE))
 
 
 def test_the_choices_come_with_the_first_result(page: Client, queued: list[Attempt]) -> None:
+    assert "rows" not in visible_selects(page.get(TABLE))
     match = re.search(r'hx-get="([^"]+)" hx-trigger="every', page.get(EXPERIMENT).content.decode())
     assert match
     finish(queued[0])
     poll = page.get(html.unescape(match.group(1)))
-    assert "The best value of each row is bold" in text(poll)
-    assert "rows" in visible_selects(poll)
-    assert "x" in visible_selects(page.get(EXPERIMENT))
+    assert "data-number" in poll.content.decode()
+    table = page.get(TABLE)
+    assert "The best value of each row is bold" in text(table)
+    assert "rows" in visible_selects(table)

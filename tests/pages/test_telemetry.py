@@ -80,10 +80,10 @@ def test_mfu_and_utilisation_are_columns_figures_and_numbers_of_a_report(
         "gpu_utilization": {"mean": 87.5, "min": 80.0, "max": 90.0, "by_gpu": {}},
     }
     Run.objects.filter(pk=run.pk).update(summary={**run.summary, **shares})
-    page_text = text(page.get(EXPERIMENT))
+    page_text = text(page.get(f"{EXPERIMENT}table/"))
     for expected in ("MFU (%)", "12.3", "GPU utilisation (%)", "87.5"):
         assert expected in page_text
-    assert "12.3" in text(page.get(f"{EXPERIMENT}?metric=mfu"))
+    assert "12.3" in text(page.get(f"{EXPERIMENT}table/?metric=mfu"))
     drawn = json.loads(page.get(f"{EXPERIMENT}figures/utilisation.json").content)
     assert [trace["y"] for trace in drawn["figure"]["data"]] == [[12.34], [20.0], [87.5]]
     run_page = page.get(RUN)
@@ -99,7 +99,7 @@ def test_mfu_and_utilisation_are_columns_figures_and_numbers_of_a_report(
 
 def test_without_an_mfu_there_is_no_column_for_it(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     finish(make_attempt())
-    assert "MFU" not in text(page.get(EXPERIMENT))
+    assert "MFU (%)" not in text(page.get(f"{EXPERIMENT}table/"))
     assert page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]["mfu"] is None
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.urls import reverse
 
 from .experiment import Experiment
 from .finding import Finding
@@ -82,7 +83,7 @@ class Comment(models.Model):
         return f"{self.author}: {self.text[:60]}"
 
     def get_absolute_url(self) -> str:
-        return f"{self.experiment.get_absolute_url()}#comment-{self.pk}"
+        return f"{reverse('experiment-report', args=[self.experiment.slug])}#comment-{self.pk}"
 
     def may_change(self, user: Any) -> bool:
         """Whether a user may edit the comment: only its author."""

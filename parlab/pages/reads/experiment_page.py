@@ -19,7 +19,7 @@ from parlab.lab.selectors.experiments import (
     state_counts,
 )
 from parlab.lab.selectors.findings import experiment_findings, run_doubts
-from parlab.pages.reads.experiment_runs import ListedRuns, listed_runs, shown_runs
+from parlab.pages.reads.experiment_runs import ListedRun, ListedRuns, listed_runs, shown_runs
 from parlab.publishing.answers.answer import Answer
 from parlab.publishing.answers.experiment_answer import experiment_answer
 from runners.config import digest
@@ -54,10 +54,15 @@ class ExperimentPage:
         self.versions = chosen_versions(experiment, query)
         self.runs = experiment_runs(experiment, self.versions)
         self.shown: list[ShownRun] = shown_runs(self.runs)
-        self.listed: ListedRuns = listed_runs(self.runs, self.shown, query.get("number", ""))
         self.answer: Answer = experiment_answer(experiment, self.runs)
         self.findings = experiment_findings(experiment)
         self.doubts = run_doubts(self.findings, self.runs)
+        listed = listed_runs(self.runs, self.shown, query.get("number", ""))
+        self.listed: ListedRuns = listed._replace(rows=[self._with_doubts(row) for row in listed.rows])
+
+    def _with_doubts(self, row: ListedRun) -> ListedRun:
+        of_run = self.doubts.get(row.run.pk, {})
+        return row._replace(doubts=list({finding.pk: finding for own in of_run.values() for finding in own}.values()))
 
     @property
     def newest(self) -> Config | None:
@@ -92,7 +97,6 @@ class ExperimentPage:
             "plan": self.plan,
             "newest": self.newest,
             "answer": self.answer,
-            "doubted": {pk for pk, doubts in self.doubts.items() if doubts},
             "findings_open": sum(not finding.is_acknowledged for finding in self.findings),
             "states": state_counts(run.state for run in self.runs),
             "waiting": fleet.waiting_reasons(self.runs),

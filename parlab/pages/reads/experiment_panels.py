@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from django.http import QueryDict
 from django.urls import reverse
 
 from parlab.charts.axes import GPUS
@@ -18,6 +19,7 @@ from parlab.charts.svg import Svg
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.services.pages.panel_layouts import Placed
+from parlab.pages.forms.choices import Select, figure_options, figure_query, figure_selects
 from parlab.pages.reads import compared_curves as curves
 from parlab.pages.reads.experiment_runs import ListedRuns
 from parlab.pages.reads.experiment_series import METRICS, metric_of
@@ -26,11 +28,12 @@ from parlab.publishing.figures.run_curves import series_names
 from parlab.series import store
 from runners.config import engine_of
 
-CURVE, FIGURE = "curve", "figure"
-"""Kinds of panels beside those that the server draws: `curve:loss` and `figure:efficiency`."""
+CURVE, FIGURE, TRIALS = "curve", "figure", "trials"
+"""Kinds of panels beside those that the server draws: `curve:loss`, `figure:efficiency`, `trials:3`."""
 MAX_STEPS = 100
 """Steps of a run that are drawn as strokes; more cannot be told apart."""
 STEPS = ("step_time_s",)
+MAX_TRIALS = 2
 _REPLACED = ("throughput", "heatmap", "memory", "phases")
 """Figures whose place a panel of the same numbers takes; they are offered as further views of them."""
 
@@ -52,6 +55,8 @@ class PanelView(NamedTuple):
     drawing: Svg | None = None
     legend: Sequence[tuple[str, str]] = ()
     note: str = ""
+    selects: Sequence[Select] = ()
+    """What a person may choose of a figure; the address holds it."""
 
 
 class Offer(NamedTuple):
@@ -80,16 +85,15 @@ class Panels(NamedTuple):
 class Grid:
     """Arranges the panels of the runs of an experiment."""
 
-    def __init__(
-        self, experiment: Experiment, runs: Sequence[Run], listed: ListedRuns, query: Mapping[str, str]
-    ) -> None:
+    def __init__(self, experiment: Experiment, runs: Sequence[Run], listed: ListedRuns, query: QueryDict) -> None:
         self.experiment, self.runs, self.query = experiment, runs, query
         self.data = runs_of(listed)
         self.metrics = _metrics(runs)
+        self.searches = [run for run in runs if engine_of(run.resolved).searches_capacity and run.is_final]
         has_bandwidth = any(engine_of(run.resolved).measures_bandwidth for run in runs) or (
             experiment.sources.filter(format__in=FORMATS).exists()
         )
-        self.available = Available(run_points(runs), has_bandwidth=has_bandwidth)
+        self.available = Available(run_points(runs), figure_options(query), has_bandwidth)
 
     def panels(self, layout: Sequence[Placed] | None) -> Panels:
         """Return the panels of a layout, or the usual ones; those without data are only named."""
@@ -106,7 +110,8 @@ class Grid:
         drawn = [panel for panel in PANELS.values() if not panel.needs(self.data)]
         thirds = [panel for panel in drawn if panel.width == 4]
         halves = [panel for panel in drawn if panel.width == 6]
-        usual = [*wide, *(Placed(name, 12 if not thirds else 6, 16) for name in first)]
+        first += [f"{TRIALS}:{run.number}" for run in self.searches[:MAX_TRIALS]]
+        usual = [*wide, *(Placed(name, 12 if len(first) % 2 else 6, 14) for name in first)]
         width = 12 // max(1, len(thirds))
         height = max((panel.height(self.data) for panel in thirds), default=0)
         usual += [Placed(panel.name, max(4, width), height) for panel in thirds]
@@ -134,8 +139,18 @@ class Grid:
         if kind == FIGURE:
             figure = EXPERIMENT_FIGURES.get(name)
             return self._figure(placed, name) if figure and not figure.needs(self.available) else None
+        if kind == TRIALS:
+            return self._trials(placed, name)
         panel = PANELS.get(placed.name)
         return self._drawn(placed, panel) if panel and not panel.needs(self.data) else None
+
+    def _trials(self, placed: Placed, name: str) -> PanelView | None:
+        run = next((run for run in self.searches if str(run.number) == name), None)
+        if run is None:
+            return None
+        address, numbers = (self._address(f"run-{kind}", run.number, "capacity") for kind in ("figure", "numbers"))
+        title = "Trials" if len(self.searches) == 1 else f"Trials of #{run.number}"
+        return PanelView(placed.name, FIGURE, title, "", placed.width, placed.height, address, numbers)
 
     def _curve(self, placed: Placed, name: str) -> PanelView:
         metric = metric_of(name)
@@ -145,17 +160,22 @@ class Grid:
         )
 
     def _figure(self, placed: Placed, name: str) -> PanelView:
-        title = EXPERIMENT_FIGURES[name].title
-        address, numbers = (self._address(f"experiment-{kind}", name) for kind in ("figure", "numbers"))
+        figure = EXPERIMENT_FIGURES[name]
+        address, numbers = (
+            self._with_version(self._address(f"experiment-{kind}", name)) for kind in ("figure", "numbers")
+        )
+        chosen = f"&{query}" if figure.choices and (query := figure_query(self.query)) else ""
+        selects = figure_selects(self.query, self.available.points, set(figure.choices)) if figure.choices else ()
         return PanelView(
             placed.name,
             FIGURE,
-            title,
+            figure.title,
             "",
             placed.width,
             placed.height,
-            self._with_version(address),
-            self._with_version(numbers),
+            address + chosen,
+            numbers + chosen,
+            selects=selects,
         )
 
     def _drawn(self, placed: Placed, panel: Panel) -> PanelView:
@@ -180,11 +200,11 @@ class Grid:
         count = len(self.data.shown) if panel.rows else 0
         return f"The first {MAX_ROWS} of the list; filter or sort it to see others." if count > MAX_ROWS else ""
 
-    def _address(self, url: str, *args: str) -> str:
+    def _address(self, url: str, *args: str | int) -> str:
         return reverse(url, args=[self.experiment.slug, *args])
 
     def _with_version(self, address: str) -> str:
-        kept = {name: self.query[name] for name in ("version", "number") if self.query.get(name)}
+        kept: dict[str, str] = {name: self.query[name] for name in ("version", "number") if self.query.get(name)}
         kept.setdefault("version", "all")
         return f"{address}?{urlencode(kept)}"
 

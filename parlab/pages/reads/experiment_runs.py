@@ -10,7 +10,7 @@ from parlab.charts.measures import DEFAULT, MEASURES, Measure
 from parlab.charts.panels.shown import ShownRun, ends, spread_of, unit_of, whisker
 from parlab.charts.points import is_number
 from parlab.charts.svg import Svg, line_key
-from parlab.lab.models import Run
+from parlab.lab.models import Finding, Run
 from parlab.lab.selectors.analysis.identities import Identity, identities, short_value
 from parlab.lab.selectors.analysis.sweep import run_point
 
@@ -29,6 +29,8 @@ class ListedRun(NamedTuple):
     note: str
     key: Svg
     whisker: Svg
+    doubts: Sequence[Finding] = ()
+    """Findings about the run and its numbers."""
 
 
 class Group(NamedTuple):

@@ -23,7 +23,7 @@ from parlab.lab.selectors.lists import experiment_tags
 from parlab.lab.services.pages.panel_layouts import Placed
 from parlab.pages.forms.choices import FIGURE_KEYS, PIVOT_KEYS, Pivot, kept_query, pivot_asked, pivot_of, pivot_selects
 from parlab.pages.reads import compared_curves as curves
-from parlab.pages.reads.answers import answer_of
+from parlab.pages.reads.evidence import evidence_of
 from parlab.pages.reads.experiment_page import ExperimentPage
 from parlab.pages.reads.experiment_panels import Grid, PanelView
 from parlab.pages.reads.experiment_runs import ListedRun
@@ -70,7 +70,7 @@ def table_context(page: ExperimentPage, query: QueryDict) -> dict[str, Any]:
         "pivot_selects": pivot_selects(query, page.runs) if has_results and len(page.runs) > 1 else None,
         "has_results": has_results,
         "kept": kept_query(query, (*PIVOT_KEYS, *FIGURE_KEYS)),
-        "evidence": answer_of(page.experiment, page.runs, waiting),
+        "evidence": evidence_of(page.experiment, page.runs),
     }
 
 
@@ -123,9 +123,8 @@ def _pivot(query: QueryDict, runs: list[Run], doubts: Mapping[int, Doubts]) -> t
 
 def time_context(page: ExperimentPage) -> dict[str, Any]:
     """Return where the time of steps goes: phases of each run, maps of devices, further pages."""
-    waiting = fleet.waiting_reasons(page.runs)
     return {
-        "evidence": answer_of(page.experiment, page.runs, waiting),
+        "evidence": evidence_of(page.experiment, page.runs),
         "device_maps": device_maps(page.runs),
         "has_networks": has_pipelines(page.runs),
         "panels": _time_panels(page),
@@ -134,7 +133,7 @@ def time_context(page: ExperimentPage) -> dict[str, Any]:
 
 def _time_panels(page: ExperimentPage) -> list[PanelView]:
     """Return the panels about time that the runs have data for, side by side."""
-    grid = Grid(page.experiment, page.runs, page.listed, page.query.dict())
+    grid = Grid(page.experiment, page.runs, page.listed, page.query)
     placed = [Placed(name, 6, PANELS[name].height(grid.data)) for name in ("phases", "steps")]
     return [view for panel in placed if (view := grid.view(panel)) is not None]
 

@@ -10,7 +10,7 @@ from django.urls import Resolver404, resolve
 from parlab.lab.models import SavedView
 from parlab.lab.services import storable
 
-PAGES = ("experiments", "experiment", "compare")
+PAGES = ("experiments", "experiment", "experiment-table", "experiment-compare", "compare")
 """URL names of the pages whose views can be saved."""
 PLAIN = "plain"
 """A parameter that opens a page without its default view."""

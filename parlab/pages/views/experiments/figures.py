@@ -13,9 +13,9 @@ from parlab.charts import theme
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing, Table
 from parlab.lab.models import Experiment
-from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
 from parlab.pages.forms.choices import figure_options
 from parlab.pages.reads import ranks
+from parlab.pages.reads.experiment_page import chosen_runs
 from parlab.pages.views.runs.addressed import find_attempt, find_run
 from parlab.publishing.figures import run_curves
 from parlab.publishing.figures.catalogue import CURVES, RUN_FIGURES, SERIES, experiment_drawing
@@ -28,9 +28,7 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     if figure is None:
         raise Http404(f"Unknown figure {name}. The figures are {', '.join(EXPERIMENT_FIGURES)}.")
     experiment = get_object_or_404(Experiment, slug=slug)
-    versions = experiment_versions(experiment, request.GET.get("version", ""))
-    runs = experiment_runs(experiment, versions)
-    return experiment_drawing(figure, runs, figure_options(request.GET), [experiment])
+    return experiment_drawing(figure, chosen_runs(experiment, request.GET), figure_options(request.GET), [experiment])
 
 
 RANKS = "ranks"

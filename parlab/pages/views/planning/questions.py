@@ -9,21 +9,16 @@ from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from parlab.fleet import services as fleet
 from parlab.fleet.questions.catalogue import QUESTIONS
 from parlab.fleet.questions.form import PRESETS, Question
 from parlab.fleet.questions.launch import question_launch
 from parlab.lab.forms.config_layout import shown_label
-from parlab.lab.models import Experiment, Finding
-from parlab.lab.selectors.analysis.pipelines import has_pipelines
-from parlab.lab.selectors.experiments import experiment_runs, experiment_versions, state_counts
+from parlab.lab.models import Experiment
 from parlab.lab.services.runs import launchable, point_label
-from parlab.pages.reads import answers
-from parlab.pages.views.partial import UNCHANGED
-from runners.config import Point, digest, expand
+from runners.config import Point, expand
 
 ASKED_SHOWN = 12
 POINTS_SHOWN = 12
@@ -116,44 +111,4 @@ def _launch(request: HttpRequest, form: Question) -> HttpResponse:
         return redirect("questions")
     started = len(launch.created)
     messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}. The answer appears here.")
-    return redirect("answer", experiment.slug)
-
-
-@require_GET
-def answer(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the answer of the newest configuration, and the measurements behind it."""
-    return render(request, "pages/answer.html", _answer_context(request, slug))
-
-
-@require_GET
-def answer_live(request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer a poll with the current answer, or nothing if it has not changed."""
-    context = _answer_context(request, slug)
-    if request.GET.get("seen") == context["seen"]:
-        return HttpResponse(status=UNCHANGED)
-    return render(request, "pages/answer_live.html", context)
-
-
-def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
-    experiment = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
-    versions = experiment_versions(experiment, request.GET.get("version", ""))
-    runs = experiment_runs(experiment, versions)
-    current = answers.answer_of(experiment, runs, fleet.waiting_reasons(runs))
-    open_findings = Finding.objects.filter(
-        experiment=experiment, run__in=[run.pk for run in runs], acknowledged_at=None
-    )
-    progress = [[run.state, getattr(run, "last_step", None)] for run in runs]
-    ended = sum(run.is_final for run in runs)
-    return {
-        "section": "questions",
-        "experiment": experiment,
-        "versions": versions,
-        "runs": runs,
-        "answer": current,
-        "has_networks": has_pipelines(runs),
-        "doubts": open_findings.count() if runs else 0,
-        "states": state_counts(run.shown_state for run in runs),
-        "is_live": ended < len(runs),
-        "drawn_from": f"{ended}",
-        "seen": digest([current.sentence, progress])[:16],
-    }
+    return redirect(experiment)

@@ -8,15 +8,15 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.advice.score import PUBLISHED
 from parlab.fleet.trials import advice_launch
-from parlab.lab.models import Experiment, Run
+from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.advice import advice_records, all_trials, run_advice, tried_advice
-from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run, without_measured
+from parlab.lab.selectors.analysis.sweep_advice import without_measured
 from parlab.pages.rows.advice import advice_rows, record_rows, trial_rows
 from runners.wire.protocol import RunState
 
@@ -56,21 +56,6 @@ def advice_try(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     if request.POST.get("from") == "run":
         return redirect(run)
     return redirect(f"{reverse('run-time', args=(slug, number))}#advice")
-
-
-@require_GET
-def experiment_advice(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show what to try next after a sweep: the advice for its fastest run, and axes that end at the best value."""
-    experiment = get_object_or_404(Experiment, slug=slug)
-    best = fastest_run(experiment)
-    context = {
-        "section": "experiments",
-        "experiment": experiment,
-        "run": best,
-        "edges": edges_of(experiment, best) if best else [],
-        **(advice_context(best, is_new=True) if best else {}),
-    }
-    return render(request, "pages/experiment_advice.html", context)
 
 
 @require_GET

@@ -1,4 +1,4 @@
-"""The answer to the question of an experiment: a sentence, and the measurements behind it."""
+"""The measurements behind the answer of an experiment: trials, operations, runs side by side."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from django.db.models import F
 
 from parlab.charts.axes import SIZE_AXES
 from parlab.charts.fields import value_label
-from parlab.charts.format import Unit, quantity, unit_for
+from parlab.charts.format import Unit, unit_for
 from parlab.charts.points import RunPoint, devices
-from parlab.charts.sweeps import bandwidth, capacity
-from parlab.charts.sweeps.bandwidth import Message
+from parlab.charts.sweeps import capacity
 from parlab.charts.sweeps.capacity import Search
 from parlab.charts.sweeps.phases import PHASES
 from parlab.lab.models import Attempt, Experiment, Run, Source
-from parlab.lab.selectors.analysis.rankings import verdict
 from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.publishing.figures import engine_measurements
 from parlab.publishing.figures.bandwidths import FORMATS
 from parlab.publishing.figures.engine_measurements import OperationTable
 from parlab.series import store
 from runners.config.engines import UNKNOWN, engine_of
-from runners.wire.protocol import RunState
 
 CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -91,42 +88,29 @@ class Sizes(NamedTuple):
         return any(row.utilisation for row in self.rows)
 
 
-class Answer(NamedTuple):
-    """The answer of an experiment, with its evidence."""
+class Evidence(NamedTuple):
+    """The measurements of an experiment that its engine makes beside steps, and its runs side by side."""
 
-    kind: str
-    sentence: str
     searches: list[TrialSearch]
     operations: list[OperationTable]
     sizes: Sizes | None
 
 
-def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
-    """Return the answer from runs and files of an experiment; `waiting` maps queued runs to their reasons."""
+def evidence_of(experiment: Experiment, runs: Sequence[Run]) -> Evidence:
+    """Return the measurements of the runs and files of an experiment."""
     kind = _kind(experiment, runs)
     attempts = _current_attempts(runs)
-    searches: list[TrialSearch] = []
-    messages: list[Message] = []
-    sizes = None
     if kind == CAPACITY:
         candidates = [
             (run, engine_measurements.run_search(run, attempts[run.pk])) for run in runs if run.pk in attempts
         ]
-        searches = [TrialSearch(run, search, capacity.answer(search)) for run, search in candidates if search]
-        sentence = " ".join(entry.sentence for entry in searches if entry.search.trials)
-    elif kind == BANDWIDTH:
+        return Evidence(
+            [TrialSearch(run, search, capacity.answer(search)) for run, search in candidates if search], [], None
+        )
+    if kind == BANDWIDTH:
         messages = engine_measurements.experiment_messages([experiment], runs)
-        sentence = bandwidth.caption(messages) if messages else ""
-    else:
-        sizes = _sizes(runs, utilisations(runs, attempts))
-        sentence = _fastest(sizes)
-    return Answer(
-        kind,
-        _with_state(sentence, runs, waiting),
-        searches,
-        engine_measurements.operation_tables(messages),
-        sizes,
-    )
+        return Evidence([], engine_measurements.operation_tables(messages), None)
+    return Evidence([], [], _sizes(runs, utilisations(runs, attempts)))
 
 
 def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
@@ -141,29 +125,6 @@ def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
 def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
     attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
     return {attempt.run_id: attempt for attempt in attempts.with_members()}
-
-
-def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) -> str:
-    """Complete a sentence with the progress of open runs, or with the reason why there is no answer."""
-    if not runs:
-        return "No runs were launched yet."
-    open_runs = [run for run in runs if not run.is_final]
-    failed = [run for run in runs if run.state in (RunState.FAILED, RunState.LOST, RunState.CANCELLED)]
-    if open_runs:
-        reason = next((waiting[run.pk] for run in open_runs if waiting.get(run.pk)), "")
-        state = f"Run {open_runs[0].number} is {open_runs[0].state}{f': {reason}' if reason else ''}."
-        return f"{sentence} {state}" if sentence else f"No answer yet. {state}"
-    if failed:
-        failure = failed[0]
-        reason = failure.reason or "no reason was reported"
-        return f"{sentence or 'No answer.'} Run {failure.number} {_ended(failure)}: {reason}."
-    if not sentence and all(run.state == RunState.OOM for run in runs):
-        return "No answer: every run was out of memory. Use a smaller model or more ranks."
-    return sentence or "No answer: none of the runs has a throughput."
-
-
-def _ended(run: Run) -> str:
-    return {RunState.FAILED: "failed", RunState.LOST: "was lost"}.get(run.run_state, "was cancelled")
 
 
 def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
@@ -234,48 +195,3 @@ def _cores(run: Run, attempt: Attempt) -> int:
     threads = per_rank * int(run.resolved.get("cluster", {}).get("gpus_per_node") or 1)
     available = int((attempt.node.hardware if attempt.node else {}).get("cpu_cores") or threads)
     return max(1, min(threads, available))
-
-
-def _fastest(sizes: Sizes) -> str:
-    """Return a sentence about the run with the highest tokens/s, or samples/s if the sequence length is unknown."""
-    finished = [row for row in sizes.rows if row.run.state == RunState.FINISHED]
-    unit, rates = "tokens/s", {row.run.pk: row.run.tokens_per_s for row in finished}
-    if not any(rates.values()):
-        unit, rates = "samples/s", {row.run.pk: row.run.samples_per_s for row in finished}
-    measured = [(rate, row) for row in finished if (rate := rates[row.run.pk])]
-    if not measured:
-        return _stated_speed([row.run for row in finished])
-    fastest, best = max(measured, key=lambda item: item[0])
-    sentence = f"Training reaches {quantity(fastest, unit)} on {_ranks(best.point.gpus)}"
-    if best.ms_per_sample is not None:
-        sentence += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
-    if len(measured) > 1:
-        sentence += f": the fastest of {len(measured)} runs"
-    in_order = sorted((gpus, rate) for rate, row in measured if (gpus := row.point.gpus))
-    if in_order and best.point.gpus:
-        (smallest, least), (largest, most) = in_order[0], in_order[-1]
-        if smallest < best.point.gpus:
-            sentence += f", {fastest / least:.2g} times the throughput of {smallest}"
-        if largest > best.point.gpus:
-            sentence += f"; {largest} reach {most / fastest:.2g} times as much"
-    return sentence + "."
-
-
-def _stated_speed(finished: Sequence[Run]) -> str:
-    """Return a sentence about the fastest run of a file that states neither samples/s nor tokens/s."""
-    lead = verdict(finished).lead
-    if lead is None or lead.unit not in ("TFLOP/s", "fps"):
-        return ""
-    each = " per GPU" if lead.unit == "TFLOP/s" else ""
-    gpus = int(lead.best.gpus) if lead.best.gpus else None
-    sentence = f"Training reaches {quantity(lead.value, lead.unit)}{each} on {_ranks(gpus)}"
-    if lead.second is None:
-        return f"{sentence}."
-    sentence += f": the fastest of {len(finished)} runs"
-    return f"{sentence}, as fast as run {lead.second.number}." if lead.is_tied else f"{sentence}."
-
-
-def _ranks(count: int | None) -> str:
-    if count is None:
-        return "an unknown number of GPUs"
-    return f"{count} {'rank' if count == 1 else 'ranks'}"
