@@ -330,7 +330,7 @@
       write({ [name]: plain ? null : field.value, ...(name === "over" ? { x0: null, x1: null } : {}) });
       follow(name);
     }
-    if (event.target.matches("[data-number]")) { write({ number: event.target.value }); poll(); workspace.dispatchEvent(new CustomEvent("parlab:number")); }
+    if (event.target.matches("[data-number]")) { const url = page(); url.searchParams.set("number", event.target.value); location.assign(url.href.replaceAll("%2C", ",")); }
   });
   function follow(name) {
     if (name === "over") { range = null; for (const element of panels.keys()) load(element); }
@@ -338,7 +338,7 @@
     redraw();
   }
   addEventListener("popstate", () => {
-    const before = { ...choice }, number = document.querySelector("[data-number]")?.value, wasRange = String(range);
+    const before = { ...choice }, wasRange = String(range);
     read();
     if (before.over !== choice.over) for (const element of panels.keys()) load(element);
     else if (String(range) !== wasRange) refine();
@@ -347,15 +347,7 @@
     showMarks();
     keepInTabs();
     redraw();
-    const asked = page().searchParams.get("number");
-    if ((asked || data.measure) !== number || asked) poll();
   });
-  function poll() {
-    const number = page().searchParams.get("number") || "", version = page().searchParams.get("version") || "";
-    const query = new URLSearchParams({ tab: workspace.dataset.tab, version, number });
-    window.htmx.ajax("GET", `${workspace.dataset.live}?${query}`, { target: "#runs", swap: "outerHTML" });
-  }
-
   // ---------- the comparison: its runs are part of the address ----------
   function compared(added, removed, first) {
     const chosen = document.querySelector("[data-chosen-runs]");

@@ -123,7 +123,18 @@
   }
 
   // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
-  function inPage(layout, width) {
+  // A panel has its title and little room: small text, and margins as those of its neighbours.
+  const SMALL = 11;
+  function inPanel(layout) {
+    const axes = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
+    const small = (axis) => merged(axis, { tickfont: { size: SMALL }, title: { font: { size: SMALL }, standoff: 6 } });
+    const legend = { ...layout.legend, font: { ...layout.legend?.font, size: SMALL } };
+    const hasLegend = layout.showlegend !== false;
+    return { ...Object.fromEntries(axes.map((key) => [key, small(layout[key])])), font: { ...layout.font, size: SMALL }, legend,
+      annotations: layout.annotations?.map((label) => ({ ...label, font: { ...label.font, size: SMALL } })),
+      margin: { ...layout.margin, l: 52, t: hasLegend ? Math.min(layout.margin?.t ?? 40, 44) : 10, b: 40 } };
+  }
+  function inPage(layout, width, element) {
     const narrow = width < NARROW;
     const { title, ...rest } = layout;
     delete rest.height; // set by the style sheet
@@ -140,6 +151,7 @@
     const behind = { bgcolor: token("--surface"), opacity: 0.85 };
     rest.annotations = rest.annotations?.map((label) => label.name === "axis value" ? { ...label, ...behind, text: fitted(label.text, room) }
       : label.name === "best" ? { ...label, ...behind } : label);
+    if (element.closest(".bare")) Object.assign(rest, inPanel(rest));
     // uirevision: the zoom stays when new points arrive.
     return coloured({ ...rest, autosize: true, uirevision: "kept" });
   }
@@ -254,7 +266,7 @@
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");
       const isPanel = "panel" in element.dataset;
-      const layout = inPage(themed(isPanel ? asPanel(figure.layout) : figure.layout), element.clientWidth);
+      const layout = inPage(themed(isPanel ? asPanel(figure.layout) : figure.layout), element.clientWidth, element);
       if (isPanel) layout.annotations = [...(layout.annotations || []), ...valueLabel(element, figure.data)];
       const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
       const data = themed(isPanel ? panelData(figure.data) : named(figure.data, visible));

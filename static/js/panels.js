@@ -36,7 +36,6 @@
   grid.querySelectorAll("[data-drawing]").forEach((element) => seen.observe(element));
   const again = () => grid.querySelectorAll("[data-drawing]").forEach((element) => { if (element.querySelector("svg")) draw(element, { isNew: true }); });
   workspace.addEventListener("parlab:ended", again);
-  workspace.addEventListener("parlab:number", again);
 
   // ---------- layout ----------
   const size = (panel) => ({ name: panel.dataset.panel, w: Number(panel.dataset.w), h: Number(panel.dataset.h) });

@@ -52,6 +52,12 @@ def axis_of(runs: Runs) -> Axis | None:
     return Axis(field, in_order(run.values[field] for run in present)) if field and present else None
 
 
+def axis_note(runs: Runs) -> str:
+    """Return what the axis shows where its values do not say it."""
+    axis = axis_of(runs) if runs.measured else None
+    return " by number of ranks" if axis is not None and axis.field == GPUS else ""
+
+
 def needs(runs: Runs) -> str:
     """Return why there is nothing to draw; empty where there is."""
     if not runs.measured:
@@ -134,8 +140,6 @@ def _name_places(canvas: Canvas, runs: Runs, axis: Axis, places: Sequence[float]
         if at - last >= len(text) * CHARACTER_PX + 4:
             canvas.text(at, canvas.height - 9, text, "middle")
             last = at
-    if axis.field == GPUS and canvas.margins.right > 30:
-        canvas.text(canvas.width - 2, canvas.height - 9, GPUS, "end")
 
 
 def _shift(place: int, lines: int, canvas: Canvas, axis: Axis) -> float:

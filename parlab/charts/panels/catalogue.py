@@ -63,7 +63,7 @@ PANELS: dict[str, Panel] = {
         Panel(
             "throughput",
             lambda runs: runs.measure.title,
-            _key_unit,
+            lambda runs: f"{_key_unit(runs)}{against_axis.axis_note(runs)}",
             against_axis.needs,
             against_axis.draw,
             numbers="throughput",

@@ -78,6 +78,10 @@ class Panels(NamedTuple):
     """Titles of panels without data, and what they need."""
 
     @property
+    def has_curves(self) -> bool:
+        return any(view.kind == CURVE for view in self.views)
+
+    @property
     def has_figures(self) -> bool:
         return any(view.kind == FIGURE for view in self.views)
 

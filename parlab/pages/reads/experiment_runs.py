@@ -76,7 +76,12 @@ def shown_runs(runs: Sequence[Run]) -> list[ShownRun]:
 def _shown(run: Run, identity: Identity) -> ShownRun:
     texts = {field: short_value(field, value) for field, value in identity.values.items()}
     return ShownRun(
-        run_point(run, dict(identity.values)), identity.name, identity.look, identity.group, identity.values, texts
+        run_point(run, dict(identity.values)),
+        identity.name or f"#{run.number}",
+        identity.look,
+        identity.group,
+        identity.values,
+        texts,
     )
 
 
