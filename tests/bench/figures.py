@@ -14,7 +14,7 @@ from tests.bench.result import Result, Scale
 from tests.browser.conftest import Demo, copy_of_the_project, start_demo, stop_demo
 from tests.browser.install import find_chromium
 
-PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+PUBLISHED = "/experiments/mlperf-gpt-3-on-512-to-10752-h100/"
 # A figure is drawn when its element has the attribute; the clock is the page's performance.now().
 _WATCH = """
 window.firstFigure = 0;
@@ -42,7 +42,7 @@ def first_figure_ms(scale: Scale) -> Result:
     """
     repeats = scale.repeats(7)
     with sync_playwright() as playwright, _demo() as (demo, directory):
-        address = f"{demo.url}{PUBLISHED}#figures"
+        address = f"{demo.url}{PUBLISHED}"
         with _tab(playwright, demo, directory / "profile") as page:
             # In turns, so that a load of the machine slows both.
             times = [

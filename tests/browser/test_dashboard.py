@@ -11,7 +11,7 @@ from .conftest import Demo, screenshots
 @pytest.mark.slow
 def test_a_dashboard_is_arranged_saved_and_the_default_of_its_experiment(page: Page, demo: Demo) -> None:
     page.goto("/experiments/gpt-3-small-on-three-nodes/")
-    page.get_by_text("More", exact=True).click()
+    page.locator(".hd .acts summary").click()
     page.get_by_role("button", name="New dashboard").click()
     page.wait_for_url("**/edit/")
     page.get_by_label("Name").fill("Three nodes at a glance")

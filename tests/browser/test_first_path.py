@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import TRAINING_MS, Demo, screenshots
 
-READ_FIGURE = """name => {
-    const element = document.querySelector(`[data-figure="${name}"]`);
-    const figure = element.data ? element : element.querySelector(".js-plotly-plot");
-    return figure.data.map(trace => ({name: trace.name, x: Array.from(trace.x), y: Array.from(trace.y)}));
-}"""
+MARK = re.compile(r"(\S+) \N{MIDDLE DOT} mb (\d+): ([\d.]+)")
 
 
-def figure_points(page: Page, name: str) -> dict[tuple[str, float], float]:
-    """Read the points of a drawn figure: (trace, x) -> y."""
-    page.wait_for_selector(f'[data-figure="{name}"][data-drawn="1"]')
-    traces: list[dict[str, Any]] = page.evaluate(READ_FIGURE, name)
-    return {(trace["name"], float(x)): y for trace in traces for x, y in zip(trace["x"], trace["y"], strict=True)}
+def drawn_throughputs(page: Page) -> dict[tuple[str, float], float]:
+    """Read the marks of the throughput against micro batch size: (schedule, micro batch size) -> samples/s."""
+    titles = page.locator('[data-panel="throughput"] svg.fig [data-run] title').all_text_contents()
+    marks = [match for title in titles if (match := MARK.match(title))]
+    return {(match[1], float(match[2])): float(match[3]) for match in marks}
 
 
 def stored_throughputs(demo: Demo, experiment: str) -> dict[tuple[str, float], float]:
@@ -41,26 +36,27 @@ def stored_throughputs(demo: Demo, experiment: str) -> dict[tuple[str, float], f
 def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: Page, demo: Demo) -> None:
     page.get_by_role("link", name="Pipeline schedules on this machine").first.click()
     screenshots(page, "experiment-before")
-    page.get_by_role("link", name="Edit").click()
+    page.get_by_role("link", name="Add runs").click()
     screenshots(page, "config-form")
     page.get_by_label("Iterations", exact=True).fill("6")
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url("**/experiments/pipeline-schedules-on-this-machine/")
 
     page.locator("#launch").click()
-    expect(page.locator('tr[data-state="running"]').first).to_be_visible()
-    running = page.locator('tr[data-state="running"]').first.get_attribute("data-run")
+    expect(page.locator('.rl[data-state="running"]').first).to_be_visible()
+    running = page.locator('.rl[data-state="running"]').first.get_attribute("data-run")
     page.goto(f"/experiments/pipeline-schedules-on-this-machine/runs/{running}/")
     screenshots(page, "run-live")
     page.goto("/experiments/pipeline-schedules-on-this-machine/")
-    expect(page.locator('tr[data-state="finished"]')).to_have_count(4, timeout=TRAINING_MS)
+    expect(page.locator('.rl[data-state="finished"]')).to_have_count(4, timeout=TRAINING_MS)
 
-    drawn = {key: value for key, value in figure_points(page, "throughput").items() if value is not None}
+    page.reload()
+    drawn = drawn_throughputs(page)
     stored = stored_throughputs(demo, "pipeline-schedules-on-this-machine")
     assert len(stored) == 4
     assert drawn == pytest.approx(stored)
-    page.wait_for_selector('[data-figure="memory"][data-drawn="1"]')
-    page.wait_for_selector('[data-figure="phases"][data-drawn="1"]')
+    for panel in ("throughput", "memory", "phases", "steps"):
+        expect(page.locator(f'[data-panel="{panel}"] svg.fig [data-run]')).to_have_count(4)
     screenshots(page, "experiment-finished")
 
     page.goto("/experiments/pipeline-schedules-on-this-machine/runs/1/")
@@ -84,7 +80,8 @@ def test_a_run_is_cancelled_and_started_again_from_its_page(page: Page, demo: De
 
 def test_the_published_figures_are_shown_with_the_same_pages(page: Page, demo: Demo) -> None:
     page.get_by_role("link", name="GPT-3 small on three nodes").first.click()
-    page.wait_for_selector('[data-figure="throughput"][data-drawn="1"]')
+    expect(page.locator('[data-panel="throughput"] svg.fig [data-run]')).to_have_count(24)
+    page.get_by_role("link", name="Table", exact=True).click()
     for cell in ("6.64", "9.08", "6.54", "11.2"):
         expect(page.get_by_role("cell", name=cell).first).to_be_visible()
     expect(page.get_by_text("Fail due to running out of DRAM").first).to_be_visible()

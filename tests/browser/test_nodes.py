@@ -17,7 +17,7 @@ EXPERIMENT = "/experiments/a-pipeline-over-three-nodes/"
 def test_a_run_over_three_nodes_shows_its_nodes_and_each_of_its_ranks(page: Page) -> None:
     page.goto(EXPERIMENT)
     page.locator("#launch").click()
-    expect(page.locator('tr[data-state="finished"]')).to_have_count(2, timeout=TRAINING_MS)
+    expect(page.locator('.rl[data-state="finished"]')).to_have_count(2, timeout=TRAINING_MS)
     page.goto(f"{EXPERIMENT}runs/1/system/")
     nodes = page.get_by_role("region", name="Nodes", exact=True).last  # its table
     for number in range(3):

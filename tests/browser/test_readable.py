@@ -38,7 +38,7 @@ OVERLAPPING = """(plot) => {
 }"""
 
 
-OTHERS = ("/experiments/", "/experiments/?show=runs&q=origin:published", PUBLISHED)
+OTHERS = ("/experiments/", "/experiments/?show=runs&q=origin:published")
 
 
 @pytest.mark.parametrize("address", ["/", *(pytest.param(address, marks=pytest.mark.slow) for address in OTHERS)])
@@ -55,7 +55,7 @@ def test_on_a_phone_the_number_stands_in_the_first_two_columns(page: Page, addre
 
 @pytest.mark.slow
 def test_a_reason_shows_whole_while_the_keyboard_is_on_its_row(page: Page) -> None:
-    page.goto(PUBLISHED)
+    page.goto(f"{PUBLISHED}table/")
     row = page.locator("tr[data-run='25']")
     reason = row.locator(".reason .two-lines")
     reason.evaluate("(cell) => { cell.textContent = cell.textContent.repeat(6); }")

@@ -17,7 +17,7 @@ CHANGE = "Recomputation none instead of full"
 def test_the_fix_of_a_slow_run_is_launched_from_its_page_and_its_gain_appears(page: Page) -> None:
     page.goto(SLOW)
     page.locator("#launch").click()
-    expect(page.locator('tr[data-state="finished"]')).to_have_count(1, timeout=TRAINING_MS)
+    expect(page.locator('.rl[data-state="finished"]')).to_have_count(1, timeout=TRAINING_MS)
 
     page.goto(f"{SLOW}runs/1/traces/")
     expect(page.get_by_role("link", name="View").first).to_be_visible()

@@ -28,7 +28,7 @@ MOVE = f"""() => {{
 def test_curves_are_smoothed_and_drawn_over_tokens(page: Page, demo: Demo) -> None:
     def have_finished() -> bool:
         # A page whose runs have all ended asks for no more, so a run that begins later appears only when it is loaded.
-        page.goto("/experiments/four-ways-in/")
+        page.goto("/experiments/four-ways-in/table/")
         return page.locator('tr[data-state="finished"]').count() == 4
 
     # Scripts report these runs while the demo starts, in any order.

@@ -28,11 +28,11 @@ def test_a_question_becomes_a_dashboard_that_another_person_opens(page: Page, de
     page.get_by_role("button", name="Save and launch").click()
     page.wait_for_url("**/experiments/which-batch/")
     expect(page.get_by_text("Launched 2 runs.")).to_be_visible()
-    expect(page.locator('tr[data-state="finished"]')).to_have_count(2, timeout=TRAINING_MS)
-    expect(page.locator("[data-verdict]")).to_contain_text("Fastest:")
+    expect(page.locator('.rl[data-state="finished"]')).to_have_count(2, timeout=TRAINING_MS)
+    expect(page.locator("[data-verdict]")).to_contain_text("samples/s")
 
     # A dashboard of these results, saved and shared.
-    page.get_by_text("More", exact=True).click()
+    page.locator(".hd .acts summary").click()
     page.get_by_role("button", name="New dashboard").click()
     page.wait_for_url("**/edit/")
     page.get_by_label("Name").fill("Micro batches at a glance")

@@ -57,7 +57,7 @@ def finished_sweep(page: Page, demo: Demo, directory: Path) -> str:
     """Take the picture of the sweep that the walk has launched, once its runs have finished."""
     page.set_viewport_size(README_SIZE)  # type: ignore[arg-type]
     page.goto(f"{demo.url}{SWEEP}")
-    expect(page.locator("#live .strip")).to_contain_text("4 finished", timeout=TRAINING_MS)
+    expect(page.locator("#runs .states")).to_contain_text("4 finished", timeout=TRAINING_MS)
     page.reload()
     page.wait_for_load_state("networkidle")
     take_picture(page, directory / README_PICTURE)
@@ -76,7 +76,7 @@ def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
         take_picture(page, directory / taken[-1])
 
     page.goto(f"{demo.url}{SWEEP}")
-    if page.locator("#launch").is_enabled():
+    if page.locator("#launch").count():
         page.locator("#launch").click()
     page.goto(demo.url)
     expect(page.locator("#home")).to_contain_text("Open findings")
@@ -88,7 +88,7 @@ def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
     picture("builder")
     page.goto(f"{demo.url}{PUBLISHED}")
     picture("experiment")
-    page.goto(f"{demo.url}{PUBLISHED}?rows=network&columns=train.micro_batch_size&y=step_time#figures")
+    page.goto(f"{demo.url}{PUBLISHED}table/?rows=network&columns=train.micro_batch_size")
     picture("figures")
     page.goto(f"{demo.url}/experiments/?show=runs&q=schedule:1f1b,gpipe+origin:published&sort=run")
     for box in page.locator("td.choice input").all()[:4]:
@@ -97,13 +97,13 @@ def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
     page.wait_for_url("**/compare/?runs=*")
     picture("compare")
     page.goto(f"{demo.url}{PUBLISHED}")
-    page.get_by_text("More", exact=True).click()
+    page.locator(".hd .acts summary").click()
     page.get_by_role("button", name="New dashboard").click()
     page.wait_for_url("**/edit/")
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url(lambda url: url.rstrip("/").rpartition("/")[2].isdecimal())
     picture("dashboard")
-    page.goto(f"{demo.url}{DOUBTED}")
+    page.goto(f"{demo.url}{DOUBTED}table/")
     expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
     page.get_by_role("row").filter(has=page.locator("#run-3")).locator("a[data-doubt]").first.click()
     expect(page.get_by_role("dialog", name="Findings about this number")).to_be_visible()

@@ -47,7 +47,11 @@ METRICS: Mapping[str, Metric] = {
 
 
 def metric_of(name: str) -> Metric:
-    return METRICS.get(name) or Metric(series_title(name), "", (name,))
+    known = METRICS.get(name)
+    if known is not None:
+        return known
+    is_time = name.startswith("timer/") or (name.endswith("_s") and not name.endswith("_per_s"))
+    return Metric(series_title(name), "s" if is_time else "", (name,), is_from_zero=is_time)
 
 
 def experiment_series(runs: Sequence[Run], name: str, over: str = "step", window: Window = WHOLE) -> dict[str, Any]:

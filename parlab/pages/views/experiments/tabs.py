@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from django.contrib.auth.models import User
@@ -16,6 +17,7 @@ from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
 from parlab.lab.selectors.changes import changes_since
 from parlab.lab.services.pages.panel_layouts import layout_of
 from parlab.lab.services.pages.visits import visit
+from parlab.pages.builder.draft import Draft
 from parlab.pages.reads.experiment_page import TABS, ExperimentPage
 from parlab.pages.reads.experiment_panels import Grid
 from parlab.pages.reads.experiment_runs import ListedRun
@@ -26,6 +28,7 @@ from parlab.pages.views.runs.advice import advice_context
 
 from .comparisons import chosen_ids, comparison_context, with_brush
 
+REPEATS_FIELD, REPEATS = "launcher.repeats", 3
 COMPARED = 3
 """Runs that are compared where none are chosen: the best of as many groups."""
 
@@ -41,11 +44,22 @@ def _context(request: HttpRequest, page: ExperimentPage, tab: str) -> dict[str, 
     newest = page.newest
     can_tune = user.has_perm("lab.add_run") and newest is not None and newest.sweep and page.plan.is_offered
     return page.context(tab) | {
+        "repeat_url": _repeat_url(page),
         "has_dashboard": Dashboard.objects.filter(experiment=page.experiment).exists(),
         "has_networks": has_pipelines(page.runs),
         "tune": f"{reverse('tune')}?config={newest.pk}" if can_tune and newest else "",
         "next": request.get_full_path(),
     }
+
+
+def _repeat_url(page: ExperimentPage) -> str:
+    """Return the address of the next version with repeats of each point, where the answer asks for them."""
+    action = page.answer.action
+    if page.newest is None or action is None or action.kind != "repeat":
+        return ""
+    draft = Draft.of_config(page.newest)
+    repeated = replace(draft, values={**draft.values, REPEATS_FIELD: str(REPEATS)})
+    return f"{reverse('sweep-edit', args=[page.experiment.slug])}?{repeated.query()}"
 
 
 @require_GET
@@ -131,7 +145,7 @@ def live(request: HttpRequest, slug: str) -> HttpResponse:
     tab = request.GET.get("tab", "experiment")
     if tab not in dict(TABS):
         raise Http404(f"Unknown tab {tab[:40]}.")
-    return render(request, "experiment/live.html", page.context(tab))
+    return render(request, "experiment/live.html", page.context(tab) | {"repeat_url": _repeat_url(page)})
 
 
 @require_GET
