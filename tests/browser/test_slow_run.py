@@ -7,9 +7,11 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from .budgets import load_of
 from .conftest import TRAINING_MS, screenshots
 
 SLOW = "/experiments/slow-on-purpose/"
+WORDS, CONTROLS = 130, 20
 CHANGE = "Recomputation none instead of full"
 
 
@@ -26,6 +28,9 @@ def test_the_fix_of_a_slow_run_is_launched_from_its_page_and_its_gain_appears(pa
     page.goto(f"{SLOW}runs/1/")
     step = page.get_by_role("region", name="Step")
     expect(step.locator("svg.stepbar")).to_be_visible()
+    load = load_of(page)
+    assert load.words <= WORDS
+    assert load.controls <= CONTROLS
     # A part of the bar shows its definition; the advice is below the part that it would shrink.
     step.locator('a[data-term="recompute"]').first.click()
     expect(page.get_by_text("forward time x (executed - model FLOPs)", exact=False).first).to_be_visible()
