@@ -105,12 +105,6 @@ BENCHMARKS = (
         "filters by fields in JSON instead of columns", 12,
     ),
     Benchmark(
-        "palette_ms", "lists:palette_p95_ms", "ms", at_most(100),
-        "10,000 runs and 500 experiments, queries of the palette as they are typed, letter by letter: 95th percentile"
-        " of the server's time",
-        "the median; the slowest query", 30,
-    ),
-    Benchmark(
         "pages_p95_ms", "pages:pages_p95_ms", "ms", at_most(60),
         "95th percentile of the server's time for every page but the planner's search, without cache, with 10,000 runs"
         " and 100 million points; names the slowest pages",

@@ -115,6 +115,17 @@ CAMPAIGNS = (
         ),
     ),
     Campaign(
+        "palette", "The palette's list, letter by letter",
+        (
+            Benchmark(
+                "palette_ms", "lists:palette_p95_ms", "ms", at_most(100),
+                "10,000 runs and 500 experiments, queries of the palette as they are typed, letter by letter: 95th"
+                " percentile of the server's time",
+                "the median; the slowest query", 30,
+            ),
+        ),
+    ),
+    Campaign(
         "profile", "What `profile.steps` costs",
         (
             Benchmark(
