@@ -19,6 +19,11 @@
     else button.closest(".panel").requestFullscreen?.();
   });
 
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "f" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    document.querySelector(".panel:hover [data-full], .panel:focus-within [data-full]")?.click();
+  });
+
   // The icon of the page fills with the progress, so that a tab in the background shows it.
   const icon = document.querySelector("link[rel=icon]"), plain = icon?.href, title = document.title.replace(/^\d+ % · /, "");
   function progress() {
