@@ -164,11 +164,11 @@ def _useful(bar: StepBar) -> str:
     decimals = len(part.text.partition(".")[2])
     total, own = (float(text.partition(SPACE)[0].replace(",", "")) for text in (bar.total, part.text))
     rest = f"{total - own:,.{decimals}f}"
-    return f"{part.text} useful, {rest} lost" if part.key == "ideal" else f"{part.text} compute, {rest} around it"
+    return f"{part.text} useful, {rest} lost" if part.key == "ideal" else f"{part.text} compute, {rest} other"
 
 
 def _largest(measured: Waterfall) -> str:
-    lost = [part for part in measured.parts if part.key not in (*_USEFUL, "unexplained") and part.ns > 0]
+    lost = [part for part in measured.parts if part.key not in _USEFUL and part.ns > 0]
     if not lost:
         return ""
     most = max(lost, key=lambda part: part.ns)
