@@ -50,10 +50,16 @@
 
   // The cursor of the ranks: a click or an arrow key moves it; all parts and the address follow.
   const ranks = () => document.getElementById("ranks");
+  let moves = 0; // the newest counts: a person may hold an arrow key
   async function show(address) {
-    const at = document.querySelector(".steplog")?.scrollLeft || 0;
-    await htmx.ajax("GET", address, { target: "#ranks", select: "#ranks", swap: "outerHTML show:none focus-scroll:false" });
-    document.querySelector(".steplog")?.scrollTo({ left: at });
+    const move = (moves += 1), left = document.querySelector(".steplog")?.scrollLeft || 0;
+    const response = await fetch(address);
+    if (!response.ok || response.redirected) return location.assign(address);
+    const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("ranks");
+    if (move !== moves || !fresh) return;
+    ranks().replaceWith(fresh);
+    htmx.process(fresh);
+    document.querySelector(".steplog")?.scrollTo({ left });
   }
   async function move(address) {
     const url = new URL(address, location.href);
