@@ -33,7 +33,7 @@ def trained(swept: Config, make_attempt: Callable[..., Attempt]) -> list[Attempt
     steps = np.arange(1, 501, dtype=np.int64)
     for place, point in enumerate(swept.points()[:2]):
         attempt = make_attempt(config=swept, point=point.values)
-        times = 1.76e9 + steps * 0.5
+        times = (1.76e9 + steps * 0.5).astype(np.float64)
         loss = Columns(steps, times, 10 / np.sqrt(steps) + place)
         slow = Columns(steps, times, np.full(500, 0.2 + place))
         fast = Columns(steps, times, np.full(500, 0.1))
@@ -167,7 +167,8 @@ def test_the_menu_offers_the_series_of_the_runs_and_what_others_need(page: Clien
 
 def test_a_sweep_of_devices_is_drawn_against_them_with_the_ideal(page: Client, four_runs: list[Run]) -> None:
     for run, gpus in zip(four_runs, (1, 2, 4, 8), strict=True):
-        Run.objects.filter(pk=run.pk).update(gpus=gpus, samples_per_s=10.0 * gpus**0.9)
+        resolved = run.resolved | {"cluster": {"nodes": 1, "gpus_per_node": gpus}}
+        Run.objects.filter(pk=run.pk).update(resolved=resolved, samples_per_s=10.0 * gpus**0.9)
     content = page.get(EXPERIMENT).content.decode()
     assert 'class="ideal"' in content
     assert "by number of ranks" in content

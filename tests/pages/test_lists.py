@@ -183,7 +183,7 @@ def test_the_list_of_experiments_keeps_the_digits_of_a_publication(page: Client,
 
 
 @pytest.mark.parametrize(
-    "address", [RUNS, "/experiments/pipeline-schedules/", "/experiments/pipeline-schedules/answer/"]
+    "address", [RUNS, "/experiments/pipeline-schedules/table/", "/experiments/pipeline-schedules/time/"]
 )
 def test_on_a_phone_the_measured_number_stands_beside_the_name(
     page: Client, four_runs: list[Run], address: str

@@ -208,7 +208,7 @@ class Grid:
         return reverse(url, args=[self.experiment.slug, *args])
 
     def _with_version(self, address: str) -> str:
-        kept: dict[str, str] = {name: self.query[name] for name in ("version", "number") if self.query.get(name)}
+        kept = {name: str(self.query[name]) for name in ("version", "number") if self.query.get(name)}
         kept.setdefault("version", "all")
         return f"{address}?{urlencode(kept)}"
 

@@ -25,6 +25,7 @@ QUIET = frozenset(
             "compare",
             "csp-report",
             "dashboard-figure",
+            "experiment-layout",
             "import",
             "import-paste",
             "inbox-own",
