@@ -418,6 +418,7 @@
     j: () => step(1), k: () => step(-1),
     h: () => current !== null && hide(current), c: () => current !== null && pick(current), x: () => current !== null && pick(current),
   };
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && event.target.matches("#runs [data-filter]")) event.target.blur(); });
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], dialog[open]")) return;
     if (!keys[event.key] || !list()) return;
