@@ -56,7 +56,7 @@ def test_an_empty_home_shows_three_ways_to_begin(page: Client, viewer: Client) -
 
 
 def test_the_ways_to_begin_leave_with_the_first_own_run(page: Client, four_runs: list[Run]) -> None:
-    assert "Paste a log" not in text(page.get("/"))
+    assert "Three ways to the first picture" not in text(page.get("/"))
 
 
 def test_recent_experiments_answer_their_question_with_a_picture(page: Client, four_runs: list[Run]) -> None:

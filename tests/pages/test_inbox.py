@@ -66,7 +66,7 @@ def test_an_imported_log_of_nan_losses_is_not_green_and_is_in_the_inbox(page: Cl
     content = page.get(run.get_absolute_url()).content.decode()
     assert "state-finished" not in content
     assert "log ends" in content
-    assert "loss is NaN" in content
+    assert "Loss is NaN" in content
 
     item = InboxItem.objects.get()
     shown = text(page.get(item.get_absolute_url()))
@@ -290,5 +290,5 @@ def test_a_reported_run_whose_loss_becomes_nan_is_in_the_inbox(
     item = InboxItem.objects.get()
     assert (item.kind, item.run_id, item.data["first_not_finite"]) == ("run.nan", tracked.run_id, 2)
     content = page.get(item.get_absolute_url()).content.decode()
-    assert "loss is NaN" in content
+    assert "Loss is NaN" in content
     assert "state-finished" not in content

@@ -94,21 +94,6 @@ def test_figures_draw_what_was_tried(pages: Client, searched: Config, name: str)
     assert len(lines) == (9 if name == "space" else 1 + study.trials.filter(role="search").count())
 
 
-def test_home_shows_studies_that_run_or_ended_lately(pages: Client, searched: Config) -> None:
-    assert "All studies" not in pages.get("/").content.decode()
-    start(pages, searched)
-    study = Study.objects.get()
-    response = pages.get("/")
-    assert f'id="study-{study.pk}"' in response.content.decode()
-    seen = pages.get("/tune/now/").context["seen"]
-    assert pages.get(f"/tune/now/?seen={seen}").status_code == 204
-    play(study)
-    text = pages.get(f"/tune/now/?seen={seen}").content.decode()
-    assert "z0_gas1_tmbspg4" in text
-    Study.objects.update(ended_at=timezone.now() - timedelta(days=8))
-    assert "All studies" not in pages.get("/").content.decode()
-
-
 def test_the_list_takes_as_many_queries_for_many_studies_as_for_one(
     pages: Client, searched: Config, django_assert_max_num_queries: Any
 ) -> None:

@@ -40,6 +40,8 @@ class Card(NamedTuple):
     number: str
     """The best number, and its unit."""
     unit: str
+    mark: str
+    """What is wrong with the loss of a run: `loss is NaN`; empty if nothing is."""
     compares: bool
     """Whether at least two runs stand on one scale."""
 
@@ -121,9 +123,10 @@ def _card(experiment: Experiment, runs: Sequence[Run]) -> Card:
         answer,
         dot_plot(_rows(runs, known, dots, answer), ranked.unit, label),
         strip(ordered[:24], label),
-        state_counts([run.state for run in runs]),
+        state_counts([run.shown_state for run in runs]),
         len(runs),
         *_best_text(ranked),
+        next((Run.LossMark(run.loss_mark).label for run in runs if run.loss_mark), ""),
         len(dots) > 1,
     )
 
