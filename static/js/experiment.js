@@ -3,6 +3,7 @@
 (() => {
   const workspace = document.getElementById("workspace");
   if (!workspace) return;
+  const MOST_BANDS = 8;
   const TITLES = { step: "step", time: "s", tokens: "tokens", samples: "samples" };
   const USUAL = { over: "step", smooth: "7", group: "" }, CHOICES = Object.keys(USUAL);
   const page = () => new URL(location.href);
@@ -187,11 +188,14 @@
   let shownRunsInOrder = [];
   function bands() {
     if (data.runs.length <= data.maxLines) return null;
+    const textOf = (run) => (choice.group ? run.groups[choice.group] : run.colour) ?? "";
+    // More bands than colours cannot be told apart: those of one colour become one.
+    const isMany = new Set(data.runs.map(textOf)).size > MOST_BANDS;
     const groups = new Map();
     for (const run of data.runs) {
-      const text = (choice.group ? run.groups[choice.group] : run.colour) ?? "";
-      if (!groups.has(text)) groups.set(text, { colour: choice.group ? 1 + (groups.size % 8) : run.look[0], runs: [] });
-      groups.get(text).runs.push(run.n);
+      const key = isMany ? run.look[0] : textOf(run);
+      if (!groups.has(key)) groups.set(key, { colour: choice.group && !isMany ? 1 + groups.size : run.look[0], runs: [] });
+      groups.get(key).runs.push(run.n);
     }
     return [...groups.values()];
   }

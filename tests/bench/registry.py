@@ -122,9 +122,9 @@ BENCHMARKS = (
     ),
     Benchmark(
         "redraw_ms", "redraw:redraw_ms", "ms", at_most(50),
-        "Chromium, the curves of 20 runs: from an input (smoothing or hovering, the slower one) to the end of the next"
-        " frame with the change",
-        "Plotly draws the curves anew", 18,
+        "Chromium, the panels of an experiment of 100 runs: from an input (an eye, the pointer over a row or a curve,"
+        " smoothing: the slowest) to the end of the next frame with the change",
+        "each input", 18,
     ),
     Benchmark(
         "trace_mb_per_s", "traces:trace_mb_per_s", "MB/s", at_least(50),
