@@ -290,5 +290,5 @@ def test_a_reported_run_whose_loss_becomes_nan_is_in_the_inbox(
     item = InboxItem.objects.get()
     assert (item.kind, item.run_id, item.data["first_not_finite"]) == ("run.nan", tracked.run_id, 2)
     content = page.get(item.get_absolute_url()).content.decode()
-    assert "Loss is NaN" in content
+    assert "loss is NaN" in content
     assert "state-finished" not in content
