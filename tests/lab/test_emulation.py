@@ -82,7 +82,7 @@ def test_an_emulated_run_is_marked_everywhere(source: Run, experiment: Experimen
     browser = Client()
     browser.force_login(user)
     assert ">emulated</span>" in browser.get(run.get_absolute_url()).content.decode()
-    assert ">emulated</span>" in browser.get(experiment.get_absolute_url()).content.decode()
+    assert ">emulated</span>" in browser.get(f"{experiment.get_absolute_url()}table/").content.decode()
     rows = browser.get(f"/api/experiments/{experiment.slug}/runs/").json()["results"]
     assert [row["is_emulated"] for row in rows] == [False, True]
     (point,) = run_points([run])
@@ -122,9 +122,9 @@ def test_without_a_node_that_emulates_links_the_launch_explains_and_offers_a_sim
     config_save(experiment=experiment, data=data, sweep={}, user=user)
     browser = Client()
     browser.force_login(user)
-    page = browser.get(experiment.get_absolute_url()).content.decode()
+    page = browser.get(f"{experiment.get_absolute_url()}table/").content.decode()
     assert f"Node laptop cannot emulate links: {why}." in page
     assert 'href="/simulate/">Simulate schedules</a>' in page
     node.hardware = {"links": {"why_not": ""}}
     node.save()
-    assert "cannot emulate links" not in browser.get(experiment.get_absolute_url()).content.decode()
+    assert "cannot emulate links" not in browser.get(f"{experiment.get_absolute_url()}table/").content.decode()

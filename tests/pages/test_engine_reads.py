@@ -122,7 +122,8 @@ def test_polls_bring_new_trials_and_stop_at_the_end(page: Client, search: Attemp
     store.append(search.pk, {("num_layers", 0): points({4: 14.0}), ("fits", 0): points({4: 1.0})})
     Attempt.objects.update(last_step=4)
     fresh = page.get(url)
-    assert "At least 14 layers" in text(fresh)
+    assert "14 fits" in text(fresh)
+    assert "At least 14 layers" in text(page.get(RUN))
     Run.objects.update(state="finished")
     assert "hx-get" not in page.get(url).content.decode()
 

@@ -72,7 +72,8 @@ def test_recent_experiments_answer_their_question_with_a_picture(page: Client, f
 def test_a_lead_within_noise_is_never_a_green_number(page: Client, four_runs: list[Run]) -> None:
     end_all()
     for run in four_runs:
-        spread = {"p10": 0.1 * run.step_time_s, "median": run.step_time_s, "p90": 5 * run.step_time_s}
+        middle = run.step_time_s or 1.0
+        spread = {"p10": 0.1 * middle, "median": middle, "p90": 5 * middle}
         Run.objects.filter(pk=run.pk).update(summary=run.summary | {"step_time_s": spread})
     card = page.get("/").content.decode().split('class="card expc"')[1].split("</a>")[0]
     assert "within noise" in card

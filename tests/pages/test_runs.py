@@ -306,7 +306,7 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     node = Node.objects.create(name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware=hardware)
     Node.objects.create(name="old", is_enabled=False)
     place(make_attempt(state="running"), node)
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(8):
         response = page.get("/nodes/")
     page_text = text(response)
     assert "gpu-1 online default 1 of 2 4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB) 64 cores" in page_text

@@ -53,7 +53,7 @@ def raw(user: User, path: str) -> tuple[Any, bytes]:
 
 def test_the_page_of_an_experiment_shows_its_documents_complete(page: Client, make_source: MakeSource) -> None:
     source = make_source(DOCUMENT, name="case.md")
-    content = page.get(EXPERIMENT).content.decode()
+    content = page.get(f"{EXPERIMENT}configuration/").content.decode()
     table = re.search(r'<div class="scroll card document".*?</table>', content, re.S)
     assert table
     rows = [
@@ -68,7 +68,7 @@ def test_the_page_of_an_experiment_shows_its_documents_complete(page: Client, ma
     assert '<td class="to-right document-number" title="6.64 s">' in table[0]
     assert '<td class="to-center document-failure"' in table[0]
     assert '<td class="to-right document-blank" title="Blank in the document">' in table[0]
-    page_text = text(page.get(EXPERIMENT))
+    page_text = text(page.get(f"{EXPERIMENT}configuration/"))
     assert "85.0 %" in page_text
     assert "GPU util: ~85%" in page_text
     assert "&quot;stages&quot;: 8" in content
@@ -85,11 +85,11 @@ def test_many_documents_are_left_to_pages_of_their_own(
     rows = b"\n".join(b"| %d | %d |" % (number, number) for number in range(900))
     for number in range(3):
         make_source(b"# T%d\n\n| a | b |\n|---|---|\n%s\n" % (number, rows), name=f"{number}.md")
-    page.get(EXPERIMENT)  # the first visit records itself
-    # session, person, experiment, versions, runs, findings, tags, files, pictures, reports, saved views, dashboards,
-    # visit, comments, archived runs
+    page.get(f"{EXPERIMENT}configuration/")  # the first visit records itself
+    # session, person, experiment, versions, runs, findings, tags, files, pictures, comments, archived runs, and what
+    # the frame counts
     with django_assert_num_queries(15):
-        content = page.get(EXPERIMENT).content.decode()
+        content = page.get(f"{EXPERIMENT}configuration/").content.decode()
     assert content.count('class="scroll card document"') == 1
     last = Source.objects.order_by("-pk")[0]
     assert f'href="{EXPERIMENT}sources/{last.pk}/"' in content
@@ -109,11 +109,11 @@ def test_the_runs_of_a_file_are_marked_and_lead_to_their_lines(
         launch={"arguments": {"micro_batch_size": 4, "lr": "<b>1e-4</b>"}},
         summary={"figures": {"avg_step_fps": {"value": 2.59, "unit": "", "text": "2.59"}}},
     )
-    listed = page.get(EXPERIMENT)
+    listed = page.get(f"{EXPERIMENT}table/")
     assert '<span class="origin" title="imported from a file">imported</span>' in listed.content.decode()
     assert "Throughput (avg_step_fps)" in text(listed)
     assert "2.59" in text(listed)
-    run = page.get(four_runs[0].get_absolute_url())
+    run = page.get(f"{four_runs[0].get_absolute_url()}details/")
     assert f'href="{EXPERIMENT}sources/{source.pk}/lines/2-3/">lines 2 to 3</a>' in run.content.decode()
     assert "Values from the imported file" in text(run)
     assert "&lt;b&gt;1e-4&lt;/b&gt;" in run.content.decode()
@@ -131,8 +131,8 @@ def test_columns_that_no_imported_run_fills_are_left_out(page: Client, four_runs
     Run.objects.update(
         origin="imported", summary={}, step_time_s=None, samples_per_s=None, tokens_per_s=None, memory_max_bytes=None
     )
-    response = page.get(EXPERIMENT)
-    heading = re.search(r'<table class="list rows">.*?</thead>', response.content.decode(), re.S)
+    response = page.get(f"{EXPERIMENT}table/")
+    heading = re.search(r'<table class="rows runs-table">.*?</thead>', response.content.decode(), re.S)
     assert heading
     assert "tokens/s" not in heading[0]
     assert "Step time" not in heading[0]
@@ -176,7 +176,10 @@ def test_only_pictures_that_run_nothing_are_shown(
     picture = Picture.objects.create(
         source=source, reference="figures/one.png", media_type=media_type, sha256="0", data=b"\x89PNG"
     )
-    assert f'<img src="{EXPERIMENT}pictures/{picture.pk}/" alt="a picture"' in page.get(EXPERIMENT).content.decode()
+    assert (
+        f'<img src="{EXPERIMENT}pictures/{picture.pk}/" alt="a picture"'
+        in page.get(f"{EXPERIMENT}configuration/").content.decode()
+    )
     response = page.get(f"{EXPERIMENT}pictures/{picture.pk}/")
     assert response.headers["Content-Type"] == served
     assert response.headers["Content-Disposition"].startswith(disposition)

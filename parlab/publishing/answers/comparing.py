@@ -74,7 +74,7 @@ def _lead(case: Case, best: Standing, worse: Standing, loser: str) -> Answer:
     settings = dict(list(best.values.items())[:2]) if len(best.values) < 3 else dict(best.values)
     lead = phrase(settings).replace(" with ", ", ") or _name(best)
     return Answer(
-        verdict=f"{capital(_name(best))}, {key}, {far}.",
+        verdict=f"{capital(_name(best))}, {key}{_repeats(best)}, {far}.",
         short=Short(capital(lead), f": {near}"),
         rest=tuple(filter(None, [second.text, _memory(best, worse)])),
         noise=noise,
@@ -83,6 +83,10 @@ def _lead(case: Case, best: Standing, worse: Standing, loser: str) -> Answer:
         key=noise if is_unsure else key,
         tone="plain" if is_unsure else "good",
     ).about(best)
+
+
+def _repeats(row: Standing) -> str:
+    return f" (mean of {len(row.runs)} repeats)" if len(row.runs) > 1 else ""
 
 
 def _name(row: Standing) -> str:

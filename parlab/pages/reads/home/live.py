@@ -65,7 +65,7 @@ def live_cards(active: Sequence[ActiveRun]) -> list[Live]:
 
 def _names(runs: Sequence[Run]) -> dict[int, str]:
     """Return what tells each run apart within its experiment."""
-    names = {}
+    names: dict[int, str] = {}
     for experiment in {run.experiment_id for run in runs}:
         siblings = Run.objects.filter(experiment=experiment, hidden_at=None).defer("summary", "launch")
         known = identities(list(siblings.order_by("number")[:200]))
@@ -100,10 +100,6 @@ def _card(item: ActiveRun, attempt: Attempt | None, name: str, series: Mapping[A
         slowest=f"r{slow.rank}" if slow is not None and is_slow else "even" if slow is not None else DASH,
         slower=f"+{100 * slow.excess:.0f}{SPACE}%" if slow is not None and is_slow else "",
     )
-
-
-def _bar(step: int, of: int) -> Svg:
-    return progress_bar(step / of, f"{step} of {of} steps")
 
 
 def _bar(step: int, of: int) -> Svg:
