@@ -29,7 +29,8 @@ PAGES = (
     "account", "notifications",
 )  # fmt: skip
 OF_EXPERIMENT = (
-    "experiment", "experiment-live", "answer", "findings", "sweep-edit", "names", "report", "network", "gallery",
+    "experiment", "experiment-live", "experiment-table", "experiment-time", "experiment-compare",
+    "findings", "sweep-edit", "names", "report", "network", "gallery",
 )  # fmt: skip
 OF_RUN = ("run", "run-live", "run-log", "run-ranks", "run-engine", "run-time", "run-difference", "run-traces")
 SLOWEST_SHOWN = 5
