@@ -13,7 +13,8 @@ from parlab.charts.points import counted_devices, devices
 from parlab.charts.sweeps import efficiency, heatmap, throughput
 from parlab.charts.theme import Drawing, Table, layout, settled
 
-from .test_choices import point, scaling, sweep
+from .test_choices import scaling
+from .test_experiment_figures import point, sweep
 
 # Throughput on 1, 2, 4 and 8 devices: on 2 the efficiency is 40 %, on 8 it is 7.89 %.
 FALLING = (10.0, 8.0, 8.0, 6.312)

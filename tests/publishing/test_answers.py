@@ -15,14 +15,15 @@ from tests.conftest import SMALL
 
 pytestmark = pytest.mark.django_db
 
-SCHEDULES: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b", "zb-h1"], "train.micro_batch_size": [1, 2]}
+Rows = list[tuple[dict[str, Any], float | None, dict[str, Any]]]
+"""Points, samples/s, and further fields of the runs."""
 
 
 @pytest.fixture
 def answered(experiment: Experiment, make_config: Callable[..., Config]) -> Callable[..., Answer]:
     """Ask a question about runs, given as (point, samples/s, further fields of the run)."""
 
-    def make(question: str, rows: list[tuple[dict[str, Any], float | None, dict[str, Any]]]) -> Answer:
+    def make(question: str, rows: Rows) -> Answer:
         Experiment.objects.filter(pk=experiment.pk).update(question=question)
         experiment.refresh_from_db()
         config = make_config()
@@ -46,14 +47,14 @@ def schedule(name: str, micro_batch: int) -> dict[str, Any]:
     return {"parallel.schedule": name, "train.micro_batch_size": micro_batch}
 
 
-NINE = [
+NINE: Rows = [
     (schedule("gpipe", 1), 60.0, {}), (schedule("gpipe", 2), 68.0, {}),
     (schedule("1f1b", 1), 64.0, {}), (schedule("1f1b", 2), 138.0, {}),
     (schedule("zb-h1", 1), 99.0, {}), (schedule("zb-h1", 2), 124.0, {}),
 ]  # fmt: skip
 
 
-def copies(rows: list[Any], **more: Any) -> list[Any]:
+def copies(rows: Rows, **more: Any) -> Rows:
     return [(point, speed, {**extra, **more}) for point, speed, extra in rows]
 
 
@@ -78,7 +79,7 @@ def test_a_runner_up_within_noise_is_said_and_repeats_are_offered(answered: Call
 
 
 def test_a_difference_within_noise_is_not_proven(answered: Callable[..., Answer]) -> None:
-    rows = [({"parallel.schedule": "gpipe"}, 100.0, {}), ({"parallel.schedule": "1f1b"}, 104.0, {})]
+    rows: Rows = [({"parallel.schedule": "gpipe"}, 100.0, {}), ({"parallel.schedule": "1f1b"}, 104.0, {})]
     answer = answered("Is 1F1B faster than GPipe?", copies(rows, spread=0.1))
     assert answer.verdict.startswith("Not proven: 1F1B")
     assert answer.tone == "plain"
@@ -86,7 +87,7 @@ def test_a_difference_within_noise_is_not_proven(answered: Callable[..., Answer]
 
 
 def test_how_much_slower_is_answered_by_a_ratio(answered: Callable[..., Answer]) -> None:
-    rows = [({"parallel.zero_stage": 0}, 42.0, {}), ({"parallel.zero_stage": 3}, 22.0, {})]
+    rows: Rows = [({"parallel.zero_stage": 0}, 42.0, {}), ({"parallel.zero_stage": 3}, 22.0, {})]
     answer = answered("How much slower is training when everything is partitioned?", rows)
     assert str(answer.short) == "Stage 0: 1.9\u202f× stage 3"
 
@@ -96,14 +97,14 @@ def gpus(count: int) -> dict[str, Any]:
 
 
 def test_scaling_names_where_it_ends_and_compares_per_gpu(answered: Callable[..., Answer]) -> None:
-    rows = [({"x": count}, speed, gpus(count)) for count, speed in ((1, 10.0), (2, 18.0), (8, 32.0))]
+    rows: Rows = [({"x": count}, speed, gpus(count)) for count, speed in ((1, 10.0), (2, 18.0), (8, 32.0))]
     answer = answered("How does the throughput scale?", rows)
     assert answer.verdict == "Scales to 2 GPUs, then 40\u202f% efficiency at 8 GPUs."
     assert answer.tone == "warn"
 
 
 def test_what_is_best_is_best_per_gpu_where_numbers_of_gpus_differ(answered: Callable[..., Answer]) -> None:
-    rows = [({"x": "small"}, 10.0, gpus(1)), ({"x": "large"}, 32.0, gpus(8))]
+    rows: Rows = [({"x": "small"}, 10.0, gpus(1)), ({"x": "large"}, 32.0, gpus(8))]
     answer = answered("Which is best?", rows)
     assert answer.best is not None
     assert answer.best.number == 1
@@ -113,7 +114,7 @@ def test_what_is_best_is_best_per_gpu_where_numbers_of_gpus_differ(answered: Cal
 def test_a_setting_that_does_not_fit_is_named(answered: Callable[..., Answer]) -> None:
     limited = {**SMALL, "launcher": {"memory_limit_mib": 2048}}
     size = "train.micro_batch_size"
-    rows = [({size: 4}, 29.3, {}), ({size: 8192}, None, {"state": "oom", "resolved": limited})]
+    rows: Rows = [({size: 4}, 29.3, {}), ({size: 8192}, None, {"state": "oom", "resolved": limited})]
     answer = answered("Does a micro batch of 8,192 fit into 2 GiB?", rows)
     assert answer.verdict == "Micro batch 8,192 does not fit 2\u202fGiB."
     assert answer.rest == ("Micro batch 4 fits and reaches 29.3\u202fsamples/s.",)
@@ -123,7 +124,7 @@ def test_which_change_makes_it_faster_is_answered_by_what_was_tried(
     answered: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch, experiment: Experiment
 ) -> None:
     timers = {"forward-compute": {"median": 0.02, "min": 0.02, "max": 0.02, "by_rank": {"0": 0.02}}}
-    rows = [({"train.recompute": "full"}, 10.0, {}), ({"train.recompute": "none"}, 12.5, {})]
+    rows: Rows = [({"train.recompute": "full"}, 10.0, {}), ({"train.recompute": "none"}, 12.5, {})]
     answered("Where does the time go, and which change makes it faster?", rows)
     for run in experiment.runs.all():
         run.summary = {**run.summary, "timers_s": timers}
@@ -144,7 +145,7 @@ def test_a_slow_network_is_priced_for_each_schedule(answered: Callable[..., Answ
     def on(name: str, network: str) -> dict[str, Any]:
         return {"parallel.schedule": name, "network": network}
 
-    rows = [
+    rows: Rows = [
         (on("gpipe", "default"), 10.0, {}), (on("gpipe", "delay 10ms"), 8.0, {}),
         (on("1f1b", "default"), 11.0, {}), (on("1f1b", "delay 10ms"), 6.4, {}),
     ]  # fmt: skip
@@ -153,7 +154,7 @@ def test_a_slow_network_is_priced_for_each_schedule(answered: Callable[..., Answ
 
 
 def test_days_that_differ_are_compared_with_equal_settings(answered: Callable[..., Answer]) -> None:
-    rows = [({"day": "05-25"}, 4.6, {}), ({"day": "05-27"}, 8.2, {})]
+    rows: Rows = [({"day": "05-25"}, 4.6, {}), ({"day": "05-27"}, 8.2, {})]
     answer = answered("How much does the result vary from day to day?", rows)
     assert str(answer.short) == "Two days differ by 1.8\u202f×"
 

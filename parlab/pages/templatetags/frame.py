@@ -103,7 +103,7 @@ class Shown(NamedTuple):
     entry: Entry
     url: str
     is_open: bool
-    count: int = 0
+    number: int = 0
     is_hot: bool = False
     """Whether the count asks for attention."""
 
