@@ -7,13 +7,18 @@
   const panels = () => [...grid.querySelectorAll(":scope > [data-panel]")];
 
   // ---------- drawings ----------
+  // What scrolls can be reached with the keyboard.
+  function scrolls(element, isHigh) {
+    element.classList.toggle("scrolls", isHigh);
+    if (isHigh) element.tabIndex = 0; else element.removeAttribute("tabindex");
+  }
   async function draw(element, { isNew = false } = {}) {
     const { clientWidth: width, clientHeight: height } = element, svg = element.querySelector("svg");
     if (!width || !height) return;
     const drawn = svg && Number(svg.getAttribute("width"));
     const isRows = svg && Number(svg.getAttribute("height")) > height + 8; // a row for each run, which scroll
     const fits = svg && Math.abs(width / drawn - 1) < 0.06 && (isRows || Math.abs(height / Number(svg.getAttribute("height")) - 1) < 0.08);
-    element.classList.toggle("scrolls", Boolean(isRows));
+    scrolls(element, Boolean(isRows));
     if (fits && !isNew) return;
     const url = new URL(element.dataset.url, location.href), asked = (element.asked = (element.asked || 0) + 1);
     url.searchParams.set("w", width);
@@ -23,7 +28,7 @@
     const response = await fetch(url);
     if (!response.ok || asked !== element.asked) return;
     element.innerHTML = await response.text(); // a drawing of the server, whose texts are escaped
-    element.classList.toggle("scrolls", Number(element.querySelector("svg")?.getAttribute("height")) > height + 8);
+    scrolls(element, Number(element.querySelector("svg")?.getAttribute("height")) > height + 8);
     document.dispatchEvent(new CustomEvent("parlab:panel"));
   }
   const waiting = new Map();
