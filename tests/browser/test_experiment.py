@@ -41,7 +41,7 @@ def test_a_run_is_hidden_shown_alone_highlighted_and_pinned_in_all_panels(page: 
 def test_choices_are_undone_by_going_back_and_keys_choose_runs(page: Page, demo: Demo) -> None:
     page.goto(PUBLISHED)
     page.locator("[data-choice=group]").select_option("parallel.schedule")
-    expect(page.locator(".gh")).to_have_count(3)
+    expect(page.locator(".gh")).to_have_count(2)
     page.go_back()
     expect(page.locator(".gh")).to_have_count(0)
     page.keyboard.press("/")
