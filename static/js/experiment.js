@@ -235,7 +235,10 @@
       panel.take(answer, { isPart: Boolean(only) });
       panel.isThinned = panel.isThinned || answer.runs.some((line) => line.thin);
       const unit = element.closest(".panel").querySelector("[data-unit]");
-      if (unit && answer.unit) { unit.dataset.note ??= unit.textContent; unit.textContent = [answer.unit, unit.dataset.note].filter(Boolean).join(", "); }
+      if (unit && !only) {
+        unit.dataset.note ??= unit.textContent;
+        unit.textContent = [answer.unit, unit.dataset.note].filter(Boolean).join(", ") || `${answer.runs.length} run${answer.runs.length === 1 ? "" : "s"}`;
+      }
       drawAll([panel]);
       if (panel.isEmpty) element.textContent = "No run has this series over this axis.";
     } catch (error) {

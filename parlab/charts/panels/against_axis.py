@@ -31,7 +31,7 @@ class Axis(NamedTuple):
 
     def text(self, value: Any, runs: Sequence[ShownRun]) -> str:
         if self.field == GPUS:
-            return str(value)
+            return f"{value:,}"
         return next((run.texts.get(self.field, "") for run in runs if run.values.get(self.field) == value), str(value))
 
     def place(self, value: Any) -> float:
