@@ -9,6 +9,7 @@ import pytest
 
 from parlab.lab.models import AdviceTrial, Config, Experiment, Run
 from parlab.lab.selectors.analysis.identities import identities
+from parlab.lab.selectors.analysis.surroundings import Surroundings
 from parlab.publishing.answers.answer import Answer
 from parlab.publishing.answers.experiment_answer import experiment_answer
 from tests.conftest import SMALL
@@ -208,3 +209,11 @@ def test_layouts_are_named_by_their_sizes_beyond_one(answered: Callable[..., Ans
 def test_equal_runs_are_told_apart_by_their_number(answered: Callable[..., Answer], experiment: Experiment) -> None:
     answered("Is it stable?", [({}, 10.0, {}), ({}, 10.0, {})])
     assert [identity.name for identity in identities(list(experiment.runs.all())).values()] == ["#1", "#2"]
+
+
+def test_runs_of_unlike_nodes_are_said_to_be_so(answered: Callable[..., Answer], experiment: Experiment) -> None:
+    answered("Which is best?", copies(NINE))
+    runs = list(experiment.runs.order_by("number"))
+    places = {run.pk: Surroundings(nodes=f"node-{run.number % 2}") for run in runs}
+    assert "The runs differ in nodes." in experiment_answer(experiment, runs, places).rest
+    assert "The runs differ" not in " ".join(experiment_answer(experiment, runs).rest)

@@ -10,6 +10,7 @@ from django.http import QueryDict
 from parlab.charts.panels.shown import ShownRun
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Experiment, Run
+from parlab.lab.selectors.analysis.surroundings import run_surroundings
 from parlab.lab.selectors.experiments import (
     LaunchPlan,
     Versions,
@@ -54,7 +55,8 @@ class ExperimentPage:
         self.versions = chosen_versions(experiment, query)
         self.runs = experiment_runs(experiment, self.versions)
         self.shown: list[ShownRun] = shown_runs(self.runs)
-        self.answer: Answer = experiment_answer(experiment, self.runs)
+        self.surroundings = run_surroundings(self.runs)
+        self.answer: Answer = experiment_answer(experiment, self.runs, self.surroundings)
         self.findings = experiment_findings(experiment)
         self.doubts = run_doubts(self.findings, self.runs)
         listed = listed_runs(self.runs, self.shown, query.get("number", ""))

@@ -15,7 +15,6 @@ from parlab.charts.sweeps.device_map import DeviceMap
 from parlab.fleet import services as fleet
 from parlab.lab.models import Comment, Experiment, Report, Run
 from parlab.lab.selectors.analysis.pipelines import has_pipelines
-from parlab.lab.selectors.analysis.surroundings import run_surroundings
 from parlab.lab.selectors.analysis.sweep import METRICS, metrics_of
 from parlab.lab.selectors.device_grids import device_grid
 from parlab.lab.selectors.findings import Doubts
@@ -34,7 +33,6 @@ from parlab.pages.rows.runs import Shown, run_table
 from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
 from parlab.series import store
-from runners.wire.protocol import RunState
 
 RUNS_PER_PAGE = 200
 LOSS_POINTS = 40
@@ -49,7 +47,6 @@ def table_context(page: ExperimentPage, query: QueryDict) -> dict[str, Any]:
     part = Paginator(page.listed.rows, RUNS_PER_PAGE).get_page(query.get("page"))
     rows = list(part.object_list)
     listed = [row.run for row in rows]
-    finished = [run for run in page.runs if run.state == RunState.FINISHED]
     waiting = fleet.waiting_reasons(listed)
     table, problem = _pivot(query, page.runs, page.doubts)
     has_results = any(run.is_final or run.summary for run in page.runs)
@@ -59,7 +56,7 @@ def table_context(page: ExperimentPage, query: QueryDict) -> dict[str, Any]:
             listed,
             waiting=waiting,
             doubts=page.doubts,
-            surroundings=run_surroundings(finished),
+            surroundings=page.surroundings,
             shown=_shown(rows),
             has_best=not page.answer.is_lead_unsure,
         ),

@@ -18,7 +18,6 @@ from parlab.charts.points import Spread, first_ones
 from parlab.lab.forms import config_layout
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import figures as figures_selectors
-from parlab.lab.selectors.analysis.rankings import Lead
 from parlab.lab.selectors.environments import basis_in_words
 from runners.wire.protocol import RunState
 
@@ -150,40 +149,6 @@ def percent(value: object) -> SafeString:
     """Format a fraction as per cent with three digits; all digits on hover."""
     number = _given_number(value)
     return _with_all_digits(numbers.significant(None if number is None else 100 * number), number, "of 1")
-
-
-@register.simple_tag
-def ahead(lead: Lead | None) -> SafeString:
-    """How far the fastest run is ahead of the next: {% ahead row.lead %}."""
-    if lead is None or lead.ahead is None or lead.second is None:
-        return format_html('<span class="none" title="nothing to compare with">{}</span>', numbers.DASH)
-    title = f"than #{lead.second.number}, {lead.second.shown_label}"
-    if lead.is_tied:
-        return format_html('<span title="{}">equal</span>', f"to #{lead.second.number}, {lead.second.shown_label}")
-    if lead.ahead >= 2:
-        return format_html('<span title="{}">{}\N{MULTIPLICATION SIGN}</span>', title, numbers.significant(lead.ahead))
-    return format_html('<span title="{}">{} %</span>', title, numbers.significant(lead.percent))
-
-
-@register.simple_tag
-def how_sure(lead: Lead | None) -> SafeString | str:
-    """Render the uncertainty of a lead: {% how_sure row.lead %}; empty if it is unknown."""
-    if lead is None or lead.second is None:
-        return ""
-    if lead.differs:
-        return format_html('<span class="sure">{}</span>', lead.differs)
-    if lead.noise is None:
-        return ""
-    vary = f"±{numbers.significant(lead.noise)} %"
-    title = f"half of the p10 to p90 range of the step times is {vary} of the median, for the run that varies more"
-    if lead.is_of_repeats:
-        title = f"the means of repeats of the same point differ by more than {vary} only once in 20 times"
-        if lead.is_within_noise:
-            return format_html('<span class="sure unsure" title="{}">within noise of repeats: {}</span>', title, vary)
-        return format_html('<span class="sure" title="{}">noise of repeats {}</span>', title, vary)
-    if lead.is_within_noise:
-        return format_html('<span class="sure unsure" title="{}">within step noise: {}</span>', title, vary)
-    return format_html('<span class="sure" title="{}">step noise {}</span>', title, vary)
 
 
 def _given_number(value: object) -> float | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.identities import identities
+from parlab.lab.selectors.analysis.surroundings import TITLES, Surroundings, differing
 from runners.wire.protocol import RunState
 
 from .answer import Action, Answer, Case, Short
@@ -41,12 +42,26 @@ KINDS: tuple[Callable[[Case], Answer | None], ...] = (
 """The kinds of answers, in the order in which they are tried."""
 
 
-def experiment_answer(experiment: Experiment, runs: Sequence[Run]) -> Answer:
-    """Return the answer from all visible runs of an experiment, with `resolved`, `point` and `summary`."""
+def experiment_answer(
+    experiment: Experiment, runs: Sequence[Run], surroundings: Mapping[int, Surroundings] | None = None
+) -> Answer:
+    """Return the answer from all visible runs of an experiment, with `resolved`, `point` and `summary`.
+
+    With `surroundings`, which say by run id where runs ran, the answer names in what the places of the runs differ.
+    """
     known = identities(runs)
     case = Case(experiment, runs, known, standings(runs, known))
     answer = next((found for kind in KINDS if runs and (found := kind(case)) is not None), None)
-    return _with_progress(answer, runs)
+    return _with_progress(_with_places(answer, runs, surroundings or {}), runs)
+
+
+def _with_places(answer: Answer | None, runs: Sequence[Run], surroundings: Mapping[int, Surroundings]) -> Answer | None:
+    """Name in what the places of finished runs differ: such runs are not compared like with like."""
+    parts = differing(surroundings, [run.pk for run in runs if run.state == RunState.FINISHED])
+    if answer is None or not parts:
+        return answer
+    named = " and ".join(TITLES[part] for part in parts)
+    return answer._replace(rest=(*answer.rest, f"The runs differ in {named}."))
 
 
 def _with_progress(answer: Answer | None, runs: Sequence[Run]) -> Answer:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from django.db.models import F
+
 from parlab.charts.format import DASH, field_value
 from parlab.lab.models import Attempt, Config, Run
-from parlab.lab.selectors.analysis.rankings import LEAD_ORDER
 from parlab.lab.selectors.comparison.results import Result, results
 from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.records import run_settings
@@ -18,6 +19,13 @@ from parlab.lab.services.attempts import headline
 from runners.config import ConfigError, repeated
 from runners.wire.protocol import RunState
 
+FASTEST_FIRST = (
+    F("samples_per_s").desc(nulls_last=True),
+    F("tokens_per_s").desc(nulls_last=True),
+    F("step_time_s").asc(nulls_last=True),
+    F("number").asc(),
+)
+"""Fastest first; runs of one experiment mostly have the same kinds of numbers."""
 _ATTEMPT = re.compile(r"attempt-(\d{1,5})")
 _VERSION = re.compile(r"v(\d{1,9})")
 _RUN_SPECIFIC = ("Variables of the shell", "PARLAB_RUN")
@@ -125,7 +133,7 @@ def _resolved(config: Config, point_digest: str) -> dict[str, Any] | None:
 
 def suggestions(run: Run, attempt: Attempt | None) -> list[Suggestion]:
     """Suggest runs to compare with: the best of the sweep, the previous attempt, the previous version."""
-    finished = Run.objects.filter(config=run.config_id, state=RunState.FINISHED).order_by(*LEAD_ORDER)
+    finished = Run.objects.filter(config=run.config_id, state=RunState.FINISHED).order_by(*FASTEST_FIRST)
     best = list(finished.values_list("number", flat=True)[:2])
     runs = []
     if best[:1] == [run.number]:
@@ -147,7 +155,7 @@ def _version_before(run: Run) -> list[Suggestion]:
         return [Suggestion(str(same.number), f"{title}, run {same.number}")]
     if _resolved(config, run.point_digest) is not None:
         return [Suggestion(f"v{config.version}", f"{title}, not run")]
-    best = config.runs.filter(state=RunState.FINISHED).order_by(*LEAD_ORDER).first()
+    best = config.runs.filter(state=RunState.FINISHED).order_by(*FASTEST_FIRST).first()
     return [Suggestion(str(best.number), f"{title}, its best: run {best.number}")] if best else []
 
 
