@@ -78,9 +78,8 @@ class Standings(NamedTuple):
         """Return the number of a point: `138 samples/s`, `675 tokens/s per GPU`."""
         digits = printed_digits(row.value, self.unit) if row.run.has_printed_numbers else DIGITS
         if self.is_per_gpu and row.run.gpus and self.unit not in ("s", "TFLOP/s"):
-            return (
-                f"{quantity(row.value / row.run.gpus, self.unit, digits)} per {'process' if self.is_on_cpu else 'GPU'}"
-            )
+            device = "process" if self.is_on_cpu else "GPU"
+            return f"{quantity(row.value / row.run.gpus, self.unit, DIGITS)} per {device}"
         each = " per GPU" if self.unit == "TFLOP/s" else ""
         return f"{quantity(row.value, self.unit, digits)}{each}"
 
