@@ -33,3 +33,5 @@ def test_tens_of_thousands_of_names_fill_the_log_and_no_page(admin: User, page: 
     for address in (run.get_absolute_url(), f"{experiment.get_absolute_url()}names/", experiment.get_absolute_url()):
         answer = page.get(address)
         assert (answer.status_code, len(answer.content) < PAGE_BYTES) == (200, True), address
+    found = page.get(f"{experiment.get_absolute_url()}panels/?find=layer.777.").content.decode()
+    assert 'data-offer="curve:layer.777.grad_norm"' in found

@@ -74,6 +74,8 @@ class Panels(NamedTuple):
 
     views: list[PanelView]
     offers: list[Offer]
+    more: int
+    """Series that are found by typing only."""
     missing: list[tuple[str, str]]
     """Titles of panels without data, and what they need."""
 
@@ -84,6 +86,10 @@ class Panels(NamedTuple):
     @property
     def has_figures(self) -> bool:
         return any(view.kind == FIGURE for view in self.views)
+
+
+SERIES_OFFERED = 100
+"""Series that the menu lists; a log may have thousands."""
 
 
 class Grid:
@@ -103,7 +109,8 @@ class Grid:
         """Return the panels of a layout, or the usual ones; those without data are only named."""
         placed = self.usual() if layout is None else layout
         views = [view for panel in placed if (view := self.view(panel)) is not None]
-        return Panels(views, self.offers({view.name for view in views}), self.missing())
+        offers = self.offers({view.name for view in views})
+        return Panels(views, offers, max(0, len(self._printed()) - SERIES_OFFERED), self.missing())
 
     def usual(self) -> list[Placed]:
         """Return the panels of a page that nobody has arranged."""
@@ -235,13 +242,18 @@ class Grid:
             for name, metric in METRICS.items()
             if self.has_curve(name)
         ]
-        own = {metric for name in METRICS for metric in METRICS[name].names}
-        printed = [
-            Offer(f"{CURVE}:{name}", metric_of(name).title, "Series", 6, 12)
-            for name in series_names(self.metrics)
-            if name not in own
-        ]
+        printed = [_series(name) for name in self._printed()[:SERIES_OFFERED]]
         return [offer for offer in [*drawn, *known, *printed, *figures] if offer.name not in present]
+
+    def _printed(self) -> list[str]:
+        """Return the names of the series that the runs printed, beside those that parlab knows."""
+        own = {metric for name in METRICS for metric in METRICS[name].names}
+        return [name for name in series_names(self.metrics) if name not in own]
+
+    def found(self, text: str) -> list[Offer]:
+        """Return the first series with a text in their name among those that `offers` leaves out."""
+        names = [name for name in self._printed()[SERIES_OFFERED:] if text.lower() in name.lower()]
+        return [_series(name) for name in names[:SERIES_OFFERED]]
 
     def missing(self) -> list[tuple[str, str]]:
         """List the titles of panels and figures without data, grouped by what they need."""
@@ -256,6 +268,10 @@ class Grid:
             if name not in _REPLACED and (reason := figure.needs(self.available)):
                 titles.setdefault(reason, []).append(figure.title)
         return [(", ".join(group), reason) for reason, group in titles.items()]
+
+
+def _series(name: str) -> Offer:
+    return Offer(f"{CURVE}:{name}", metric_of(name).title, "Series", 6, 12)
 
 
 def runs_of(listed: ListedRuns) -> Runs:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
-from django.shortcuts import get_object_or_404
+from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.charts.panels.catalogue import PANELS
@@ -17,7 +17,7 @@ from parlab.charts.theme import Table
 from parlab.lab.models import Experiment
 from parlab.lab.services.pages import panel_layouts
 from parlab.pages.reads.experiment_page import chosen_runs
-from parlab.pages.reads.experiment_panels import panel_drawing, runs_of
+from parlab.pages.reads.experiment_panels import Grid, panel_drawing, runs_of
 from parlab.pages.reads.experiment_runs import listed_runs, shown_runs
 from parlab.pages.reads.experiment_series import AXES, experiment_series, series_rows
 from parlab.publishing.figures.windows import window_of
@@ -66,6 +66,16 @@ def _pixels(request: HttpRequest, name: str, limits: tuple[int, int], default: i
     text = request.GET.get(name, "")
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else default
     return min(limits[1], max(limits[0], number))
+
+
+@require_GET
+def found(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the series that a search finds beyond those that the menu of panels lists, `?find=grad`."""
+    experiment = _experiment(slug)
+    runs = chosen_runs(experiment, request.GET)
+    grid = Grid(experiment, runs, listed_runs(runs, shown_runs(runs), ""), request.GET)
+    text = request.GET.get("find", "").strip()[:200]
+    return render(request, "experiment/offers.html", {"offers": grid.found(text) if text else []})
 
 
 @require_POST
