@@ -29,7 +29,7 @@ def test_a_question_is_checked_while_typing_launched_and_answered(page: Page, de
     expect(page.locator("#runs .states")).to_contain_text("1 finished", timeout=TRAINING_MS)
     expect(page.locator("[data-verdict]")).to_contain_text("GB/s")
     page.reload()
-    page.wait_for_selector('[data-figure="bandwidth"][data-drawn="1"]')
+    page.wait_for_selector('[data-figure="figure:bandwidth"][data-drawn="1"]')
     screenshots(page, "answer")
 
 
