@@ -10,6 +10,8 @@ from playwright.sync_api import Page, expect
 
 from .conftest import TRAINING_MS, Demo, screenshots
 
+RUNS = 9
+"""Points of the sweep: three schedules, three micro batch sizes."""
 MARK = re.compile(r"(\S+) \N{MIDDLE DOT} mb (\d+): ([\d.]+)")
 
 
@@ -34,7 +36,8 @@ def stored_throughputs(demo: Demo, experiment: str) -> dict[tuple[str, float], f
 
 @pytest.mark.slow
 def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: Page, demo: Demo) -> None:
-    page.get_by_role("link", name="Pipeline schedules on this machine").first.click()
+    page.goto("/experiments/")
+    page.get_by_role("link", name="Pipeline schedules on this machine").click()
     screenshots(page, "experiment-before")
     page.get_by_role("link", name="Add runs").click()
     screenshots(page, "config-form")
@@ -48,15 +51,15 @@ def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: P
     page.goto(f"/experiments/pipeline-schedules-on-this-machine/runs/{running}/")
     screenshots(page, "run-live")
     page.goto("/experiments/pipeline-schedules-on-this-machine/")
-    expect(page.locator('.rl[data-state="finished"]')).to_have_count(4, timeout=TRAINING_MS)
+    expect(page.locator('.rl[data-state="finished"]')).to_have_count(RUNS, timeout=TRAINING_MS)
 
     page.reload()
     drawn = drawn_throughputs(page)
     stored = stored_throughputs(demo, "pipeline-schedules-on-this-machine")
-    assert len(stored) == 4
+    assert len(stored) == RUNS
     assert drawn == pytest.approx(stored)
     for panel in ("throughput", "memory", "phases", "steps"):
-        expect(page.locator(f'[data-panel="{panel}"] svg.fig [data-run]')).to_have_count(4)
+        expect(page.locator(f'[data-panel="{panel}"] svg.fig [data-run]')).to_have_count(RUNS)
     screenshots(page, "experiment-finished")
 
     page.goto("/experiments/pipeline-schedules-on-this-machine/runs/1/")
@@ -79,7 +82,8 @@ def test_a_run_is_cancelled_and_started_again_from_its_page(page: Page, demo: De
 
 
 def test_the_published_figures_are_shown_with_the_same_pages(page: Page, demo: Demo) -> None:
-    page.get_by_role("link", name="GPT-3 small on three nodes").first.click()
+    page.goto("/experiments/")
+    page.get_by_role("link", name="GPT-3 small on three nodes").click()
     expect(page.locator('[data-panel="throughput"] svg.fig [data-run]')).to_have_count(24)
     page.get_by_role("link", name="Table", exact=True).click()
     for cell in ("6.64", "9.08", "6.54", "11.2"):

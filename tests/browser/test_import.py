@@ -38,6 +38,8 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     screenshots(page, "import-preview")
     page.get_by_role("button", name="Import 1 file").click()
     expect(page.get_by_role("heading", name="Scaling of the small case", level=1)).to_be_visible()
+    expect(page.locator('.rl[data-run="3"] a[data-doubt]')).to_be_visible()
+    page.get_by_role("link", name="Configuration", exact=True).click()
     expect(page.get_by_role("cell", name="OOM").first).to_be_visible()
 
     page.wait_for_load_state()
@@ -85,7 +87,8 @@ def test_long_telemetry_is_thinned_by_the_server_and_refined_on_zoom(page: Page,
     page.get_by_label("Files").set_input_files(path)
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Import 1 file").click()
-    page.locator("tr[data-run] th a").first.click()
+    page.locator(".rl a.t").first.click()
+    page.get_by_role("link", name="System", exact=True).click()
     figure = page.locator('[data-figure="gpu-utilisation"][data-drawn="1"]')
     expect(figure).to_be_visible()
     whole = page.evaluate(READ)

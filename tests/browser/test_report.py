@@ -25,7 +25,7 @@ schedule=1f1b, micro_batch_size=1" decimals=2 }} a step.
 def test_a_report_is_written_published_shared_and_revoked(page: Page, browser: Browser, demo: Demo) -> None:
     page.goto("/experiments/")
     page.get_by_role("link", name=EXPERIMENT, exact=True).first.click()
-    page.get_by_role("link", name="New report").click()
+    page.get_by_role("link", name="Write report").click()
     page.get_by_label("Title").fill("What slow networks cost")
     page.get_by_role("button", name="Create report").click()
     preview = page.get_by_label("Preview")

@@ -1,0 +1,94 @@
+"""The pages that a person opens most say what they must, and no more: budgets of words and controls."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.patience import PATIENCE_S
+
+from .budgets import Load, load_of
+from .conftest import Demo
+
+PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+FIRST_HOME, HOME = Load(words=260, controls=25), Load(words=180, controls=20)
+EXPERIMENT, RUN = Load(words=190, controls=40), Load(words=130, controls=20)
+RUNS = 60
+MAKE_SWEEP = f"""
+from datetime import timedelta
+from django.contrib.auth.models import User
+from django.utils import timezone
+from parlab.lab.models import Experiment, Run
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
+user = User.objects.get(username="demo")
+experiment = experiment_create(name="Sixty runs", question="Which of sixty settings is fastest?", owner=user)
+data = {{
+    "model": {{"num_layers": 4, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 32, "vocab_size": 256}},
+    "train": {{"global_batch_size": 64, "micro_batch_size": 1, "iterations": 4}},
+    "parallel": {{"engine": "pipeline", "pipeline_parallel_size": 2}},
+}}
+axes = {{"parallel.schedule": ["gpipe", "1f1b", "zb-h1"], "train.micro_batch_size": [1, 2, 4, 8]}}
+sweep = {{**axes, "train.seed": [1, 2, 3, 4, 5]}}
+config = config_save(experiment=experiment, data=data, sweep=sweep, user=user)
+runs = config_launch(config=config, user=user)
+for number, run in enumerate(runs):
+    step = 0.2 + 0.003 * (number * 37 % {RUNS})
+    Run.objects.filter(pk=run.pk).update(
+        state="finished", ended_at=timezone.now(), step_time_s=step, samples_per_s=64 / step, tokens_per_s=2048 / step,
+        summary={{"step_time_s": {{"p10": step * 0.95, "median": step, "p90": step * 1.06}}}},
+    )
+"""
+
+
+def within(page: Page, address: str, budget: Load) -> list[str]:
+    """Return what a page has too much."""
+    page.goto(address)
+    page.wait_for_load_state()
+    expect(page.locator("[hx-trigger=load]")).to_have_count(0)
+    load = load_of(page)
+    return [
+        f"{address}: {number} {name} of {limit}"
+        for name, number, limit in zip(Load._fields, load, budget, strict=True)
+        if number > limit
+    ]
+
+
+def make_sweep(demo: Demo) -> None:
+    environment = {**os.environ, "PARLAB_DATA_DIR": str(demo.directory / "data")}
+    for name in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "REDIS_URL"):
+        environment.pop(name, None)
+    command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", MAKE_SWEEP]
+    subprocess.run(command, cwd=demo.directory, env=environment, check=True, timeout=PATIENCE_S)
+
+
+def test_home_keeps_its_budget(page: Page) -> None:
+    page.goto("/")
+    # Before the first run of this installation, Home also shows the ways to begin.
+    is_first = page.locator("section.first").count()
+    assert within(page, "/", FIRST_HOME if is_first else HOME) == []
+
+
+def test_a_published_experiment_and_its_run_keep_their_budgets(page: Page) -> None:
+    assert within(page, PUBLISHED, EXPERIMENT) + within(page, f"{PUBLISHED}runs/13/", RUN) == []
+
+
+@pytest.mark.slow
+def test_every_experiment_of_the_demo_keeps_the_budget(page: Page) -> None:
+    page.goto("/experiments/")
+    addresses = page.locator("[data-row] .nm a.ell").evaluate_all("(links) => links.map((link) => link.pathname)")
+    assert len(addresses) > 10
+    assert [excess for address in addresses for excess in within(page, address, EXPERIMENT)] == []
+
+
+@pytest.mark.slow
+def test_an_experiment_of_sixty_runs_keeps_the_budget(page: Page, demo: Demo) -> None:
+    make_sweep(demo)
+    assert within(page, "/experiments/sixty-runs/", EXPERIMENT) == []
+    expect(page.locator("[data-run-count]")).to_have_text(f"{RUNS} runs")
+    expect(page.locator("[data-verdict]")).to_be_visible()
