@@ -72,6 +72,8 @@
       if (error.name === "AbortError") return;
       list.textContent = "The server did not answer. Type again to retry.";
     }
+    // A list of choices without a choice is none: what remains is a message.
+    list.setAttribute("role", options().length ? "listbox" : "group");
     selected = null;
     select(options()[0]);
     showPicked();

@@ -26,11 +26,12 @@ from .rules import errors_of, violations
 
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
 """Width -> height of the window."""
-MEDIUM = 1440
+NARROW, MEDIUM = 390, 1440
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 SETTLED_MS, PLAIN_MS = 200, 50
 """How long to wait after a change of width or theme: with and without figures."""
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+DOUBTED = "/experiments/megatron-bert-345m-on-1-to-128-a100/"
 UNKNOWN = "unknown-page"
 """The page whose status the browser reports as an error."""
 PAGES = {
@@ -39,7 +40,7 @@ PAGES = {
     "runs": "/experiments/?show=runs",
     "experiment": PUBLISHED,
     "experiment-scaling": "/experiments/mlperf-gpt-3-on-512-to-10752-h100/",
-    "experiment-doubted": "/experiments/megatron-bert-345m-on-1-to-128-a100/",
+    "experiment-doubted": DOUBTED,
     "experiment-ready": "/experiments/zero-stages-of-two-ranks/",
     "experiment-table": f"{PUBLISHED}table/",
     "experiment-time": f"{PUBLISHED}time/",
@@ -48,7 +49,7 @@ PAGES = {
     "experiment-report": f"{PUBLISHED}report/",
     "network": f"{PUBLISHED}network/",
     "gallery": f"{PUBLISHED}gallery/",
-    "findings": "/experiments/megatron-bert-345m-on-1-to-128-a100/findings/",
+    "findings": f"{DOUBTED}findings/",
     "run": f"{PUBLISHED}runs/13/",
     "difference": f"{PUBLISHED}runs/13/difference/",
     "sweep-new": "/sweeps/new/",
@@ -69,6 +70,7 @@ PAGES = {
     "import": "/import/",
     "formats": "/import/formats/",
     "inbox": "/inbox/",
+    "connect": "/connect/",
     "notifications": "/notifications/",
     "account": "/account/",
     "audit": "/audit/",
@@ -83,7 +85,6 @@ PAGES = {
     "study-new": "/tune/?config=1",
     "question": "/questions/throughput/",
     "experiment-new": "/experiments/slow-on-purpose/",
-    "experiment-advice": "/experiments/zero-stages-of-two-ranks/advice/",
     "experiment-imported": "/experiments/autotuning-bert-base-with-deepspeed/",
     "run-goodput": "/experiments/four-ways-in/runs/1/goodput/",
     "run-traces": "/experiments/four-ways-in/runs/1/traces/",
@@ -92,7 +93,7 @@ PAGES = {
     "nothing-matches": "/experiments/?q=state:lost",
     UNKNOWN: "/no-such-page/",
     "term-unknown": "/experiments/?q=stat:oom+gpus>lots",
-    "pivot": f"{PUBLISHED}?rows=network&columns=train.micro_batch_size&value=samples_per_s",
+    "pivot": f"{PUBLISHED}table/?rows=network&columns=train.micro_batch_size&value=samples_per_s",
     "admin": "/admin/",
     "admin-experiments": "/admin/lab/experiment/",
     "admin-config": "/admin/lab/config/add/",
@@ -114,13 +115,13 @@ WITH_LINKS = {
     "dashboard": ("/dashboards/", r"/dashboards/\d+/"),
     "dashboard-edit": ("/dashboards/", r"/dashboards/\d+/"),
     "study": ("/tune/", r"/tune/\d+/"),
-    "source": ("/experiments/megatron-bert-345m-on-1-to-128-a100/", r"/experiments/[\w-]+/sources/\d+/"),
+    "source": (f"{DOUBTED}configuration/", r"/experiments/[\w-]+/sources/\d+/"),
     "source-lines": (
-        "/experiments/megatron-bert-345m-on-1-to-128-a100/",
+        f"{DOUBTED}configuration/",
         r"/experiments/[\w-]+/sources/\d+/lines/[\d-]+/",
     ),
     "snapshot": (f"{PUBLISHED}runs/13/details/", r"/experiments/[\w-]+/runs/13/snapshots/\d+/"),
-    "admin-configuration": (PUBLISHED, r"/admin/lab/config/\d+/change/"),
+    "admin-configuration": ("/experiments/zero-stages-of-two-ranks/configuration/", r"/admin/lab/config/\d+/change/"),
 }
 """Name -> the page that links it, and its address."""
 ENDINGS = {"dashboard-edit": "edit/"}
@@ -191,8 +192,9 @@ def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS, *,
             page.evaluate("document.dispatchEvent(new CustomEvent('parlab:theme'))")
             page.wait_for_timeout(settled_ms)
             page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
-            if with_rules and width == MEDIUM:
-                problems += [f"{name} ({scheme}): {problem}" for problem in violations(page)]
+            # On a phone names of controls may be hidden, and what wraps gets closer.
+            if with_rules and (width == MEDIUM or (width == NARROW and scheme == "light")):
+                problems += [f"{name} ({scheme}, {width}): {problem}" for problem in violations(page)]
         pixels = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if pixels > 0:
             problems.append(f"{name} at {width}: {pixels} px too wide")

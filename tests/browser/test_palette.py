@@ -6,6 +6,8 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from .rules import violations
+
 LOG = "".join(
     f" iteration {n}/ 4 | elapsed time per iteration (ms): 500.0 | global batch size: 8 | lm loss: {9 - n}.5 |\n"
     for n in range(1, 5)
@@ -62,3 +64,12 @@ def test_back_undoes_a_choice(page: Page) -> None:
     page.go_back()
     expect(page).to_have_url(re.compile(r"/simulate/$"))
     expect(wire).to_have_value(before)
+
+
+def test_the_open_palette_keeps_the_rules_of_axe(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Control+k")
+    expect(page.locator("#palette [role=option]").first).to_be_visible()
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    assert violations(page) == []

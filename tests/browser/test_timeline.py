@@ -98,6 +98,7 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
     page.get_by_label("Stages").fill("none")
     expect(page.get_by_role("alert")).to_contain_text("stages none is invalid")
     page.go_back()
+    page.wait_for_load_state("networkidle")  # the page of another address may be loaded anew
     page.go_forward()
     screenshots(page, "simulate")
 
