@@ -31,7 +31,8 @@ class Look(NamedTuple):
     @property
     def text(self) -> str:
         """Class of a text on it."""
-        return "v" if self.fill == HATCHED else "on" if self.fill == "f1" else "ond"
+        # A pale fill is dark where the page is dark.
+        return "v" if self.fill == HATCHED or self.opacity < 1 else "on" if self.fill == "f1" else "ond"
 
 
 LOOKS = {
