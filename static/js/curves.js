@@ -159,7 +159,7 @@ window.parlabCurves = (() => {
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
       svg.setAttribute("width", width);
       svg.setAttribute("height", height);
-      svg.setAttribute("aria-label", `${this.title || ""} of ${present.length} runs`);
+      svg.setAttribute("aria-label", `${this.title || ""} of ${present.length} run${present.length === 1 ? "" : "s"}`);
       svg.innerHTML = parts.join("");
       this.cursorLine = svg.querySelector(".cur");
       this.dots = svg.querySelector("[data-dots]");

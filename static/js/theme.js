@@ -15,5 +15,9 @@
     try { localStorage.setItem("parlab-theme", root.dataset.theme); } catch { /* private window: the theme lasts for this page only */ }
     announce();
   });
+  // Paper is light: so are the fills of figures.
+  let onScreen = root.dataset.theme;
+  addEventListener("beforeprint", () => { onScreen = root.dataset.theme; root.dataset.theme = "light"; });
+  addEventListener("afterprint", () => { root.dataset.theme = onScreen; });
   system.addEventListener("change", () => { apply(); announce(); });
 })();

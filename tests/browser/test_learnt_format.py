@@ -59,6 +59,7 @@ def test_a_guess_is_changed_accepted_and_offered_again(page: Page, tmp_path: Pat
     page.get_by_label("Name of the format").press("Enter")
     expect(page.get_by_text("Read with the log format tiny-trainer, version 1")).to_be_visible()
     page.get_by_role("button", name="Import 1 file").click()
+    page.get_by_role("link", name="Configuration", exact=True).click()
     expect(page.get_by_text("learnt", exact=True).first).to_be_visible()
 
     preview(page, log(tmp_path / "other.log", 4))

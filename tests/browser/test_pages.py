@@ -110,7 +110,7 @@ def test_filters_apply_while_typing_and_going_back_restores_them(page: Page) -> 
     search.fill("stat:oom")
     expect(page.get_by_role("alert")).to_contain_text("did you mean state?")
     search.fill("nothing-at-all")
-    expect(page.get_by_text("No results for")).to_be_visible()
+    expect(page.get_by_text("Nothing matches")).to_be_visible()
     search.fill("")
     page.get_by_role("link", name="GPT-3 small on three nodes").click()
     page.go_back()

@@ -17,7 +17,8 @@ def fill(page: Page, label: str, text: str) -> None:
 @pytest.mark.slow
 def test_a_new_experiment_is_built_undone_and_launched(page: Page, demo: Demo) -> None:
     page.goto("/experiments/")
-    page.get_by_role("link", name="New experiment").click()
+    page.locator("header summary").filter(has_text="New").click()
+    page.get_by_role("link", name="Experiment", exact=True).click()
     page.wait_for_url("**/sweeps/new/")
     fill(page, "Name", "Built by hand")
     fill(page, "Question", "Which batch is faster?")

@@ -14,7 +14,8 @@ from .conftest import PATIENCE_MS, TRAINING_MS, Demo, add_viewer, screenshots
 def test_a_question_becomes_a_dashboard_that_another_person_opens(page: Page, demo: Demo, browser: Browser) -> None:
     # A new experiment, and a sweep built without JSON.
     page.goto("/experiments/")
-    page.get_by_role("link", name="New experiment").click()
+    page.locator("header summary").filter(has_text="New").click()
+    page.get_by_role("link", name="Experiment", exact=True).click()
     page.wait_for_url("**/sweeps/new/")
     page.get_by_label("Name", exact=True).fill("Which batch")
     page.get_by_label("Question", exact=True).fill("Which micro batch is faster on this machine?")
