@@ -73,6 +73,9 @@ def test_panels_are_moved_resized_added_and_reset(page: Page, demo: Demo) -> Non
     expect(page.locator('[data-panel="figure:heatmap"]')).to_be_visible()
     assert page.evaluate(LAYOUT) == ["sweep", "throughput", "figure:heatmap"]
     expect(page.locator('[data-figure="figure:heatmap"][data-drawn]')).to_be_visible()
+    # Long names under an axis are broken into lines, so that all of them have room.
+    names = page.locator('[data-figure="figure:heatmap"] .xtick')
+    expect(names).to_have_text([re.compile(rate) for rate in ("10Gbps", "5Gbps", "2Gbps", "1Gbps")])
     page.locator("[data-add-panel] summary").click()
     page.locator("[data-layout=reset]").click()
     expect(page.locator('[data-panel="figure:heatmap"]')).to_have_count(0)
