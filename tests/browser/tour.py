@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -15,27 +16,135 @@ from .conftest import PATIENCE_MS, PROJECT, TRAINING_MS, Demo, copy_of_the_proje
 from .install import find_chromium
 
 PICTURES = PROJECT / "docs" / "use" / "images"
-SIZE = {"width": 1200, "height": 750}
-README_PICTURE, README_SIZE = "experiment.png", {"width": 1280, "height": 1000}
-PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
-SWEEP = "/experiments/pipeline-schedules-on-this-machine/"
+WIDTH, HEIGHT = 1280, 800
+HEIGHTS = {"run": 900, "ranks": 900, "experiment": 900}
+SCHEDULES = "/experiments/pipeline-schedules-on-this-machine/"
+SLOW = "/experiments/slow-on-purpose/"
+THREE_NODES = "/experiments/a-pipeline-over-three-nodes/"
+TOO_LARGE = "/experiments/hugging-face-trainer-as-a-baseline/"
 DOUBTED = "/experiments/megatron-bert-345m-on-1-to-128-a100/"
+FINISHED = '.rl[data-state="finished"]'
+
+
+def runs(page: Page) -> None:
+    page.goto("/experiments/?show=runs&q=tag:published+gpus%3E%3D16+samples_per_s%3E5&sort=-samples_per_s")
+
+
+def compare(page: Page) -> None:
+    page.goto("/experiments/?show=runs&q=schedule:1f1b,gpipe+origin:published&sort=run")
+    for box in page.locator("td.choice input").all()[:4]:
+        box.check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare/?runs=*")
+
+
+def builder(page: Page) -> None:
+    page.goto("/sweeps/new/")
+    expect(page.get_by_role("heading", name="Points")).to_be_visible()
+
+
+def finding(page: Page) -> None:
+    page.goto(f"{DOUBTED}table/")
+    expect_figures(page)
+    page.get_by_role("row").filter(has=page.locator("#run-3")).locator("a[data-doubt]").first.click()
+    expect(page.get_by_role("dialog", name="Findings about this number")).to_be_visible()
+
+
+def palette(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("bert")
+    expect(page.locator("#palette [role=option]").first).to_contain_text("BERT")
+    expect(page.locator("#palette .pp > *").first).to_be_visible()
+
+
+def run(page: Page) -> None:
+    """Try the advice about a finished run, and wait for the change that it brings."""
+    page.goto(SLOW)
+    expect(page.locator(FINISHED)).to_have_count(1, timeout=TRAINING_MS)
+    page.goto(f"{SLOW}runs/1/")
+    page.get_by_role("button", name=re.compile("Try: Recomputation none")).first.click()
+    realised = page.get_by_role("link", name=re.compile("Recomputation none.*realised")).first
+    expect(realised).to_be_visible(timeout=TRAINING_MS)
+    page.goto(f"{SLOW}runs/1/")
+
+
+def ranks(page: Page) -> None:
+    page.goto(THREE_NODES)
+    expect(page.locator(FINISHED)).to_have_count(2, timeout=TRAINING_MS)
+    page.goto(f"{THREE_NODES}runs/1/ranks/")
+
+
+def home(page: Page) -> None:
+    """Launch the sweep over schedules, and show Home while its runs are active."""
+    launch(page, SCHEDULES)
+    expect(page.locator(FINISHED).nth(1)).to_be_visible(timeout=TRAINING_MS)
+    page.goto("/")
+
+
+def experiment(page: Page) -> None:
+    page.goto(SCHEDULES)
+    expect(page.locator(FINISHED)).to_have_count(9, timeout=TRAINING_MS)
+    page.reload()
+
+
+def inbox(page: Page) -> None:
+    """Open the run that ran out of memory; its traceback names no directory of this machine."""
+    page.goto("/inbox/")
+    page.get_by_role("link", name=re.compile("OOM")).first.click()
+    expect(page.get_by_role("heading", name="At the moment of the failure")).to_be_visible()
+    page.locator("main").evaluate(_RENAME, [sys.prefix, str(Path(sys.prefix).resolve())])
+
+
+_RENAME = """(main, places) => {
+  const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode())
+    for (const place of places) texts.currentNode.data = texts.currentNode.data.replaceAll(place, "/opt/parlab");
+}"""
+
+ALWAYS: tuple[Callable[[Page], None], ...] = (runs, compare, builder, finding, palette)
+"""Pages that a new demo has."""
+MEASURED: tuple[Callable[[Page], None], ...] = (run, ranks, home, experiment, inbox)
+"""Pages about runs that have to finish first, in the order in which they do."""
 
 
 def log_in(page: Page, demo: Demo) -> None:
-    page.goto(f"{demo.url}/login/")
+    page.goto("/login/")
     page.get_by_label("Username").fill(demo.user)
     page.get_by_label("Password").fill(demo.password)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_load_state()
 
 
-def take_picture(page: Page, path: Path) -> None:
+def launch(page: Page, experiment: str) -> None:
+    page.goto(experiment)
+    page.locator("#launch").click()
+    page.wait_for_load_state()
+
+
+def expect_figures(page: Page) -> None:
+    expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
+
+
+def walk(page: Page, directory: Path, steps: tuple[Callable[[Page], None], ...]) -> list[str]:
+    """Take the picture of each step; returns their names."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return [take_picture(page, directory, step) for step in steps]
+
+
+def take_picture(page: Page, directory: Path, step: Callable[[Page], None]) -> str:
+    name = step.__name__
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHTS.get(name, HEIGHT)})
+    step(page)
+    page.wait_for_load_state("networkidle")
+    expect_figures(page)
     page.wait_for_timeout(300)
+    path = directory / f"{name}.png"
     page.screenshot(path=path)
     # A page has few colours: with a palette the picture is a third as large; rare ones, those of states, stay.
     with Image.open(path) as image:
         with_palette(image.convert("RGB")).save(path, optimize=True)
+    return path.name
 
 
 def with_palette(image: Image.Image) -> Image.Image:
@@ -53,62 +162,13 @@ def batched_colours(pixels: bytes) -> Iterator[bytes]:
     return (pixels[at : at + 3] for at in range(0, len(pixels), 3))
 
 
-def finished_sweep(page: Page, demo: Demo, directory: Path) -> str:
-    """Take the picture of the sweep that the walk has launched, once its runs have finished."""
-    page.set_viewport_size(README_SIZE)  # type: ignore[arg-type]
-    page.goto(f"{demo.url}{SWEEP}")
-    expect(page.locator("#runs .states")).to_contain_text("4 finished", timeout=TRAINING_MS)
-    page.reload()
-    page.wait_for_load_state("networkidle")
-    take_picture(page, directory / README_PICTURE)
-    return README_PICTURE
-
-
-def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
-    """Walk the tour from its first to its last step; returns the names of the pictures that it took."""
-    directory.mkdir(parents=True, exist_ok=True)
-    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
-    taken: list[str] = []
-
-    def picture(name: str) -> None:
-        expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
-        taken.append(f"tour-{len(taken) + 1}-{name}.png")
-        take_picture(page, directory / taken[-1])
-
-    page.goto(f"{demo.url}{SWEEP}")
-    if page.locator("#launch").count():
-        page.locator("#launch").click()
-    page.goto(demo.url)
-    expect(page.locator("#home")).to_contain_text("Open findings")
-    picture("home")
-    page.goto(f"{demo.url}/experiments/?show=runs&q=tag:published+gpus%3E%3D16+samples_per_s%3E5&sort=-samples_per_s")
-    picture("filter")
-    page.goto(f"{demo.url}/sweeps/new/")
-    expect(page.get_by_role("heading", name="Points")).to_be_visible()
-    picture("builder")
-    page.goto(f"{demo.url}{PUBLISHED}")
-    picture("experiment")
-    page.goto(f"{demo.url}{PUBLISHED}table/?rows=network&columns=train.micro_batch_size")
-    picture("figures")
-    page.goto(f"{demo.url}/experiments/?show=runs&q=schedule:1f1b,gpipe+origin:published&sort=run")
-    for box in page.locator("td.choice input").all()[:4]:
-        box.check()
-    page.get_by_role("button", name="Compare").click()
-    page.wait_for_url("**/compare/?runs=*")
-    picture("compare")
-    page.goto(f"{demo.url}{PUBLISHED}")
-    page.locator(".hd .acts summary").click()
-    page.get_by_role("button", name="New dashboard").click()
-    page.wait_for_url("**/edit/")
-    page.get_by_role("button", name="Save", exact=True).click()
-    page.wait_for_url(lambda url: url.rstrip("/").rpartition("/")[2].isdecimal())
-    picture("dashboard")
-    page.goto(f"{demo.url}{DOUBTED}table/")
-    expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
-    page.get_by_role("row").filter(has=page.locator("#run-3")).locator("a[data-doubt]").first.click()
-    expect(page.get_by_role("dialog", name="Findings about this number")).to_be_visible()
-    picture("doubt")
-    return taken
+def take_all(page: Page, demo: Demo) -> None:
+    """Walk the whole tour: what takes long is launched first."""
+    log_in(page, demo)
+    for slug in (SLOW, THREE_NODES, TOO_LARGE):
+        launch(page, slug)
+    for name in walk(page, PICTURES, ALWAYS + MEASURED):
+        sys.stdout.write(f"{name}: {(PICTURES / name).stat().st_size / 1024:.0f} KiB\n")
 
 
 def main() -> int:
@@ -119,11 +179,9 @@ def main() -> int:
         try:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-                page = browser.new_page()
+                page = browser.new_page(base_url=demo.url)
                 page.set_default_timeout(PATIENCE_MS)
-                log_in(page, demo)
-                for name in [*walk(page, demo, PICTURES), finished_sweep(page, demo, PICTURES)]:
-                    sys.stdout.write(f"{name}: {(PICTURES / name).stat().st_size / 1024:.0f} KiB\n")
+                take_all(page, demo)
                 browser.close()
         finally:
             stop_demo(demo)
