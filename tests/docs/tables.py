@@ -59,8 +59,9 @@ def commands() -> str:
 
 
 def packages() -> str:
-    """Each folder of code with the first line of its package."""
-    files = sorted(file for top in ("parlab", "runners") for file in (PROJECT / top).rglob("__init__.py"))
+    """Each folder of code below `parlab` and `runners`, with the first line of its package."""
+    places = ("parlab/__init__.py", "parlab/*/__init__.py", "runners/__init__.py", "runners/*/__init__.py")
+    files = sorted(file for place in places for file in PROJECT.glob(place))
     docstrings = ((file.parent, ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))) for file in files)
     rows = [
         (f"`{folder.relative_to(PROJECT)}`", text.split("\n")[0].partition(" See docs/")[0].removesuffix("."))
