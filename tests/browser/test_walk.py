@@ -10,10 +10,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.patience import wait_for
 
-from .budgets import load_of
 from .conftest import TRAINING_MS, Demo, copy_of_the_project, screenshots, start_demo, stop_demo
 from .screenshots import opened
-from .test_budgets import FIRST_HOME, HOME, PUBLISHED
+from .test_budgets import FIRST_HOME, HOME, PUBLISHED, excess
 
 SCHEDULES, SLOW = "/experiments/pipeline-schedules-on-this-machine/", "/experiments/slow-on-purpose/"
 CURVES = "[data-panel] svg.curves"
@@ -57,13 +56,13 @@ def first_start(page: Page) -> None:
     page.goto("/")
     for way in ("Run the demo", "Paste a log", "Connect a script"):
         expect(page.get_by_role("heading", name=way, exact=True)).to_be_visible()
-    assert all(number <= limit for number, limit in zip(load_of(page), FIRST_HOME, strict=True))
+    assert excess(page, FIRST_HOME) == []
     screenshots(page, "walk-first")
     page.locator("#run-demo").click()
     card = page.locator('.card.live[data-state="running"]').first
     expect(card.get_by_role("img", name="Step time")).to_be_visible(timeout=TRAINING_MS)
     expect(page.get_by_role("heading", name="Connect a script")).to_have_count(0)
-    assert all(number <= limit for number, limit in zip(load_of(page), HOME, strict=True))
+    assert excess(page, HOME) == [], page.get_by_role("main").inner_text()
     screenshots(page, "walk-live")
 
 
