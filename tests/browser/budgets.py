@@ -14,7 +14,7 @@ class Load(NamedTuple):
     controls: int
 
 
-# Siblings of the same kind, three or more, are rows of one list: the first stands for them.
+# Siblings of the same kind, three or more, are rows of one list (or cards, each a link): the first stands for them.
 _COUNT = """() => {
   const skipped = "table, svg, figure, script, style, template, dialog, [hidden], .unseen, .plot, .js-plotly-plot";
   const control = "a[href], button, input:not([type=hidden]), select, textarea, summary";
@@ -29,7 +29,7 @@ _COUNT = """() => {
     for (const node of element.childNodes) {
       if (node.nodeType === Node.TEXT_NODE) words += (node.textContent.match(/[\\p{L}\\p{N}]{2,}/gu) || []).length;
       if (node.nodeType !== Node.ELEMENT_NODE || node.matches(skipped) || !isShown(node)) continue;
-      const isRow = kinds.get(kind(node)) > 2 && !node.matches(control);
+      const isRow = kinds.get(kind(node)) > 2 && (!node.matches(control) || node.matches(".card"));
       if (isRow && seen.has(kind(node))) continue;
       seen.add(kind(node));
       const inside = walk(node);
