@@ -60,7 +60,7 @@ def test_a_guess_is_changed_accepted_and_offered_again(page: Page, tmp_path: Pat
     expect(page.get_by_text("Read with the log format tiny-trainer, version 1")).to_be_visible()
     page.get_by_role("button", name="Import 1 file").click()
     page.get_by_role("link", name="Configuration", exact=True).click()
-    expect(page.get_by_text("learnt", exact=True).first).to_be_visible()
+    expect(page.get_by_role("cell", name="learnt:tiny-trainer")).to_be_visible()
 
     preview(page, log(tmp_path / "other.log", 4))
     page.get_by_role("button", name="Read with tiny-trainer").click()
