@@ -102,8 +102,9 @@ def _runner_up(case: Case, best: Standing, worse: Standing) -> _RunnerUp:
     """Return a sentence about the fastest other kind of point that is not part of the verdict, and its noise."""
     leading = next(iter(best.values), "")
     others = [row for row in case.standings.rows if row not in (best, worse) and row.speed <= best.speed]
-    other_kind = [row for row in others if row.values.get(leading) != best.values.get(leading)]
-    row = next(iter(other_kind or others), None)
+    named_kinds = (best.values.get(leading), worse.values.get(leading))
+    other_kind = [row for row in others if row.values.get(leading) not in named_kinds]
+    row = next(iter(other_kind or [row for row in others if row.values.get(leading) == best.values.get(leading)]), None)
     if row is None:
         return _RunnerUp()
     differing = {field: value for field, value in row.values.items() if value != best.values.get(field)}

@@ -72,6 +72,7 @@ def _rest(user: User) -> dict[str, Any]:
         "cluster": cluster,
         "inbox": waiting,
         "inbox_count": inbox_total(user),
+        "experiment_count": Experiment.objects.in_use().count(),
         "rest_seen": digest(parts)[:16],
     }
 
