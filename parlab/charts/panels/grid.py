@@ -39,9 +39,6 @@ def layout_of(runs: Runs) -> Layout | None:
     numeric = [field for field in fields if all(is_number(run.values[field]) for run in placed)]
     column = numeric[-1] if numeric else fields[-1]
     others = [field for field in fields if field != column]
-    order = {
-        field: {repr(v): at for at, v in enumerate(in_order(run.values[field] for run in placed))} for field in others
-    }
     cells: dict[tuple[tuple[str, ...], str], list[ShownRun]] = {}
     names: dict[tuple[str, ...], str] = {}
     for run in placed:
@@ -49,11 +46,22 @@ def layout_of(runs: Runs) -> Layout | None:
         names[row] = " \N{MIDDLE DOT} ".join(run.texts[field] for field in others)
         cells.setdefault((row, repr(run.values[column])), []).append(run)
     columns = in_order(run.values[column] for run in placed)
-    rows = sorted(names, key=lambda row: [order[field][part] for field, part in zip(others, row, strict=True)])
-    is_sparse = len(rows) * len(columns) > 3 * len(placed)
-    if len(columns) > MAX_CELLS_ACROSS or len(rows) > MAX_CELLS_DOWN or is_sparse or len(rows) < 2 or len(columns) < 2:
-        return None
-    return Layout(column, columns, rows, names, cells)
+    rows = _sorted_rows(list(names), others, placed)
+    return Layout(column, columns, rows, names, cells) if _is_grid(len(rows), len(columns), len(placed)) else None
+
+
+def _sorted_rows(
+    rows: Sequence[tuple[str, ...]], fields: Sequence[str], runs: Sequence[ShownRun]
+) -> list[tuple[str, ...]]:
+    """Sort rows by their fields, numbers in ascending order."""
+    values = {field: in_order(run.values[field] for run in runs) for field in fields}
+    order = {field: {repr(value): at for at, value in enumerate(values[field])} for field in fields}
+    return sorted(rows, key=lambda row: [order[field][part] for field, part in zip(fields, row, strict=True)])
+
+
+def _is_grid(down: int, across: int, runs: int) -> bool:
+    """Whether a table of this size is one: neither a line, nor too large to read, nor mostly empty."""
+    return 2 <= across <= MAX_CELLS_ACROSS and 2 <= down <= MAX_CELLS_DOWN and down * across <= 3 * runs
 
 
 def needs(runs: Runs) -> str:

@@ -64,23 +64,33 @@ def step_time(
             meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if spread and spread.p10 else unit.name},
         )
     )
-    shaded = [(1, warmup_steps, "warm-up")] if warmup_steps else []
-    shaded += [(first, final, "profiler") for first, final in _stretches(left_out) if first > warmup_steps]
-    for first_step, final, name in shaded if start is None else ():
-        drawing.add_shape(**_shaded(first_step, final), label=_shade_label(name))
+    if start is None:
+        _shade(drawing, warmup_steps, left_out)
     if spread is not None:
         _add_spread(drawing, spread, unit)
     for rank, curve in _drawn(present, ranks).items():
         drawing.add_trace(_trace(rank, curve, _across(curve, start), unit))
     drawing.update_layout(showlegend=len(present) > 1)
     label_ends(drawing)
-    caption = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
-    if warmup_steps:
-        first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
-        caption += f" {first} warm-up, excluded from the statistics."
-    caption += _which(present, ranks)
+    caption = _counted(last, iterations, warmup_steps) + _which(present, ranks)
     table = _curves_table(present, "step_time_s")
     return compared_by_hover(Drawing(drawing, caption, table), "step %{x}" if start is None else "%{x} s")
+
+
+def _shade(drawing: go.Figure, warmup_steps: int, left_out: Collection[int]) -> None:
+    """Shade the steps that have no part in the statistics, and name them."""
+    shaded = [(1, warmup_steps, "warm-up")] if warmup_steps else []
+    shaded += [(first, final, "profiler") for first, final in _stretches(left_out) if first > warmup_steps]
+    for first_step, final, name in shaded:
+        drawing.add_shape(**_shaded(first_step, final), label=_shade_label(name))
+
+
+def _counted(last: int, iterations: int, warmup_steps: int) -> str:
+    text = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
+    if not warmup_steps:
+        return text
+    first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
+    return f"{text} {first} warm-up, excluded from the statistics."
 
 
 TIME = "Time since the first measurement (s)"

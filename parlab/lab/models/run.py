@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 from django.conf import settings
@@ -10,6 +11,7 @@ from django.utils import timezone
 
 from parlab.lab.forms.config_layout import shown_label
 from runners.config import engine_of, filled_fields
+from runners.config.devices import AUTO, CPU, DEVICES
 from runners.wire.protocol import ACTIVE_STATES, FINAL_STATES, RunState
 
 from .config import Config
@@ -244,11 +246,12 @@ class Run(models.Model):
         """Whether `gpus` counts processes on processors, which are not called GPUs."""
         if self.origin != self.Origin.MEASURED or self.summary.get("gpu_utilization"):
             return False
-        chosen = self.resolved.get("cluster", {}).get("device")
-        if chosen not in (None, "auto"):
-            return bool(chosen == "cpu")
+        chosen = DEVICES.get(str(self.resolved.get("cluster", {}).get("device")), AUTO)
+        if chosen is not AUTO:
+            return not chosen.may_use_gpus
         # A run that chose its device itself and reports no GPU used none.
-        return "cpu" in str((self.summary.get("peak") or {}).get("device") or "cpu").lower()
+        reported = str((self.summary.get("peak") or {}).get("device") or CPU.name)
+        return re.search(CPU.name, reported, re.IGNORECASE) is not None
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ class ExperimentPage:
     def plan(self) -> LaunchPlan:
         return launch_plan(self.newest, self.runs)
 
+    @cached_property
+    def waiting(self) -> dict[int, str]:
+        """Return why queued runs wait, by run id."""
+        return fleet.waiting_reasons(self.runs)
+
     @property
     def is_live(self) -> bool:
         return any(not run.is_final for run in self.runs)
@@ -84,7 +89,8 @@ class ExperimentPage:
         """Return the digest of what a poll would show."""
         changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in self.runs]
         doubted = [[finding.pk, finding.is_acknowledged] for finding in self.findings]
-        return digest([changing, doubted, self.versions.query, self.listed.measure])[:16]
+        waiting = list(self.waiting.values())
+        return digest([changing, doubted, waiting, self.versions.query, self.listed.measure])[:16]
 
     def context(self, tab: str) -> dict[str, Any]:
         """Return what the templates of all tabs need."""
@@ -100,8 +106,8 @@ class ExperimentPage:
             "newest": self.newest,
             "answer": self.answer,
             "findings_open": sum(not finding.is_acknowledged for finding in self.findings),
-            "states": state_counts(run.state for run in self.runs),
-            "waiting": fleet.waiting_reasons(self.runs),
+            "states": state_counts(run.shown_state for run in self.runs),
+            "waits_for": next(iter(self.waiting.values()), ""),
             "is_live": self.is_live,
             "seen": self.seen,
         }

@@ -80,14 +80,13 @@ def _card(item: ActiveRun, attempt: Attempt | None, name: str, series: Mapping[A
     summary = attempt.summary if attempt is not None and attempt.summary else run.summary
     has_end = bool(run.iterations) and engine_of(run.resolved).has_steps
     mfu = share_pct(summary, "mfu")
-    slow = (slowest_rank(run) or slowest_stage(run)) if run.summary else None
-    is_slow = slow is not None and slow.excess > EVEN
+    slowest, slower = _slowest_text(run)
     samples = run.samples_per_s or summary.get("samples_per_s")
     return Live(
         run=run,
         name=name,
         left=_left(item, has_end=has_end),
-        done=f"{step:,} / {run.iterations:,}" if has_end and run.iterations else f"{step:,}" if step else "",
+        done=_done(step, run.iterations if has_end else None),
         bar=_bar(step, run.iterations) if has_end and run.iterations else "",
         loss=f"{significant(loss[0], 4)} → {significant(loss[-1], 4)}" if len(loss) else "",
         loss_line=sparkline(loss, "Loss") if len(loss) > 1 else "",
@@ -97,9 +96,23 @@ def _card(item: ActiveRun, attempt: Attempt | None, name: str, series: Mapping[A
         mfu_ring=ring(None if mfu is None else mfu / 100, "MFU"),
         speed=significant(samples) if samples else DASH,
         speed_unit="Samples/s",
-        slowest=f"r{slow.rank}" if slow is not None and is_slow else "even" if slow is not None else DASH,
-        slower=f"+{100 * slow.excess:.0f}{SPACE}%" if slow is not None and is_slow else "",
+        slowest=slowest,
+        slower=slower,
     )
+
+
+def _slowest_text(run: Run) -> tuple[str, str]:
+    """Return the rank that works longer than the others, and how much longer; `even` if none does."""
+    slow = (slowest_rank(run) or slowest_stage(run)) if run.summary else None
+    if slow is None:
+        return DASH, ""
+    return (f"r{slow.rank}", f"+{100 * slow.excess:.0f}{SPACE}%") if slow.excess > EVEN else ("even", "")
+
+
+def _done(step: int, of: int | None) -> str:
+    if of:
+        return f"{step:,} / {of:,}"
+    return f"{step:,}" if step else ""
 
 
 def _bar(step: int, of: int) -> Svg:

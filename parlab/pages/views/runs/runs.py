@@ -84,7 +84,6 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequ
     """Return the curves that a run has, or will have while it is active, and what can be chosen of them."""
     has_steps = engine_measurements.has_steps(run)
     awaited = attempt is not None and not run.is_final
-    numbers = sorted({info.rank for info in infos if info.rank >= 0 and info.metric == "step_time_s"})
     last_rank = max((info.rank for info in infos), default=0)
     ranks = ranks_in(request.GET.get("ranks", "")) if last_rank >= MAX_RANKS else AUTOMATIC
     # A file often states a single point, which is no curve.
@@ -102,9 +101,15 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequ
         "has_rank_choice": last_rank >= MAX_RANKS,
         "last_rank": last_rank,
         "chosen_ranks": ranks.text,
-        "rank_keys": [(rank, _key(rank)) for rank in numbers] if 1 < len(numbers) <= MAX_RANKS else [],
+        "rank_keys": _rank_keys(infos),
         "x": "time" if request.GET.get("x") == "time" else "step",
     }
+
+
+def _rank_keys(infos: Sequence[SeriesInfo]) -> list[tuple[int, int]]:
+    """Return the ranks with their colours, if they are few enough to be told apart."""
+    numbers = sorted({info.rank for info in infos if info.rank >= 0 and info.metric == "step_time_s"})
+    return [(rank, _key(rank)) for rank in numbers] if 1 < len(numbers) <= MAX_RANKS else []
 
 
 class Panel(NamedTuple):
