@@ -87,6 +87,9 @@ def test_a_running_run_is_a_card_with_its_curves(page: Client, make_attempt: Cal
     response = page.get("/")
     assert "7.000 → 6.500" in text(response)
     assert "2 / 4" in text(response)
+    # Two steps of 0.45 s are left; four samples take 0.45 s.
+    assert "1 s left" in text(response)
+    assert "8.89" in text(response)
     card = response.content.decode().split('class="card live"')[1].split("</a>")[0]
     assert 'aria-label="Loss"' in card
     assert 'aria-label="Step time"' in card

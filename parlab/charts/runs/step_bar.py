@@ -17,6 +17,8 @@ _TOP, _HEIGHT, _ROW = 20.0, 52.0, 14.0
 _LOW = 14.0
 """Height of the bar of another run (px)."""
 _INSET, _GAP = 8.0, 10.0
+TOLD = 0.005
+"""Share of the step from which a part is named; a smaller one tells its name on hover and in the table of terms."""
 HATCHED = "hatched"
 
 
@@ -149,7 +151,9 @@ def step_bar(bar: StepBar, scale_s: float, terms: str) -> Svg:
         for part in bar.parts
         if part.seconds < 0
     ]
-    above, rows = _callouts(bar, [place for place in [*small, *over] if place.part.is_written], scale_s)
+    written = [place for place in [*small, *over] if place.part.is_written]
+    told = [place for place in written if abs(place.part.seconds) >= TOLD * bar.total_s]
+    above, rows = _callouts(bar, told, scale_s)
     top = _TOP + _ROW * max(0, rows - 1)
     parts = [hatch_pattern("hatch-bar"), _head(bar, top, scale_s)]
     parts += [_part(place, bar.unit, top, terms) for place in placed]

@@ -14,7 +14,7 @@ from parlab.charts.format import field_value, quantity
 from parlab.charts.points import Spread
 from parlab.lab.forms.config_layout import unused_fields
 from parlab.lab.models import Attempt, Config, Run
-from runners.config import sections
+from runners.config import engine_of, sections
 from runners.wire.protocol import RunState
 
 from .figures import figure_title, stated
@@ -25,6 +25,16 @@ def step_time(summary: Mapping[str, Any]) -> Spread | None:
     times = summary.get("step_time_s") or {}
     middle = times.get("median", times.get("mean"))
     return None if middle is None else Spread(float(middle), times.get("p10"), times.get("p90"))
+
+
+def model_text(resolved: Mapping[str, Any]) -> str:
+    """Return what a configuration trains in few words: `GPT, 4 layers of 128`; empty if it is unknown."""
+    model = resolved.get("model") or {}
+    layers, width = model.get("num_layers"), model.get("hidden_size")
+    if not layers or not width or not engine_of(resolved).has_steps:
+        return ""
+    kind = str(model.get("kind") or "transformer")
+    return f"{kind.upper() if len(kind) < 5 else kind}, {layers} layer{'' if layers == 1 else 's'} of {width:,}"
 
 
 def run_figures(run: Run) -> list[tuple[str, str]]:

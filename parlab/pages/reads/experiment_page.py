@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,7 @@ from parlab.lab.selectors.experiments import (
     state_counts,
 )
 from parlab.lab.selectors.findings import experiment_findings, run_doubts
+from parlab.lab.selectors.runs import model_text
 from parlab.pages.reads.experiment_runs import ListedRun, ListedRuns, listed_runs, shown_runs
 from parlab.publishing.answers.answer import Answer
 from parlab.publishing.answers.experiment_answer import experiment_answer
@@ -44,6 +46,12 @@ def chosen_versions(experiment: Experiment, query: QueryDict) -> Versions:
 def chosen_runs(experiment: Experiment, query: QueryDict) -> list[Run]:
     """Return the runs that a page shows."""
     return experiment_runs(experiment, chosen_versions(experiment, query))
+
+
+def trained_text(runs: Sequence[Run]) -> str:
+    """Return the model that all runs train; empty if they train several or none."""
+    texts = {model_text(run.resolved) for run in runs}
+    return texts.pop() if len(texts) == 1 else ""
 
 
 class ExperimentPage:
@@ -107,6 +115,7 @@ class ExperimentPage:
             "answer": self.answer,
             "findings_open": sum(not finding.is_acknowledged for finding in self.findings),
             "states": state_counts(run.shown_state for run in self.runs),
+            "trained": trained_text(self.runs),
             "waits_for": next(iter(self.waiting.values()), ""),
             "is_live": self.is_live,
             "seen": self.seen,

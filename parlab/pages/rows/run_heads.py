@@ -22,7 +22,7 @@ from parlab.lab.models import Attempt, Finding, Run
 from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
 from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text
 from parlab.lab.selectors.layouts import rank_layout
-from parlab.lab.selectors.runs import run_figures, step_time
+from parlab.lab.selectors.runs import model_text, run_figures, step_time
 from runners.wire.protocol import RunState
 
 MAX_NUMBERS = 7
@@ -170,8 +170,9 @@ def _slowest(run: Run) -> HeadNumber | None:
 
 
 def facts_text(run: Run, attempt: Attempt | None, step: int | None, trials: int | None) -> str:
-    """Return progress, duration and place in a line: `24 / 24 steps · 31 s · 2 ranks on vm`."""
-    return " · ".join(filter(None, [_steps_text(run, step, trials), _duration_text(run), _place_text(run, attempt)]))
+    """Return model, progress, duration and place: `GPT, 4 layers of 128 · 24 / 24 steps · 31 s · 2 ranks on vm`."""
+    progress, place = _steps_text(run, step, trials), _place_text(run, attempt)
+    return " · ".join(filter(None, [model_text(run.resolved), progress, _duration_text(run), place]))
 
 
 def _steps_text(run: Run, step: int | None, trials: int | None) -> str:

@@ -81,16 +81,17 @@ def _card(item: ActiveRun, attempt: Attempt | None, name: str, series: Mapping[A
     has_end = bool(run.iterations) and engine_of(run.resolved).has_steps
     mfu = share_pct(summary, "mfu")
     slowest, slower = _slowest_text(run)
-    samples = run.samples_per_s or summary.get("samples_per_s")
+    middle = float(np.median(times)) if times else None
+    samples = run.samples_per_s or summary.get("samples_per_s") or _samples_per_s(run, middle)
     return Live(
         run=run,
         name=name,
-        left=_left(item, has_end=has_end),
+        left=_left(item, middle, has_end=has_end),
         done=_done(step, run.iterations if has_end else None),
         bar=_bar(step, run.iterations) if has_end and run.iterations else "",
         loss=f"{significant(loss[0], 4)} → {significant(loss[-1], 4)}" if len(loss) else "",
         loss_line=sparkline(loss, "Loss") if len(loss) > 1 else "",
-        step_time=quantity(float(np.median(times)), "s") if len(times) else "",
+        step_time=quantity(middle, "s") if middle is not None else "",
         step_line=sparkline(times, "Step time", height=32, look=_STEP_LOOK, is_filled=False) if len(times) > 1 else "",
         mfu=DASH if mfu is None else f"{significant(mfu)}{SPACE}%",
         mfu_ring=ring(None if mfu is None else mfu / 100, "MFU"),
@@ -119,12 +120,22 @@ def _bar(step: int, of: int) -> Svg:
     return progress_bar(step / of, f"{step} of {of} steps")
 
 
-def _left(item: ActiveRun, *, has_end: bool) -> str:
+def _samples_per_s(run: Run, step_s: float | None) -> float | None:
+    """Return the throughput of a run that is not summarized yet, from its batch and its median step time."""
+    batch = run.resolved.get("train", {}).get("global_batch_size")
+    return batch / step_s if isinstance(batch, int) and step_s else None
+
+
+def _left(item: ActiveRun, step_s: float | None, *, has_end: bool) -> str:
     if not item.step:
         return "starting"
     if not has_end:
         return f"trial {item.step:,}"
-    return f"{duration(item.remaining_s, coarse=True)} left" if item.remaining_s is not None else f"step {item.step:,}"
+    if item.remaining_s is not None:
+        return f"{duration(item.remaining_s, coarse=True)} left"
+    if step_s is not None and item.run.iterations:
+        return f"{duration(step_s * max(0, item.run.iterations - item.step), coarse=True)} left"
+    return f"step {item.step:,}"
 
 
 def _thinned(values: np.ndarray[Any, Any]) -> list[float]:
