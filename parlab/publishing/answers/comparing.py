@@ -29,7 +29,8 @@ def versus(case: Case) -> Answer | None:
     is_first = mine.speed >= other.speed
     best, worse = (mine, other) if is_first else (other, mine)
     loser = named(pair.field, pair.second if is_first else pair.first)
-    answer = _lead(case, best, worse, f"the best {loser}" if len(case.standings.rows) > 2 else loser)
+    name = f"the best {loser}" if len(case.standings.rows) > 2 else loser
+    answer = _lead(case, best, worse, name, is_pair=True)
     if answer.is_lead_unsure:
         return answer._replace(verdict=f"Not proven: {answer.verdict}")
     if not _ASKS.match(case.experiment.question.lower()):
@@ -62,11 +63,11 @@ def fastest(case: Case) -> Answer | None:
     return _lead(case, rows[0], rows[-1], loser)
 
 
-def _lead(case: Case, best: Standing, worse: Standing, loser: str) -> Answer:
+def _lead(case: Case, best: Standing, worse: Standing, loser: str, *, is_pair: bool = False) -> Answer:
     """Say how far the best is ahead of what it is compared with, and of the runner-up."""
     ahead, limit = case.standings.ahead(best, worse), case.standings.noise_of(best, worse)
     is_unsure = case.standings.is_unsure(best, worse)
-    second = _runner_up(case, best, worse)
+    second = _runner_up(case, best, worse, is_pair=is_pair)
     noise = noise_text(limit or 0.0) if is_unsure else second.noise
     key = case.standings.shown(best)
     far = f"{times(ahead)} {loser}" if ahead >= TWICE else f"{share(ahead - 1)} faster than {loser}"
@@ -98,13 +99,17 @@ class _RunnerUp(NamedTuple):
     noise: str = ""
 
 
-def _runner_up(case: Case, best: Standing, worse: Standing) -> _RunnerUp:
-    """Return a sentence about the fastest other kind of point that is not part of the verdict, and its noise."""
+def _runner_up(case: Case, best: Standing, worse: Standing, *, is_pair: bool) -> _RunnerUp:
+    """Return a sentence about the fastest other kind of point that is not part of the verdict, and its noise.
+
+    With `is_pair` the verdict compares two kinds, and a third one is told.
+    """
     leading = next(iter(best.values), "")
     others = [row for row in case.standings.rows if row not in (best, worse) and row.speed <= best.speed]
-    named_kinds = (best.values.get(leading), worse.values.get(leading))
-    other_kind = [row for row in others if row.values.get(leading) not in named_kinds]
-    row = next(iter(other_kind or [row for row in others if row.values.get(leading) == best.values.get(leading)]), None)
+    told = (best.values.get(leading), *((worse.values.get(leading),) if is_pair else ()))
+    other_kind = [row for row in others if row.values.get(leading) not in told]
+    same_kind = [row for row in others if row.values.get(leading) == best.values.get(leading)]
+    row = next(iter(other_kind or same_kind), None)
     if row is None:
         return _RunnerUp()
     differing = {field: value for field, value in row.values.items() if value != best.values.get(field)}
