@@ -75,31 +75,50 @@ def _names(runs: Sequence[Run]) -> dict[int, str]:
 
 def _card(item: ActiveRun, attempt: Attempt | None, name: str, series: Mapping[Any, Columns]) -> Live:
     run, step = item.run, item.step or 0
-    own = {key: value for key, value in series.items() if attempt is not None and key[0] == attempt.pk}
+    own = _own(series, attempt)
     loss, times = _mean(own, _LOSS), _slowest(own)
-    summary = attempt.summary if attempt is not None and attempt.summary else run.summary
-    has_end = bool(run.iterations) and engine_of(run.resolved).has_steps
+    middle = float(np.median(times)) if times else None
+    of = run.iterations if engine_of(run.resolved).has_steps else None
+    summary = (attempt.summary if attempt is not None else None) or run.summary
     mfu = share_pct(summary, "mfu")
     slowest, slower = _slowest_text(run)
-    middle = float(np.median(times)) if times else None
-    samples = run.samples_per_s or summary.get("samples_per_s") or _samples_per_s(run, middle)
     return Live(
         run=run,
         name=name,
-        left=_left(item, middle, has_end=has_end),
-        done=_done(step, run.iterations if has_end else None),
-        bar=_bar(step, run.iterations) if has_end and run.iterations else "",
-        loss=f"{significant(loss[0], 4)} → {significant(loss[-1], 4)}" if len(loss) else "",
-        loss_line=sparkline(loss, "Loss") if len(loss) > 1 else "",
-        step_time=quantity(middle, "s") if middle is not None else "",
-        step_line=sparkline(times, "Step time", height=32, look=_STEP_LOOK, is_filled=False) if len(times) > 1 else "",
+        left=_left(item, middle, has_end=bool(of)),
+        done=_done(step, of),
+        bar=progress_bar(step / of, f"{step} of {of} steps") if of else "",
+        loss=_change(loss),
+        loss_line=_line(loss, "Loss"),
+        step_time="" if middle is None else quantity(middle, "s"),
+        step_line=_line(times, "Step time", height=32, look=_STEP_LOOK, is_filled=False),
         mfu=DASH if mfu is None else f"{significant(mfu)}{SPACE}%",
         mfu_ring=ring(None if mfu is None else mfu / 100, "MFU"),
-        speed=significant(samples) if samples else DASH,
+        speed=significant(_speed(run, summary, middle)),
         speed_unit="Samples/s",
         slowest=slowest,
         slower=slower,
     )
+
+
+def _own(series: Mapping[Any, Columns], attempt: Attempt | None) -> dict[Any, Columns]:
+    return {key: value for key, value in series.items() if attempt is not None and key[0] == attempt.pk}
+
+
+def _change(values: Sequence[float]) -> str:
+    return f"{significant(values[0], 4)} → {significant(values[-1], 4)}" if values else ""
+
+
+def _line(values: Sequence[float], label: str, **more: Any) -> Svg | str:
+    """Draw a series; a single point is no line."""
+    return sparkline(values, label, **more) if len(values) > 1 else ""
+
+
+def _speed(run: Run, summary: Mapping[str, Any], step_s: float | None) -> float | None:
+    """Return the throughput of a run; of one that is not summarized yet, from its batch and median step time."""
+    known = run.samples_per_s or summary.get("samples_per_s")
+    batch = run.resolved.get("train", {}).get("global_batch_size")
+    return known or (batch / step_s if isinstance(batch, int) and step_s else None)
 
 
 def _slowest_text(run: Run) -> tuple[str, str]:
@@ -114,16 +133,6 @@ def _done(step: int, of: int | None) -> str:
     if of:
         return f"{step:,} / {of:,}"
     return f"{step:,}" if step else ""
-
-
-def _bar(step: int, of: int) -> Svg:
-    return progress_bar(step / of, f"{step} of {of} steps")
-
-
-def _samples_per_s(run: Run, step_s: float | None) -> float | None:
-    """Return the throughput of a run that is not summarized yet, from its batch and its median step time."""
-    batch = run.resolved.get("train", {}).get("global_batch_size")
-    return batch / step_s if isinstance(batch, int) and step_s else None
 
 
 def _left(item: ActiveRun, step_s: float | None, *, has_end: bool) -> str:
