@@ -217,3 +217,10 @@ def test_runs_of_unlike_nodes_are_said_to_be_so(answered: Callable[..., Answer],
     places = {run.pk: Surroundings(nodes=f"node-{run.number % 2}") for run in runs}
     assert "The runs differ in nodes." in experiment_answer(experiment, runs, places).rest
     assert "The runs differ" not in " ".join(experiment_answer(experiment, runs).rest)
+
+
+def test_a_third_kind_that_is_faster_than_both_is_said_to_be_so(answered: Callable[..., Answer]) -> None:
+    rows = [row for row in NINE if row[0] != schedule("zb-h1", 2)] + [(schedule("zb-h1", 2), 160.0, {})]
+    answer = answered("Is 1F1B faster than GPipe?", copies(rows))
+    assert answer.verdict.startswith("Yes: 1F1B with micro batch 2")
+    assert answer.rest[0] == "ZB-H1 is 16\u202f% faster."

@@ -105,7 +105,7 @@ def _runner_up(case: Case, best: Standing, worse: Standing, *, is_pair: bool) ->
     With `is_pair` the verdict compares two kinds, and a third one is told.
     """
     leading = next(iter(best.values), "")
-    others = [row for row in case.standings.rows if row not in (best, worse) and row.speed <= best.speed]
+    others = [row for row in case.standings.rows if row not in (best, worse)]
     told = (best.values.get(leading), *((worse.values.get(leading),) if is_pair else ()))
     other_kind = [row for row in others if row.values.get(leading) not in told]
     same_kind = [row for row in others if row.values.get(leading) == best.values.get(leading)]
@@ -113,7 +113,9 @@ def _runner_up(case: Case, best: Standing, worse: Standing, *, is_pair: bool) ->
     if row is None:
         return _RunnerUp()
     differing = {field: value for field, value in row.values.items() if value != best.values.get(field)}
-    text = f"{capital(phrase(differing) or row.identity.name)} is {gap(1 - row.speed / best.speed)}"
+    behind = 1 - row.speed / best.speed
+    distance = gap(behind) if behind >= 0 else f"{share(row.speed / best.speed - 1)} faster"
+    text = f"{capital(phrase(differing) or row.identity.name)} is {distance}"
     if case.standings.is_unsure(best, row):
         return _RunnerUp(text, noise_text(case.standings.noise_of(best, row) or 0.0))
     return _RunnerUp(f"{text}.")
