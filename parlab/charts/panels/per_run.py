@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from html import escape
 from typing import NamedTuple
 
@@ -88,12 +89,13 @@ _ORDER = {
 }
 _FIRST = ("waiting", "send", "communication")
 """Terms that the name of a timer may say beside its direction: `forward-recv` is waiting."""
+_SOUGHT = sorted(TERMS, key=lambda term: term.title not in _FIRST)
 
 
+@lru_cache(maxsize=1024)
 def term_of(timer: str) -> Term:
     """Return the term of a timer: `backward-recv` is waiting, `forward-compute` is forward."""
-    order = sorted(TERMS, key=lambda term: term.title not in _FIRST)
-    return next((term for term in order if any(mark in timer for mark in term.marks)), TERMS[-1])
+    return next((term for term in _SOUGHT if any(mark in timer for mark in term.marks)), TERMS[-1])
 
 
 def terms_of(point: RunPoint) -> dict[Term, float]:
