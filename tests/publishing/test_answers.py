@@ -142,6 +142,20 @@ def test_which_change_makes_it_faster_is_answered_by_what_was_tried(
     assert answer.best == after
 
 
+def test_compute_is_no_loss_however_long_it_is(answered: Callable[..., Answer], experiment: Experiment) -> None:
+    def timer(seconds: float) -> dict[str, Any]:
+        return {"median": seconds, "min": seconds, "max": seconds, "by_rank": {"0": seconds}}
+
+    answered("Where does the time go?", [({"train.recompute": "full"}, 10.0, {})])
+    run = experiment.runs.get()
+    run.summary = {**run.summary, "timers_s": {"forward-compute": timer(0.25), "optimizer": timer(0.1)}}
+    run.step_time_s = run.summary["step_time_s"]["median"]
+    run.launch = {"world_size": 1}
+    run.save()
+    answer = experiment_answer(experiment, list(experiment.runs.all()))
+    assert answer.verdict == "The largest loss is optimizer, 25\u202f% of 400\u202fms a step."
+
+
 def test_a_slow_network_is_priced_for_each_schedule(answered: Callable[..., Answer]) -> None:
     def on(name: str, network: str) -> dict[str, Any]:
         return {"parallel.schedule": name, "network": network}

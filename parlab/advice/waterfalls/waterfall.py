@@ -12,6 +12,8 @@ Kind = Literal["measured", "computed", "derived", "remainder"]
 """measured: read from timers; computed: from formulas or the planner; derived: measured time minus or times computed
 parts; remainder: what is left."""
 NS = 1_000_000_000
+USEFUL = ("ideal", "compute")
+"""Terms that are what a step is for; all others are losses."""
 _LONGEST_S = 1e8
 """Longest step that is accepted (s): three years."""
 
@@ -57,6 +59,12 @@ class Waterfall:
     def unexplained_ns(self) -> int:
         """What is left of the step; negative if the terms add up to more than the step took."""
         return self.ns("unexplained")
+
+    @property
+    def losses(self) -> list[Part]:
+        """The terms that took time and are not what the step is for, the longest first."""
+        lost = [part for part in self.parts if part.key not in USEFUL and part.ns > 0]
+        return sorted(lost, key=lambda part: -part.ns)
 
     def ns(self, key: str) -> int:
         """Return the time of a term (ns); 0 if it is absent."""

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from django.urls import reverse
 
 from parlab.advice.advice import Advice
-from parlab.advice.waterfalls.waterfall import Waterfall
+from parlab.advice.waterfalls.waterfall import USEFUL, Waterfall
 from parlab.charts.format import MINUS, SPACE
 from parlab.charts.runs import step_bar as chart
 from parlab.charts.runs.step_bar import LOOKS, NOMINAL_PX, Chip, StepBar
 from parlab.charts.svg import Svg
 from parlab.lab.models import AdviceTrial, Run
-from parlab.lab.selectors.analysis.advice import run_advice, tried_advice
+from parlab.lab.selectors.analysis.advice import best_trial, run_advice, tried_advice
 from parlab.lab.selectors.analysis.identities import short_value
 from parlab.lab.selectors.analysis.waterfalls import run_waterfalls
 from parlab.lab.selectors.runs import step_time
@@ -22,7 +22,6 @@ from parlab.pages.rows.waterfalls import TermRow, bar_of, term_table
 from runners.wire.protocol import RunState
 
 MAX_CHIPS = 3
-_USEFUL = ("ideal", "compute")
 
 
 class AdviceChip(NamedTuple):
@@ -87,7 +86,7 @@ def run_step(run: Run) -> RunStep | None:
     if measured is None or not any(part.ns for part in measured.parts if part.key != "unexplained"):
         return None
     trials = tried_advice(run) if run.is_final else []
-    best = _best(trials)
+    best = best_trial(trials)
     own = bar_of(measured, _caption(run, best))
     tried = _tried(best)
     scale_s = max([own.extent_s, *([tried.extent_s] if tried else [])])
@@ -122,12 +121,6 @@ def _caption(run: Run, trial: AdviceTrial | None) -> str:
     return " · ".join(names)
 
 
-def _best(trials: Sequence[AdviceTrial]) -> AdviceTrial | None:
-    """Return the tried advice that saved the most."""
-    ended = [trial for trial in trials if trial.changed_run.state == RunState.FINISHED and trial.realised is not None]
-    return max(ended, key=lambda trial: trial.realised or 0.0, default=None)
-
-
 def _tried(trial: AdviceTrial | None) -> StepBar | None:
     if trial is None:
         return None
@@ -158,7 +151,7 @@ def _interval(low: float, high: float) -> str:
 
 def _useful(bar: StepBar) -> str:
     """Return what part of the step is useful; the two numbers add up to the step as written."""
-    part = next((part for part in bar.parts if part.key in _USEFUL), None)
+    part = next((part for part in bar.parts if part.key in USEFUL), None)
     if part is None:
         return ""
     decimals = len(part.text.partition(".")[2])
@@ -168,10 +161,9 @@ def _useful(bar: StepBar) -> str:
 
 
 def _largest(measured: Waterfall) -> str:
-    lost = [part for part in measured.parts if part.key not in _USEFUL and part.ns > 0]
-    if not lost:
+    most = next(iter(measured.losses), None)
+    if most is None:
         return ""
-    most = max(lost, key=lambda part: part.ns)
     title = most.title[:1].lower() + most.title[1:]
     return f"Largest loss: {title}, {round(100 * measured.share(most.key))}{SPACE}%."
 

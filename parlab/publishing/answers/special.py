@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from django.db.models import F
 
 from parlab.advice.waterfalls.terms import TERMS
-from parlab.advice.waterfalls.waterfall import Part, Waterfall
 from parlab.charts.axes import is_network
-from parlab.charts.format import SPACE, quantity
+from parlab.charts.format import MINUS, SPACE, quantity
 from parlab.charts.sweeps import bandwidth, capacity
 from parlab.charts.sweeps.capacity import Search
 from parlab.lab.models import AdviceTrial, Attempt, Run
+from parlab.lab.selectors.analysis.advice import best_trial
 from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
 from parlab.lab.selectors.analysis.waterfalls import has_waterfall, run_waterfalls
 from parlab.publishing.figures import engine_measurements
@@ -38,7 +38,6 @@ _POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 POOR = 0.7
 """Efficiency below which a training is said not to scale."""
 _COUNTS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
-MINUS = "\N{MINUS SIGN}"
 
 
 def largest(case: Case) -> Answer | None:
@@ -149,33 +148,24 @@ def where_time_goes(case: Case) -> Answer | None:
     """Answer where the time of a step goes, and what a change that was tried has saved."""
     if not _TIME.search(case.question):
         return None
-    trial = _best_trial(case)
+    tried = AdviceTrial.objects.filter(run__in=[run.pk for run in case.runs])
+    trial = best_trial(tried.select_related("run", "changed_run"))
     candidates = [trial.run] if trial else [run for run in case.runs if run.state == RunState.FINISHED]
     run = next((run for run in candidates if has_waterfall(run)), None)
     measured = run_waterfalls(run, with_prediction=False).measured if run is not None else None
-    worst = _largest_loss(measured) if measured else None
-    if run is None or measured is None or worst is None:
+    if run is None or measured is None:
         return None
-    part, title = share(measured.share(worst.key)), TERMS[worst.key].title.lower()
+    worst = next((part for part in measured.losses if part.key != "unexplained"), None)
+    part, title = (share(measured.share(worst.key)), TERMS[worst.key].title.lower()) if worst else ("", "")
     if trial is not None:
-        return _tried(case, trial, f"Before, the largest loss was {title}, {part}.")
+        return _tried(case, trial, f"Before, the largest loss was {title}, {part}." if worst else "")
+    if worst is None:
+        return None
     total = quantity(measured.total_s, "s")
     action = Action("See what to change", "run", run)
     text = f"The largest loss is {title}, {part} of {total} a step."
     answer = Answer(text, Short(part, f" of a step is {title}"), key=total, tone="plain", action=action)
     return answer._replace(best=run, look=case.identities[run.pk].look)
-
-
-def _largest_loss(measured: Waterfall) -> Part | None:
-    losses = [part for part in measured.parts if part.key not in ("useful", "unexplained") and part.ns > 0]
-    return max(losses, key=lambda part: part.ns, default=None)
-
-
-def _best_trial(case: Case) -> AdviceTrial | None:
-    """Return the advice that was tried and saved the most."""
-    trials = AdviceTrial.objects.filter(run__in=[run.pk for run in case.runs]).select_related("run", "changed_run")
-    done = [trial for trial in trials if trial.realised is not None and trial.changed_run.state == RunState.FINISHED]
-    return max(done, key=lambda trial: trial.realised or 0.0, default=None)
 
 
 def _tried(case: Case, trial: AdviceTrial, before_text: str) -> Answer:
@@ -190,7 +180,7 @@ def _tried(case: Case, trial: AdviceTrial, before_text: str) -> Answer:
     answer = Answer(
         verdict=f"{name} {word} of the step.",
         short=Short(name, f" {word}"),
-        rest=(before_text,),
+        rest=(before_text,) if before_text else (),
         noise=noise,
         is_lead_unsure=bool(noise),
         action=repeat if noise else Action("Look at the run", "run", changed),

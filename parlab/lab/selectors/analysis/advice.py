@@ -202,6 +202,12 @@ def tried_advice(run: Run) -> list[AdviceTrial]:
     return list(run.advice_trials.select_related("run", "changed_run__experiment", "changed_run__config"))
 
 
+def best_trial(trials: Iterable[AdviceTrial]) -> AdviceTrial | None:
+    """Return the trial that finished and saved the most; their `changed_run` is fetched with them."""
+    ended = [trial for trial in trials if trial.changed_run.state == RunState.FINISHED and trial.realised is not None]
+    return max(ended, key=lambda trial: trial.realised or 0.0, default=None)
+
+
 def all_trials() -> list[AdviceTrial]:
     """Return all advice that was tried, newest first."""
     return list(AdviceTrial.objects.select_related("run__experiment", "changed_run__experiment").order_by("-pk"))
