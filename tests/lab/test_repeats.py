@@ -19,7 +19,7 @@ from parlab.lab.selectors.records import run_records
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.runs import config_launch, run_relaunch
 from parlab.pages.rows.sweep import sweep_tables
-from parlab.publishing.answers.experiment_answer import experiment_answer
+from parlab.publishing.answers.experiment_answer import answer_of, case_of
 from parlab.reports.pivot import pivot, with_best
 from runners.config import ConfigError, expand, repeated
 from tests.pages.conftest import finish
@@ -111,7 +111,7 @@ def test_figures_pool_repeats_and_say_what_is_noise(repeats: list[Run]) -> None:
 
 
 def test_the_lead_compares_means_and_lists_agree(repeats: list[Run]) -> None:
-    answer = experiment_answer(repeats[0].experiment, repeats)
+    answer = answer_of(case_of(repeats[0].experiment, repeats))
     assert answer.best is not None
     assert answer.best.number == 4
     assert "(mean of 3 repeats)" in answer.verdict

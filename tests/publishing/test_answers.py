@@ -11,7 +11,7 @@ from parlab.lab.models import AdviceTrial, Config, Experiment, Run
 from parlab.lab.selectors.analysis.identities import identities
 from parlab.lab.selectors.analysis.surroundings import Surroundings
 from parlab.publishing.answers.answer import Answer
-from parlab.publishing.answers.experiment_answer import experiment_answer
+from parlab.publishing.answers.experiment_answer import answer_of, case_of
 from tests.conftest import SMALL
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def answered(experiment: Experiment, make_config: Callable[..., Config]) -> Call
             Run.objects.create(
                 experiment=experiment, config=config, number=number, point=point, point_digest=str(number), **values
             )
-        return experiment_answer(experiment, list(experiment.runs.order_by("number")))
+        return answer_of(case_of(experiment, list(experiment.runs.order_by("number"))))
 
     return make
 
@@ -137,7 +137,7 @@ def test_which_change_makes_it_faster_is_answered_by_what_was_tried(
         run=before, changed_run=after, kind="recompute", title="Recompute none", gain=0.14, low=0.08, high=0.19,
         changes={"train.recompute": "none"}, created_by=experiment.owner,
     )  # fmt: skip
-    answer = experiment_answer(experiment, list(experiment.runs.order_by("number")))
+    answer = answer_of(case_of(experiment, list(experiment.runs.order_by("number"))))
     assert answer.verdict == "No recomputation saves 20\u202f% of the step."
     assert answer.best == after
 
@@ -152,7 +152,7 @@ def test_compute_is_no_loss_however_long_it_is(answered: Callable[..., Answer], 
     run.step_time_s = run.summary["step_time_s"]["median"]
     run.launch = {"world_size": 1}
     run.save()
-    answer = experiment_answer(experiment, list(experiment.runs.all()))
+    answer = answer_of(case_of(experiment, list(experiment.runs.all())))
     assert answer.verdict == "The largest loss is optimizer, 25\u202f% of 400\u202fms a step."
 
 
@@ -191,7 +191,7 @@ def test_runs_on_their_way_are_counted(answered: Callable[..., Answer]) -> None:
 
 
 def test_nothing_has_run_yet(experiment: Experiment) -> None:
-    answer = experiment_answer(experiment, [])
+    answer = answer_of(case_of(experiment, []))
     assert answer.verdict == "No answer yet: nothing has run."
     assert answer.action is not None
     assert answer.action.kind == "launch"
@@ -229,8 +229,8 @@ def test_runs_of_unlike_nodes_are_said_to_be_so(answered: Callable[..., Answer],
     answered("Which is best?", copies(NINE))
     runs = list(experiment.runs.order_by("number"))
     places = {run.pk: Surroundings(nodes=f"node-{run.number % 2}") for run in runs}
-    assert "The runs differ in nodes." in experiment_answer(experiment, runs, places).rest
-    assert "The runs differ" not in " ".join(experiment_answer(experiment, runs).rest)
+    assert "The runs differ in nodes." in answer_of(case_of(experiment, runs), places).rest
+    assert "The runs differ" not in " ".join(answer_of(case_of(experiment, runs)).rest)
 
 
 def test_a_third_kind_that_is_faster_than_both_is_said_to_be_so(answered: Callable[..., Answer]) -> None:

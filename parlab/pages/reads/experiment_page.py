@@ -11,6 +11,7 @@ from django.http import QueryDict
 from parlab.charts.panels.shown import ShownRun
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Experiment, Run
+from parlab.lab.selectors.analysis.identities import identities
 from parlab.lab.selectors.analysis.surroundings import run_surroundings
 from parlab.lab.selectors.experiments import (
     LaunchPlan,
@@ -24,7 +25,7 @@ from parlab.lab.selectors.findings import experiment_findings, run_doubts
 from parlab.lab.selectors.runs import model_text
 from parlab.pages.reads.experiment_runs import ListedRun, ListedRuns, listed_runs, shown_runs
 from parlab.publishing.answers.answer import Answer
-from parlab.publishing.answers.experiment_answer import experiment_answer
+from parlab.publishing.answers.experiment_answer import answer_of, case_of
 from runners.config import digest
 
 TABS = (
@@ -62,9 +63,10 @@ class ExperimentPage:
         self.query = query
         self.versions = chosen_versions(experiment, query)
         self.runs = experiment_runs(experiment, self.versions)
-        self.shown: list[ShownRun] = shown_runs(self.runs)
+        known = identities(self.runs)
+        self.shown: list[ShownRun] = shown_runs(self.runs, known)
         self.surroundings = run_surroundings(self.runs)
-        self.answer: Answer = experiment_answer(experiment, self.runs, self.surroundings)
+        self.answer: Answer = answer_of(case_of(experiment, self.runs, known), self.surroundings)
         self.findings = experiment_findings(experiment)
         self.doubts = run_doubts(self.findings, self.runs)
         listed = listed_runs(self.runs, self.shown, query.get("number", ""))

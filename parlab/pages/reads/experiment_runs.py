@@ -67,9 +67,9 @@ class ListedRuns(NamedTuple):
         }
 
 
-def shown_runs(runs: Sequence[Run]) -> list[ShownRun]:
-    """Return runs of one experiment with their looks, in their order."""
-    own = identities(runs)
+def shown_runs(runs: Sequence[Run], known: Mapping[int, Identity] | None = None) -> list[ShownRun]:
+    """Return runs of one experiment with their looks, in their order; `known` are their identities, if already read."""
+    own = identities(runs) if known is None else known
     return [_shown(run, own[run.pk]) for run in runs]
 
 

@@ -14,7 +14,6 @@ from parlab.charts.sweeps import device_map
 from parlab.charts.sweeps.device_map import DeviceMap
 from parlab.fleet import services as fleet
 from parlab.lab.models import Comment, Experiment, Report, Run
-from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.analysis.sweep import METRICS, metrics_of
 from parlab.lab.selectors.device_grids import device_grid
 from parlab.lab.selectors.findings import Doubts
@@ -123,7 +122,6 @@ def time_context(page: ExperimentPage) -> dict[str, Any]:
     return {
         "evidence": evidence_of(page.experiment, page.runs),
         "device_maps": device_maps(page.runs),
-        "has_networks": has_pipelines(page.runs),
         "panels": _time_panels(page),
     }
 

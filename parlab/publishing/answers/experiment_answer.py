@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from parlab.lab.models import Experiment, Run
-from parlab.lab.selectors.analysis.identities import identities
+from parlab.lab.selectors.analysis.identities import Identity, identities
 from parlab.lab.selectors.analysis.surroundings import TITLES, Surroundings, differing
 from runners.wire.protocol import RunState
 
@@ -42,15 +42,21 @@ KINDS: tuple[Callable[[Case], Answer | None], ...] = (
 """The kinds of answers, in the order in which they are tried."""
 
 
-def experiment_answer(
-    experiment: Experiment, runs: Sequence[Run], surroundings: Mapping[int, Surroundings] | None = None
-) -> Answer:
-    """Return the answer from all visible runs of an experiment, with `resolved`, `point` and `summary`.
+def case_of(experiment: Experiment, runs: Sequence[Run], known: Mapping[int, Identity] | None = None) -> Case:
+    """Return what an answer is made from: all visible runs of an experiment, with `resolved`, `point` and `summary`.
+
+    `known` are the identities of these runs, where they were read already.
+    """
+    known = identities(runs) if known is None else known
+    return Case(experiment, runs, known, standings(runs, known))
+
+
+def answer_of(case: Case, surroundings: Mapping[int, Surroundings] | None = None) -> Answer:
+    """Return the answer to the question of a case.
 
     With `surroundings`, which say by run id where runs ran, the answer names in what the places of the runs differ.
     """
-    known = identities(runs)
-    case = Case(experiment, runs, known, standings(runs, known))
+    runs = case.runs
     answer = next((found for kind in KINDS if runs and (found := kind(case)) is not None), None)
     return _with_progress(_with_places(answer, runs, surroundings or {}), runs)
 

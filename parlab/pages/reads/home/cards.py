@@ -13,11 +13,11 @@ from parlab.charts.dots import Dot, DotRow, dot_plot, hover, strip
 from parlab.charts.format import SPACE
 from parlab.charts.svg import Svg
 from parlab.lab.models import Experiment, Run
-from parlab.lab.selectors.analysis.identities import Identity, identities
+from parlab.lab.selectors.analysis.identities import Identity
 from parlab.lab.selectors.experiments import StateCount, state_counts
 from parlab.publishing.answers.answer import Answer
-from parlab.publishing.answers.experiment_answer import experiment_answer
-from parlab.publishing.answers.standings import Standing, Standings, standings
+from parlab.publishing.answers.experiment_answer import answer_of, case_of
+from parlab.publishing.answers.standings import Standing, Standings
 from runners.wire.protocol import RunState
 
 _KEPT = 400
@@ -113,9 +113,8 @@ def _runs(experiments: Sequence[Experiment]) -> dict[int, list[Run]]:
 
 
 def _card(experiment: Experiment, runs: Sequence[Run]) -> Card:
-    known = identities(runs)
-    ranked = standings(runs, known)
-    answer = experiment_answer(experiment, runs)
+    case = case_of(experiment, runs)
+    known, ranked, answer = case.identities, case.standings, answer_of(case)
     dots = {row.run.pk: dot_of(row, ranked) for row in ranked.rows}
     label = f"{experiment.name}: {answer.verdict}"
     ordered = [dots[run.pk] for run in runs if run.pk in dots]
