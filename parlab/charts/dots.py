@@ -78,14 +78,6 @@ def strip(dots: Sequence[Dot], label: str, *, width: float = 200, height: float 
     return canvas.svg(label)
 
 
-def whisker(dot: Dot, low: float, high: float, label: str, *, width: float = 46, height: float = 14) -> Svg:
-    """Draw one point on the scale that a list shares."""
-    canvas = Canvas(width, height, (low, high), (0, 1), Margins(5, 5, 0, 0))
-    canvas.add(f'<path class="gl" d="M1 {height / 2 + 0.5:g}H{width - 1:g}"/>')
-    _draw(canvas, dot, height / 2)
-    return canvas.svg(label, "mark")
-
-
 def hover(name: str, value: float, unit: str, low: float | None, high: float | None) -> str:
     """Return what a mark says on hover: all digits, and its range."""
     text = f"{name}: {value:.10g}{SPACE}{unit}"

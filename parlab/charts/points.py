@@ -31,6 +31,17 @@ class Spread(NamedTuple):
     p10: float | None = None
     p90: float | None = None
 
+    def of(self, value: float, *, is_time: bool) -> Spread:
+        """Return a number with the range that follows from these step times: as long, or as fast.
+
+        Without percentiles the number alone.
+        """
+        if not self.median or not self.p10 or not self.p90:
+            return Spread(value)
+        if is_time:
+            return Spread(value, value * self.p10 / self.median, value * self.p90 / self.median)
+        return Spread(value, value * self.median / self.p90, value * self.median / self.p10)
+
 
 class Timer(NamedTuple):
     """Seconds of a phase per step: mean over all ranks, and the range over the ranks that have it."""

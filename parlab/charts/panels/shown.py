@@ -39,11 +39,9 @@ def spread_of(run: ShownRun, measure: Measure) -> Spread | None:
     if value is None:
         return None
     times = run.point.step_time_s
-    if times is None or not times.median or not times.p10 or not times.p90 or measure.kind == "other":
+    if times is None or measure.kind == "other":
         return Spread(value)
-    if measure.kind == "time":
-        return Spread(value, value * times.p10 / times.median, value * times.p90 / times.median)
-    return Spread(value, value * times.median / times.p90, value * times.median / times.p10)
+    return times.of(value, is_time=measure.kind == "time")
 
 
 def unit_of(runs: Sequence[ShownRun], measure: Measure) -> Unit:

@@ -9,7 +9,7 @@ from django.urls import Resolver404, resolve, reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from parlab.charts.format import quantity
+from parlab.charts.format import SPACE, quantity
 from parlab.charts.measures import MEASURES
 from parlab.lab.selectors import filters, palette
 from parlab.lab.selectors.palette import LIMIT, MatchedExperiment, NamedRun
@@ -93,7 +93,7 @@ def _with_terms(query: str, asked: Asked) -> Found:
 
 def _run_row(named: NamedRun, words: Sequence[str]) -> Row:
     run = named.run
-    value, unit = (quantity(run.samples_per_s, "samples/s").rsplit("\N{NARROW NO-BREAK SPACE}", 1) if run.samples_per_s
+    value, unit = (quantity(run.samples_per_s, "samples/s").rsplit(SPACE, 1) if run.samples_per_s
                    else (_FIELD_NAMES.get(run.state, run.state), ""))  # fmt: skip
     return Row(
         marked(named.name, words),

@@ -181,6 +181,20 @@ def first_series(attempts: Mapping[int, int], metrics: tuple[str, ...], window: 
     return of_first_metric({key: part.columns for key, part in parts.items()}, metrics)
 
 
+def slowest_ranks(
+    runs: Sequence[Run], metrics: tuple[str, ...], points: int, steps: Mapping[str, int] | None = None
+) -> dict[int, Columns]:
+    """Read a series of each run that has one, by the place of the run: that of the rank with the highest median.
+
+    Of the metrics the first that a run has. At least as many points are read as asked, unless there are fewer; `steps`
+    are limits, `first_step` and `last_step`.
+    """
+    attempts = current_attempts(runs)
+    parts = store.read_parts(list(attempts), metrics, points, **(steps or {}))
+    series = of_first_metric({key: part.columns for key, part in parts.items()}, metrics)
+    return {attempts[attempt]: columns for (attempt, _, _), columns in slowest(series).items()}
+
+
 def of_first_metric(read: Series, metrics: tuple[str, ...]) -> Series:
     """Keep of each run the first of these metrics that it has."""
     first: dict[int, str] = {}

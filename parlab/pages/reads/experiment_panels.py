@@ -288,12 +288,9 @@ def with_steps(runs: Sequence[Run], data: Runs) -> Runs:
     """Return runs with the durations of their steps, of the slowest rank and without the warm-up."""
     shown = {run.number: run for run in data.shown[:MAX_ROWS]}
     read = [run for run in runs if run.number in shown]
-    attempts = curves.current_attempts(read)
-    parts = store.read_parts(list(attempts), STEPS, MAX_STEPS)
-    series = curves.slowest(curves.of_first_metric({key: part.columns for key, part in parts.items()}, STEPS))
     steps: dict[int, list[float]] = {}
-    for (attempt, _, _), columns in series.items():
-        run = read[attempts[attempt]]
+    for place, columns in curves.slowest_ranks(read, STEPS, MAX_STEPS).items():
+        run = read[place]
         warm = int(run.resolved.get("train", {}).get("warmup_steps") or 0)
         kept = columns.take(columns.steps > warm) if (columns.steps > warm).any() else columns
         steps[run.number] = [float(value) for value in kept.thinned(MAX_STEPS).values if value == value]

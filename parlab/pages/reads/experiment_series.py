@@ -71,12 +71,8 @@ def experiment_series(runs: Sequence[Run], name: str, over: str = "step", window
 
 
 def _read(runs: Sequence[Run], metric: Metric, window: Window) -> dict[int, Columns]:
-    """Read the series of the rank with the highest median of each run, by the place of the run."""
-    attempts = curves.current_attempts(runs)
-    steps = {} if window.first is None or window.last is None else _steps(window.first, window.last)
-    parts = store.read_parts(list(attempts), metric.names, FIRST_POINTS, **steps)
-    series = curves.of_first_metric({key: part.columns for key, part in parts.items()}, metric.names)
-    return {attempts[attempt]: columns for (attempt, _, _), columns in curves.slowest(series).items()}
+    steps = None if window.first is None or window.last is None else _steps(window.first, window.last)
+    return curves.slowest_ranks(runs, metric.names, FIRST_POINTS, steps)
 
 
 def _steps(first: float, last: float) -> dict[str, int]:

@@ -31,7 +31,6 @@ from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.runs import Shown, run_table
 from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
-from parlab.series import store
 
 RUNS_PER_PAGE = 200
 LOSS_POINTS = 40
@@ -81,14 +80,8 @@ def _shown(rows: Sequence[ListedRun]) -> dict[int, Shown]:
 
 def _losses(runs: Sequence[Run]) -> dict[int, list[float]]:
     """Read the loss of each run in few points."""
-    names = METRICS_OF_SERIES["loss"].names
-    attempts = curves.current_attempts(runs)
-    parts = store.read_parts(list(attempts), names, LOSS_POINTS)
-    series = curves.slowest(curves.of_first_metric({key: part.columns for key, part in parts.items()}, names))
-    return {
-        runs[attempts[attempt]].pk: columns.thinned(LOSS_POINTS).values.tolist()
-        for (attempt, _, _), columns in series.items()
-    }
+    read = curves.slowest_ranks(runs, METRICS_OF_SERIES["loss"].names, LOSS_POINTS)
+    return {runs[place].pk: columns.thinned(LOSS_POINTS).values.tolist() for place, columns in read.items()}
 
 
 def _loss_line(values: Sequence[float], row: ListedRun) -> str:

@@ -258,9 +258,9 @@ def _heat_row(
         row = members[_slowest(cells.means[list(members), at])]
         value, number = float(cells.means[row, at]), cells.ranks.numbers[row]
         is_column = step <= cursor.step < step + cells.width
-        note = f"rank {number}{f' on {node}' if node else ''}, step {step}: {_text(value, unit)} {unit.name}"
+        note = f"rank {number}{f' on {node}' if node else ''}, step {step}: {in_column(value, unit)} {unit.name}"
         drawn.append(
-            Cell(_text(value, unit), _heat_of(value, scale), cursor.address(step, number), note,
+            Cell(in_column(value, unit), _heat_of(value, scale), cursor.address(step, number), note,
                  is_column and cursor.rank in numbers, is_column)
         )  # fmt: skip
     if not is_node:
@@ -268,10 +268,6 @@ def _heat_row(
     kept = [(name, text) for name, text in cursor.query if name != "ranks_of"]
     opened = "?" + urlencode([*kept, ("ranks_of", key), ("step", cursor.step)])
     return HeatRow(node, f"{len(numbers)} ranks", drawn, cursor.rank in numbers, opened)
-
-
-def _text(value: float, unit: Unit) -> str:
-    return in_column(value, unit)
 
 
 def _strip(whole: Cells, cursor: _Cursor) -> list[Cell]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from django.utils import timezone
 
 from parlab.charts.format import (
+    DASH,
     DIGITS,
     SPACE,
     duration,
@@ -27,7 +28,6 @@ from runners.wire.protocol import RunState
 
 MAX_NUMBERS = 7
 """Numbers of a head; the further ones that a file states stand in the details."""
-_EN_DASH = "\N{EN DASH}"
 
 
 class HeadNumber(NamedTuple):
@@ -82,7 +82,7 @@ def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
         return None
     unit = unit_for([spread.median], "s")
     ends = [significant(end / unit.factor) for end in (spread.p10, spread.p90) if end is not None]
-    below = _EN_DASH.join(ends) if len(ends) > 1 else ""
+    below = DASH.join(ends) if len(ends) > 1 else ""
     return _number(run, "Step time", spread.median, "s", below=below, note=_counted(run), doubts=doubts)
 
 
@@ -122,7 +122,7 @@ def _gpu_utilisation(run: Run) -> HeadNumber | None:
     mean, measured = measured_pct(run.summary, "gpu_util"), run.summary.get("gpu_utilization") or {}
     if mean is None:
         return None
-    below = f"{significant(measured.get('min'))}{_EN_DASH}{significant(measured.get('max'))}"
+    below = f"{significant(measured.get('min'))}{DASH}{significant(measured.get('max'))}"
     return _number(run, "GPU utilisation", mean, "%", below=below, note="Mean of all GPUs over the timed steps.")
 
 

@@ -11,10 +11,12 @@ from django.db.models import Count, Max, Sum
 
 from parlab.charts.dots import Dot, DotRow, dot_plot, hover, strip
 from parlab.charts.format import SPACE
+from parlab.charts.points import Spread
 from parlab.charts.svg import Svg
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.identities import Identity
 from parlab.lab.selectors.experiments import StateCount, state_counts
+from parlab.lab.selectors.runs import step_time
 from parlab.publishing.answers.answer import Answer
 from parlab.publishing.answers.experiment_answer import answer_of, case_of
 from parlab.publishing.answers.standings import Standing, Standings
@@ -139,19 +141,10 @@ def _best_text(ranked: Standings) -> tuple[str, str]:
 
 def dot_of(row: Standing, ranked: Standings) -> Dot:
     """Return a point of an experiment on the scale of its speed."""
-    low, high = _range(row, ranked)
-    name = hover(row.identity.name, row.value, ranked.unit, low, high)
-    return Dot(row.value, low, high, row.identity.look, name)
-
-
-def _range(row: Standing, ranked: Standings) -> tuple[float | None, float | None]:
-    """Return the speed at p90 and at p10 of the step time."""
-    spread = (row.run.summary.get("step_time_s") or {}) if row.run.summary else {}
-    low, middle, high = (spread.get(name) for name in ("p10", "median", "p90"))
-    if not low or not middle or not high:
-        return None, None
-    ends = (low, high) if ranked.unit == "s" else (middle * middle / high, middle * middle / low)
-    return row.value * ends[0] / middle, row.value * ends[1] / middle
+    times = step_time(row.run.summary)
+    spread = times.of(row.value, is_time=ranked.unit == "s") if times is not None else Spread(row.value)
+    name = hover(row.identity.name, row.value, ranked.unit, spread.p10, spread.p90)
+    return Dot(row.value, spread.p10, spread.p90, row.identity.look, name)
 
 
 def _rows(runs: Sequence[Run], known: Mapping[int, Identity], dots: Mapping[int, Dot], answer: Answer) -> list[DotRow]:

@@ -11,7 +11,7 @@ import numpy as np
 from django.db.models import F, Q
 from django.utils import timezone
 
-from parlab.charts.format import DASH
+from parlab.charts.format import DASH, SPACE
 from parlab.charts.svg import Canvas, Margins, Svg, length, squares
 from parlab.fleet import capacity
 from parlab.lab.models import Member, Node, Run
@@ -69,7 +69,7 @@ def _squares(node: Node, shares: Sequence[float | None]) -> Svg:
 
 def _now(shares: Sequence[float | None]) -> str:
     value = next((share for share in reversed(shares[-2:]) if share is not None), None)
-    return DASH if value is None else f"{100 * value:.0f}\N{NARROW NO-BREAK SPACE}%"
+    return DASH if value is None else f"{100 * value:.0f}{SPACE}%"
 
 
 def _shares(nodes: Sequence[Node], now: datetime) -> dict[int, list[float | None]]:

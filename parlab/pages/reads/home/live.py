@@ -76,7 +76,7 @@ def _names(runs: Sequence[Run]) -> dict[int, str]:
 def _card(item: ActiveRun, attempt: Attempt | None, name: str, series: Mapping[Any, Columns]) -> Live:
     run, step = item.run, item.step or 0
     own = _own(series, attempt)
-    loss, times = _mean(own, _LOSS), _slowest(own)
+    loss, times = _first_rank(own, _LOSS), _slowest(own)
     middle = float(np.median(times)) if times else None
     of = run.iterations if engine_of(run.resolved).has_steps else None
     summary = (attempt.summary if attempt is not None else None) or run.summary
@@ -155,7 +155,7 @@ def _thinned(values: np.ndarray[Any, Any]) -> list[float]:
     return [float(values[place]) for place in places]
 
 
-def _mean(series: Mapping[Any, Columns], metric: str) -> list[float]:
+def _first_rank(series: Mapping[Any, Columns], metric: str) -> list[float]:
     """Return the series of the first rank that has one."""
     ranks = sorted(key for key in series if key[1] == metric)
     return _thinned(series[ranks[0]].values) if ranks else []
