@@ -104,6 +104,16 @@ class Grid:
             experiment.sources.filter(format__in=FORMATS).exists()
         )
         self.available = Available(run_points(runs), figure_options(query), has_bandwidth)
+        self._reasons: dict[str, str] = {}
+
+    def _needs(self, name: str) -> str:
+        """Return why a panel or a `figure:…` has nothing to draw, or an empty string; each is asked once."""
+        if name not in self._reasons:
+            kind, _, figure = name.partition(":")
+            self._reasons[name] = (
+                EXPERIMENT_FIGURES[figure].needs(self.available) if kind == FIGURE else PANELS[name].needs(self.data)
+            )
+        return self._reasons[name]
 
     def panels(self, layout: Sequence[Placed] | None) -> Panels:
         """Return the panels of a layout, or the usual ones; those without data are only named."""
@@ -118,7 +128,7 @@ class Grid:
         if len(wide) == 1:
             wide = [wide[0]._replace(width=12)]
         first = [f"{FIGURE}:{name}" for name in self._answering()]
-        drawn = [panel for panel in PANELS.values() if not panel.needs(self.data)]
+        drawn = [panel for panel in PANELS.values() if not self._needs(panel.name)]
         thirds = [panel for panel in drawn if panel.width == 4]
         halves = [panel for panel in drawn if panel.width == 6]
         first += [f"{TRIALS}:{run.number}" for run in self.searches[:MAX_TRIALS]]
@@ -137,7 +147,7 @@ class Grid:
             answering.append("efficiency")
         if self.available.has_bandwidth:
             answering.append("bandwidth")
-        return [name for name in answering if not EXPERIMENT_FIGURES[name].needs(self.available)]
+        return [name for name in answering if not self._needs(f"{FIGURE}:{name}")]
 
     def has_curve(self, name: str) -> bool:
         return any(metric in self.metrics for metric in metric_of(name).names)
@@ -149,11 +159,11 @@ class Grid:
             return self._curve(placed, name) if self.has_curve(name) else None
         if kind == FIGURE:
             figure = EXPERIMENT_FIGURES.get(name)
-            return self._figure(placed, name) if figure and not figure.needs(self.available) else None
+            return self._figure(placed, name) if figure and not self._needs(placed.name) else None
         if kind == TRIALS:
             return self._trials(placed, name)
         panel = PANELS.get(placed.name)
-        return self._drawn(placed, panel) if panel and not panel.needs(self.data) else None
+        return self._drawn(placed, panel) if panel and not self._needs(panel.name) else None
 
     def _trials(self, placed: Placed, name: str) -> PanelView | None:
         run = next((run for run in self.searches if str(run.number) == name), None)
@@ -224,7 +234,7 @@ class Grid:
         drawn = [
             Offer(panel.name, panel.title(self.data), "Panels", panel.width, panel.height(self.data))
             for panel in PANELS.values()
-            if not panel.needs(self.data)
+            if not self._needs(panel.name)
         ]
         figures = [
             Offer(
@@ -235,7 +245,7 @@ class Grid:
                 16,
             )
             for name, figure in EXPERIMENT_FIGURES.items()
-            if not figure.needs(self.available)
+            if not self._needs(f"{FIGURE}:{name}")
         ]
         known = [
             Offer(f"{CURVE}:{name}", metric.title, "Series", 6, 12)
@@ -262,10 +272,10 @@ class Grid:
             if not self.has_curve(name):
                 titles.setdefault("no run has this series", []).append(METRICS[name].title)
         for panel in PANELS.values():
-            if reason := panel.needs(self.data):
+            if reason := self._needs(panel.name):
                 titles.setdefault(reason, []).append(panel.title(self.data))
         for name, figure in EXPERIMENT_FIGURES.items():
-            if name not in _REPLACED and (reason := figure.needs(self.available)):
+            if name not in _REPLACED and (reason := self._needs(f"{FIGURE}:{name}")):
                 titles.setdefault(reason, []).append(figure.title)
         return [(", ".join(group), reason) for reason, group in titles.items()]
 
