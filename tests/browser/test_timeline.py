@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ PLOT = "[data-figure='timeline']"
 
 def time_range(page: Page) -> list[float]:
     """Return the seconds that the time axis shows."""
-    axis_range: list[float] = page.evaluate(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range')
+    axis_range: list[float] = page.evaluate(f'document.querySelector("{PLOT}")?._fullLayout?.xaxis.range ?? []')
     return axis_range
 
 
@@ -93,8 +94,7 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
     expect(page.locator("#live tr", has_text="recommended")).to_contain_text("1f1b")
     until(page, lambda: "bandwidth_gbps=100&" in page.url)
     expect(page.locator("#live")).to_contain_text("6.65")
-    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
-    assert time_range(page)[1] < 8
+    until(page, lambda: max(time_range(page), default=math.inf) < 8)  # the figure of before may stand for a moment
     page.get_by_label("Stages").fill("none")
     expect(page.get_by_role("alert")).to_contain_text("stages none is invalid")
     page.go_back()
