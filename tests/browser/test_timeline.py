@@ -98,8 +98,14 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
     page.get_by_label("Stages").fill("none")
     expect(page.get_by_role("alert")).to_contain_text("stages none is invalid")
     page.go_back()
-    page.wait_for_load_state("networkidle")  # the page of another address may be loaded anew
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_label("Stages")).to_have_value("3")
+    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
+    page.wait_for_load_state("load")  # Back loads the page anew
     page.go_forward()
+    expect(page.get_by_role("alert")).to_contain_text("stages none is invalid")
+    page.go_back()
+    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
     screenshots(page, "simulate")
 
 
