@@ -17,7 +17,7 @@ from parlab.charts.sweeps import capacity
 from parlab.charts.sweeps.capacity import Search
 from parlab.charts.sweeps.phases import PHASES
 from parlab.lab.models import Attempt, Experiment, Run, Source
-from parlab.lab.selectors.analysis.sweep import run_points
+from parlab.pages.reads import compared_curves as curves
 from parlab.publishing.figures import engine_measurements
 from parlab.publishing.figures.bandwidths import FORMATS
 from parlab.publishing.figures.engine_measurements import OperationTable
@@ -89,28 +89,32 @@ class Sizes(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The measurements of an experiment that its engine makes beside steps, and its runs side by side."""
+    """The measurements of an experiment that its engine makes beside steps."""
 
     searches: list[TrialSearch]
     operations: list[OperationTable]
-    sizes: Sizes | None
 
 
 def evidence_of(experiment: Experiment, runs: Sequence[Run]) -> Evidence:
     """Return the measurements of the runs and files of an experiment."""
     kind = _kind(experiment, runs)
-    attempts = _current_attempts(runs)
     if kind == CAPACITY:
+        attempts = _current_attempts(runs)
         candidates = [
             (run, engine_measurements.run_search(run, attempts[run.pk])) for run in runs if run.pk in attempts
         ]
-        return Evidence(
-            [TrialSearch(run, search, capacity.answer(search)) for run, search in candidates if search], [], None
-        )
+        return Evidence([TrialSearch(run, search, capacity.answer(search)) for run, search in candidates if search], [])
     if kind == BANDWIDTH:
         messages = engine_measurements.experiment_messages([experiment], runs)
-        return Evidence([], engine_measurements.operation_tables(messages), None)
-    return Evidence([], [], _sizes(runs, utilisations(runs, attempts)))
+        return Evidence([], engine_measurements.operation_tables(messages))
+    return Evidence([], [])
+
+
+def side_by_side(experiment: Experiment, runs: Sequence[Run], points: Sequence[RunPoint]) -> Sizes | None:
+    """Return the runs of an experiment side by side; None where they measure no steps."""
+    if _kind(experiment, runs) != THROUGHPUT:
+        return None
+    return _sizes(runs, {point.number: point for point in points}, utilisations(runs))
 
 
 def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
@@ -127,8 +131,7 @@ def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
     return {attempt.run_id: attempt for attempt in attempts.with_members()}
 
 
-def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
-    points = {point.number: point for point in run_points(runs)}
+def _sizes(runs: Sequence[Run], points: Mapping[int, RunPoint], busy: Mapping[int, str]) -> Sizes:
     longest: dict[str, float] = {}
     for point in points.values():
         for name, timer in point.timers.items():
@@ -170,16 +173,20 @@ def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str, speed: fl
     )
 
 
-def utilisations(runs: Sequence[Run], attempts: Mapping[int, Attempt]) -> dict[int, str]:
+def utilisations(runs: Sequence[Run]) -> dict[int, str]:
     """Return the utilisation of each run in per cent, by run id: of its GPUs, or of the CPU cores it may use."""
     shares = {run.pk: _gpu_share(run.summary) for run in runs}
-    missing = {attempts[run.pk].pk: run for run in runs if shares[run.pk] is None and run.pk in attempts}
-    series = store.read_many(list(missing), ["cpu_pct"], rank=-1)
-    for (attempt_id, _, _), columns in series.items():
-        run = missing[attempt_id]
+    missing = [run for run in runs if shares[run.pk] is None]
+    series = store.read_many(list(curves.current_attempts(missing)), ["cpu_pct"], rank=-1)
+    attempts = _current_attempts(missing) if series else {}
+    busy = {attempt: columns for (attempt, _, _), columns in series.items()}
+    for run in missing:
+        attempt = attempts.get(run.pk)
+        if attempt is None or (columns := busy.get(attempt.pk)) is None:
+            continue
         # The first and the last sample partly cover time outside the training.
         values = columns.values[1:-1] if len(columns) > 4 else columns.values
-        shares[run.pk] = float(np.median(values)) / _cores(run, attempts[run.pk])
+        shares[run.pk] = float(np.median(values)) / _cores(run, attempt)
     return {pk: "" if value is None else f"{value:.0f}" for pk, value in shares.items()}
 
 

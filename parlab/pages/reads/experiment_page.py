@@ -9,10 +9,12 @@ from typing import Any
 from django.http import QueryDict
 
 from parlab.charts.panels.shown import ShownRun
+from parlab.charts.points import RunPoint
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Experiment, Run
 from parlab.lab.selectors.analysis.identities import identities
 from parlab.lab.selectors.analysis.surroundings import run_surroundings
+from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.selectors.experiments import (
     LaunchPlan,
     Versions,
@@ -80,6 +82,11 @@ class ExperimentPage:
     def newest(self) -> Config | None:
         """Return the configuration that a launch starts: the selected one, else the newest."""
         return self.versions.selected or (self.versions.configs[0] if self.versions.configs else None)
+
+    @cached_property
+    def points(self) -> list[RunPoint]:
+        """Return the runs with results as points of figures, repeats as one."""
+        return run_points(self.runs)
 
     @cached_property
     def plan(self) -> LaunchPlan:

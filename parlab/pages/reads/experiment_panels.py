@@ -14,6 +14,7 @@ from parlab.charts.measures import DEFAULT, MEASURES, Available
 from parlab.charts.panels import against_axis
 from parlab.charts.panels.catalogue import PANELS, Panel
 from parlab.charts.panels.frame import MAX_ROWS, Runs, Size
+from parlab.charts.points import RunPoint
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.svg import Svg
 from parlab.lab.models import Experiment, Run
@@ -95,7 +96,14 @@ SERIES_OFFERED = 100
 class Grid:
     """Arranges the panels of the runs of an experiment."""
 
-    def __init__(self, experiment: Experiment, runs: Sequence[Run], listed: ListedRuns, query: QueryDict) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        runs: Sequence[Run],
+        listed: ListedRuns,
+        query: QueryDict,
+        points: Sequence[RunPoint] | None = None,
+    ) -> None:
         self.experiment, self.runs, self.query = experiment, runs, query
         self.data = runs_of(listed)
         self.metrics = _metrics(runs)
@@ -103,7 +111,7 @@ class Grid:
         has_bandwidth = any(engine_of(run.resolved).measures_bandwidth for run in runs) or (
             experiment.sources.filter(format__in=FORMATS).exists()
         )
-        self.available = Available(run_points(runs), figure_options(query), has_bandwidth)
+        self.available = Available(run_points(runs) if points is None else points, figure_options(query), has_bandwidth)
         self._reasons: dict[str, str] = {}
 
     def _needs(self, name: str) -> str:

@@ -21,7 +21,7 @@ from parlab.lab.selectors.lists import experiment_tags
 from parlab.lab.services.pages.panel_layouts import Placed
 from parlab.pages.forms.choices import FIGURE_KEYS, PIVOT_KEYS, Pivot, kept_query, pivot_asked, pivot_of, pivot_selects
 from parlab.pages.reads import compared_curves as curves
-from parlab.pages.reads.evidence import evidence_of
+from parlab.pages.reads.evidence import evidence_of, side_by_side
 from parlab.pages.reads.experiment_page import ExperimentPage
 from parlab.pages.reads.experiment_panels import Grid, PanelView
 from parlab.pages.reads.experiment_runs import ListedRun
@@ -113,7 +113,7 @@ def _pivot(query: QueryDict, runs: list[Run], doubts: Mapping[int, Doubts]) -> t
 def time_context(page: ExperimentPage) -> dict[str, Any]:
     """Return where the time of steps goes: phases of each run, maps of devices, further pages."""
     return {
-        "evidence": evidence_of(page.experiment, page.runs),
+        "sizes": side_by_side(page.experiment, page.runs, page.points),
         "device_maps": device_maps(page.runs),
         "panels": _time_panels(page),
     }
@@ -121,7 +121,7 @@ def time_context(page: ExperimentPage) -> dict[str, Any]:
 
 def _time_panels(page: ExperimentPage) -> list[PanelView]:
     """Return the panels about time that the runs have data for, side by side."""
-    grid = Grid(page.experiment, page.runs, page.listed, page.query)
+    grid = Grid(page.experiment, page.runs, page.listed, page.query, page.points)
     placed = [Placed(name, 6, PANELS[name].height(grid.data)) for name in ("phases", "steps")]
     return [view for panel in placed if (view := grid.view(panel)) is not None]
 

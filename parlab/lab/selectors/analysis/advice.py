@@ -25,10 +25,9 @@ from runners.config import check, engine_of, with_values
 from runners.wire.protocol import RunState
 
 from .pipelines import pipeline_of, times_of
-from .plannable import calibration_candidates
 from .stragglers import slowest_rank, slowest_stage
 from .unit_advice import unit_advice
-from .waterfalls import MAX_TRACED, devices_of, run_waterfalls, sibling_calibration
+from .waterfalls import MAX_TRACED, RunWaterfalls, devices_of, run_waterfalls, sibling_calibration
 
 
 class RunAdvice(NamedTuple):
@@ -50,7 +49,7 @@ def run_advice(run: Run) -> RunAdvice:
     falls = run_waterfalls(run, with_prediction=False)
     if falls.measured is None:
         return RunAdvice([], falls.reason)
-    case, reason = _case(run, falls.measured, falls.prediction_reason)
+    case, reason = _case(run, falls.measured, falls)
     if reason and case.passes is not None:
         reason += "; only schedules and the wire were simulated"
     settings = [row for row in advise(case) if is_runnable(run, row)]
@@ -58,11 +57,11 @@ def run_advice(run: Run) -> RunAdvice:
     return RunAdvice([*settings, *sizes], reason)
 
 
-def _case(run: Run, measured: Waterfall, prediction_reason: str) -> tuple[Case, str]:
+def _case(run: Run, measured: Waterfall, falls: RunWaterfalls) -> tuple[Case, str]:
     """Return what the advice for a run is computed from, and the reason why settings cannot be varied, if any."""
-    candidate = next(iter(calibration_candidates([run])), None)
+    candidate = falls.candidate
     if candidate is None or candidate.observation is None or not candidate.is_device_stated:
-        return Case(measured, signs=_signs(run, None), passes=_passes(run)), prediction_reason
+        return Case(measured, signs=_signs(run, None), passes=_passes(run)), falls.prediction_reason
     job, where = candidate.observation.job, candidate.observation.cluster
     calibration = sibling_calibration(run, candidate)
     signs = _signs(run, where)

@@ -39,6 +39,8 @@ class RunWaterfalls(NamedTuple):
     predicted: Waterfall | None = None
     prediction_reason: str = ""
     """Why there is no prediction."""
+    candidate: Candidate | None = None
+    """The run as the planner sees it."""
 
 
 def has_waterfall(run: Run) -> bool:
@@ -71,8 +73,8 @@ def run_waterfalls(run: Run, *, with_prediction: bool = True) -> RunWaterfalls:
     if middle is None:
         measured = replace(measured, notes=(*measured.notes, _TRACED_TIME))
     if prediction is None or not with_prediction:
-        return RunWaterfalls(measured, "", None, reason)
-    return RunWaterfalls(measured, "", predicted_waterfall(prediction, calibration))
+        return RunWaterfalls(measured, "", None, reason, candidate)
+    return RunWaterfalls(measured, "", predicted_waterfall(prediction, calibration), "", candidate)
 
 
 def observation_of(run: Run) -> Observation | None:

@@ -73,7 +73,7 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
     since = visit(user=user, experiment=page.experiment)
     context["changes"] = changes_since(since, user_id=user.pk, experiment=page.experiment) if since else None
     layout = layout_of(user=user, experiment=page.experiment)
-    context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET).panels(layout)
+    context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET, page.points).panels(layout)
     return render(request, "experiment/charts.html", context)
 
 
