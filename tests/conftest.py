@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from xdist.remote import Producer
 
@@ -189,6 +191,18 @@ def place(attempt: Attempt, node: Node | None = None, *, node_rank: int = 0, **f
         Member.objects.filter(pk=member.pk).update(**given, **fields)
         member.refresh_from_db()
     return member
+
+
+@pytest.fixture
+def make_node(db: None) -> Callable[..., Node]:
+    """Make a node that is online: make_node("gpu1", slots=2, gpus=4, pool="default")."""
+
+    def make(name: str = "gpu1", *, gpus: int = 0, online: bool = True, **fields: Any) -> Node:
+        hardware = {"gpus": [{"index": index, "name": "test", "memory_bytes": 1} for index in range(gpus)]}
+        seen = timezone.now() if online else timezone.now() - timedelta(minutes=5)
+        return Node.objects.create(name=name, hardware=hardware, last_heartbeat_at=seen, **fields)
+
+    return make
 
 
 @pytest.fixture

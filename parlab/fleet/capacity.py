@@ -100,20 +100,20 @@ class Room:
 
     def take(self, need: Need) -> None:
         """Subtract the resources of a run."""
-        self.slots -= self._slots_of(need)
-        self.gpus -= self._gpus_of(need)
+        self.slots -= self.slots_of(need)
+        self.gpus -= self.gpus_of(need)
 
     def reserve(self, need: Need, run: Run, gap_s: float) -> None:
         """Keep the resources of a waiting run, which can start in gap_s, from those that came later."""
         self.gap_s = min(self.gap_s, gap_s) if self.reserved_for else gap_s
         self.reserved_for.append(run)
-        self.reserved_slots += self._slots_of(need)
-        self.reserved_gpus += self._gpus_of(need)
+        self.reserved_slots += self.slots_of(need)
+        self.reserved_gpus += self.gpus_of(need)
 
-    def _slots_of(self, need: Need) -> int:
+    def slots_of(self, need: Need) -> int:
         return max(self.node.slots, 1) if need.measures_health else 1
 
-    def _gpus_of(self, need: Need) -> int:
+    def gpus_of(self, need: Need) -> int:
         if self.is_queue:
             return 0  # Slurm allocates them
         # `auto` uses GPUs only if there are enough of them. Two runs on one GPU would both measure wrong times.
@@ -129,11 +129,11 @@ class Room:
 
     def has_room(self, need: Need) -> bool:
         """Whether slots and GPUs are free, reserved or not."""
-        return self.slots >= self._slots_of(need) and self.gpus >= need.gpus
+        return self.slots >= self.slots_of(need) and self.gpus >= need.gpus
 
     def fits(self, need: Need) -> bool:
         is_free = (
-            self.slots >= self.reserved_slots + self._slots_of(need) and self.gpus - self.reserved_gpus >= need.gpus
+            self.slots >= self.reserved_slots + self.slots_of(need) and self.gpus - self.reserved_gpus >= need.gpus
         )
         return (is_free or self.fills_gap(need)) and self.could_take(need)
 
@@ -146,15 +146,15 @@ class Room:
         slots, gpus, waited_s = self.slots, self.gpus, 0.0
         ends = sorted(((remaining_s(attempt, now), attempt) for attempt in self.busy), key=itemgetter(0))
         for left_s, attempt in ends:
-            if slots >= self._slots_of(need) and gpus >= need.gpus:
+            if slots >= self.slots_of(need) and gpus >= need.gpus:
                 break
             own = Need.of(attempt.run.resolved)
-            slots, gpus, waited_s = slots + self._slots_of(own), gpus + self._gpus_of(own), left_s
+            slots, gpus, waited_s = slots + self.slots_of(own), gpus + self.gpus_of(own), left_s
         return waited_s
 
     def device_of(self, need: Need) -> str:
         """Return what ranks of a run use here; the nodes of one run must be alike."""
-        if not self._gpus_of(need):
+        if not self.gpus_of(need):
             return ""
         return str(self.node.hardware["gpus"][0].get("name", "GPU"))
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from queue import Empty
 from typing import Any
 
 import pytest
 from django.conf import settings
-from django.utils import timezone
 
 from parlab.celery import app
-from parlab.lab.models import Node
 from runners.wire.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, RunSpec, node_queue, verify
 
 Received = Callable[..., list[Any]]
@@ -49,18 +46,6 @@ def received(broker: str) -> Received:
         return messages
 
     return read
-
-
-@pytest.fixture
-def make_node(db: None) -> Callable[..., Node]:
-    """Make a node that is online: make_node("gpu1", slots=2, gpus=4, pool="default")."""
-
-    def make(name: str = "gpu1", *, gpus: int = 0, online: bool = True, **fields: Any) -> Node:
-        hardware = {"gpus": [{"index": index, "name": "test", "memory_bytes": 1} for index in range(gpus)]}
-        seen = timezone.now() if online else timezone.now() - timedelta(minutes=5)
-        return Node.objects.create(name=name, hardware=hardware, last_heartbeat_at=seen, **fields)
-
-    return make
 
 
 def _next(queue: Any) -> Any:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from parlab.charts.format import DASH, SPACE
 from parlab.charts.svg import Canvas, Margins, Svg, length, squares
-from parlab.fleet import capacity
-from parlab.lab.models import Member, Node, Run
-from parlab.series import store
+from parlab.lab.models import Node, Run
+from parlab.pages.reads.cluster.samples import WINDOW, samples
 from runners.wire.protocol import RunState
 
-WINDOW = timedelta(minutes=30)
 SQUARES = 24
 MAX_NODES = 6
-_CPU, _GPU = "cpu_pct", "gpu_util_pct"
 _MAX_LANES, _LANE_PX, _GAP_PX = 3, 16, 3
 _LEAST_PX = 3.0
 _KINDS = {RunState.RUNNING: "running", RunState.FINISHED: "finished", RunState.OOM: "oom", RunState.FAILED: "failed"}
@@ -55,9 +51,10 @@ def cluster_strip() -> ClusterStrip:
     now = timezone.now()
     nodes = sorted(Node.objects.all(), key=lambda node: (not node.is_online, node.name))
     shown = nodes[:MAX_NODES]
-    shares = _shares(shown, now)
+    measured = samples(shown, now, SQUARES)
     has_gpus = any(node.hardware.get("gpus") for node in shown)
     lanes, states = _lanes(now)
+    shares = {pk: own.utilisation for pk, own in measured.items()}
     strips = [NodeStrip(node, _squares(node, shares[node.pk]), _now(shares[node.pk])) for node in shown]
     online = sum(node.is_online for node in nodes)
     return ClusterStrip(strips, online, len(nodes) - len(shown), "GPU" if has_gpus else "CPU", lanes, states)
@@ -72,45 +69,10 @@ def _now(shares: Sequence[float | None]) -> str:
     return DASH if value is None else f"{100 * value:.0f}{SPACE}%"
 
 
-def _shares(nodes: Sequence[Node], now: datetime) -> dict[int, list[float | None]]:
-    """Return the mean utilisation of each node in equal parts of the window; None where nothing was measured."""
-    begin = now - WINDOW
-    members = Member.objects.filter(node__in=nodes, attempt__number=F("attempt__run__attempt_number"))
-    recent = members.filter(Q(attempt__run__ended_at__gte=begin) | Q(attempt__run__ended_at=None))
-    rows = list(recent.values_list("attempt", "node_rank", "node", "attempt__run__resolved")[:200])
-    series = store.read_many([row[0] for row in rows], [_CPU, _GPU]) if rows else {}
-    cores = {node.pk: float(node.hardware.get("cpu_cores") or 1) for node in nodes}
-    sums: dict[int, np.ndarray[Any, Any]] = {node.pk: np.full(SQUARES, np.nan) for node in nodes}
-    for attempt, node_rank, node, resolved in rows:
-        own = _own(series, attempt, node_rank, capacity.ranks_per_node(resolved))
-        for (_, metric, _), columns in own.items():
-            factor = 100.0 if metric == _GPU else 100.0 * cores[node]
-            binned = _binned(columns.times, columns.values / factor, begin.timestamp())
-            sums[node] = np.where(np.isnan(binned), sums[node], np.fmax(np.nan_to_num(sums[node]), binned))
-    return {pk: [None if np.isnan(value) else min(1.0, float(value)) for value in row] for pk, row in sums.items()}
-
-
-def _own(series: Mapping[Any, Any], attempt: int, node_rank: int, per_node: int) -> dict[Any, Any]:
-    """Return the series of a node: those of its GPUs, else that of its processor."""
-    of_attempt = {key: value for key, value in series.items() if key[0] == attempt}
-    gpus = {key: value for key, value in of_attempt.items() if key[1] == _GPU and key[2] // per_node == node_rank}
-    return gpus or {key: value for key, value in of_attempt.items() if key[1] == _CPU and key[2] == -1 - node_rank}
-
-
-def _binned(times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], begin: float) -> np.ndarray[Any, Any]:
-    width = WINDOW.total_seconds() / SQUARES
-    places = np.floor((times - begin) / width).astype(int)
-    fits = (places >= 0) & (places < SQUARES) & np.isfinite(values)
-    counts = np.bincount(places[fits], minlength=SQUARES)
-    sums = np.bincount(places[fits], weights=values[fits], minlength=SQUARES)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
 def _lanes(now: datetime) -> tuple[Svg | str, list[str]]:
     """Draw the runs of the window as bars in lanes, so that none covers another."""
     begin = now - WINDOW
     ran = Run.objects.filter(Q(ended_at__gte=begin) | Q(state=RunState.RUNNING), started_at__isnull=False)
-    fields = ("started_at", "ended_at", "state", "number", "experiment__name")
     fields = ("started_at", "ended_at", "state", "number", "experiment__name")
     rows = list(ran.filter(origin=Run.Origin.MEASURED).order_by("started_at").values_list(*fields)[:200])
     if not rows:

@@ -1,0 +1,1 @@
+"""Figures of the nodes: their queue, the day of one of them, goodput. Times are Unix seconds."""

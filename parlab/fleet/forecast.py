@@ -1,0 +1,149 @@
+"""When runs end and when queued ones start: an estimate for people; dispatch does not use it.
+
+A running run ends after its remaining steps, at the latest at its time limit. Queued runs are taken in the order of the
+queue: each starts when enough nodes of one kind are free, and takes as long as finished runs of its configuration took,
+else as long as its limit allows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import median
+from typing import NamedTuple
+
+from parlab.lab.models import Attempt, Node, Run
+from parlab.lab.selectors.runs import remaining_s as steps_left_s
+from runners.wire.protocol import RunState
+
+from .capacity import Need, Room, remaining_s, rooms
+from .waiting import waiting_reasons
+
+MAX_QUEUED = 200
+_SIMILAR = 500
+"""Finished runs whose time is looked at."""
+
+
+class Stay(NamedTuple):
+    """A run on its nodes, or on its way there."""
+
+    run: Run
+    since: datetime
+    """When it was queued."""
+    starts: datetime | None
+    """When it started or is expected to; None if that cannot be said."""
+    ends: datetime | None
+    is_limit: bool
+    """Whether the end is its time limit, for want of steps or of finished runs like it."""
+    reason: str
+    """Why it waits."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.run.state != RunState.RUNNING
+
+    @property
+    def gpus(self) -> int:
+        need = Need.of(self.run.resolved)
+        return int(self.run.gpus or need.ranks * need.nodes)
+
+
+@dataclass
+class _Place:
+    """A node with the times at which it becomes free, in seconds from now."""
+
+    room: Room
+    slots: int
+    gpus: int
+    ends: list[tuple[float, Need]] = field(default_factory=list)
+
+    def is_free(self, need: Need, at_s: float) -> bool:
+        held = [own for end_s, own in self.ends if end_s > at_s]
+        slots = self.slots - sum(self.room.slots_of(own) for own in held)
+        gpus = self.gpus - sum(self.room.gpus_of(own) for own in held)
+        return slots >= self.room.slots_of(need) and gpus >= need.gpus
+
+
+def queue_forecast(nodes: Sequence[Node], now: datetime) -> dict[str, list[Stay]]:
+    """Return by pool the running runs, then the queued ones in their order; pools without either are left out."""
+    known = rooms(nodes)
+    running = {attempt.pk: attempt for room in known for attempt in room.busy}
+    queued = list(
+        Run.objects.filter(state=RunState.QUEUED).select_related("experiment").order_by("queued_at", "pk")[:MAX_QUEUED]
+    )
+    stays: dict[str, list[Stay]] = defaultdict(list)
+    for attempt in sorted(running.values(), key=lambda each: (each.started_at or now, each.pk)):
+        stays[Need.of(attempt.run.resolved).pool].append(_running(attempt, now))
+    for stay in _queued(queued, known, now):
+        stays[Need.of(stay.run.resolved).pool].append(stay)
+    return dict(stays)
+
+
+def _running(attempt: Attempt, now: datetime) -> Stay:
+    left_s, is_limit = _left_s(attempt, now)
+    ends = now + timedelta(seconds=left_s)
+    return Stay(attempt.run, attempt.run.queued_at, attempt.started_at, ends, is_limit, "")
+
+
+def _left_s(attempt: Attempt, now: datetime) -> tuple[float, bool]:
+    """Return how long an attempt will still run, and whether that is its limit for want of steps."""
+    left_s = steps_left_s(attempt.run, attempt)
+    return (remaining_s(attempt, now), True) if left_s is None else (max(0.0, left_s), False)
+
+
+def _queued(queued: Sequence[Run], known: Iterable[Room], now: datetime) -> list[Stay]:
+    places = [_place(room, now) for room in known if room.node.is_online and room.node.is_enabled]
+    reasons, usual = waiting_reasons(queued), _usual_s(queued)
+    stays = []
+    for run in queued:
+        need = Need.of(run.resolved)
+        takes_s = usual.get(run.config_id)
+        length_s = need.limit_s if takes_s is None else min(takes_s, need.limit_s)
+        at_s = _start_s(places, need, length_s)
+        starts = None if at_s is None else now + timedelta(seconds=at_s)
+        ends = None if starts is None else starts + timedelta(seconds=length_s)
+        stays.append(Stay(run, run.queued_at, starts, ends, takes_s is None, reasons.get(run.pk, "")))
+    return stays
+
+
+def _place(room: Room, now: datetime) -> _Place:
+    held = [(_left_s(attempt, now)[0], Need.of(attempt.run.resolved)) for attempt in room.busy]
+    slots = room.slots + sum(room.slots_of(need) for _, need in held)
+    gpus = room.gpus + sum(room.gpus_of(need) for _, need in held)
+    return _Place(room, slots, gpus, held)
+
+
+def _start_s(places: Sequence[_Place], need: Need, length_s: float) -> float | None:
+    """Return when enough nodes of one kind are free, and take them from then on; None if they never are."""
+    able = [place for place in places if place.room.could_take(need) and not place.room.node.is_draining]
+    for at_s in sorted({0.0, *(end_s for place in able for end_s, _ in place.ends)}):
+        kinds: dict[str, list[_Place]] = defaultdict(list)
+        for place in able:
+            if place.is_free(need, at_s):
+                kinds[place.room.device_of(need)].append(place)
+        chosen = next((kind for kind in kinds.values() if _count(kind, need) >= need.nodes), None)
+        if chosen is not None:
+            for place in chosen[: need.nodes]:
+                place.ends.append((at_s + length_s, need))
+            return at_s
+    return None
+
+
+def _count(kind: Sequence[_Place], need: Need) -> int:
+    """Return on how many nodes a run could start; one queue of Slurm gives any number."""
+    return need.nodes if any(place.room.is_queue for place in kind) else len(kind)
+
+
+def _usual_s(queued: Sequence[Run]) -> Mapping[int, float]:
+    """Return the median time of finished runs of each configuration."""
+    ended = Run.objects.filter(
+        config__in={run.config_id for run in queued}, state=RunState.FINISHED, started_at__isnull=False
+    ).exclude(ended_at=None)
+    took: dict[int, list[float]] = defaultdict(list)
+    for config, started, ended_at in ended.order_by("-ended_at").values_list("config", "started_at", "ended_at")[
+        :_SIMILAR
+    ]:
+        took[config].append((ended_at - started).total_seconds())
+    return {config: median(seconds) for config, seconds in took.items()}

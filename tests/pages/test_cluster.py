@@ -1,0 +1,123 @@
+"""The page Cluster: nodes as squares, the queue, what hours became, and one node beside the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from parlab.lab.models import Attempt, Node, Run
+from parlab.series import store
+from parlab.series.columns import Columns
+from tests.conftest import place
+
+pytestmark = pytest.mark.django_db
+PARTIAL = {"HX-Request": "true"}
+
+
+def text(response: Any) -> str:
+    """Return the visible text of an answer."""
+    content = re.sub(r"<title>.*?</title>|<script.*?</script>|<style.*?</style>", "", response.content.decode())
+    return " ".join(re.sub(r"<[^>]+>", " ", content).split())
+
+
+def measured(attempt: Attempt, metric: str, value: float, rank: int, ago_s: float = 5) -> None:
+    at = np.array([timezone.now().timestamp() - ago_s])
+    store.append(attempt.pk, {(metric, rank): Columns(np.array([1]), at, np.array([value]))})
+
+
+@pytest.fixture
+def busy(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]) -> Attempt:
+    """A run on two of four GPUs."""
+    node = make_node("gpu1", gpus=4)
+    attempt = make_attempt(state="running")
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=timezone.now() - timedelta(minutes=2))
+    place(attempt, node, environment={"gpus_used": [{"index": 2}, {"index": 0}]}, started_at=timezone.now())
+    for rank, (share, heat) in enumerate([(97.0, 88.0), (10.0, 40.0)]):
+        measured(attempt, "gpu_util_pct", share, rank)
+        measured(attempt, "temperature_celsius", heat, rank)
+    return attempt
+
+
+def test_each_gpu_is_a_square_with_what_it_measured_last(page: Client, busy: Attempt) -> None:
+    shown = page.get("/nodes/").content.decode()
+    squares = re.findall(r'<i class="g ([^"]*)" title="([^"]*)"', shown)
+    assert [title.split(":")[0] for _, title in squares] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert squares[0][0].split()[0] == "u0"
+    assert squares[1][1] == "GPU 1: no run"
+    assert squares[2][0].split()[0] == "u5"
+    assert "88" in squares[2][1]
+    assert "1 of 1 node works, nothing waits." in text(page.get("/nodes/"))
+
+
+def test_scales_are_offered_for_what_is_measured(page: Client, busy: Attempt) -> None:
+    shown = page.get("/nodes/").content.decode()
+    assert re.findall(r'data-colour-by="(\w+)"', shown) == ["utilisation", "memory", "temperature", "health"]
+    assert 'data-colour="temperature"' in page.get("/nodes/?colour=temperature").content.decode()
+    assert 'data-colour="utilisation"' in page.get("/nodes/?colour=taste").content.decode()
+
+
+def test_who_waits_reads_for_what_and_until_when(
+    page: Client, user: User, busy: Attempt, make_attempt: Callable[..., Attempt]
+) -> None:
+    Node.objects.update(slots=1)
+    make_attempt(state="queued", point={"train.seed": 2})
+    shown = text(page.get("/nodes/"))
+    assert "1 run waits." in shown
+    assert "node gpu1 is busy with #1" in shown
+    assert re.search(r"Starts about \d\d:\d\d\.", shown)
+
+
+def test_without_runs_the_last_day_is_shown(page: Client, busy: Attempt) -> None:
+    now = timezone.now()
+    busy.members.update(state="finished", ended_at=now)
+    Attempt.objects.update(state="finished", ended_at=now)
+    Run.objects.update(state="oom", started_at=now - timedelta(minutes=2), ended_at=now)
+    shown = page.get("/nodes/").content.decode()
+    assert "last 24 hours" in shown
+    assert 'class="run-oom"' in shown
+
+
+def test_hours_are_divided_into_steps_and_causes_of_loss(
+    page: Client, make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]
+) -> None:
+    make_node("n1")
+    now = timezone.now()
+    summary = {"steps": {"count": 90, "left_out": list(range(10))}, "step_time_s": {"mean": 18.0}}
+    for seed, (state, hours, own) in enumerate([("finished", 1, summary), ("oom", 2, {}), ("lost", 1, {})]):
+        attempt = make_attempt(state=state, point={"train.seed": seed})
+        Attempt.objects.filter(pk=attempt.pk).update(started_at=now - timedelta(hours=hours), ended_at=now, summary=own)
+    shown = text(page.get("/nodes/"))
+    assert "12.5 %" in shown, "half an hour of four"
+    assert re.search(r"Out of memory .* Lost .* Start and between steps", shown)
+
+
+def test_a_node_opens_beside_the_others_with_its_day(page: Client, busy: Attempt) -> None:
+    whole = page.get("/nodes/gpu1/").content.decode()
+    panel = page.get("/nodes/gpu1/", headers=PARTIAL).content.decode()
+    assert 'class="cl is-open"' in whole
+    assert "<html" not in panel
+    for shown in (whole, panel):
+        assert "Last 24 h" in shown
+        assert busy.run.get_absolute_url() in shown
+    assert 'class="hotr"' in panel, "88 degrees"
+
+
+def test_an_installation_without_nodes_says_how_one_joins(page: Client) -> None:
+    assert "python -m runners.node.daemon" in text(page.get("/nodes/"))
+    assert page.get("/nodes/nobody/").status_code == 404
+
+
+def test_a_silent_node_is_hatched_with_the_time(page: Client, make_node: Callable[..., Node]) -> None:
+    make_node("n1", online=False, gpus=2)
+    shown = page.get("/nodes/")
+    assert shown.content.decode().count(' off"') == 2
+    assert "offline" in text(shown)
+    assert "seen" in text(shown)
