@@ -145,5 +145,6 @@ def _usual_s(queued: Sequence[Run]) -> Mapping[int, float]:
     for config, started, ended_at in ended.order_by("-ended_at").values_list("config", "started_at", "ended_at")[
         :_SIMILAR
     ]:
-        took[config].append((ended_at - started).total_seconds())
+        if started is not None and ended_at is not None:
+            took[config].append((ended_at - started).total_seconds())
     return {config: median(seconds) for config, seconds in took.items()}

@@ -43,7 +43,7 @@ class Row(NamedTuple):
     name: str
     suffix: str
     """What follows the name and is never cut: ` #4`."""
-    count: str
+    devices: str
     """GPUs, or processes."""
     href: str
     spans: Sequence[Span]
@@ -93,7 +93,7 @@ def _row(canvas: Canvas, row: Row, top: float, now: float) -> None:
         f'<a href="{escape(row.href)}"><title>{escape(row.name + row.suffix)}</title>'
         f'<text class="v" x="{length(_NAME)}" y="{length(middle + 4)}">{name}</text></a>'
     )
-    canvas.text(_COUNT, middle + 4, row.count, "end", "v")
+    canvas.text(_COUNT, middle + 4, row.devices, "end", "v")
     for span in row.spans:
         _wait(canvas, span, middle, now)
     for span in row.spans:

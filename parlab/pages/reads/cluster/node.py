@@ -15,7 +15,7 @@ from .tiles import HOT_C
 class GpuRow(NamedTuple):
     """A GPU as a row: its values as text."""
 
-    index: int
+    number: int
     values: list[str]
     is_hot: bool
 
