@@ -1,17 +1,23 @@
-// The changes of the week: "a" opens the answer of the current row, or of the first open change, and Escape closes it.
+// Watch: J and K move between the changes of the list, "a" answers the one that is open.
+"use strict";
 document.addEventListener("keydown", (event) => {
-  const field = event.target.closest("input, textarea, select");
-  if (event.key === "Escape" && event.target.closest(".week-answer")) {
-    const answer = event.target.closest(".week-answer");
-    answer.open = false;
-    answer.querySelector("summary").focus();
-    return;
+  if (event.target.closest("input, textarea, select, [contenteditable], dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const changes = [...document.querySelectorAll("[data-change]")];
+  const by = { j: 1, k: -1 }[event.key];
+  if (by) {
+    const at = changes.findIndex((link) => link.classList.contains("on"));
+    changes[Math.max(0, Math.min(changes.length - 1, at + by))]?.click();
+  } else if (event.key === "a") {
+    const reason = document.querySelector("[data-answer]");
+    if (!reason) return;
+    event.preventDefault();
+    reason.focus();
   }
-  if (event.key !== "a" || field || event.ctrlKey || event.metaKey || event.altKey) return;
-  const answer = document.querySelector("tr.current .week-answer") || document.querySelector(".week-answer");
-  if (!answer) return;
-  event.preventDefault();
-  for (const other of document.querySelectorAll(".week-answer[open]")) other.open = other === answer;
-  answer.open = true;
-  answer.querySelector("input[name=reason]").focus();
 });
+
+// A figure that is wider than the screen begins at its change.
+for (const line of document.querySelectorAll(".wc svg.fig path.ch-line")) {
+  const frame = line.closest(".scroll");
+  frame.scrollLeft = line.getBoundingClientRect().left - frame.getBoundingClientRect().left - frame.clientWidth / 2;
+}

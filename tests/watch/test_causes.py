@@ -80,5 +80,5 @@ def test_an_alert_shows_where_the_time_of_a_step_changed(
         result.run, result.attempt_number = run, 1
         result.save()
     text = page.get(alert.get_absolute_url()).content.decode()
-    assert "Where the time of a step changed" in text
+    assert "where its time changed" in text
     assert "+10.00" in text

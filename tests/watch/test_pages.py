@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from xml.etree import ElementTree
@@ -13,8 +14,10 @@ from django.test import Client
 
 from parlab.lab.models import Attempt, Config
 from parlab.lab.services.access.tokens import token_create
+from parlab.pages.reads.watches import SPARK_RESULTS
 from parlab.watch import services
 from parlab.watch.models import Alert, Result, Series, Watch
+from tests.conftest import SMALL
 
 from .conftest import repeats
 
@@ -29,8 +32,8 @@ def alerted(watched: Config, user: User, make_results: Callable[..., list[Attemp
 
 def test_an_empty_page_says_how_to_begin(page: Client) -> None:
     text = page.get("/watch/").content.decode()
-    assert "No changes this week" in text
     assert "No watches yet" in text
+    assert 'action="/watch/create/"' in text
 
 
 def test_a_watch_is_created_from_the_form(page: Client, watched: Config) -> None:
@@ -57,10 +60,38 @@ def test_a_wrong_form_keeps_its_values(page: Client, watched: Config) -> None:
     assert 'value="Nightly"' in text
 
 
-def test_this_week_lists_open_alerts_first(page: Client, alerted: Alert) -> None:
+def test_this_week_lists_open_alerts_first_and_opens_the_first_of_them(page: Client, alerted: Alert) -> None:
     text = page.get("/watch/").content.decode()
-    assert alerted.get_absolute_url() in text
-    assert "Step time +" in text or "Throughput -" in text
+    assert text.index("Open <span>1") < text.index("Watched <span>1")
+    assert f'class="wi on" href="{alerted.get_absolute_url()}"' in text
+    assert re.search('<h2 class="h1">(Step time [+]|Throughput \N{MINUS SIGN})[0-9]', text)
+
+
+def test_a_change_is_drawn_with_its_levels_and_commits(page: Client, alerted: Alert) -> None:
+    text = page.get(alerted.get_absolute_url()).content.decode()
+    assert text.count('class="ch-before" cx') == 20 + SPARK_RESULTS - 5 + SPARK_RESULTS, (
+        "in the figure, in its line, and in that of the watch"
+    )
+    assert text.count('<path class="ch-level') == 2
+    assert "results in their order" in text
+    Result.objects.filter(watch=alerted.watch).update(commit="a" * 40)
+    Result.objects.filter(pk=alerted.first_bad_id).update(commit="b" * 40)
+    text = page.get(alerted.get_absolute_url()).content.decode()
+    assert 'with <span class="mono">bbbbbbb</span>' in text
+    assert re.search('<text class="mono ch-commit"[^>]*>aaaaaaa</text>', text)
+
+
+def test_a_configuration_without_a_watch_is_offered(
+    page: Client, alerted: Alert, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    other = make_config(data={**SMALL, "launcher": {"timeout_s": 60}})
+    make_attempt(state="finished", config=other)
+    text = page.get("/watch/").content.decode()
+    assert f"?config={other.pk}&amp;name=" in text
+    assert f"?config={alerted.watch.config_id}&amp;" not in text
+    form = page.get(f"/watch/?config={other.pk}&name=Another+question").content.decode()
+    assert 'value="Another question"' in form
+    assert f'<option value="{other.pk}" selected>' in form
 
 
 def test_a_watch_shows_changes_measures_and_figures(page: Client, alerted: Alert) -> None:
@@ -85,7 +116,7 @@ def test_points_have_the_names_of_their_fields(page: Client, alerted: Alert) -> 
 
 def test_an_alert_is_answered_with_a_reason(page: Client, alerted: Alert) -> None:
     address = alerted.get_absolute_url()
-    assert "Between last good and first bad" in page.get(address).content.decode()
+    assert "Last good and first bad" in page.get(address).content.decode()
     refused = page.post(f"{address}answer/", {"answer": "expect"}, follow=True).content.decode()
     assert "reason is empty" in refused
     answered = page.post(f"{address}answer/", {"answer": "expect", "reason": "new loader"}, follow=True)
@@ -134,10 +165,9 @@ def test_a_watch_is_paused_and_deleted(page: Client, alerted: Alert) -> None:
     assert not Watch.objects.exists()
 
 
-def test_a_change_of_the_week_is_answered_in_the_list(page: Client, alerted: Alert) -> None:
-    text = page.get("/watch/").content.decode()
-    assert "1 open of 1" in text
-    assert 'class="week-answer"' in text
+def test_an_answer_leads_to_the_next_open_change(page: Client, alerted: Alert) -> None:
+    assert 'name="next" value="week"' in page.get("/watch/").content.decode()
+    assert 'name="next" value="week"' not in page.get(alerted.get_absolute_url()).content.decode()
     answer = page.post(
         f"{alerted.get_absolute_url()}answer/",
         {"answer": "expect", "reason": "new kernel", "next": "week"},
@@ -145,6 +175,5 @@ def test_a_change_of_the_week_is_answered_in_the_list(page: Client, alerted: Ale
     )
     assert answer.redirect_chain[-1][0] == "/watch/"
     text = answer.content.decode()
-    assert "0 open of 1" in text
-    assert "new kernel" in text
-    assert 'class="week-answer"' not in text
+    assert "No open changes" in text
+    assert "Answered this week <span>1" in text

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Config, Experiment, Node
+from parlab.pages.reads.watches import drawn, watch_list
 from parlab.pages.rows.watches import waterfall_changes
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.watch import bisecting, selectors, services
@@ -35,12 +36,14 @@ def watches(request: HttpRequest) -> HttpResponse:
 
 
 def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> HttpResponse:
-    alerts = selectors.week_alerts()
+    listed = watch_list()
+    first = listed.open[0].row.alert if listed.open else None
+    is_new = status != 200 or "config" in request.GET or "new" in request.GET or not listed.watches
     context = {
         "section": "watch",
-        "alerts": alerts,
-        "open_count": sum(row.alert.is_open for row in alerts),
-        "watches": selectors.counted_watches(),
+        "listed": listed,
+        "is_new": is_new,
+        **({} if first is None or is_new else _alert_context(_find_alert(first.watch_id, first.pk))),
         "configs": Config.objects.select_related("experiment")
         .only("version", "experiment__name")
         .order_by("-pk")[:MAX_CONFIGS],
@@ -96,7 +99,7 @@ def _count(text: str, name: str) -> int:
 
 @require_GET
 def watch(request: HttpRequest, pk: int) -> HttpResponse:
-    return render(request, "watch/watch.html", _context(_find(pk)))
+    return render(request, "watch/watch.html", _context(_find(pk)) | {"listed": watch_list()})
 
 
 def _context(row: Watch) -> dict[str, Any]:
@@ -217,7 +220,8 @@ def _bisect_context(row: Alert) -> dict[str, Any]:
 
 @require_GET
 def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    return render(request, "watch/alert.html", _alert_context(_find_alert(pk, number)))
+    context = _alert_context(_find_alert(pk, number)) | {"listed": watch_list()}
+    return render(request, "watch/alert.html", context)
 
 
 def _alert_context(row: Alert) -> dict[str, Any]:
@@ -225,6 +229,7 @@ def _alert_context(row: Alert) -> dict[str, Any]:
         "section": "watch",
         "alert": row,
         "text": sentence_of(row),
+        "drawn": drawn(row),
         "parts": selectors.parts_of(row),
         "between": selectors.between(row),
         "changes": waterfall_changes(row),
