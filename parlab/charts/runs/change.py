@@ -89,9 +89,9 @@ def _change(canvas: Canvas, change: Change, count: int, factor: float) -> None:
         canvas.add(f'<path class="ch-level {kind}" d="M{left} {length(canvas.y(level / factor))}H{right}"/>')
     canvas.add(f'<path class="ch-line {change.kind}" d="M{length(at)} {length(top - 6)}V{length(foot)}"/>')
     middle = (canvas.y(change.before / factor) + canvas.y(change.after / factor)) / 2
-    left, anchor = (at - 8, "end") if at > WIDTH / 3 else (at + 8, "start")
-    canvas.text(left, middle, change.size, anchor, f"ch-size {change.kind}")
-    canvas.text(left, middle + 15, change.interval, anchor)
+    beside, anchor = (at - 8, "end") if at > WIDTH / 3 else (at + 8, "start")
+    canvas.text(beside, middle, change.size, anchor, f"ch-size {change.kind}")
+    canvas.text(beside, middle + 15, change.interval, anchor)
 
 
 def _commits(canvas: Canvas, results: Sequence[Shown], change: Change | None) -> None:
