@@ -20,6 +20,12 @@ def test_a_term_that_only_the_second_column_has_follows_its_predecessor() -> Non
     assert "the largest loss is optimizer" in drawing.caption
 
 
+def test_useful_work_is_no_loss() -> None:
+    bars = [Bar("compute", "Compute", 3.0, "measured", "timers", is_useful=True), bar("Optimizer", 1.0)]
+    assert "the largest loss is optimizer" in figure([Column("Run 1", 4.0, bars)]).caption
+    assert "largest loss" not in figure([Column("Run 1", 3.0, bars[:1])]).caption
+
+
 def test_without_terms_or_changes_the_reason_is_given() -> None:
     assert figure([]).empty == "Where the time goes: needs a measured step time."
     assert difference_figure([Delta("Ideal", 1.0, 1.0)], ("a", "b")).empty is not None

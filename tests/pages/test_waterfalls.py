@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from parlab.advice.waterfalls.waterfall import Part, Waterfall
+from parlab.charts.runs.waterfall import figure
 from parlab.lab.models import Run
+from parlab.pages.rows.waterfalls import column_of
 
 from .conftest import summary
 from .test_experiments import text
@@ -106,3 +109,9 @@ def test_the_api_returns_nanoseconds_that_add_up(page: Client, four_runs: list[R
     assert sum(term["ns"] for term in measured["terms"]) == measured["total_ns"] == 123_456_789
     assert answer["predicted"] is None
     assert answer["prediction_reason"]
+
+
+def test_compute_is_not_named_as_the_largest_loss() -> None:
+    parts = (Part("compute", 3 * 10**9, "measured", "timers"), Part("optimizer", 10**9, "measured", "timers"))
+    caption = figure([column_of(Waterfall("Run 1", 4 * 10**9, parts))]).caption
+    assert "the largest loss is optimizer" in caption

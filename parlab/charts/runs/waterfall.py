@@ -32,6 +32,8 @@ class Bar(NamedTuple):
     kind: str
     """A key of KINDS."""
     basis: str
+    is_useful: bool = False
+    """Whether it is what a step is for, and not a loss."""
 
 
 class Column(NamedTuple):
@@ -172,7 +174,7 @@ def _hover(bar: Bar, column: Column) -> str:
 def _losses_caption(drawn: Sequence[Column]) -> str:
     sentences = []
     for column in drawn:
-        losses = [bar for bar in column.bars if bar.key != "ideal"]
+        losses = [bar for bar in column.bars if not bar.is_useful and bar.seconds > 0]
         largest = max(losses, key=lambda bar: bar.seconds, default=None)
         if largest is not None and column.total_s:
             share = significant(100 * largest.seconds / column.total_s)

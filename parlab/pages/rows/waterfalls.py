@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from parlab.advice.waterfalls.terms import TERMS
-from parlab.advice.waterfalls.waterfall import NS, Change, Waterfall, difference, rounded
+from parlab.advice.waterfalls.waterfall import NS, USEFUL, Change, Waterfall, difference, rounded
 from parlab.charts.format import DIGITS, SPACE, Unit, quantity, unit_for
 from parlab.charts.runs.step_bar import Part, StepBar
 from parlab.charts.runs.waterfall import KINDS, Bar, Column, Delta
@@ -151,7 +151,9 @@ def bar_of(waterfall: Waterfall, caption: str) -> StepBar:
 
 def column_of(waterfall: Waterfall) -> Column:
     """Return a waterfall as the data of its figure."""
-    bars = [Bar(part.key, part.title, part.seconds, part.kind, part.basis) for part in waterfall.parts]
+    bars = [
+        Bar(part.key, part.title, part.seconds, part.kind, part.basis, part.key in USEFUL) for part in waterfall.parts
+    ]
     return Column(waterfall.title, waterfall.total_s, bars)
 
 
