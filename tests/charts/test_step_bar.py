@@ -48,6 +48,33 @@ def test_a_part_links_to_its_definition_and_a_short_one_is_named_above() -> None
     assert 'aria-label="#1: 116 ms = Useful 30, Other kernels 85, Optimizer 1"' in drawn
 
 
+def names_above(drawn: str) -> list[tuple[float, float, str]]:
+    """Return middle (share), height (px) and text of each name above a bar."""
+    found = re.findall(r'<text x="([\d.]+)%" y="([\d.]+)" text-anchor="middle">([^<]+)</text>', drawn)
+    return [(float(x) / 100, float(y), text) for x, y, text in found]
+
+
+def test_names_of_short_parts_at_the_end_stand_side_by_side_before_the_total() -> None:
+    short = [Part("pipeline", 0.001, "1.0"), Part("straggler", 0.0031, "3.1"), Part("optimizer", 0.0012, "1.2")]
+    drawn = step_bar(
+        bar(Part("ideal", 0.060, "60.0"), *short, Part("bubble", 0.011, "11.0"), total_s=0.0763), 0.0763, "/"
+    )
+    above = names_above(drawn)
+    assert [text for *_, text in above] == ["Pipeline 1.0", "Slowest rank 3.1", "Optimizer 1.2"]
+    assert len({y for _, y, _ in above}) == 1
+    for (x, _, text), (after, _, next_text) in pairwise(above):
+        assert (after - x) * NOMINAL_PX >= 5.8 * (len(text) + len(next_text)) / 2
+    assert above[-1][0] * NOMINAL_PX + 5.8 * len(above[-1][2]) / 2 <= NOMINAL_PX - 5.8 * len("116 ms")
+
+
+def test_names_that_would_stand_far_from_their_parts_stand_in_rows() -> None:
+    short = [
+        Part(key, 0.0007, "0.7") for key in ("host", "recompute", "tensor", "context", "pipeline", "data", "expert")
+    ]
+    drawn = step_bar(bar(Part("ideal", 0.095, "95"), *short, total_s=0.0999), 0.0999, "/")
+    assert len({y for _, y, _ in names_above(drawn)}) > 1
+
+
 def test_terms_that_add_up_to_more_than_the_step_end_beyond_its_mark() -> None:
     over = bar(*PARTS, Part("unexplained", -0.016, "\N{MINUS SIGN}16"), total_s=0.100)
     assert over.extent_s == pytest.approx(0.116)

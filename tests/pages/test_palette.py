@@ -51,6 +51,12 @@ def test_runs_are_named_by_what_differs_and_those_of_the_open_experiment_come_fi
     assert all(text.startswith("1f1b") for text, _ in rows)
 
 
+def test_an_experiment_that_is_named_stands_before_its_runs(page: Client, four_runs: list[Run]) -> None:
+    name = four_runs[0].experiment.name
+    assert list(listed(page, name[:8].lower()))[:2] == ["Experiments", "Runs"]
+    assert next(iter(listed(page, "gpipe"))) == "Runs"
+
+
 @pytest.mark.database
 def test_every_word_must_match(page: Client, four_runs: list[Run]) -> None:
     assert len(listed(page, "gpipe #2")["Runs"]) == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from parlab.lab.models import AdviceTrial, Attempt, Config, Run
+from parlab.lab.models import AdviceTrial, Attempt, Config, Experiment, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -61,6 +61,17 @@ def test_advice_is_a_chip_and_after_a_click_its_result(page: Client, slow_run: R
     assert done.href == changed.get_absolute_url()
     assert f"#{changed.number} · recompute none" in step.tried
     assert "#1 · recompute full" in step.bar
+    noisy = {**summary, "step_time_s": {"median": 0.4, "p10": 0.3, "p90": 0.5}}
+    Run.objects.filter(pk=changed.pk).update(summary=noisy, samples_per_s=10.0)
+    question = "Where does the time go, and which change makes it faster?"
+    Experiment.objects.filter(pk=slow_run.experiment_id).update(question=question)
+    step = page.get(url).context["step"]
+    unsure = next(chip for chip in step.chips if chip.text == "Recomputation none")
+    assert (unsure.kind, unsure.noise) == ("unsure", "within noise ±25\N{NARROW NO-BREAK SPACE}%")
+    assert 'class="unsure"' in step.tried
+    answer = page.get(slow_run.experiment.get_absolute_url()).context["answer"]
+    assert answer.is_lead_unsure
+    assert answer.noise == unsure.noise  # one judgement on all pages
     Run.objects.filter(pk=changed.pk).update(state="oom", step_time_s=None)
     assert next(chip for chip in page.get(url).context["step"].chips if chip.kind == "worse").realised == "OOM"
 

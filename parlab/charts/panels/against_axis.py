@@ -18,6 +18,8 @@ from .shown import ShownRun, ends
 MAX_LABELLED = 6
 """More lines cannot be named at their ends."""
 DODGE = 5.0
+KEY = 12
+"""Room for the colour of a line before its name (px)."""
 
 
 class Axis(NamedTuple):
@@ -73,16 +75,18 @@ def draw(runs: Runs, size: Size) -> Svg:
     names = [_line_name(members, axis) for members in lines.values()]
     is_labelled = 1 < len(lines) <= MAX_LABELLED
     longest = max(map(len, names)) if is_labelled else 0
-    canvas = _canvas(runs, axis, size, min(longest * CHARACTER_PX + 16, size.width / 3) if longest else 14)
+    canvas = _canvas(runs, axis, size, min(longest * CHARACTER_PX + 16 + KEY, size.width / 3) if longest else 14)
     if axis.field == GPUS:
         _ideal(canvas, runs, axis)
     tops = []
     for place, members in enumerate(lines.values()):
         tops.append(_line(canvas, runs, axis, members, _shift(place, len(lines), canvas, axis)))
     if is_labelled:
-        for top, name in zip(spread_apart([top for _, top in tops]), names, strict=True):
-            left = size.width - canvas.margins.right + 12
-            canvas.text(left, top + 3.5, shortened(name, size.width - left), kind="v")
+        looks = [members[0].look for members in lines.values()]
+        for top, name, look in zip(spread_apart([top for _, top in tops]), names, looks, strict=True):
+            left = size.width - canvas.margins.right + 6
+            canvas.add(f'<path class="l {look.stroke}" d="M{length(left)} {length(top)}h{KEY - 2}"/>')
+            canvas.text(left + KEY + 3, top + 3.5, shortened(name, size.width - left - KEY), kind="v")
     return canvas.svg(f"{runs.measure.title} of {len(runs.measured)} runs")
 
 

@@ -18,6 +18,8 @@ _SHADES = 6
 _WITH_RANGE = (58, 34)
 """Width and height of a cell that has room for the range below the number."""
 _WITH_NUMBER, _LEAST_HEIGHT = 24, 14
+_BOLD_PX = CHARACTER_PX + 0.7
+"""Mean width of a character of a name, which is heavier than other text."""
 
 
 class Layout(NamedTuple):
@@ -75,7 +77,7 @@ def draw(runs: Runs, size: Size) -> Svg:
     layout = layout_of(runs)
     assert layout is not None
     longest = max(len(name) for name in layout.names.values())
-    left = min(longest * CHARACTER_PX + 12, size.width * 0.4)
+    left = min(longest * _BOLD_PX + 14, size.width * 0.4)
     across = (size.width - left - 2) / len(layout.columns)
     down = (size.height - 24) / len(layout.rows)
     canvas = Canvas(size.width, size.height, margins=Margins(left, 2, 0, 24))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
 
 from parlab.charts.svg import CHARACTER_PX, Svg, length
@@ -17,6 +18,11 @@ _TOP, _HEIGHT, _ROW = 20.0, 52.0, 14.0
 _LOW = 14.0
 """Height of the bar of another run (px)."""
 _INSET, _GAP = 8.0, 10.0
+_LIFT = 9.0
+"""How much higher names stand whose lines are not upright (px)."""
+_UPRIGHT, _FAR = 0.02, 0.16
+"""How far a name may stand from the middle of its part, as a share of the width: with an upright line, and beside
+the other names; names that would stand farther away stand in rows."""
 TOLD = 0.005
 """Share of the step from which a part is named; a smaller one tells its name on hover and in the table of terms."""
 HATCHED = "hatched"
@@ -153,11 +159,12 @@ def step_bar(bar: StepBar, scale_s: float, terms: str) -> Svg:
     ]
     written = [place for place in [*small, *over] if place.part.is_written]
     told = [place for place in written if abs(place.part.seconds) >= TOLD * bar.total_s]
-    above, rows = _callouts(bar, told, scale_s)
-    top = _TOP + _ROW * max(0, rows - 1)
-    parts = [hatch_pattern("hatch-bar"), _head(bar, top, scale_s)]
+    above = _callouts(bar, told, scale_s)
+    lift = _LIFT if any(abs(each.at - each.place.middle) > _UPRIGHT for each in above) else 0.0
+    top = _TOP + lift + _ROW * max((each.row for each in above), default=0)
+    parts = [hatch_pattern("hatch-bar"), _head(bar, top, top - lift, scale_s)]
     parts += [_part(place, bar.unit, top, terms) for place in placed]
-    parts += [_callout(place, at, row, top) for place, at, row in above]
+    parts += [_callout(each, top, top - lift) for each in above]
     return _svg(top + _HEIGHT + 1, f"{bar.caption}: {_sum(bar)}", parts)
 
 
@@ -170,12 +177,13 @@ def _svg(height: float, label: str, parts: Sequence[str]) -> Svg:
     return Svg(f'<svg class="stepbar" {size} role="group" aria-label="{escape(label)}">{"".join(parts)}</svg>')
 
 
-def _head(bar: StepBar, top: float, scale_s: float) -> str:
+def _head(bar: StepBar, top: float, above: float, scale_s: float) -> str:
     end = bar.total_s / scale_s
     mark = "" if bar.extent_s <= bar.total_s * 1.001 else _line(end, end, top - 4, top + _HEIGHT, "st0")
+    foot = length(above - 10)
     return (
-        f'<text x="0" y="{length(top - 10)}">{escape(bar.caption)}</text>'
-        f'<text class="b" x="{_percent(end)}" y="{length(top - 10)}" text-anchor="end">{escape(bar.total)}</text>{mark}'
+        f'<text x="0" y="{foot}">{escape(bar.caption)}</text>'
+        f'<text class="b" x="{_percent(end)}" y="{foot}" text-anchor="end">{escape(bar.total)}</text>{mark}'
     )
 
 
@@ -201,13 +209,56 @@ def _part(place: _Place, unit: str, top: float, terms: str) -> str:
     )
 
 
-def _callouts(bar: StepBar, small: Sequence[_Place], scale_s: float) -> tuple[list[tuple[_Place, float, int]], int]:
-    """Place the names of parts that are too short for them above the bar, in as few rows as they need."""
+class _Callout(NamedTuple):
+    """The name of a part that is too short for it."""
+
+    place: _Place
+    at: float
+    row: int
+
+    @property
+    def half(self) -> float:
+        return _half(self.place)
+
+
+def _half(place: _Place) -> float:
+    return CHARACTER_PX * len(_callout_text(place.part)) / NOMINAL_PX / 2
+
+
+def _callouts(bar: StepBar, small: Sequence[_Place], scale_s: float) -> list[_Callout]:
+    """Place the names of short parts above the bar: side by side where there is room, else in rows."""
     first = (CHARACTER_PX * len(bar.caption) + _GAP) / NOMINAL_PX
-    ends, placed = [first], list[tuple[_Place, float, int]]()
     last = bar.total_s / scale_s - (CHARACTER_PX * len(bar.total) + _GAP) / NOMINAL_PX
+    return _side_by_side(small, first, last) or _in_rows(small, first, last)
+
+
+def _side_by_side(small: Sequence[_Place], first: float, last: float) -> list[_Callout]:
+    """Return the names in one row, moved apart by as little as they need; none if one would be far from its part."""
+    gap = _GAP / NOMINAL_PX
+    at: list[float] = []
+    end = first
     for place in small:
-        half = CHARACTER_PX * len(_callout_text(place.part)) / NOMINAL_PX / 2
+        at.append(max(place.middle, end + _half(place)))
+        end = at[-1] + _half(place) + gap
+    moved = sum(new - place.middle for new, place in zip(at, small, strict=True)) / max(1, len(at))
+    at = [new - moved for new in at]
+    for number in reversed(range(len(at))):
+        at[number] = min(at[number], last - _half(small[number]))
+        last = at[number] - _half(small[number]) - gap
+    placed = [_Callout(place, new, 0) for place, new in zip(small, at, strict=True)]
+    is_near = all(abs(each.at - each.place.middle) <= _FAR and each.at - each.half >= first for each in placed)
+    return placed if is_near and _is_free(placed) else []
+
+
+def _is_free(placed: Sequence[_Callout]) -> bool:
+    return all(before.at + before.half <= after.at - after.half for before, after in pairwise(placed))
+
+
+def _in_rows(small: Sequence[_Place], first: float, last: float) -> list[_Callout]:
+    """Return the names above their parts, in as few rows as they need."""
+    ends, placed = [first], list[_Callout]()
+    for place in small:
+        half = _half(place)
         is_free = [
             place.middle - half >= end and (at > 0 or place.middle + half <= last) for at, end in enumerate(ends)
         ]
@@ -217,18 +268,18 @@ def _callouts(bar: StepBar, small: Sequence[_Place], scale_s: float) -> tuple[li
             row = len(ends) - 1
         at = min(max(place.middle, ends[row] + half), 1.0 - half)
         ends[row] = at + half + _GAP / NOMINAL_PX
-        placed.append((place, at, row))
-    return placed, len(ends)
+        placed.append(_Callout(place, at, row))
+    return placed
 
 
 def _callout_text(part: Part) -> str:
     return f"{part.look.title} {part.text}"
 
 
-def _callout(place: _Place, at: float, row: int, top: float) -> str:
-    foot = top - 10 - _ROW * row
-    return _line(at, place.middle, foot + 4, top, "st0 leader") + (
-        f'<text x="{_percent(at)}" y="{length(foot)}" text-anchor="middle">{escape(_callout_text(place.part))}</text>'
+def _callout(callout: _Callout, top: float, above: float) -> str:
+    foot, text = above - 10 - _ROW * callout.row, escape(_callout_text(callout.place.part))
+    return _line(callout.at, callout.place.middle, foot + 4, top, "st0 leader") + (
+        f'<text x="{_percent(callout.at)}" y="{length(foot)}" text-anchor="middle">{text}</text>'
     )
 
 

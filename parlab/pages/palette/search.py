@@ -65,8 +65,11 @@ def _with_words(words: Sequence[str], asked: Asked) -> Found:
         yield "Actions", worded
     runs = palette.matching_runs(words, user=asked.user, open_slug=asked.place.slug)
     experiments = palette.matching_experiments(words, user=asked.user)
-    yield "Runs", [_run_row(run, words) for run in runs]
-    yield "Experiments", [_experiment_row(entry, words) for entry in experiments]
+    found = [
+        ("Runs", [_run_row(run, words) for run in runs]),
+        ("Experiments", [_experiment_row(entry, words) for entry in experiments]),
+    ]
+    yield from reversed(found) if _is_named(words, experiments) else found
     yield "Metrics", _metrics(words, asked.user)
     yield "Nodes", [_node_row(node.name, node.pool, words) for node in palette.matching_nodes(words)]
     pages = [row for entry in ENTRIES for row in _pages(entry, words, asked.user)]
@@ -76,6 +79,12 @@ def _with_words(words: Sequence[str], asked: Asked) -> Found:
         here = [named.run.pk for named in runs if named.run.experiment.slug == asked.place.slug]
         yield "Actions", [*fitting_actions(asked, here), *plain_actions(asked, most=LIMIT)][:LIMIT]
     yield "Filter", _filter_rows(words, asked.user)
+
+
+def _is_named(words: Sequence[str], experiments: Sequence[MatchedExperiment]) -> bool:
+    """Whether a name of an experiment begins with the words: its own runs then follow it."""
+    text = " ".join(words).lower()
+    return any(entry.experiment.name.lower().startswith(text) for entry in experiments)
 
 
 def _with_terms(query: str, asked: Asked) -> Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from django.urls import reverse
@@ -19,6 +19,7 @@ from parlab.lab.selectors.analysis.identities import short_value
 from parlab.lab.selectors.analysis.waterfalls import run_waterfalls
 from parlab.lab.selectors.runs import step_time
 from parlab.pages.rows.waterfalls import TermRow, bar_of, term_table
+from parlab.publishing.answers.trials import standings_around, trial_noise
 from runners.wire.protocol import RunState
 
 MAX_CHIPS = 3
@@ -28,12 +29,14 @@ class AdviceChip(NamedTuple):
     """A piece of advice: to be tried, running, or tried with its realised gain."""
 
     kind: str
-    """try, look, running, done or worse."""
+    """try, look, running, done, worse, or unsure: changed by less than noise."""
     text: str
     change: str
     """Predicted change of the step time."""
     interval: str
     realised: str = ""
+    noise: str = ""
+    """`within noise ±22 %`"""
     title: str = ""
     """What a click asks the server to try."""
     href: str = ""
@@ -89,8 +92,9 @@ def run_step(run: Run) -> RunStep | None:
     best = best_trial(trials)
     own = bar_of(measured, _caption(run, best))
     tried = _tried(best)
+    noises = _noises(run, trials)
     scale_s = max([own.extent_s, *([tried.extent_s] if tried else [])])
-    chips = _chips(run, trials)
+    chips = _chips(run, trials, noises)
     return RunStep(
         own.total,
         _useful(own),
@@ -99,13 +103,25 @@ def run_step(run: Run) -> RunStep | None:
         chart.step_bar(own, scale_s, _terms_address(run)),
         _terms(own, measured),
         _placed(chips, own, scale_s),
-        None if tried is None or best is None else _tried_svg(tried, best, scale_s),
+        None
+        if tried is None or best is None
+        else _tried_svg(tried, best, scale_s, is_unsure=bool(noises.get(best.pk))),
     )
 
 
 def unit_chips(run: Run) -> list[AdviceChip]:
     """Return the advice for a run without steps."""
-    return _chips(run, tried_advice(run)) if run.is_final else []
+    trials = tried_advice(run) if run.is_final else []
+    return _chips(run, trials, _noises(run, trials)) if run.is_final else []
+
+
+def _noises(run: Run, trials: Sequence[AdviceTrial]) -> dict[int, str]:
+    """Return by trial how much of its change noise explains, where that is all of it."""
+    ended = [trial for trial in trials if trial.changed_run.state == RunState.FINISHED and trial.realised is not None]
+    if not ended:
+        return {}
+    ranked = standings_around(run)
+    return {trial.pk: noise for trial in ended if (noise := trial_noise(trial, ranked))}
 
 
 def _terms_address(run: Run) -> str:
@@ -128,9 +144,10 @@ def _tried(trial: AdviceTrial | None) -> StepBar | None:
     return None if measured is None else bar_of(measured, _caption(trial.changed_run, trial))
 
 
-def _tried_svg(bar: StepBar, trial: AdviceTrial, scale_s: float) -> Svg:
+def _tried_svg(bar: StepBar, trial: AdviceTrial, scale_s: float, *, is_unsure: bool) -> Svg:
     realised = trial.realised or 0.0
-    return chart.tried_bar(bar, scale_s, change_text(realised), "gain" if realised > 0 else "loss")
+    kind = "unsure" if is_unsure else "gain" if realised > 0 else "loss"
+    return chart.tried_bar(bar, scale_s, change_text(realised), kind)
 
 
 def change_text(gain: float | None) -> str:
@@ -185,10 +202,10 @@ def _terms(bar: StepBar, measured: Waterfall) -> list[BarTerm]:
     ]
 
 
-def _chips(run: Run, trials: Sequence[AdviceTrial]) -> list[AdviceChip]:
+def _chips(run: Run, trials: Sequence[AdviceTrial], noises: Mapping[int, str]) -> list[AdviceChip]:
     """Return the advice that was tried, newest first, then what can be tried."""
     newest = {trial.title: trial for trial in trials}
-    tried = [_trial_chip(trial) for trial in reversed(newest.values())]
+    tried = [_trial_chip(trial, noises.get(trial.pk, "")) for trial in reversed(newest.values())]
     advice = [row for row in (run_advice(run).advice if run.is_final else []) if row.title not in newest]
     return [*tried, *(_advice_chip(run, row) for row in advice)][:MAX_CHIPS]
 
@@ -198,12 +215,15 @@ def _short(title: str) -> str:
     return text if len(text) <= 34 else f"{text[:33].rstrip()}…"
 
 
-def _trial_chip(trial: AdviceTrial) -> AdviceChip:
+def _trial_chip(trial: AdviceTrial, noise: str) -> AdviceChip:
     changed, predicted = trial.changed_run, change_text(trial.gain)
     kind, realised = _result(trial)
+    kind = "unsure" if noise else kind
     note = f"{trial.title}: predicted {predicted} {_interval(trial.low, trial.high)}, run #{changed.number}"
     address = changed.get_absolute_url()
-    return AdviceChip(kind, _short(trial.title), predicted, "", realised, href=address, note=note, part=trial.part)
+    return AdviceChip(
+        kind, _short(trial.title), predicted, "", realised, noise, href=address, note=note, part=trial.part
+    )
 
 
 def _result(trial: AdviceTrial) -> tuple[str, str]:
@@ -249,4 +269,4 @@ def _placed(chips: Sequence[AdviceChip], bar: StepBar, scale_s: float) -> list[A
 
 
 def _chip_text(chip: AdviceChip) -> str:
-    return f"{chip.text} {chip.change}" + (f" → realised {chip.realised}" if chip.realised else "")
+    return f"{chip.text} {chip.change}" + (f" → realised {chip.realised} {chip.noise}" if chip.realised else "")

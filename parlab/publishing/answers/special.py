@@ -23,7 +23,8 @@ from runners.config.engines import UNKNOWN
 from runners.wire.protocol import RunState
 
 from .answer import Action, Answer, Case, Short
-from .standings import Standing, noise_text
+from .standings import Standing
+from .trials import trial_noise
 from .words import capital, named, phrase, share, times
 
 _SCALES = re.compile(r"\bscal(e|es|ing)\b")
@@ -171,9 +172,7 @@ def where_time_goes(case: Case) -> Answer | None:
 def _tried(case: Case, trial: AdviceTrial, before_text: str) -> Answer:
     saved, changed = trial.realised or 0.0, trial.changed_run
     rows = {row.run.pk: row for row in case.standings.rows}
-    before, after = rows.get(trial.run_id), rows.get(changed.pk)
-    limit = case.standings.noise_of(after, before) if before and after else None
-    noise = noise_text(limit) if limit is not None and abs(saved) < limit else ""
+    after, noise = rows.get(changed.pk), trial_noise(trial, case.standings)
     name = capital(phrase(trial.changes) or trial.title)
     word = f"saves {share(saved)}" if saved > 0 else f"costs {share(-saved)}"
     repeat = Action(f"Repeat 3{SPACE}× to be sure", "repeat", changed)
