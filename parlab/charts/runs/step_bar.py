@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 from parlab.charts.svg import CHARACTER_PX, Svg, length
@@ -235,19 +236,25 @@ def _callouts(bar: StepBar, small: Sequence[_Place], scale_s: float) -> list[_Ca
 def _side_by_side(small: Sequence[_Place], first: float, last: float) -> list[_Callout]:
     """Return the names in one row, moved apart by as little as they need; none if one would be far from its part."""
     gap = _GAP / NOMINAL_PX
-    at: list[float] = []
-    end = first
-    for place in small:
-        at.append(max(place.middle, end + _half(place)))
-        end = at[-1] + _half(place) + gap
-    moved = sum(new - place.middle for new, place in zip(at, small, strict=True)) / max(1, len(at))
-    at = [new - moved for new in at]
+    at = _spread([place.middle for place in small], [2 * _half(place) + gap for place in small])
     for number in reversed(range(len(at))):
         at[number] = min(at[number], last - _half(small[number]))
         last = at[number] - _half(small[number]) - gap
     placed = [_Callout(place, new, 0) for place, new in zip(small, at, strict=True)]
     is_near = all(abs(each.at - each.place.middle) <= _FAR and each.at - each.half >= first for each in placed)
     return placed if is_near and _is_free(placed) else []
+
+
+def _spread(middles: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Move middles apart so that widths do not overlap; those that touch stay around the mean of their places."""
+    shifts = list(accumulate([0.0, *((one + two) / 2 for one, two in pairwise(widths))]))[: len(middles)]
+    groups: list[list[float]] = []
+    for middle, shift in zip(middles, shifts, strict=True):
+        groups.append([middle - shift])
+        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
+            groups[-2:] = [[*groups[-2], *groups[-1]]]
+    starts = [fmean(group) for group in groups for _ in group]
+    return [start + shift for start, shift in zip(starts, shifts, strict=True)]
 
 
 def _is_free(placed: Sequence[_Callout]) -> bool:
@@ -322,11 +329,12 @@ class Chip(NamedTuple):
 def chip_places(chips: Sequence[Chip]) -> list[tuple[float, float]]:
     """Return where each chip begins and how wide it is, in pixels of NOMINAL_PX; they keep their order."""
     widths = [6.6 * len(chip.text + chip.detail) + 48 for chip in chips]
-    starts: list[float] = []
-    for chip, width in zip(chips, widths, strict=True):
-        wanted = chip.middle * NOMINAL_PX - width / 2
-        least = starts[-1] + widths[len(starts) - 1] + _GAP if starts else 0.0
-        starts.append(max(wanted, least))
+    middles = _spread([chip.middle * NOMINAL_PX for chip in chips], [width + _GAP for width in widths])
+    starts = [middle - width / 2 for middle, width in zip(middles, widths, strict=True)]
+    least = 0.0
+    for number, width in enumerate(widths):
+        starts[number] = max(starts[number], least)
+        least = starts[number] + width + _GAP
     limit = NOMINAL_PX
     for number in reversed(range(len(starts))):
         starts[number] = min(starts[number], limit - widths[number])
