@@ -19,6 +19,7 @@ from parlab.charts.theme import Drawing
 from parlab.ingest.readings.result_tables import is_tuning_summary
 from parlab.lab.models import Experiment, Finding, Report, Run, Snapshot, Source
 from parlab.lab.selectors import experiments as experiments_selectors
+from parlab.lab.selectors.analysis.identities import identities
 from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.selectors.experiments import Versions, versions_with_results
 from parlab.lab.selectors.findings import experiment_findings, run_doubts
@@ -43,10 +44,13 @@ from parlab.reports.shapes import pivot_block, plain_value, runs_block
 from parlab.reports.units import shown_unit
 
 from .figures import run_curves
-from .figures.catalogue import RUN_FIGURES, SERIES, experiment_drawing
+from .figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES, SERIES, experiment_drawing
+from .figures.compared_curves import curves_drawing, run_name
 from .figures.windows import WIDE, Window
 
 logger = logging.getLogger(__name__)
+MAX_CURVES = 6
+"""Series of one figure."""
 
 
 class _Loaded(NamedTuple):
@@ -160,13 +164,14 @@ class Resolver:
         loaded, records = self._selected(directive.options)
         if "run" in directive.options:
             drawing = self._run_figure(directive, _run_of(loaded, records[0]))
-        elif directive.name in EXPERIMENT_FIGURES:
+        elif directive.name in (*EXPERIMENT_FIGURES, CURVES_OF_RUNS):
             selected = {id(record) for record in records}
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in selected]
-            drawing = self._experiment_figure(directive, runs)
+            draw = self._curves if directive.name == CURVES_OF_RUNS else self._experiment_figure
+            drawing = draw(directive, runs)
         else:
             hint = " of an experiment; add run= for the figure of a run" if directive.name in RUN_FIGURES else ""
-            names = ", ".join(EXPERIMENT_FIGURES)
+            names = ", ".join([*EXPERIMENT_FIGURES, CURVES_OF_RUNS])
             raise ValueError(f"unknown figure {directive.name!r}{hint}; use one of {names}")
         if drawing.figure is None:
             raise ValueError(drawing.empty or "there is nothing to draw")
@@ -186,6 +191,18 @@ class Resolver:
             raise ValueError(f"figure {figure.name} has fixed axes; remove {', '.join(axis_options)}")
         options = _axis_options(axis_options, run_points(runs)) if axis_options else AUTO
         return experiment_drawing(figure, runs, options)
+
+    def _curves(self, directive: Directive, runs: Sequence[Run]) -> Drawing:
+        """Draw series of all runs, one panel for each series."""
+        kinds = listed(directive.options.get("series", ""))[:MAX_CURVES]
+        if not kinds:
+            raise ValueError(
+                f"figure {CURVES_OF_RUNS} requires series=; write, for example,"
+                f" {{{{ figure {CURVES_OF_RUNS} series=loss,step-time }}}}"
+            )
+        names = identities(runs) if len({run.experiment_id for run in runs}) == 1 else {}
+        named = (lambda run: names[run.pk].name) if names else run_name
+        return curves_drawing(runs, kinds, Window(WIDE), named=named)
 
     def _run_figure(self, directive: Directive, run: Run) -> Drawing:
         name, metrics = directive.name, listed(directive.options.get("series", ""))

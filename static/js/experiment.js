@@ -219,32 +219,48 @@
     workspace.dataset.drawn = String(Number(workspace.dataset.drawn || 0) + 1);
   }
 
-  async function load(element, only = null) {
-    const panel = panels.get(element), url = new URL(element.dataset.url, location.href);
+  function addressOf(element, panel, only) {
+    const url = new URL(element.dataset.url, location.href);
     url.searchParams.set("x", choice.over);
     const version = page().searchParams.get("version");
     if (version) url.searchParams.set("version", version);
     if (only) url.searchParams.set("only", only.join(","));
     if (range && choice.over === "step" && !only && panel.isThinned) { url.searchParams.set("from", range[0]); url.searchParams.set("to", range[1]); }
-    const asked = (element.asked = (element.asked || 0) + 1);
+    return url;
+  }
+  async function load(element, only = null) {
+    const panel = panels.get(element), url = addressOf(element, panel, only), asked = (element.asked = (element.asked || 0) + 1);
     try {
       const response = await fetch(url, { headers: { Accept: "application/json" } });
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const answer = await response.json();
       if (asked !== element.asked) return;
-      panel.take(answer, { isPart: Boolean(only) });
-      panel.isThinned = panel.isThinned || answer.runs.some((line) => line.thin);
-      const unit = element.closest(".panel").querySelector("[data-unit]");
-      if (unit && !only) {
-        unit.dataset.note ??= unit.textContent;
-        unit.textContent = [answer.unit, unit.dataset.note].filter(Boolean).join(", ") || `${answer.runs.length} run${answer.runs.length === 1 ? "" : "s"}`;
-      }
-      drawAll([panel]);
+      accept(element, panel, answer, only);
       if (panel.isEmpty) element.textContent = "No run has this series over this axis.";
     } catch (error) {
       if (panel.isEmpty) element.textContent = `The curves could not be loaded (${error.message}). Reload the page.`;
     }
   }
+  function accept(element, panel, answer, only) {
+    panel.take(answer, { isPart: Boolean(only) });
+    panel.isThinned = panel.isThinned || answer.runs.some((line) => line.thin);
+    const unit = element.closest(".panel").querySelector("[data-unit]");
+    if (unit && !only) {
+      unit.dataset.note ??= unit.textContent;
+      unit.textContent = [answer.unit, unit.dataset.note].filter(Boolean).join(", ") || `${answer.runs.length} run${answer.runs.length === 1 ? "" : "s"}`;
+    }
+    drawAll([panel]);
+  }
+  // What was never scrolled to is drawn before it is printed: the answers cannot be awaited there.
+  addEventListener("beforeprint", () => {
+    for (const [element, panel] of panels) {
+      if (!panel.isEmpty) continue;
+      const request = new XMLHttpRequest();
+      request.open("GET", addressOf(element, panel, null), false);
+      request.send();
+      if (request.status === 200) accept(element, panel, JSON.parse(request.responseText), null);
+    }
+  });
   const seenOnce = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) if (isIntersecting) { seenOnce.unobserve(target); load(target); }
   }, { rootMargin: "400px" });
@@ -326,6 +342,7 @@
   workspace.addEventListener("pointerleave", () => heat(null));
   workspace.addEventListener("input", (event) => {
     if (event.target.matches("[data-filter]")) filter();
+    if (event.target.matches("[data-find-column]")) for (const label of workspace.querySelectorAll(".columns-menu label")) label.hidden = !label.textContent.toLowerCase().includes(event.target.value.toLowerCase());
     if (event.target.matches('[data-choice="smooth"]')) { choice.smooth = event.target.value; document.querySelector("[data-smooth]").textContent = choice.smooth; redraw(); }
   });
   workspace.addEventListener("change", (event) => {

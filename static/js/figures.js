@@ -446,6 +446,7 @@
     }
     enqueue(followers);
   }
+  document.addEventListener("parlab:picture", ({ target, detail }) => { if (drawings.has(target)) download(target, detail); });
   document.addEventListener("parlab:address", () => follow());
   document.addEventListener("change", (event) => {
     const form = event.target.closest("[data-figure-choices]");

@@ -12,6 +12,13 @@
     element.classList.toggle("scrolls", isHigh);
     if (isHigh) element.tabIndex = 0; else element.removeAttribute("tabindex");
   }
+  function addressOf(element, width, height) {
+    const url = new URL(element.dataset.url, location.href), number = new URL(location.href).searchParams.get("number");
+    url.searchParams.set("w", width);
+    url.searchParams.set("h", height);
+    if (number) url.searchParams.set("number", number); else url.searchParams.delete("number");
+    return url;
+  }
   async function draw(element, { isNew = false } = {}) {
     const { clientWidth: width, clientHeight: height } = element, svg = element.querySelector("svg");
     if (!width || !height) return;
@@ -20,12 +27,8 @@
     const fits = svg && Math.abs(width / drawn - 1) < 0.06 && (isRows || Math.abs(height / Number(svg.getAttribute("height")) - 1) < 0.08);
     scrolls(element, Boolean(isRows));
     if (fits && !isNew) return;
-    const url = new URL(element.dataset.url, location.href), asked = (element.asked = (element.asked || 0) + 1);
-    url.searchParams.set("w", width);
-    url.searchParams.set("h", height);
-    const number = new URL(location.href).searchParams.get("number");
-    if (number) url.searchParams.set("number", number); else url.searchParams.delete("number");
-    const response = await fetch(url);
+    const asked = (element.asked = (element.asked || 0) + 1);
+    const response = await fetch(addressOf(element, width, height));
     if (!response.ok || asked !== element.asked) return;
     element.innerHTML = await response.text(); // a drawing of the server, whose texts are escaped
     scrolls(element, Number(element.querySelector("svg")?.getAttribute("height")) > height + 8);
@@ -39,6 +42,16 @@
     for (const { isIntersecting, target } of entries) if (isIntersecting) { seen.unobserve(target); sizes.observe(target); }
   }, { rootMargin: "300px" });
   grid.querySelectorAll("[data-drawing]").forEach((element) => seen.observe(element));
+  // What was never scrolled to is drawn before it is printed: the answers cannot be awaited there.
+  addEventListener("beforeprint", () => {
+    for (const element of grid.querySelectorAll("[data-drawing]")) {
+      if (element.querySelector("svg")) continue;
+      const request = new XMLHttpRequest(), { clientWidth: w, clientHeight: h } = element;
+      request.open("GET", addressOf(element, w || 440, h || 234), false);
+      request.send();
+      if (request.status === 200) element.innerHTML = request.responseText;
+    }
+  });
   const again = () => grid.querySelectorAll("[data-drawing]").forEach((element) => { if (element.querySelector("svg")) draw(element, { isNew: true }); });
   workspace.addEventListener("parlab:ended", again);
 
@@ -63,7 +76,7 @@
   grid.addEventListener("pointerdown", (event) => {
     if (isFixed || event.button || matchMedia("(max-width: 760px)").matches) return;
     const panel = event.target.closest("[data-panel]"), grip = event.target.closest("[data-grip]");
-    if (!panel || (!grip && (!event.target.closest("header") || event.target.closest("a, button")))) return;
+    if (!panel || (!grip && (!event.target.closest("header") || event.target.closest("a, button, details")))) return;
     event.preventDefault();
     panel.focus({ preventScroll: true });
     moved = { panel, isResize: Boolean(grip), x: event.clientX, y: event.clientY, w: Number(panel.dataset.w), h: Number(panel.dataset.h), isChanged: false };
@@ -96,6 +109,7 @@
 
   grid.addEventListener("keydown", (event) => {
     const panel = event.target.closest("[data-panel]");
+    if (!isFixed && event.target === panel && event.key === "Delete") { remove(panel); return; }
     if (isFixed || !panel || event.target !== panel || !event.key.startsWith("Arrow") || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const isBack = event.key === "ArrowLeft" || event.key === "ArrowUp";
@@ -116,10 +130,11 @@
     if (document.fullscreenElement) document.exitFullscreen();
     else panel?.requestFullscreen?.();
   }
-  grid.addEventListener("click", async (event) => {
+  async function remove(panel) { panel.remove(); if (await save()) location.reload(); }
+  grid.addEventListener("click", (event) => {
     const panel = event.target.closest("[data-panel]");
     if (event.target.closest("[data-full]")) full(panel);
-    if (event.target.closest("[data-remove]")) { panel.remove(); await save(); location.reload(); }
+    if (event.target.closest("[data-remove]")) remove(panel);
   });
   let over = null;
   grid.addEventListener("pointerover", (event) => { over = event.target.closest("[data-panel]"); });

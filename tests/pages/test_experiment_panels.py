@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.lab.models import Attempt, Config, PanelLayout, Run
+from parlab.lab.models import Attempt, Config, PanelLayout, Report, Run
 from parlab.lab.services.pages.panel_layouts import Placed, placed_panels
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -207,3 +207,50 @@ def test_the_page_stays_within_its_budget_of_words_and_controls(page: Client, tr
     for more in tools[1:]:
         main = main.replace(more, " ")
     assert len(re.findall(r"<(?:a|button|input|summary)\b", main)) + 3 <= 40
+
+
+def test_a_panel_is_pinned_to_the_newest_report_about_the_experiment(page: Client, trained: list[Attempt]) -> None:
+    def pin(panel: str, query: str = "") -> Any:
+        return page.post(f"{EXPERIMENT}pin/{query}", {"panel": panel})
+
+    created = pin("curve:step_time").json()
+    report = Report.objects.get()
+    assert created == {"title": "Pipeline schedules", "url": report.get_absolute_url()}
+    assert report.text == "{{ figure curves experiment=pipeline-schedules series=step-time }}\n"
+    assert pin("throughput", "?version=1").status_code == 200
+    assert pin("figure:throughput", "?x=train.micro_batch_size&as_share=1").status_code == 200
+    report.refresh_from_db()
+    assert report.text.split("\n\n")[1:] == [
+        "{{ figure throughput experiment=pipeline-schedules version=1 }}",
+        "{{ figure throughput experiment=pipeline-schedules x=train.micro_batch_size }}\n",
+    ]
+    shown = page.get(report.get_absolute_url()).content.decode()
+    assert shown.count("data-figure-url") == 3
+    figure = page.get(f"{report.get_absolute_url()}figure/", {"d": "figure curves series=loss,step-time"}).json()
+    names = {trace["name"] for trace in figure["figure"]["data"]}
+    assert names == {"mb 1", "mb 2"}
+
+
+def test_what_reports_cannot_show_is_not_pinned(page: Client, viewer: Client, trained: list[Attempt]) -> None:
+    assert "problem" in page.post(f"{EXPERIMENT}pin/", {"panel": "steps"}).json()
+    assert page.post(f"{EXPERIMENT}pin/", {"panel": "curve:x }} y"}).status_code == 400
+    assert viewer.post(f"{EXPERIMENT}pin/", {"panel": "throughput"}).status_code == 403
+    assert not Report.objects.exists()
+    assert 'data-to-report="throughput"' in page.get(EXPERIMENT).content.decode()
+    assert "data-to-report" not in viewer.get(EXPERIMENT).content.decode()
+
+
+def test_each_person_chooses_the_columns_of_the_table(page: Client, viewer: Client, trained: list[Attempt]) -> None:
+    def columns(client: Client) -> list[str]:
+        return [column.key for column in client.get(TABLE).context["table"].columns]
+
+    assert "step_time" in columns(page)
+    assert "Micro batch size" not in columns(page)
+    present = [column.key for column, _ in page.get(TABLE).context["table"].offered]
+    assert "Micro batch size" in present
+    chosen = ["Micro batch size", "memory"]
+    answer = page.post("/columns/experiment/", {"present": present, "column": chosen, "next": TABLE})
+    assert answer["Location"] == TABLE
+    assert columns(page) == ["memory", "Micro batch size"]
+    assert "step_time" in columns(viewer)
+    assert page.post("/columns/nonsense/").status_code == 404

@@ -47,9 +47,11 @@ class ComparedSeries(NamedTuple):
     """Names of stored metrics; the first that a run has is used."""
 
 
+LOSSES = ("loss", "lm_loss", "train/loss", "train_loss", "training_loss")
+"""Names of the series that is the loss of a training: of each run the first that it has."""
 CURVES = {
     "step-time": ComparedSeries("Step time", "s", ("step_time_s",)),
-    "loss": ComparedSeries("Loss", "", ("loss", "lm_loss")),
+    "loss": ComparedSeries("Loss", "", LOSSES),
     "memory": ComparedSeries("Memory", "B", ("memory_bytes", "gpu_mem_bytes")),
     "samples": ComparedSeries("Throughput", "samples/s", ("samples_per_s",)),
     "tflops": ComparedSeries("Compute per GPU", "TFLOP/s", ("tflops_per_gpu",)),
@@ -89,12 +91,14 @@ def curves(
     over: str = "steps",
     is_log: bool = False,
     middle: Sequence[float] = (),
+    compared: ComparedSeries | None = None,
 ) -> Drawing:
     """Draw one curve per run, or one per rank, against an axis of OVER.
 
-    `middle` are the medians of the whole curves if these are parts of them, since both share an axis.
+    `compared` is the series where `kind` names none of CURVES; `middle` are the medians of the whole curves if these
+    are parts of them, since both share an axis.
     """
-    compared = CURVES[kind]
+    compared = compared or CURVES[kind]
     present = _drawable(lines, over)
     if not present:
         sizes = " and a number of tokens per step" if over == "tokens" else ""

@@ -70,6 +70,17 @@ def report_save(*, report: Report, title: str, text: str, revision: int, user: U
     return current
 
 
+def report_add(*, report: Report, text: str, user: User) -> Report:
+    """Add a paragraph at the end of a report, whoever saves it in the meantime."""
+    for _ in range(_TRIES):
+        joined = f"{report.text.rstrip()}\n\n{text.strip()}\n".lstrip()
+        try:
+            return report_save(report=report, title=report.title, text=joined, revision=report.revision, user=user)
+        except Stale as stale:
+            report = stale.report
+    raise ValueError(f"others save report {report.title!r} again and again; try again in a minute")
+
+
 def report_editing(*, report: Report, user: User) -> User | None:
     """Record that a user has the editor open; return another user who already has it open, if any.
 

@@ -21,9 +21,10 @@ from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.services.pages.panel_layouts import Placed
 from parlab.pages.forms.choices import Select, figure_options, figure_query, figure_selects
-from parlab.pages.reads import compared_curves as curves
+from parlab.pages.reads import pinned_panels as pinned
 from parlab.pages.reads.experiment_runs import ListedRuns
 from parlab.pages.reads.experiment_series import METRICS, metric_of
+from parlab.publishing.figures import compared_curves as curves
 from parlab.publishing.figures.bandwidths import FORMATS
 from parlab.publishing.figures.run_curves import series_names
 from parlab.series import store
@@ -58,6 +59,8 @@ class PanelView(NamedTuple):
     note: str = ""
     selects: Sequence[Select] = ()
     """What a person may choose of a figure; the address holds it."""
+    directive: str = ""
+    """What shows it in a report; empty if reports cannot."""
 
 
 class Offer(NamedTuple):
@@ -126,7 +129,7 @@ class Grid:
     def panels(self, layout: Sequence[Placed] | None) -> Panels:
         """Return the panels of a layout, or the usual ones; those without data are only named."""
         placed = self.usual() if layout is None else layout
-        views = [view for panel in placed if (view := self.view(panel)) is not None]
+        views = [self._pinnable(view) for panel in placed if (view := self.view(panel)) is not None]
         offers = self.offers({view.name for view in views})
         return Panels(views, offers, max(0, len(self._printed()) - SERIES_OFFERED), self.missing())
 
@@ -228,6 +231,9 @@ class Grid:
     def _left_out(self, panel: Panel) -> str:
         count = len(self.data.shown) if panel.rows else 0
         return f"The first {MAX_ROWS} of the list; filter or sort it to see others." if count > MAX_ROWS else ""
+
+    def _pinnable(self, view: PanelView) -> PanelView:
+        return view._replace(directive=pinned.directive_of(view.name, self.experiment.slug, self.query))
 
     def _address(self, url: str, *args: str | int) -> str:
         return reverse(url, args=[self.experiment.slug, *args])

@@ -13,8 +13,7 @@ from parlab.charts.format import Unit, unit_for
 from parlab.charts.runs.curves import rounded
 from parlab.charts.sweeps.compare import CURVES
 from parlab.lab.models import Run
-from parlab.pages.reads import compared_curves as curves
-from parlab.publishing.figures.run_curves import series_title
+from parlab.publishing.figures import compared_curves as curves
 from parlab.publishing.figures.windows import WHOLE, Window
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -37,7 +36,7 @@ class Metric(NamedTuple):
 
 
 METRICS: Mapping[str, Metric] = {
-    "loss": Metric("Loss", "", (*CURVES["loss"].metrics, "train/loss", "training_loss")),
+    "loss": Metric("Loss", "", CURVES["loss"].metrics),
     "step_time": Metric("Step time", "s", ("step_time_s",), "slowest rank", is_from_zero=True),
     "memory": Metric("Memory", "B", CURVES["memory"].metrics, "largest rank", is_from_zero=True),
     "samples": Metric("Throughput", "samples/s", ("samples_per_s",), is_from_zero=True),
@@ -50,8 +49,8 @@ def metric_of(name: str) -> Metric:
     known = METRICS.get(name)
     if known is not None:
         return known
-    is_time = name.startswith("timer/") or (name.endswith("_s") and not name.endswith("_per_s"))
-    return Metric(series_title(name), "s" if is_time else "", (name,), is_from_zero=is_time)
+    series = curves.compared_series(name)
+    return Metric(series.title, series.unit, series.metrics, is_from_zero=series.unit == "s")
 
 
 def experiment_series(runs: Sequence[Run], name: str, over: str = "step", window: Window = WHOLE) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from parlab.lab.selectors.findings import Doubts
 from parlab.lab.selectors.lists import experiment_tags
 from parlab.lab.services.pages.panel_layouts import Placed
 from parlab.pages.forms.choices import FIGURE_KEYS, PIVOT_KEYS, Pivot, kept_query, pivot_asked, pivot_of, pivot_selects
-from parlab.pages.reads import compared_curves as curves
 from parlab.pages.reads.evidence import evidence_of, side_by_side
 from parlab.pages.reads.experiment_page import ExperimentPage
 from parlab.pages.reads.experiment_panels import Grid, PanelView
@@ -31,6 +30,7 @@ from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.runs import Shown, run_table
 from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
+from parlab.publishing.figures import compared_curves as curves
 
 RUNS_PER_PAGE = 200
 LOSS_POINTS = 40
@@ -40,8 +40,11 @@ CELLS_ON_PAGE = 3_000
 """Cells of tables of imported documents on a page; further files have their own pages."""
 
 
-def table_context(page: ExperimentPage, query: QueryDict) -> dict[str, Any]:
-    """Return the table of runs, the tables of the sweep, and what the engine of the experiment measured beside them."""
+def table_context(page: ExperimentPage, query: QueryDict, decided: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the table of runs, the tables of the sweep, and what the engine measured beside them.
+
+    `decided` says which columns a person shows or hides.
+    """
     part = Paginator(page.listed.rows, RUNS_PER_PAGE).get_page(query.get("page"))
     rows = list(part.object_list)
     listed = [row.run for row in rows]
@@ -57,6 +60,7 @@ def table_context(page: ExperimentPage, query: QueryDict) -> dict[str, Any]:
             surroundings=page.surroundings,
             shown=_shown(rows),
             has_best=not page.answer.is_lead_unsure,
+            decided=decided,
         ),
         "sweep": sweep_tables(page.runs, page.plan.points, _metric(query, page.runs), page.doubts),
         "metrics": [(name, measure.title) for name, measure in metrics_of(page.runs).items()],

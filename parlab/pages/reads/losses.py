@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
+from parlab.charts.sweeps.compare import LOSSES
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
 
 POINTS = 200
-_LOSSES = ("loss", "lm_loss", "train/loss", "train_loss")
 
 
 class LossCurve(NamedTuple):
@@ -37,5 +37,5 @@ def loss_curve(run: Run) -> LossCurve:
 def _loss_name(run: Run, names: Collection[str]) -> str:
     """Return the metric that is the loss: as the summary of a reported run says, else by its name."""
     stated = str((run.summary.get("sources") or {}).get("loss") or "")
-    named = [name for name in (stated, *_LOSSES) if name in names]
+    named = [name for name in (stated, *LOSSES) if name in names]
     return next(iter([*named, *sorted(name for name in names if "loss" in name.lower())]), "")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlab.charts.fields import field_heading
 from parlab.charts.format import (
     DASH,
     DIGITS,
@@ -70,6 +71,13 @@ class RunColumn(NamedTuple):
     """Whether active runs are going to fill the column, so that it is shown before any run has a value."""
     name: str = ""
     """The number of MEASURES that the column shows; its heading sorts by it."""
+    is_shown: bool = True
+    """Whether a person sees it who has not chosen."""
+
+    @property
+    def key(self) -> str:
+        """What a choice of columns calls it, in any unit."""
+        return self.name or self.title.partition(" (")[0]
 
 
 class TableRow(NamedTuple):
@@ -92,6 +100,8 @@ class RunTable(NamedTuple):
     columns: list[RunColumn]
     rows: list[TableRow]
     has_reasons: bool
+    offered: Sequence[tuple[RunColumn, bool]] = ()
+    """All columns that have values, and whether they are shown."""
 
     @property
     def has_numbers(self) -> bool:
@@ -128,11 +138,13 @@ def run_table(
     surroundings: Mapping[int, Surroundings] | None = None,
     shown: Mapping[int, Shown] | None = None,
     has_best: bool = True,
+    decided: Mapping[str, bool] | None = None,
 ) -> RunTable:
     """Arrange runs (of `experiment_runs`) as a table.
 
     By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers,
     `surroundings` where it ran, and `shown` how its experiment draws it. `has_best`: the best values are certain.
+    `decided` says by key which columns a person shows or hides.
     """
     runs, doubts, shown = list(runs), doubts or {}, shown or {}
     marks = run_marks([run.pk for run in runs])
@@ -146,11 +158,13 @@ def run_table(
         for run in runs
     ]
     is_open = not all(run.is_final for run in runs)
-    columns = [
+    filled = [
         column
         for column in _all_columns(runs, rows, surroundings or {}, shown)
         if (is_open and column.is_awaited) or any(_is_filled(column.cell(row)) for row in rows)
     ]
+    offered = [(column, (decided or {}).get(column.key, column.is_shown)) for column in filled]
+    columns = [column for column, is_shown in offered if is_shown]
     best = _best(rows, columns) if has_best and len(rows) > 1 else {}
     return RunTable(
         columns,
@@ -167,6 +181,7 @@ def run_table(
             for row in rows
         ],
         has_reasons=is_open or any(row.reason for row in rows),
+        offered=offered,
     )
 
 
@@ -204,6 +219,7 @@ def _all_columns(
     return [
         *_measure_columns(rows, shown),
         *_layout_columns(runs),
+        *_axis_columns(runs),
         *_stated_columns(runs),
         *_place_columns(runs, surroundings),
     ]
@@ -302,6 +318,21 @@ def _layout_columns(runs: Sequence[Run]) -> list[RunColumn]:
         if len({run.resolved.get(section, {}).get(name) for run in runs}) > 1
         and not any(f"{section}.{name}" in run.point for run in runs)
     ]
+
+
+def _axis_columns(runs: Sequence[Run]) -> list[RunColumn]:
+    """Return the swept fields, which the names of runs contain; a person can show them."""
+
+    def column(axis: str) -> RunColumn:
+        return RunColumn(
+            field_heading(axis),
+            lambda row: RunCell(_size_text(row.run.point.get(axis))),
+            is_awaited=False,
+            is_shown=False,
+        )
+
+    axes = list(dict.fromkeys(axis for run in runs for axis in run.point))[:MAX_FIGURES]
+    return [column(axis) for axis in axes]
 
 
 _PLACE_TITLES = {"nodes": "Node", "device": "Device", "software": "Software"}

@@ -23,6 +23,8 @@ from .windows import Window
 
 SERIES = "series"
 """The figure of a run that draws the series that an address or a directive names."""
+CURVES_OF_RUNS = "curves"
+"""The figure of an experiment that draws series of all its runs."""
 
 _READERS: Mapping[Source, Callable[[Collection[Experiment], Sequence[Run]], Any]] = {
     Source.POINTS: lambda _experiments, runs: run_points(runs),

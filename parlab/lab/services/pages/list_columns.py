@@ -8,6 +8,7 @@ from typing import NamedTuple
 from django.contrib.auth.models import User
 
 from parlab.lab.models import Preference
+from parlab.lab.services import storable
 
 
 class Column(NamedTuple):
@@ -45,6 +46,9 @@ RUN_COLUMNS = (
     Column("note", "Note", is_sortable=False, is_shown=False),
     Column("ended", "Ended"),
 )
+OF_EXPERIMENT = "experiment"
+"""The table of the runs of an experiment, whose columns depend on its runs."""
+MAX_KEY, MAX_DECIDED = 80, 200
 LISTS: Mapping[str, tuple[Column, ...]] = {"experiments": (), "runs": RUN_COLUMNS}
 
 
@@ -54,10 +58,23 @@ def _key(name: str) -> str:
 
 def shown_columns(user: User, name: str) -> frozenset[str]:
     """Return the names of the columns of a list that a person sees."""
-    chosen = Preference.objects.filter(user=user, name=_key(name)).values_list("value", flat=True).first()
     # Only decisions are stored, so that columns of later versions have their default.
-    decided = {str(key): bool(value) for key, value in chosen.items()} if isinstance(chosen, dict) else {}
+    decided = decided_columns(user, name)
     return frozenset(column.name for column in LISTS[name] if decided.get(column.name, column.is_shown))
+
+
+def decided_columns(user: User, name: str) -> dict[str, bool]:
+    """Return which columns of a table a person has shown or hidden, by key."""
+    chosen = Preference.objects.filter(user=user, name=_key(name)).values_list("value", flat=True).first()
+    return {str(key): bool(value) for key, value in chosen.items()} if isinstance(chosen, dict) else {}
+
+
+def columns_decide(*, user: User, name: str, present: Iterable[str], shown: Iterable[str]) -> None:
+    """Store which of the present columns of a table a person sees; what they decided of others stays."""
+    names = set(shown)
+    new = {storable.text(key)[:MAX_KEY]: key in names for key in list(present)[:MAX_DECIDED]}
+    value = dict(list((decided_columns(user, name) | new).items())[-MAX_DECIDED:])
+    Preference.objects.update_or_create(user=user, name=_key(name), defaults={"value": value})
 
 
 def columns_choose(*, user: User, name: str, shown: Iterable[str]) -> None:

@@ -20,8 +20,8 @@ from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
 from parlab.lab.selectors.comparison import results as comparisons
 from parlab.lab.selectors.lists import matching_runs
-from parlab.pages.reads.compared_curves import curves_drawing, run_name
 from parlab.publishing.figures.chosen_ranks import ranks_in
+from parlab.publishing.figures.compared_curves import curves_drawing, run_name
 from parlab.publishing.figures.windows import WHOLE, Window, window_of
 
 from .figures import csv_response, json_response

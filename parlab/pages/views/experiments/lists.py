@@ -23,7 +23,7 @@ from parlab.lab.models import Experiment
 from parlab.lab.selectors.filters import completions, field_help
 from parlab.lab.selectors.lists import ExperimentList, experiment_list, run_list, tag_names
 from parlab.lab.services.archive import experiments_archive, experiments_restore
-from parlab.lab.services.pages.list_columns import LISTS, columns_choose, shown_columns
+from parlab.lab.services.pages.list_columns import LISTS, OF_EXPERIMENT, columns_choose, columns_decide, shown_columns
 from parlab.lab.services.tagging import experiments_tag, experiments_untag
 from parlab.pages.reads.home.groups import experiment_groups, orders, segments
 from parlab.pages.reads.saved_views import default_address
@@ -67,9 +67,13 @@ def experiments(request: HttpRequest) -> HttpResponse:
 @require_POST
 def columns(request: HttpRequest, name: str) -> HttpResponse:
     """Store which columns of a list a user wants to see."""
-    if name not in LISTS:
-        raise Http404(f"unknown list {name}; use one of {', '.join(LISTS)}")
-    columns_choose(user=cast(User, request.user), name=name, shown=request.POST.getlist("column"))
+    user, shown = cast(User, request.user), request.POST.getlist("column")
+    if name == OF_EXPERIMENT:
+        columns_decide(user=user, name=name, present=request.POST.getlist("present"), shown=shown)
+    elif name in LISTS:
+        columns_choose(user=user, name=name, shown=shown)
+    else:
+        raise Http404(f"unknown list {name}; use one of {', '.join([*LISTS, OF_EXPERIMENT])}")
     return back(request)
 
 

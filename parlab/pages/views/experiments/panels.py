@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
+from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
@@ -16,11 +17,14 @@ from parlab.charts.panels.frame import Size
 from parlab.charts.theme import Table
 from parlab.lab.models import Experiment
 from parlab.lab.services.pages import panel_layouts
+from parlab.lab.services.reports import report_add, report_create
 from parlab.pages.reads.experiment_page import chosen_runs
 from parlab.pages.reads.experiment_panels import Grid, panel_drawing, runs_of
 from parlab.pages.reads.experiment_runs import listed_runs, shown_runs
 from parlab.pages.reads.experiment_series import AXES, experiment_series, series_rows
+from parlab.pages.reads.pinned_panels import directive_of, report_of
 from parlab.publishing.figures.windows import window_of
+from parlab.reports.directives import directive
 
 from .figures import csv_response
 
@@ -94,6 +98,25 @@ def layout(request: HttpRequest, slug: str) -> HttpResponse:
     placed = panel_layouts.placed_panels(asked["panels"])
     panel_layouts.layout_save(user=None if is_for_all else user, experiment=experiment, panels=placed)
     return HttpResponse(status=204)
+
+
+@require_POST
+@permission_required("lab.add_report", raise_exception=True)
+def pin(request: HttpRequest, slug: str) -> HttpResponse:
+    """Add a panel to the newest report about the experiment, or to a first one; the query is that of the page."""
+    experiment, user = _experiment(slug), cast(User, request.user)
+    text = directive_of(request.POST.get("panel", "")[: panel_layouts.MAX_NAME], slug, request.GET)
+    if not text or directive(text.strip("{} ")).problem:
+        return JsonResponse({"problem": "reports cannot show this panel; pin another one"}, status=400)
+    report = report_of(experiment, user)
+    try:
+        if report is None:
+            report = report_create(title=experiment.name, text=f"{text}\n", experiment=experiment, user=user)
+        else:
+            report = report_add(report=report, text=text, user=user)
+    except ValueError as problem:
+        return JsonResponse({"problem": str(problem)}, status=400)
+    return JsonResponse({"title": report.title, "url": report.get_absolute_url()})
 
 
 def _body(request: HttpRequest) -> dict[str, Any] | None:

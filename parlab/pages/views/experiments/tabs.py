@@ -15,6 +15,7 @@ from parlab.lab.models import Dashboard, Experiment
 from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
 from parlab.lab.selectors.changes import changes_since
+from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
 from parlab.lab.services.pages.panel_layouts import layout_of
 from parlab.lab.services.pages.visits import visit
 from parlab.pages.builder.draft import Draft
@@ -81,7 +82,8 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
 def table(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the runs of an experiment as a table, and arranged by two fields."""
     page = _page(request, slug)
-    context = _context(request, page, "experiment-table") | table_context(page, request.GET)
+    decided = decided_columns(cast(User, request.user), OF_EXPERIMENT)
+    context = _context(request, page, "experiment-table") | table_context(page, request.GET, decided)
     return render(request, "experiment/table.html", context)
 
 

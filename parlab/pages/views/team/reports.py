@@ -24,7 +24,7 @@ from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.reports import Stale, report_create, report_delete, report_editing, report_save
 from parlab.publishing.downloads import csv_file
 from parlab.publishing.drawn import live_page
-from parlab.publishing.figures.catalogue import RUN_FIGURES
+from parlab.publishing.figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES
 from parlab.publishing.publish import publish
 from parlab.publishing.resolve import Resolver
 from parlab.publishing.tasks import send
@@ -148,7 +148,7 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
         "page": live_page(report, report.text, reverse("report-figure", args=[slug])),
         "other": other,
         "kinds": DIRECTIVES,
-        "figures": EXPERIMENT_FIGURES,
+        "figures": [*EXPERIMENT_FIGURES, CURVES_OF_RUNS],
         "run_figures": RUN_FIGURES,
     }
     return render(request, "reports/edit.html", context)

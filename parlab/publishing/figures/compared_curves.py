@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,11 @@ from parlab.charts.labels import label_ends
 from parlab.charts.runs.curves import Curve
 from parlab.charts.stacked import stacked
 from parlab.charts.sweeps import compare as charts
-from parlab.charts.sweeps.compare import CURVES, SUBTITLE, Key, Line
+from parlab.charts.sweeps.compare import CURVES, SUBTITLE, ComparedSeries, Key, Line
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, MAX_TOGETHER, ChosenRanks
+from parlab.publishing.figures.run_curves import series_title
 from parlab.publishing.figures.windows import MOST, Seen, Window, seen, share
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -40,25 +41,27 @@ def curves_drawing(
     is_pooled: bool = False,
     chosen_ranks: ChosenRanks = AUTOMATIC,
     places: Collection[int] | None = None,
+    named: Callable[[Run], str] | None = None,
 ) -> Drawing:
     """Draw the curves of some kinds above each other, one line per run, per rank, or per group of repeats.
 
-    Of some selected places, the lines keep the colours that they have among all runs.
+    A kind is a key of CURVES, or the name that the training gave a series. Of some selected places, the lines keep the
+    colours that they have among all runs.
     """
     chosen = range(len(runs)) if places is None else sorted(places)
     attempts = {pk: place for pk, place in current_attempts(runs).items() if place in chosen}
     tokens = [tokens_per_step(run) for run in runs]
     drawings = []
     for kind in kinds:
-        read = _series_of_attempts(attempts, CURVES[kind].metrics, window, over, tokens, chosen_ranks)
+        read = _series_of_attempts(attempts, compared_series(kind).metrics, window, over, tokens, chosen_ranks)
         x = {key: _x(columns, over, tokens[_place(key)]) for key, columns in read.items()}
         visible = seen(read, window.sized(CURVES_POINTS), x)
-        names = {key: line_name(runs, key) for key in [*chosen, *read]}
+        names = {key: line_name(runs, key, named or run_name) for key in [*chosen, *read]}
         lines = _lines(read, visible, names, tokens)
         middle = [float(np.nanmedian(columns.values)) for columns in read.values()]
         if is_pooled:
             lines = pooled(runs, lines)
-        drawing = charts.curves(kind, lines, over=over, is_log=is_log, middle=middle)
+        drawing = charts.curves(kind, lines, over=over, is_log=is_log, middle=middle, compared=compared_series(kind))
         note = _rank_note(chosen_ranks, read) if drawing.figure is not None else ""
         if drawing.figure is not None:
             label_ends(drawing.figure)
@@ -67,10 +70,16 @@ def curves_drawing(
                 is_thinned=any(series.is_thinned for series in visible.values()), caption=drawing.caption + note
             )
         )
-    titles = [CURVES[kind].title for kind in kinds]
+    titles = [compared_series(kind).title for kind in kinds]
     return stacked(
         drawings, ", ".join([titles[0], *(title.lower() for title in titles[1:])]), SUBTITLE, POSITIONS[over]
     )
+
+
+def compared_series(kind: str) -> ComparedSeries:
+    """Return a series of CURVES, or one by the name that the training gave it."""
+    is_time = kind.startswith("timer/") or (kind.endswith("_s") and not kind.endswith("_per_s"))
+    return CURVES.get(kind) or ComparedSeries(series_title(kind), "s" if is_time else "", (kind,))
 
 
 def _lines(
@@ -95,8 +104,8 @@ def run_name(run: Run) -> str:
     return f"{run.experiment.name} #{run.number}"
 
 
-def line_name(runs: Sequence[Run], key: Key) -> str:
-    name = run_name(runs[_place(key)])
+def line_name(runs: Sequence[Run], key: Key, named: Callable[[Run], str] = run_name) -> str:
+    name = named(runs[_place(key)])
     return name if isinstance(key, int) else f"{name} rank {key[1]}"
 
 

@@ -1,0 +1,50 @@
+"""What shows a panel of an experiment in a report, and the report that it is pinned to."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import User
+from django.http import QueryDict
+
+from parlab.charts.panels.catalogue import PANELS
+from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.sweeps.compare import CURVES
+from parlab.lab.models import Experiment, Report
+
+_UNQUOTABLE = frozenset('{}"\r\n')
+_OPTIONS = ("y", "x", "by", "x_scale", "y_scale")
+
+
+def directive_of(name: str, slug: str, query: QueryDict) -> str:
+    """Return the directive of a panel, with the version and the axes of the address; empty if reports cannot show it.
+
+    `curve:loss` becomes `{{ figure curves experiment=slug series=loss }}`.
+    """
+    kind, _, own = name.partition(":")
+    figure, options = "", {"experiment": slug}
+    if query.get("version", "").isdecimal():
+        options["version"] = query["version"]
+    if kind == "curve":
+        known = own.replace("_", "-")
+        figure, options["series"] = "curves", known if known in CURVES else own
+    elif kind == "trials":
+        figure, options["run"] = "capacity", own
+    elif kind == "figure" and own in EXPERIMENT_FIGURES:
+        figure = own
+        chosen = EXPERIMENT_FIGURES[own].choices
+        options |= {option: query[option] for option in _OPTIONS if option in chosen and query.get(option)}
+    elif name in PANELS:
+        figure = PANELS[name].numbers
+    if not figure or any(set(value) & _UNQUOTABLE for value in options.values()):
+        return ""
+    return f"{{{{ figure {figure} {' '.join(map(_option, options.items()))} }}}}"
+
+
+def _option(option: tuple[str, str]) -> str:
+    name, value = option
+    return f'{name}="{value}"' if set(value) & set(" \t=") else f"{name}={value}"
+
+
+def report_of(experiment: Experiment, user: User) -> Report | None:
+    """Return the report about an experiment that was saved last and that a person may edit."""
+    written = Report.objects.filter(experiment=experiment).order_by("-saved_at", "-pk")[:20]
+    return next((report for report in written if report.is_editable_by(user)), None)
