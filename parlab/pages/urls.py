@@ -178,6 +178,7 @@ urlpatterns = [
     path("experiments/<slug:slug>/series.json", panels.series, name="experiment-series"),
     path("experiments/<slug:slug>/panels/<slug:name>.svg", panels.panel, name="experiment-panel"),
     path("experiments/<slug:slug>/panels/", panels.found, name="experiment-offers"),
+    path("experiments/<slug:slug>/star/", marks.experiment_star, name="experiment-star"),
     path("experiments/<slug:slug>/pin/", panels.pin, name="experiment-pin"),
     path("experiments/<slug:slug>/layout/", panels.layout, name="experiment-layout"),
     path("experiments/<slug:slug>/launch/<int:version>/", experiments.launch, name="launch"),

@@ -124,7 +124,7 @@ window.parlabCurves = (() => {
       Object.assign(this, { x0, x1, y0, y1 });
       const hasRaw = !bands && drawn.length <= MOST_RAW && view.smooth > 1;
       // Lines that are hidden stay in the figure: while its scales do not change, a class hides and shows them.
-      const state = JSON.stringify([width, height, x0, x1, y0, y1, view.smooth, view.xTitle, hasRaw, bands ? [...view.hidden, "|", ...view.apart] : 0]);
+      const state = JSON.stringify([width, height, x0, x1, y0, y1, view.smooth, view.xTitle, hasRaw, [...(view.live || [])], bands ? [...view.hidden, "|", ...view.apart] : 0]);
       if (state === this.kept) return;
       this.kept = state;
       const right = width - EDGE.right, foot = height - EDGE.bottom, parts = [];
@@ -226,7 +226,14 @@ window.parlabCurves = (() => {
       const line = this.lines.get(n), [colour, dash] = this.view.looks.get(n);
       const dashes = DASHES[dash] ? ` stroke-dasharray="${DASHES[dash]}"` : "";
       const raw = hasRaw ? `<path class="l thin s${colour}" d="${this.path(line.x, line.y)}"/>` : "";
-      return `<g data-run="${n}">${raw}<path class="l s${colour}"${dashes} d="${this.path(line.x, this.smoothed(line, this.view.smooth))}"/></g>`;
+      return `<g data-run="${n}">${raw}<path class="l s${colour}"${dashes} d="${this.path(line.x, this.smoothed(line, this.view.smooth))}"/>${this.endMarkup(n, line, colour)}</g>`;
+    }
+
+    // The last point of a run that goes on.
+    endMarkup(n, line, colour) {
+      const at = line.x.length - 1, value = this.smoothed(line, this.view.smooth)[at];
+      if (!this.view.live?.has(n) || value === null) return "";
+      return `<circle class="live-end f${colour}" cx="${this.x(line.x[at]).toFixed(1)}" cy="${this.y(value).toFixed(1)}" r="3.5"/>`;
     }
 
     // In a panel of bands a line of its own comes and goes with the pointer.

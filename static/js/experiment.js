@@ -202,7 +202,7 @@
   function view() {
     shownRunsInOrder = data.runs.map((run) => run.n);
     return { runs: shownRunsInOrder, hidden, range, smooth: Number(choice.smooth) || 1, looks: new Map(data.runs.map((run) => [run.n, run.look])), bands: bands(),
-      apart: pinned, over: choice.over, xTitle: TITLES[choice.over] || choice.over };
+      apart: pinned, live: new Set(data.runs.filter((run) => run.state === "running").map((run) => run.n)), over: choice.over, xTitle: TITLES[choice.over] || choice.over };
   }
   let isWaiting = false;
   function redraw() {

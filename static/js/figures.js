@@ -267,6 +267,7 @@
       element.classList.remove("blank");
       const isPanel = "panel" in element.dataset;
       const layout = inPage(themed(isPanel ? asPanel(figure.layout) : figure.layout), element.clientWidth, element);
+      if (isPanel && range && isAlong(element, figure.layout)) layout.xaxis = { ...layout.xaxis, range: [...range], autorange: false };
       if (isPanel) layout.annotations = [...(layout.annotations || []), ...valueLabel(element, figure.data)];
       const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
       const data = themed(isPanel ? panelData(figure.data) : named(figure.data, visible));
@@ -306,6 +307,32 @@
     const axis = horizontal(element);
     return drawn().filter((other) => other !== element && horizontal(other) === axis && other._fullLayout.xaxis.type === element._fullLayout.xaxis.type);
   }
+  // The address holds the part of the common axis of the panels of a run, so that a link shows it and Back undoes it.
+  const rangeOf = () => {
+    const query = new URL(location.href).searchParams, ends = [query.get("x0"), query.get("x1")].map((text) => (text === null ? NaN : Number(text)));
+    return ends.every(Number.isFinite) && ends[0] < ends[1] ? ends : null;
+  };
+  let range = rangeOf();
+  const isAlong = (element, layout) => {
+    const over = new URL(location.href).searchParams.get("x") ?? "step";
+    return "panel" in element.dataset && (layout.xaxis?.title?.text || "").toLowerCase().startsWith(over);
+  };
+  function keepRange(element, from, to) {
+    if (!isAlong(element, drawings.get(element).figure.layout)) return;
+    range = from === undefined ? null : [from, to];
+    const page = new URL(location.href), text = (value) => String(Number(value.toPrecision(6)));
+    for (const [at, name] of ["x0", "x1"].entries()) if (range) page.searchParams.set(name, text(range[at])); else page.searchParams.delete(name);
+    if (page.href !== location.href) history.pushState({ range: true }, "", page);
+    chosenSearch = location.search;
+  }
+  async function showRange() {
+    range = rangeOf();
+    isFollowing = true;
+    try {
+      const along = drawn().filter((element) => isAlong(element, drawings.get(element).figure.layout));
+      await Promise.all(along.map((element) => Plotly.relayout(element, range ? { "xaxis.range": [...range] } : { "xaxis.autorange": true })));
+    } finally { isFollowing = false; }
+  }
   let isFollowing = false; // a change that is passed on is not passed back
   function link(element) {
     if (element.isLinked) return;
@@ -314,6 +341,7 @@
       if (isFollowing) return;
       const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
       if (from === undefined && !change["xaxis.autorange"]) return;
+      keepRange(element, from, to);
       isFollowing = true;
       try {
         const others = linked(element);
@@ -407,15 +435,20 @@
       page.searchParams.delete(name);
       chosen.getAll(name).filter(Boolean).forEach((value) => page.searchParams.append(name, value));
     }
+    if (chosen.get("x") !== (new URL(location.href).searchParams.get("x") ?? "step") && form.elements.x) { page.searchParams.delete("x0"); page.searchParams.delete("x1"); range = null; }
     // A step of the history, so that Back undoes the choice.
     if (page.href !== location.href) history.pushState({ choices: true }, "", page);
     chosenSearch = location.search;
     follow(form.dataset.figureChoices);
   }
   let chosenSearch = location.search;
+  const withoutRange = (search) => { const query = new URLSearchParams(search); query.delete("x0"); query.delete("x1"); return query.toString(); };
   addEventListener("popstate", (event) => {
     if (event.state?.htmx || location.search === chosenSearch) return; // htmx loads the page again; a link within the page
+    const before = withoutRange(chosenSearch);
     chosenSearch = location.search;
+    if (String(rangeOf()) !== String(range)) showRange();
+    if (before === withoutRange(chosenSearch)) return;
     document.querySelectorAll("[data-figure-choices]").forEach(showChoices);
     follow();
   });

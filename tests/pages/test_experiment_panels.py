@@ -219,13 +219,17 @@ def test_a_panel_is_pinned_to_the_newest_report_about_the_experiment(page: Clien
     assert report.text == "{{ figure curves experiment=pipeline-schedules series=step-time }}\n"
     assert pin("throughput", "?version=1").status_code == 200
     assert pin("figure:throughput", "?x=train.micro_batch_size&as_share=1").status_code == 200
+    assert pin("run:1:series:loss").status_code == 200
+    assert pin("run:1:memory").status_code == 200
     report.refresh_from_db()
     assert report.text.split("\n\n")[1:] == [
         "{{ figure throughput experiment=pipeline-schedules version=1 }}",
-        "{{ figure throughput experiment=pipeline-schedules x=train.micro_batch_size }}\n",
+        "{{ figure throughput experiment=pipeline-schedules x=train.micro_batch_size }}",
+        "{{ figure series experiment=pipeline-schedules run=1 series=loss }}",
+        "{{ figure memory experiment=pipeline-schedules run=1 }}\n",
     ]
     shown = page.get(report.get_absolute_url()).content.decode()
-    assert shown.count("data-figure-url") == 3
+    assert shown.count("data-figure-url") == 4  # these runs have no memory
     figure = page.get(f"{report.get_absolute_url()}figure/", {"d": "figure curves series=loss,step-time"}).json()
     names = {trace["name"] for trace in figure["figure"]["data"]}
     assert names == {"mb 1", "mb 2"}
@@ -254,3 +258,18 @@ def test_each_person_chooses_the_columns_of_the_table(page: Client, viewer: Clie
     assert columns(page) == ["memory", "Micro batch size"]
     assert "step_time" in columns(viewer)
     assert page.post("/columns/nonsense/").status_code == 404
+
+
+def test_a_star_of_an_experiment_is_a_person_s_own_and_leads_their_list(
+    page: Client, viewer: Client, trained: list[Attempt]
+) -> None:
+    def first_group(client: Client) -> str:
+        return str(client.get("/experiments/").context["groups"][0].title)
+
+    assert viewer.post(f"{EXPERIMENT}star/", {"next": "/experiments/"})["Location"] == "/experiments/"
+    assert first_group(viewer) == "Starred"
+    assert first_group(page) != "Starred"
+    assert viewer.get(EXPERIMENT).context["is_starred"]
+    assert not page.get(EXPERIMENT).context["is_starred"]
+    viewer.post(f"{EXPERIMENT}star/")
+    assert first_group(viewer) != "Starred"

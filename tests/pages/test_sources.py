@@ -87,8 +87,8 @@ def test_many_documents_are_left_to_pages_of_their_own(
         make_source(b"# T%d\n\n| a | b |\n|---|---|\n%s\n" % (number, rows), name=f"{number}.md")
     page.get(f"{EXPERIMENT}configuration/")  # the first visit records itself
     # session, person, experiment, versions, runs, findings, tags, files, pictures, comments, archived runs, and what
-    # the frame counts
-    with django_assert_num_queries(15):
+    # the frame counts; the stars of the person
+    with django_assert_num_queries(16):
         content = page.get(f"{EXPERIMENT}configuration/").content.decode()
     assert content.count('class="scroll card document"') == 1
     last = Source.objects.order_by("-pk")[0]
@@ -224,3 +224,10 @@ def test_unread_lines_are_counted_with_examples(page: Client, make_source: MakeS
     content = page.get(f"{EXPERIMENT}sources/{source.pk}/").content.decode()
     assert "7 lines could not be read" in content
     assert "<code>&lt;i&gt;</code>" in content
+
+
+def test_the_text_of_a_number_is_marked_in_its_line(page: Client, make_source: MakeSource) -> None:
+    source = make_source(b"loss: 2.5\nloss: 2.5 <b>\n")
+    shown = page.get(f"{EXPERIMENT}sources/{source.pk}/lines/2-2/?find=2.5").content.decode()
+    assert shown.count("<mark>2.5</mark>") == 1
+    assert "&lt;b&gt;" in shown

@@ -28,6 +28,9 @@ def directive_of(name: str, slug: str, query: QueryDict) -> str:
         figure, options["series"] = "curves", known if known in CURVES else own
     elif kind == "trials":
         figure, options["run"] = "capacity", own
+    elif kind == "run":
+        options["run"], figure, options["series"] = [*own.split(":", 2), "", ""][:3]
+        options = {option: value for option, value in options.items() if value}
     elif kind == "figure" and own in EXPERIMENT_FIGURES:
         figure = own
         chosen = EXPERIMENT_FIGURES[own].choices

@@ -238,7 +238,7 @@ def _open_line(item: InboxItem) -> Action:
     run, line = item.run, item.data.get("line")
     if run is not None and run.source_id and line:
         place = [run.experiment.slug, run.source_id, line, line]
-        return Action("Open line", reverse("source-lines", args=place))
+        return Action("Open line", f"{reverse('source-lines', args=place)}?find=nan")
     return Action("Open run", item.path)
 
 

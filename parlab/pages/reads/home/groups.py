@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ _ORDERS = {
     "-findings": "Most findings first",
     "-made": "Newest first",
 }
-_TITLES = ("Live", "Measured", "Imported", "Not run yet")
+_TITLES = ("Starred", "Live", "Measured", "Imported", "Not run yet")
 
 
 class Group(NamedTuple):
@@ -32,8 +33,8 @@ class Group(NamedTuple):
     rows: list[tuple[ExperimentRow, Card]]
 
 
-def experiment_groups(listed: ExperimentList) -> list[Group]:
-    """Return the rows of a page: live ones, measured, imported, and not yet run; one group if sorted otherwise."""
+def experiment_groups(listed: ExperimentList, starred: Collection[int] = ()) -> list[Group]:
+    """Return the rows of a page: starred, live, measured, imported, and not yet run; one group if sorted otherwise."""
     found = cards([row.experiment for row in listed.rows])
     rows = [(row, found[row.experiment.pk]) for row in listed.rows]
     if listed.sort != EXPERIMENT_SORT:
@@ -42,7 +43,8 @@ def experiment_groups(listed: ExperimentList) -> list[Group]:
     own = set(of_own.values_list("experiment", flat=True))
     groups: dict[str, list[tuple[ExperimentRow, Card]]] = {title: [] for title in _TITLES}
     for row, card in rows:
-        groups[_kind(row, row.experiment.pk in own)].append((row, card))
+        kind = "Starred" if row.experiment.pk in starred else _kind(row, row.experiment.pk in own)
+        groups[kind].append((row, card))
     return [Group(title, members) for title, members in groups.items() if members]
 
 

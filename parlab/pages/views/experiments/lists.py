@@ -24,6 +24,7 @@ from parlab.lab.selectors.filters import completions, field_help
 from parlab.lab.selectors.lists import ExperimentList, experiment_list, run_list, tag_names
 from parlab.lab.services.archive import experiments_archive, experiments_restore
 from parlab.lab.services.pages.list_columns import LISTS, OF_EXPERIMENT, columns_choose, columns_decide, shown_columns
+from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.tagging import experiments_tag, experiments_untag
 from parlab.pages.reads.home.groups import experiment_groups, orders, segments
 from parlab.pages.reads.saved_views import default_address
@@ -53,7 +54,9 @@ def experiments(request: HttpRequest) -> HttpResponse:
         "next": request.get_full_path(),
     }
     if isinstance(page_rows, ExperimentList):
-        context |= {"groups": experiment_groups(page_rows), "archived": page_rows.filter.wants_archived}
+        starred = starred_experiments(cast(User, request.user))
+        context |= {"groups": experiment_groups(page_rows, starred), "starred": starred}
+        context |= {"archived": page_rows.filter.wants_archived}
     partial = is_partial(request)
     if not partial:
         tags = tag_names()

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from parlab.lab.models import Comment, Experiment, Finding
 from parlab.lab.services import marks as marks_services
 from parlab.lab.services.marks import comment_add, run_note_save, runs_star, runs_tag, runs_unstar, runs_untag
+from parlab.lab.services.pages import starred
 from parlab.pages.views.runs.addressed import find_run
 
 
@@ -27,6 +28,14 @@ def star(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     if not runs_star(runs=[run], user=user):
         runs_unstar(runs=[run], user=user)
     return redirect(run)
+
+
+@require_POST
+def experiment_star(request: HttpRequest, slug: str) -> HttpResponse:
+    """Star an experiment for the person, or remove the star; each person has their own."""
+    experiment = get_object_or_404(Experiment, slug=slug)
+    starred.experiment_star(user=cast(User, request.user), experiment=experiment)
+    return _back(request, experiment)
 
 
 @require_POST
@@ -100,9 +109,9 @@ def _comment(slug: str, pk: int) -> Comment:
     return get_object_or_404(Comment.objects.select_related("experiment"), pk=pk, experiment__slug=slug)
 
 
-def _back(request: HttpRequest, experiment: Experiment, place: str) -> HttpResponseRedirect:
+def _back(request: HttpRequest, experiment: Experiment, place: str = "") -> HttpResponseRedirect:
     """Redirect to the page of the form, if it is on this site."""
     target = request.POST.get("next", "").partition("#")[0]
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         target = experiment.get_absolute_url()
-    return HttpResponseRedirect(f"{target}#{place}")
+    return HttpResponseRedirect(f"{target}#{place}" if place else target)

@@ -17,6 +17,7 @@ from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
 from parlab.lab.selectors.changes import changes_since
 from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
 from parlab.lab.services.pages.panel_layouts import layout_of
+from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.pages.visits import visit
 from parlab.pages.builder.draft import Draft
 from parlab.pages.reads.experiment_page import TABS, ExperimentPage
@@ -49,6 +50,7 @@ def _context(request: HttpRequest, page: ExperimentPage, tab: str) -> dict[str, 
         "has_dashboard": Dashboard.objects.filter(experiment=page.experiment).exists(),
         "has_networks": has_pipelines(page.runs),
         "tune": f"{reverse('tune')}?config={newest.pk}" if can_tune and newest else "",
+        "is_starred": page.experiment.pk in starred_experiments(user),
         "next": request.get_full_path(),
     }
 

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET
 from parlab.lab.models import Experiment, Picture, Source
 from parlab.lab.selectors.findings import experiment_findings
 from parlab.lab.selectors.sources import source_lines
+from parlab.pages.palette.rows import marked
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.sources import source_views
 from parlab.publishing.downloads import UNSTYLED, safe_name, source_download
@@ -44,13 +45,15 @@ def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
 
 @require_GET
 def lines(request: HttpRequest, slug: str, pk: int, first: int, last: int) -> HttpResponse:
-    """Show some lines of a file with their context."""
+    """Show some lines of a file with their context; `?find=` marks a text in the lines."""
     source = _find(slug, pk)
     last = min(max(first, last), first + 500)
     excerpt = source_lines(source, first, last, around=20)
     if not excerpt:
         raise Http404(f"{source.name} has no line {first}")
-    context = {"section": "experiments", "source": source, "lines": excerpt, "first": first, "last": last}
+    context = {"section": "experiments", "source": source, "first": first, "last": last}
+    find = request.GET.get("find", "").strip()[:200]
+    context["lines"] = [(line, marked(line.text, [find] if line.is_requested and find else [])) for line in excerpt]
     return render(request, "pages/source_lines.html", context)
 
 

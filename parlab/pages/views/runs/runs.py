@@ -121,9 +121,16 @@ class Panel(NamedTuple):
     own: str = ""
     """The part of the query that the controls of the page do not change."""
     smooths: bool = False
+    series: str = ""
+    """The series of a panel named `series`."""
     label: str = ""
     """What the label at the end of its first line says: last or peak."""
     size: str = "c4"
+
+    @property
+    def pin(self) -> str:
+        """What a report calls it: `memory`, `series:loss`."""
+        return f"{self.name}:{self.series}" if self.series else self.name
 
 
 def _panels(
@@ -134,7 +141,7 @@ def _panels(
     for metric in chosen:
         own = urlencode({"series": metric}, safe="/")
         title = run_curves.series_title(metric)
-        panels.append(Panel("series", title, f"{query}&{own}", own, smooths=True, label="last"))
+        panels.append(Panel("series", title, f"{query}&{own}", own, smooths=True, series=metric, label="last"))
     if "memory_bytes" in metrics:
         panels.append(Panel("memory", "Memory", query, label="peak"))
     if has_steps and run_curves.phase_timers(metrics):
