@@ -16,6 +16,17 @@ UNITS = {
     "parallel.tensor_parallel_size": "ranks",
     "parallel.pipeline_parallel_size": "ranks",
 }
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "interleaved 1F1B",
+    "zb-h1": "ZB-H1",
+    "zb-h2": "ZB-H2",
+    "zb-v": "ZB-V",
+    "dualpipe": "DualPipe",
+    "dualpipe-v": "DualPipe-V",
+}
+"""Pipeline schedules in words."""
 ENDINGS = {
     "_gbps": "Gbit/s",
     "_bytes": "B",

@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from parlab.whole_numbers import whole_number
+
 MAX_URL = 2_000
 MAX_ANSWER_BYTES = 4_096
 TIMEOUT_S = 10.0
@@ -158,5 +160,5 @@ def _interrupt(connection: _Connection, is_over: threading.Event) -> None:
 
 
 def _retry_after_s(text: str) -> float | None:
-    text = text.strip()
-    return float(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
+    number = whole_number(text.strip(), 6)
+    return None if number is None else float(number)

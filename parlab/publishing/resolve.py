@@ -42,6 +42,7 @@ from parlab.reports.pivot import (
 )
 from parlab.reports.shapes import pivot_block, plain_value, runs_block
 from parlab.reports.units import shown_unit
+from parlab.whole_numbers import whole_number
 
 from .figures import run_curves
 from .figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES, SERIES, experiment_drawing
@@ -136,7 +137,8 @@ class Resolver:
         notes: list[str] = []
         for experiment in experiments:
             versions = versions_with_results(experiment, version)
-            if version.isdecimal() and not (versions.selected and versions.selected.version == int(version)):
+            asked = whole_number(version)
+            if asked is not None and not (versions.selected and versions.selected.version == asked):
                 raise ValueError(f"experiment {experiment.slug} has no version {version}")
             notes += [] if version else _version_note(versions)
             experiment_runs = experiments_selectors.experiment_runs(experiment, versions)

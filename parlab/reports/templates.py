@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from parlab.charts.fields import SCHEDULES
+
 from .pivot import Record, fields_of
 
 MAX_SECTIONS = 24
@@ -48,7 +50,7 @@ def schedules(_name: str, records: Sequence[Record]) -> str:
     names = list(dict.fromkeys(str(r["parallel.schedule"]) for r in records if "parallel.schedule" in r))
     rows = f'rows="{network}" ' if network else ""
     parts = [
-        f"## {_NAMES.get(name, name)} based pipeline parallel\n\n"
+        f"## {SCHEDULES.get(name, name)} based pipeline parallel\n\n"
         f"{{{{ table pivot {rows}columns=train.micro_batch_size value=step_time_s"
         f' where="parallel.schedule={name}" decimals=printed unit=cells }}}}\n'
         for name in names
@@ -167,7 +169,6 @@ TEMPLATES: dict[str, Template] = {
     ),
 }
 
-_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B"}
 _NUMBERS = ("step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes")
 
 

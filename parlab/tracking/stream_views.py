@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from parlab.client.journal import HEADER, Kind, encode
 from parlab.lab.models import Stream
 from parlab.lab.services.access.tokens import token_find
+from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
 
 from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, streams_apply
@@ -167,10 +168,11 @@ def _unknown(run: str, key: str) -> Problem:
 
 def _position(request: HttpRequest, name: str) -> int:
     text = request.GET.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _LAST_POSITION):
+    number = whole_number(text, 19)
+    if number is None or number > _LAST_POSITION:
         message = f"{name} {text[:40]!r} is not a position"
         raise Problem(400, message, field=name, value=text, remedy="send ?position=<bytes>&next=<bytes>")
-    return int(text)
+    return number
 
 
 def _body(request: HttpRequest, limit: int) -> bytes:

@@ -20,6 +20,7 @@ from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Experiment
 from parlab.lab.services.configs import config_check, config_save
 from parlab.lab.services.experiments import experiment_create
+from parlab.whole_numbers import whole_number
 from runners.config import ConfigError, expand
 
 from . import experiments
@@ -142,7 +143,7 @@ class Launch(APIView):
             experiment=get_object_or_404(Experiment, slug=slug)
         )
         version = request.GET.get("version", "")
-        if version and not (version.isascii() and version.isdecimal() and len(version) < 10):
+        if version and whole_number(version, 9) is None:
             raise Problem(
                 f"version {version!r} is not a number", field="version", value=version, remedy="use 1, 2, ..."
             )

@@ -28,6 +28,7 @@ from parlab.ingest.summaries import logs
 from parlab.lab.models import Attempt, AuditEntry, Experiment, Finding, Run, Source
 from parlab.publishing.downloads import source_download
 from parlab.tracking.imports import stores_of
+from parlab.whole_numbers import whole_number
 from runners.wire.protocol import RunState
 
 LOG_BYTES = 1 << 20
@@ -287,8 +288,9 @@ def one_of(field: str, value: str, choices: list[str]) -> str:
 
 
 def _whole_number(field: str, value: str, *, digits: int = 9) -> int:
-    if not (value.isascii() and value.isdecimal() and len(value) <= digits):
+    number = whole_number(value, digits)
+    if number is None:
         raise Problem(
             f"{field} {value!r} is not a whole number", field=field, value=value, remedy="use a number like 3"
         )
-    return int(value)
+    return number

@@ -29,6 +29,7 @@ from parlab.lab.services.pictures import file_store, picture_add, picture_delete
 from parlab.publishing.downloads import picture_response
 from parlab.publishing.images import cleaned
 from parlab.publishing.tasks import send
+from parlab.whole_numbers import whole_number
 
 from .experiments import Pages
 from .numbers import find_run
@@ -79,9 +80,10 @@ class Pictures(generics.ListAPIView[Snapshot]):
         number = self.request.GET.get("run", "")
         if not number:
             return pictures
-        if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        run = whole_number(number, 9)
+        if run is None:
             raise Problem(f"run {number[:40]!r} is not a number", field="run", value=number, remedy="use 1, 2, ...")
-        return pictures.filter(run__number=int(number))
+        return pictures.filter(run__number=run)
 
     @extend_schema(operation_id="pictures_list", parameters=[OpenApiParameter("run", int, description="Only of it.")])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

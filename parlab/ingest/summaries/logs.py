@@ -9,6 +9,7 @@ from typing import NamedTuple
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import RankLayout, rank_layout
 from parlab.series import log, log_search
+from parlab.whole_numbers import whole_number
 
 
 class LogPart(NamedTuple):
@@ -56,7 +57,8 @@ def requested_part(
 
 
 def _number_below(text: str, limit: int) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < limit else None
+    number = whole_number(text)
+    return number if number is not None and number < limit else None
 
 
 def _out_of_range(field: str, value: str, count: int) -> LogProblem:

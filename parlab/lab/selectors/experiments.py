@@ -10,6 +10,7 @@ from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
 from parlab.lab.services.runs import launchable
+from parlab.whole_numbers import whole_number
 from runners.config import ConfigError, Point, repeated
 from runners.wire.protocol import RunState
 
@@ -67,8 +68,8 @@ def experiment_versions(experiment: Experiment, version: str) -> Versions:
             published_count=Count("runs", filter=Q(runs__hidden_at=None) & ~Q(runs__origin=Run.Origin.MEASURED)),
         ).order_by("-version")
     )
-    if version.isdecimal():
-        selected = next((config for config in configs if config.version == int(version)), None)
+    if (number := whole_number(version)) is not None:
+        selected = next((config for config in configs if config.version == number), None)
         if selected:
             return Versions(configs, selected, False)
     published = bool(configs) and all(config.run_count == config.published_count > 0 for config in configs)

@@ -12,6 +12,7 @@ from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Val
 
 from parlab.charts.svg import Look
 from parlab.lab.models import Experiment, LatestMetric, Node, Run, Visit
+from parlab.whole_numbers import whole_number
 
 from .analysis.identities import identities
 from .filters import Filter
@@ -105,20 +106,18 @@ def _in_run(word: str, names: Mapping[int, tuple[str, str]]) -> Q:
     condition = Q(label__icontains=word) | Q(experiment_id__in=named)
     for fact in _FACTS:
         condition |= Q(**{f"{fact}__iexact": word})
-    number = word.removeprefix("#")
-    return (
-        condition | Q(number=int(number)) if number.isascii() and number.isdecimal() and len(number) < 9 else condition
-    )
+    number = whole_number(word.removeprefix("#"), 8)
+    return condition if number is None else condition | Q(number=number)
 
 
 def run_of(text: str, *, user: User, open_slug: str = "") -> Run | None:
     """Return the run that a text names: `#5` or `5` in the open experiment, `slug/5` in any; None if there is none."""
-    slug, _, number = text.rpartition("/")
-    number = number.removeprefix("#")
-    if not (number.isascii() and number.isdecimal() and len(number) < 9):
+    slug, _, last = text.rpartition("/")
+    number = whole_number(last.removeprefix("#"), 8)
+    if number is None:
         return None
     runs = visible_runs(user).select_related("experiment").only(*_OF_RUNS)
-    return runs.filter(experiment__slug=slug or open_slug, number=int(number)).first()
+    return runs.filter(experiment__slug=slug or open_slug, number=number).first()
 
 
 def named_runs(ids: Sequence[int]) -> list[NamedRun]:

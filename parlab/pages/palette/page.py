@@ -15,6 +15,7 @@ from parlab.lab.selectors import palette
 from parlab.lab.selectors.experiments import experiment_states
 from parlab.lab.selectors.runs import step_time
 from parlab.pages.reads.losses import loss_curve
+from parlab.whole_numbers import whole_numbers
 
 from .search import groups, place_of
 
@@ -35,7 +36,7 @@ def palette_list(request: HttpRequest) -> HttpResponse:
 
 def _picked(request: HttpRequest) -> list[int]:
     texts = request.GET.get("picked", "").split(",")
-    return [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 19][:MAX_PICKED]
+    return whole_numbers(texts)[:MAX_PICKED]
 
 
 def _fresh(response: HttpResponse) -> HttpResponse:

@@ -9,6 +9,7 @@ from parlab.charts.panels.catalogue import PANELS
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.sweeps.compare import CURVES
 from parlab.lab.models import Experiment, Report
+from parlab.whole_numbers import whole_number
 
 _UNQUOTABLE = frozenset('{}"\r\n')
 _OPTIONS = ("y", "x", "by", "x_scale", "y_scale")
@@ -20,9 +21,10 @@ def directive_of(name: str, slug: str, query: QueryDict) -> str:
     `curve:loss` becomes `{{ figure curves experiment=slug series=loss }}`.
     """
     kind, _, own = name.partition(":")
-    figure, options = "", {"experiment": slug}
-    if query.get("version", "").isdecimal():
-        options["version"] = query["version"]
+    figure = ""
+    options: dict[str, str] = {"experiment": slug}
+    if whole_number(version := query.get("version", "")) is not None:
+        options["version"] = version
     if kind == "curve":
         known = own.replace("_", "-")
         figure, options["series"] = "curves", known if known in CURVES else own
@@ -34,7 +36,7 @@ def directive_of(name: str, slug: str, query: QueryDict) -> str:
     elif kind == "figure" and own in EXPERIMENT_FIGURES:
         figure = own
         chosen = EXPERIMENT_FIGURES[own].choices
-        options |= {option: query[option] for option in _OPTIONS if option in chosen and query.get(option)}
+        options |= {option: value for option in _OPTIONS if option in chosen and (value := query.get(option, ""))}
     elif name in PANELS:
         figure = PANELS[name].numbers
     if not figure or any(set(value) & _UNQUOTABLE for value in options.values()):

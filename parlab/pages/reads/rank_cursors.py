@@ -25,6 +25,7 @@ from parlab.publishing.figures.run_curves import phase_timers
 from parlab.publishing.figures.windows import Window
 from parlab.series import store
 from parlab.series.step_lines import StepLine, step_lines
+from parlab.whole_numbers import whole_number
 
 MAX_ROWS = 64
 """More ranks are shown by node."""
@@ -166,7 +167,8 @@ def rank_view(
 
 def _chosen(text: str, first: int, last: int) -> int | None:
     """Read a number of an address within its range."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 and first <= int(text) <= last else None
+    number = whole_number(text)
+    return number if number is not None and first <= number <= last else None
 
 
 def _last_step(cells: Cells) -> int:

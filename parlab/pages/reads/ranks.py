@@ -21,6 +21,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import RankLayout, rank_layout
 from parlab.publishing.figures.windows import Window
 from parlab.series import store
+from parlab.whole_numbers import whole_number
 
 STEP_TIME = "step_time_s"
 WORK, WAITING, STEP = "work", "waiting", "step"
@@ -74,8 +75,9 @@ def choice_of(query: Mapping[str, str], metrics: Collection[str], layout: RankLa
     if not available:
         return None
     phase, node = query.get("phase", ""), query.get("ranks_of", "")
-    is_node = node.isascii() and node.isdecimal() and len(node) < 6 and int(node) < len(layout.nodes)
-    return Choice(phase if phase in available else next(iter(available)), int(node) if is_node else None)
+    number = whole_number(node)
+    is_node = number is not None and number < len(layout.nodes)
+    return Choice(phase if phase in available else next(iter(available)), number if is_node else None)
 
 
 class Reading(NamedTuple):

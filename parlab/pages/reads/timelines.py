@@ -11,6 +11,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.analysis.pipelines import PipelineRun, pipeline_of
 from parlab.series import operations
 from parlab.series.operations import Operation
+from parlab.whole_numbers import whole_number
 from runners.schedules import micro_batches_in_flight, schedule
 from runners.wire.protocol import RunState
 
@@ -111,7 +112,8 @@ class RunTimeline(NamedTuple):
 def run_timeline(run: Run, attempt: Attempt | None, step: str = "") -> RunTimeline:
     """Return the steps of a run that can be drawn, and whether the run can be simulated."""
     steps, pipeline_run = steps_of(attempt), pipeline_of(run)
-    requested = int(step) if step.isdecimal() and int(step) in steps else None
+    number = whole_number(step)
+    requested = number if number in steps else None
     drawn = requested if requested is not None or not steps else _typical(steps, run)
     name = f"{run.experiment.slug}/{run.number}"
     can_simulate = pipeline_run is not None and (pipeline_run.step_time_s is not None or pipeline_run.is_emulated)

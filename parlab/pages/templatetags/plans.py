@@ -6,6 +6,7 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from parlab.charts.fields import SCHEDULES
 from parlab.charts.format import exact, significant
 
 register = template.Library()
@@ -39,3 +40,9 @@ def options(chosen: str, *choices: str) -> SafeString:
         '<option value="{}"{}>{}</option>',
         ((value, SafeString(" selected") if value == chosen else "", title) for value, title in pairs),
     )
+
+
+@register.simple_tag
+def schedule_options(chosen: str) -> SafeString:
+    """Render the pipeline schedules as options: {% schedule_options fields.schedule %}."""
+    return options(chosen, *(f"{name}:{title}" for name, title in SCHEDULES.items()))

@@ -6,19 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.charts.axes import GPUS, SIZE_AXES
-from parlab.charts.fields import value_label
+from parlab.charts.fields import SCHEDULES, value_label
 from parlab.charts.format import SPACE, field_value, significant
 
-NAMES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved-1f1b": "interleaved 1F1B",
-    "zb-h1": "ZB-H1",
-    "zb-h2": "ZB-H2",
-    "zb-v": "ZB-V",
-    "dualpipe": "DualPipe",
-    "dualpipe-v": "DualPipe-V",
-}
 _PHRASES = {
     "train.micro_batch_size": "micro batch {}",
     "train.global_batch_size": "batch {}",
@@ -48,7 +38,7 @@ def named(field: str, value: Any) -> str:
     if form := _PHRASES.get(field):
         return form.format(text)
     if isinstance(value, str) and len(value) > 1:
-        return NAMES.get(text.lower(), text)
+        return SCHEDULES.get(text.lower(), text)
     return value_label(field, value)
 
 

@@ -16,6 +16,7 @@ from parlab.lab.selectors.comparison.results import Result, results
 from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.records import run_settings
 from parlab.lab.services.attempts import headline
+from parlab.whole_numbers import whole_number
 from runners.config import ConfigError, repeated
 from runners.wire.protocol import RunState
 
@@ -97,7 +98,7 @@ def other_side(run: Run, address: str) -> Side | None:
         config = run.experiment.configs.filter(version=int(match[1])).first()
         return _version_side(run, config) if config else None
     slug, _, number = address.rpartition("/")
-    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+    if whole_number(number, 9) is None:
         return None
     runs = Run.objects.select_related("experiment", "config")
     other = runs.filter(experiment__slug=slug or run.experiment.slug, number=int(number)).first()

@@ -58,6 +58,8 @@ def _key(name: str) -> str:
 
 def shown_columns(user: User, name: str) -> frozenset[str]:
     """Return the names of the columns of a list that a person sees."""
+    if not LISTS[name]:
+        return frozenset()
     # Only decisions are stored, so that columns of later versions have their default.
     decided = decided_columns(user, name)
     return frozenset(column.name for column in LISTS[name] if decided.get(column.name, column.is_shown))

@@ -23,6 +23,7 @@ from parlab.lab.selectors.lists import matching_runs
 from parlab.publishing.figures.chosen_ranks import ranks_in
 from parlab.publishing.figures.compared_curves import curves_drawing, run_name
 from parlab.publishing.figures.windows import WHOLE, Window, window_of
+from parlab.whole_numbers import whole_numbers
 
 from .figures import csv_response, json_response
 
@@ -36,8 +37,7 @@ _CURVE_CHOICES = ("over", "y_scale", "repeats", "ranks", "brush")
 def chosen_ids(request: HttpRequest) -> list[int]:
     """Return the run ids of `?runs=3,7` (or `?run=3&run=7`, as sent by a form) without duplicates."""
     texts = [*request.GET.get("runs", "").split(","), *request.GET.getlist("run")]
-    ids = [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 19]
-    return list(dict.fromkeys(ids))
+    return list(dict.fromkeys(whole_numbers(texts)))
 
 
 @require_GET

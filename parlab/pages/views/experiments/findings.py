@@ -22,6 +22,7 @@ from parlab.lab.services.findings import finding_acknowledge, finding_reopen
 from parlab.pages.reads.rules import rules_page
 from parlab.pages.rows.findings import finding_rows, with_excerpts
 from parlab.pages.views.partial import is_partial
+from parlab.whole_numbers import whole_numbers
 
 PER_PAGE = 100
 MAX_SHOWN = 20
@@ -34,7 +35,7 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
     listed = experiment_findings(experiment)
     total = len(listed)
-    ids = {int(part) for part in request.GET.get("id", "").split(",") if part.isascii() and part.isdecimal()}
+    ids = set(whole_numbers(request.GET.get("id", "").split(",")))
     if ids:
         listed = [finding for finding in listed if finding.pk in ids]
     partial = is_partial(request)

@@ -29,6 +29,7 @@ from parlab.lab.services.tagging import experiments_tag, experiments_untag
 from parlab.pages.reads.home.groups import experiment_groups, orders, segments
 from parlab.pages.reads.saved_views import default_address
 from parlab.pages.views.partial import is_partial
+from parlab.whole_numbers import whole_numbers
 
 MAX_CHOSEN = 500
 """Maximum number of rows of a bulk action."""
@@ -146,8 +147,7 @@ def counted(count: int, noun: str) -> str:
 
 def chosen_ids(request: HttpRequest, name: str) -> list[int]:
     """Return the ids of the rows that a form selects."""
-    ids = [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
-    return ids[:MAX_CHOSEN]
+    return whole_numbers(request.POST.getlist(name))[:MAX_CHOSEN]
 
 
 def back(request: HttpRequest) -> HttpResponseRedirect:

@@ -18,6 +18,7 @@ from parlab.lab.services import marks as marks_services
 from parlab.lab.services.marks import comment_add, run_note_save, runs_star, runs_tag, runs_unstar, runs_untag
 from parlab.lab.services.pages import starred
 from parlab.pages.views.runs.addressed import find_run
+from parlab.whole_numbers import whole_number
 
 
 @require_POST
@@ -70,8 +71,8 @@ def tags(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def comment(request: HttpRequest, slug: str) -> HttpResponse:
     """Add a comment to an experiment, or with `finding` to one of its findings."""
     experiment = get_object_or_404(Experiment, slug=slug)
-    pk = request.POST.get("finding", "")
-    finding = get_object_or_404(Finding, pk=int(pk), experiment=experiment) if pk.isdecimal() and len(pk) < 19 else None
+    pk = whole_number(request.POST.get("finding", ""))
+    finding = get_object_or_404(Finding, pk=pk, experiment=experiment) if pk is not None else None
     text = request.POST.get("text", "")
     try:
         added = comment_add(experiment=experiment, text=text, user=cast(User, request.user), finding=finding)

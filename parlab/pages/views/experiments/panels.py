@@ -25,6 +25,7 @@ from parlab.pages.reads.experiment_series import AXES, experiment_series, series
 from parlab.pages.reads.pinned_panels import directive_of, report_of
 from parlab.publishing.figures.windows import window_of
 from parlab.reports.directives import directive
+from parlab.whole_numbers import whole_number
 
 from .figures import csv_response
 
@@ -67,9 +68,8 @@ def panel(request: HttpRequest, slug: str, name: str) -> HttpResponse:
 
 
 def _pixels(request: HttpRequest, name: str, limits: tuple[int, int], default: int) -> int:
-    text = request.GET.get(name, "")
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else default
-    return min(limits[1], max(limits[0], number))
+    number = whole_number(request.GET.get(name, ""), 5)
+    return min(limits[1], max(limits[0], default if number is None else number))
 
 
 @require_GET

@@ -22,6 +22,7 @@ from parlab.lab.services.pictures import file_store, picture_add, picture_delete
 from parlab.publishing.downloads import picture_response
 from parlab.publishing.images import cleaned
 from parlab.publishing.tasks import send
+from parlab.whole_numbers import whole_number
 from runners.wire.protocol import RunState
 
 PER_PAGE = 24
@@ -33,9 +34,9 @@ MAX_RUNS = 500
 def gallery(request: HttpRequest, slug: str) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
     pictures = experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).select_related("run", "created_by")
-    run_number = request.GET.get("run", "")
-    if run_number.isdecimal():
-        pictures = pictures.filter(run__number=int(run_number))
+    run_number = whole_number(request.GET.get("run", ""), 9)
+    if run_number is not None:
+        pictures = pictures.filter(run__number=run_number)
     page = Paginator(pictures.order_by(F("run__number").asc(nulls_first=True), "pk"), PER_PAGE).get_page(
         request.GET.get("page")
     )
@@ -46,7 +47,7 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
         "experiment": experiment,
         "page": page,
         "pictures": [(snapshot, snapshot.caption, snapshot.is_deletable_by(user)) for snapshot in page],
-        "run_number": run_number if run_number.isdecimal() else "",
+        "run_number": "" if run_number is None else str(run_number),
         "runs": list(ended.only("number", "label")[:MAX_RUNS]),
         "limit": settings.PICTURE_LIMIT_MIB * 2**20,
         **_jobs(experiment),
@@ -85,8 +86,8 @@ def upload(request: HttpRequest, slug: str) -> HttpResponse:
     if not files or len(files) > MAX_FILES:
         messages.error(request, f"{len(files) or 'No'} pictures selected; select 1 to {MAX_FILES}.")
         return _back(slug)
-    number = request.POST.get("run", "")
-    run = experiment.runs.filter(number=int(number)).first() if number.isdecimal() else None
+    number = whole_number(request.POST.get("run", ""), 9)
+    run = experiment.runs.filter(number=number).first() if number is not None else None
     count = 0
     for file in files:
         name = display_name(file.name or "picture")
@@ -114,8 +115,8 @@ def upload(request: HttpRequest, slug: str) -> HttpResponse:
 @permission_required("lab.add_snapshot", raise_exception=True)
 def draw(request: HttpRequest, slug: str) -> HttpResponse:
     """Queue the drawing of the panels of a run."""
-    number = request.POST.get("run", "")
-    run = get_object_or_404(Run, experiment__slug=slug, number=int(number) if number.isdecimal() else 0)
+    number = whole_number(request.POST.get("run", ""), 9)
+    run = get_object_or_404(Run, experiment__slug=slug, number=number)
     job = pictures_request(user=cast(User, request.user), run=run)
     send(job.pk)
     return _back(slug)

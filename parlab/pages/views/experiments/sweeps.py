@@ -25,6 +25,7 @@ from parlab.pages.builder.draft import IN_ADDRESS, Draft
 from parlab.pages.builder.page import builder_context
 from parlab.pages.builder.pasting import paste
 from parlab.pages.forms.plan_drafts import plan_draft
+from parlab.whole_numbers import whole_number
 from runners.config import ENGINES, ConfigError, Problem
 
 _FIRST_PRESET = "pipeline"
@@ -96,7 +97,7 @@ def _first_draft(request: HttpRequest, experiment: Experiment | None, latest: Co
 
 def _is_number(text: str) -> bool:
     """Whether a text is a number that a database can compare."""
-    return text.isascii() and text.isdecimal() and len(text) < 10
+    return whole_number(text, 9) is not None
 
 
 def _changed(draft: Draft, action: str, argument: str, request: HttpRequest) -> tuple[Draft, str, list[Problem], str]:
@@ -118,8 +119,8 @@ def _changed(draft: Draft, action: str, argument: str, request: HttpRequest) -> 
         return draft.fix(path), "", [], field_id
     if action == "add":
         return draft.add(path, rest), "", [], axis_id
-    if action == "drop" and rest.isdecimal():
-        return draft.drop(path, int(rest)), "", [], axis_id
+    if action == "drop" and (place := whole_number(rest)) is not None:
+        return draft.drop(path, place), "", [], axis_id
     if action == "up":
         return draft.move(path), "", [], axis_id
     return draft, "", [], request.POST.get("focus", "")

@@ -17,6 +17,7 @@ from parlab.lab.models import ApiToken, Run
 from parlab.lab.services.access.tokens import token_create
 from parlab.pages.reads.losses import loss_curve
 from parlab.pages.views.partial import UNCHANGED
+from parlab.whole_numbers import whole_number
 from runners.config import digest
 
 TOKEN_DAYS = 365
@@ -149,7 +150,7 @@ def connect_live(request: HttpRequest) -> HttpResponse:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+    return whole_number(text) or 0
 
 
 def _figure(steps: list[float], values: list[float]) -> str:

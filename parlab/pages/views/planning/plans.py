@@ -39,6 +39,7 @@ from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.cluster_comparison import OtherCluster, Side, moved, side
 from parlab.planner.search.layouts import Layout
+from parlab.whole_numbers import whole_number
 from runners.config import digest
 
 MAX_LAYOUTS = 40
@@ -91,7 +92,7 @@ def plan_model(request: HttpRequest) -> HttpResponse:
     if entry is None:
         return redirect(f"{reverse('plan')}?{urlencode({'model': request.GET.get('name', '')[:LONGEST]})}")
     count, gpu = request.GET.get("gpus", ""), device_named(request.GET.get("gpu", "")[:LONGEST])
-    gpus = int(count) if count.isascii() and count.isdecimal() and 0 < len(count) < 8 else 0
+    gpus = whole_number(count, 7) or 0
     return redirect(f"{reverse('plan')}?{_query_of_model(entry, gpus, gpu)}")
 
 

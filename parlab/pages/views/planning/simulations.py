@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 from pydantic import ValidationError
 
 from parlab.charts import theme
+from parlab.charts.fields import SCHEDULES
 from parlab.charts.format import for_column, unit_for
 from parlab.charts.runs import timeline
 from parlab.charts.runs.timeline import Timeline
@@ -22,11 +23,11 @@ from parlab.planner.schedule import Answer, Outcome, Refusal, Scenario, answer, 
 from runners.config import digest
 
 PRESETS = [
-    ("gpipe", "GPipe"),
-    ("1f1b", "1F1B"),
-    ("best", "1F1B, recommended slope"),
-    ("interleaved-1f1b-2", "Interleaved 1F1B, 2 chunks"),
-    ("zb-h1", "Zero bubble H1"),
+    ("gpipe", SCHEDULES["gpipe"]),
+    ("1f1b", SCHEDULES["1f1b"]),
+    ("best", f"{SCHEDULES['1f1b']}, recommended slope"),
+    ("interleaved-1f1b-2", f"{SCHEDULES['interleaved-1f1b']}, 2 chunks"),
+    ("zb-h1", SCHEDULES["zb-h1"]),
 ]
 WIRES = [("same", "as computed"), ("bf16", "16 bits (bf16)"), ("fp16", "16 bits (fp16)"), ("int8", "8 bits")]
 _SWITCHES = {"sends": ("sends_block", "block", True), "receives": ("receives_ahead", "late", False)}

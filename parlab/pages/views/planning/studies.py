@@ -35,6 +35,7 @@ from parlab.tuner.results import (
 )
 from parlab.tuner.spaces import described_settings
 from parlab.tuner.text import METRICS, clock, hardware_line, model_lines, result_markdown
+from parlab.whole_numbers import whole_number
 from runners.config import ConfigError, digest, engine_names, engine_of
 
 STUDIES_SHOWN = 100
@@ -54,7 +55,8 @@ def studies(request: HttpRequest) -> HttpResponse:
 
 def _initial_values(key: str) -> dict[str, Any]:
     """Return the configuration named in a link, and as its baseline a version of the experiment with another engine."""
-    config = Config.objects.filter(pk=int(key)).first() if key.isdecimal() and len(key) < 12 else None
+    pk = whole_number(key)
+    config = Config.objects.filter(pk=pk).first() if pk is not None else None
     if config is None:
         return {}
     trained = config.experiment.configs.filter(

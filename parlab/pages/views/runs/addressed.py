@@ -6,6 +6,7 @@ from django.http import Http404, HttpRequest
 from django.shortcuts import get_object_or_404
 
 from parlab.lab.models import Attempt, Run
+from parlab.whole_numbers import whole_number
 
 
 def find_run(slug: str, number: int) -> Run:
@@ -18,7 +19,8 @@ def find_run(slug: str, number: int) -> Run:
 def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
     """Return the attempt of `?attempt=1`, else the current one; published runs have no attempts."""
     requested = request.GET.get("attempt", "")
-    number = int(requested) if requested.isdecimal() else run.attempt_number
+    number = whole_number(requested, 9)
+    number = run.attempt_number if number is None else number
     attempt = run.attempts.with_members().filter(number=number).first()
     if attempt is None and requested:
         raise Http404(f"run {run.number} has no attempt {requested}")

@@ -15,6 +15,7 @@ from parlab.lab.selectors.layouts import rank_layout
 from parlab.pages.views.partial import UNCHANGED
 from parlab.series.log import has_rank_streams
 from parlab.series.log_search import ERROR, text_pattern
+from parlab.whole_numbers import whole_number
 
 from .addressed import find_attempt, find_run
 from .heads import page_context
@@ -80,9 +81,9 @@ def _matches(request: HttpRequest, run: Run, attempt: Attempt) -> dict[str, Any]
     text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
     wants_errors = bool(request.GET.get("errors"))
     context: dict[str, Any] = {"text": text, "wants_errors": wants_errors, "log_part": part}
-    if line.isascii() and line.isdecimal() and len(line) < 12:
-        context["around"] = logs.around(attempt, part, int(line))
-        context["line"] = int(line)
+    if (number := whole_number(line, 11)) is not None:
+        context["around"] = logs.around(attempt, part, number)
+        context["line"] = number
     elif text or wants_errors:
         context["search"] = logs.find(attempt, part, ERROR if wants_errors else text_pattern(text))
     return context

@@ -20,6 +20,7 @@ from parlab.pages.reads.simulated_timelines import simulated_run
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.pages.views.planning.simulations import simulated_by
 from parlab.planner.schedule import plan_of
+from parlab.whole_numbers import whole_number
 
 _RUN = re.compile(r"([-a-zA-Z0-9_]{1,120})/(\d{1,9})(?:@(\d{1,10}))?")
 _RUN_PAGE = re.compile(r"/experiments/([-a-zA-Z0-9_]{1,120})/runs/(\d{1,9})/?")
@@ -64,7 +65,7 @@ def _timeline_of(text: str) -> Timeline | None:
     page = _RUN_PAGE.search(parts.path)
     if page:
         step = QueryDict(parts.query).get("step", "")
-        return _measured(page[1], int(page[2]), int(step) if step.isdecimal() else None)
+        return _measured(page[1], int(page[2]), whole_number(step))
     match = _RUN.fullmatch(text)
     if match is None:
         raise _unknown(text)

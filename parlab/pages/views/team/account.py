@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import ApiToken
 from parlab.lab.services.access.tokens import token_create, tokens_revoke
+from parlab.whole_numbers import whole_number
 
 # Actions and the permission that each requires.
 _SCOPES = (
@@ -49,9 +50,9 @@ def token_make(request: HttpRequest) -> HttpResponse:
     user, name = cast(User, request.user), request.POST.get("name", "")
     scopes, days = request.POST.getlist("scopes"), request.POST.get("days", "")
     try:
-        if days and not (days.isascii() and days.isdecimal() and len(days) < 6):
+        lifetime = whole_number(days, 5)
+        if days and lifetime is None:
             raise ValueError(f"days {days[:20]!r} is not a number; choose one from the list")
-        lifetime = int(days) if days else None
         token, secret = token_create(user=user, name=name, by=user, scopes=scopes, days=lifetime)
     except ValueError as problem:
         more = {"token_name": name[:80], "token_scopes": scopes, "token_days": days}

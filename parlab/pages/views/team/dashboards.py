@@ -23,6 +23,7 @@ from parlab.publishing.downloads import csv_file
 from parlab.publishing.resolve import Experiments, Resolver
 from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import directive
+from parlab.whole_numbers import whole_number
 
 MAX_EXPERIMENTS = 500
 
@@ -119,7 +120,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         action, _, place = request.POST.get("act", "").partition(":")
         if action == "save":
             return _saved(request, edited, name, panels, is_default, revision)
-        panels = _changed(request, panels, action, int(place) if place.isdecimal() else -1)
+        panels = _changed(request, panels, action, _number(place))
     context = {
         "section": "dashboards",
         "dashboard": edited,
@@ -142,11 +143,16 @@ def _changed(request: HttpRequest, panels: list[Panel], action: str, place: int)
     return editor.rearranged(panels, action, place)
 
 
+def _number(text: str) -> int:
+    number = whole_number(text)
+    return -1 if number is None else number
+
+
 def _saved(
     request: HttpRequest, edited: Dashboard, name: str, panels: list[Panel], is_default: bool, revision: str
 ) -> HttpResponse:
     try:
-        number = int(revision) if revision.isdecimal() else -1
+        number = _number(revision)
         work.dashboard_save(dashboard=edited, name=name, panels=panels, is_default=is_default, revision=number)
     except ValueError as error:
         messages.error(request, f"Not saved: {error}.")

@@ -32,6 +32,7 @@ from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import KINDS as DIRECTIVES
 from parlab.reports.directives import directive
 from parlab.reports.templates import TEMPLATES
+from parlab.whole_numbers import whole_number
 
 PER_PAGE = 50
 MAX_PANELS = 4
@@ -166,15 +167,15 @@ def preview(request: HttpRequest, slug: str) -> HttpResponse:
 def save(request: HttpRequest, slug: str) -> HttpResponse:
     """Save an edit of a revision; 409 with the newer text if another user saved in the meantime."""
     report = _editable(request, slug)
-    revision = request.POST.get("revision", "")
-    if not revision.isdecimal():
+    revision = whole_number(request.POST.get("revision", ""), 9)
+    if revision is None:
         return JsonResponse({"problem": "The revision is not a number. Reload the page."}, status=400)
     try:
         saved = report_save(
             report=report,
             title=request.POST.get("title", ""),
             text=request.POST.get("text", ""),
-            revision=int(revision),
+            revision=revision,
             user=cast(User, request.user),
         )
     except Stale as stale:
@@ -223,11 +224,11 @@ def figure(request: HttpRequest, slug: str) -> HttpResponse:
 def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
     """Publish the displayed revision; refuse if the text has changed since."""
     report = _editable(request, slug)
-    revision = request.POST.get("revision", "")
-    if not revision.isdecimal():
+    revision = whole_number(request.POST.get("revision", ""), 9)
+    if revision is None:
         raise Http404("no revision")
     try:
-        version = publish(report=report, revision=int(revision), user=cast(User, request.user))
+        version = publish(report=report, revision=revision, user=cast(User, request.user))
     except Stale as stale:
         messages.error(request, f"Nothing was published: {stale}. Review the changes, then publish again.")
         return redirect(report)

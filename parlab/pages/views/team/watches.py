@@ -23,6 +23,7 @@ from parlab.watch import bisecting, selectors, services
 from parlab.watch.analysis.measures import measure_of
 from parlab.watch.detecting import sentence_of
 from parlab.watch.models import Alert, Bisect, Order, Series, Watch
+from parlab.whole_numbers import whole_number
 
 MAX_FEED = 100
 MAX_CONFIGS = 300
@@ -59,7 +60,7 @@ def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> Http
 def create(request: HttpRequest) -> HttpResponse:
     fields = request.POST
     key = fields.get("config", "")
-    config = get_object_or_404(Config, pk=int(key)) if key.isdecimal() and len(key) < 12 else None
+    config = get_object_or_404(Config, pk=pk) if (pk := whole_number(key)) is not None else None
     try:
         watch = services.watch_create(
             name=fields.get("name", ""),
@@ -92,9 +93,10 @@ def _time(text: str) -> datetime | None:
 
 
 def _count(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 4):
+    count = whole_number(text, 3)
+    if count is None:
         raise ValueError(f"{name} {text[:20]!r} is no number; use for example 1")
-    return int(text)
+    return count
 
 
 @require_GET
