@@ -6,6 +6,7 @@ of the planner's terms after and before the change. What the planner gets wrong 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -48,6 +49,10 @@ class Case:
     signs: Signs = NO_SIGNS
     passes: Passes | None = None
     """Pipeline of the run, for a simulation of other schedules."""
+
+
+_SAME = 0.02
+"""Sizes that differ by less, as a share, are told as one."""
 
 
 def advise(case: Case) -> list[Advice]:
@@ -163,5 +168,14 @@ def _evidence(waterfall: Waterfall, before: Prediction, after: Prediction, part:
     measured = f"{TERMS[part].title}: {share:.3g} % of the measured step" if share > 0 else "No timer splits this"
     return (
         f"{measured}; the planner predicts {ratio:.3g} times the step"
-        f" time and {after.memory_bytes / 2**30:.3g} GiB instead of {before.memory_bytes / 2**30:.3g} GiB"
+        f" time and {memory_change(before.memory_bytes, after.memory_bytes)}"
     )
+
+
+def memory_change(before: float, after: float) -> str:
+    """Return two sizes in one unit and with one number of decimals; one size where they hardly differ."""
+    low, high = sorted((before / 2**30, after / 2**30))
+    decimals = max(0, 2 - math.floor(math.log10(low))) if low > 0 else 2
+    if high - low < _SAME * high:
+        return f"as much memory, {after / 2**30:.{decimals}f} GiB"
+    return f"{after / 2**30:.{decimals}f} GiB instead of {before / 2**30:.{decimals}f} GiB"

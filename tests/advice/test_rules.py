@@ -8,7 +8,7 @@ import pytest
 
 from parlab.advice.adjacent_settings import neighbours
 from parlab.advice.observations import Reached, Signs, Slowest
-from parlab.advice.rules import Case, advise, gain_of, is_certain
+from parlab.advice.rules import Case, advise, gain_of, is_certain, memory_change
 from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
 from parlab.advice.simulated import Passes
 from parlab.advice.waterfalls.measured import Rate, Step, timers_of, waterfall_of
@@ -53,7 +53,7 @@ def test_recomputation_without_need_is_the_first_advice() -> None:
     assert first.settings == {"train.recompute": "none"}
     assert first.low < first.gain < first.high
     assert 0.15 < first.gain < 0.35  # a fourth of the work
-    assert "GiB instead of" in first.evidence
+    assert "as much memory, 26.3 GiB" in first.evidence
     assert first.predicted_s(1.0) == pytest.approx(1 - first.gain)
 
 
@@ -220,3 +220,9 @@ def test_a_change_that_adds_nearly_as_much_as_it_saves_is_not_advised() -> None:
         assert is_certain(waterfall, before, cheaper)
         assert not is_certain(waterfall, before, dearer)
     assert gain_of(measured(job), before, dearer) > 0
+
+
+def test_two_sizes_have_one_number_of_decimals_and_equal_ones_are_told_once() -> None:
+    assert memory_change(0.36 * 2**30, 0.361 * 2**30) == "as much memory, 0.361 GiB"
+    assert memory_change(0.36 * 2**30, 12 * 2**30) == "12.000 GiB instead of 0.360 GiB"
+    assert memory_change(30 * 2**30, 21.04 * 2**30) == "21.0 GiB instead of 30.0 GiB"

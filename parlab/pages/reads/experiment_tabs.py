@@ -126,7 +126,9 @@ def time_context(page: ExperimentPage) -> dict[str, Any]:
 def _time_panels(page: ExperimentPage) -> list[PanelView]:
     """Return the panels about time that the runs have data for, side by side."""
     grid = Grid(page.experiment, page.runs, page.listed, page.query, page.points)
-    placed = [Placed(name, 6, PANELS[name].height(grid.data)) for name in ("phases", "steps")]
+    names = ("phases", "steps")
+    height = max(PANELS[name].height(grid.data) for name in names)
+    placed = [Placed(name, 6, height) for name in names]
     return [view for panel in placed if (view := grid.view(panel)) is not None]
 
 

@@ -24,8 +24,6 @@ from runners.wire.protocol import RunState
 
 MAX_CHIPS = 3
 _SHORT_NOISE = "within noise"
-_RIM = 30.0
-"""How far from the ends of a chip its line ends (px)."""
 
 
 class AdviceChip(NamedTuple):
@@ -50,8 +48,7 @@ class AdviceChip(NamedTuple):
     width: int = 0
     """In pixels."""
     line: str = ""
-    """Where its term is, and where the line from it ends."""
-    foot: str = ""
+    """Where its term is."""
 
     @property
     def half(self) -> int:
@@ -267,15 +264,9 @@ def _placed(chips: Sequence[AdviceChip], bar: StepBar, scale_s: float) -> list[A
             x=f"{100 * (start + width / 2) / NOMINAL_PX:.2f}%",
             width=round(width),
             line=f"{100 * middles[chip.part]:.2f}%" if chip.part in middles else "",
-            foot=f"{100 * _within(middles.get(chip.part, 1.0), start, width):.2f}%",
         )
         for chip, (start, width) in zip(ordered, chart.chip_places(spots), strict=True)
     ]
-
-
-def _within(middle: float, start: float, width: float) -> float:
-    """Return the place of a chip's rim that is nearest to a middle, as a share of the width."""
-    return min(max(middle, (start + _RIM) / NOMINAL_PX), (start + width - _RIM) / NOMINAL_PX)
 
 
 def _chip_text(chip: AdviceChip) -> str:
