@@ -207,3 +207,8 @@ def test_the_list_costs_a_fixed_number_of_queries(
 ) -> None:
     with django_assert_max_num_queries(20):
         listed(page, "gpipe", at="/experiments/pipeline-schedules/")
+
+
+def test_the_preview_of_an_experiment_counts_its_runs_by_state(page: Client, four_runs: list[Run]) -> None:
+    shown = page.get(f"/palette/experiments/{four_runs[0].experiment_id}/").content.decode()
+    assert re.search(r"</span>\d+ \w+</span>", shown)
