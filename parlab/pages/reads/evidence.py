@@ -17,7 +17,7 @@ from parlab.charts.sweeps import capacity
 from parlab.charts.sweeps.capacity import Search
 from parlab.charts.sweeps.phases import PHASES
 from parlab.lab.models import Attempt, Experiment, Run, Source
-from parlab.pages.reads import compared_curves as curves
+from parlab.publishing.figures import compared_curves as curves
 from parlab.publishing.figures import engine_measurements
 from parlab.publishing.figures.bandwidths import FORMATS
 from parlab.publishing.figures.engine_measurements import OperationTable
