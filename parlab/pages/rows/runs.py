@@ -158,12 +158,7 @@ def run_table(
         for run in runs
     ]
     is_open = not all(run.is_final for run in runs)
-    filled = [
-        column
-        for column in _all_columns(runs, rows, surroundings or {}, shown)
-        if (is_open and column.is_awaited) or any(_is_filled(column.cell(row)) for row in rows)
-    ]
-    offered = [(column, (decided or {}).get(column.key, column.is_shown)) for column in filled]
+    offered = _offered(_all_columns(runs, rows, surroundings or {}, shown), rows, decided or {}, is_open=is_open)
     columns = [column for column, is_shown in offered if is_shown]
     best = _best(rows, columns) if has_best and len(rows) > 1 else {}
     return RunTable(
@@ -183,6 +178,18 @@ def run_table(
         has_reasons=is_open or any(row.reason for row in rows),
         offered=offered,
     )
+
+
+def _offered(
+    columns: Iterable[RunColumn], rows: Sequence[RunRow], decided: Mapping[str, bool], *, is_open: bool
+) -> list[tuple[RunColumn, bool]]:
+    """Return the columns that have values, now or later, and whether the person sees them."""
+    filled = [
+        column
+        for column in columns
+        if (is_open and column.is_awaited) or any(_is_filled(column.cell(row)) for row in rows)
+    ]
+    return [(column, decided.get(column.key, column.is_shown)) for column in filled]
 
 
 def _is_filled(cell: RunCell) -> bool:
