@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -121,3 +122,25 @@ def test_a_silent_node_is_hatched_with_the_time(page: Client, make_node: Callabl
     assert shown.content.decode().count(' off"') == 2
     assert "offline" in text(shown)
     assert "seen" in text(shown)
+
+
+def test_nodes_show_what_they_have_and_how_busy_they_are(
+    page: Client, make_attempt: Callable[..., Attempt], django_assert_max_num_queries: Any
+) -> None:
+    gpus = [{"index": i, "name": "NVIDIA <b>H200</b>", "memory_bytes": 2**37} for i in range(4)]
+    matmul = {"flops": {"fp32": {"1": 5e10, "64": 2.5e12}, "bf16": {}, "odd": "x"}, "torch": "2.13.0"}
+    hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul}
+    node = Node.objects.create(name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware=hardware)
+    Node.objects.create(name="old", is_enabled=False)
+    place(make_attempt(state="running"), node)
+    with django_assert_max_num_queries(22):
+        shown = page.get("/nodes/")
+    assert "1 of 2 nodes works" in text(shown)
+    assert "offline" in text(shown)
+    assert "seen never" in text(shown)
+    assert "<html" not in page.get("/nodes/", headers=PARTIAL).content.decode()
+    own = html.unescape(text(page.get("/nodes/gpu-1/", headers=PARTIAL)))
+    assert "1 of 2 slots busy" in own
+    assert "4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB)" in own
+    assert "64 cores, measured 2.50 TFLOP/s in fp32" in own
+    assert "Disabled:" in text(page.get("/nodes/old/", headers=PARTIAL))

@@ -294,29 +294,6 @@ def test_a_run_page_takes_few_queries(
         page.get(poll_urls(response.content.decode())["live"])
 
 
-def test_nodes_show_what_they_have_and_how_busy_they_are(
-    page: Client, make_attempt: Callable[..., Attempt], django_assert_num_queries: Any
-) -> None:
-    empty = text(page.get("/nodes/"))
-    assert "No nodes registered" in empty
-    assert "python -m runners.node.daemon" in empty
-    gpus = [{"index": i, "name": "NVIDIA <b>H200</b>", "memory_bytes": 2**37} for i in range(4)]
-    matmul = {"flops": {"fp32": {"1": 5e10, "64": 2.5e12}, "bf16": {}, "odd": "x"}, "torch": "2.13.0"}
-    hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul}
-    node = Node.objects.create(name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware=hardware)
-    Node.objects.create(name="old", is_enabled=False)
-    place(make_attempt(state="running"), node)
-    with django_assert_num_queries(8):
-        response = page.get("/nodes/")
-    page_text = text(response)
-    assert "gpu-1 online default 1 of 2 4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB) 64 cores" in page_text
-    assert "64 cores, measured 2.50 TFLOP/s in fp32" in page_text
-    assert "old offline disabled default 0 of 1 none" in page_text
-    assert "never" in page_text
-    partial = page.get("/nodes/", headers={"HX-Request": "true"})
-    assert "<html" not in partial.content.decode()
-
-
 @pytest.mark.parametrize("engine", ["allreduce", "capacity"])
 def test_engines_without_steps_show_no_empty_curve_of_them(
     page: Client, make_attempt: Callable[..., Attempt], make_config: Callable[..., Config], engine: str
