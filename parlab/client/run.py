@@ -64,8 +64,10 @@ def init(
     """
     global _inits  # noqa: PLW0603  # ranks that call `init` twice agree on both runs
     place = launch.launch(os.environ, rank=rank, run_id=run_id)
-    is_derived = not (run_id or os.environ.get("PARLAB_RUN_ID")) and place.world_size > 1
-    place = place._replace(run_id=f"{place.run_id}-{_inits}" if is_derived and _inits else place.run_id)
+    if _inits and place.key:
+        place = place._replace(key=f"{place.key}-{_inits}")
+    elif _inits and place.world_size > 1 and not (run_id or os.environ.get("PARLAB_RUN_ID")):
+        place = place._replace(run_id=f"{place.run_id}-{_inits}")
     _inits += 1
     if not place.is_shared:
         log.warning(
@@ -87,6 +89,7 @@ def init(
         "rank": place.rank,
         "world_size": place.world_size,
         "started_at": time.time(),
+        **launch.facts(place),
         **environment.description(),
     }
     run = Run(opening, token=login.token)
@@ -362,7 +365,7 @@ class Run:
             log.warning("%s", message)
 
     def _announce(self, run: dict[str, Any]) -> None:
-        self.url = str(run.get("url", ""))
+        self.id, self.url = str(run.get("id", self.id)), str(run.get("url", ""))
         if self.rank <= 0:
             sys.stderr.write(f"parlab: run {run.get('number')} of {run.get('experiment')}: {self.url}\n")
 

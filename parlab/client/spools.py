@@ -108,6 +108,12 @@ class Stream:
             return bool(json.loads(last.payload).get("kind") == "end")
         return False
 
+    @property
+    def last_written_at(self) -> float:
+        """When the process of the stream last recorded something (Unix time, s)."""
+        starts = journal.segments(self.records)
+        return _changed_at(journal.segment_path(self.records, starts[-1]) if starts else self.path / "open.json")
+
     def refuse(self, message: str) -> None:
         """Note that the server refuses the stream; `parlab sync` tries again."""
         (self.path / "refused").write_text(message, encoding="utf-8")

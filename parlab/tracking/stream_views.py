@@ -25,6 +25,7 @@ from parlab.lab.services.access.tokens import token_find
 from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
 
+from .launches import Undecided
 from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, streams_apply
 
 MAX_BODY_BYTES = 4 * MAX_BATCH_BYTES
@@ -143,12 +144,15 @@ def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
     except Occupied as error:
         message, _, remedy = str(error).partition("; ")
         raise Problem(409, message, field="rank", value=opening.rank, remedy=remedy) from error
+    except Undecided as error:
+        message, _, remedy = str(error).partition("; ")
+        raise Problem(409, message, field="launch", value=opening.rank, remedy=remedy) from error
     except ValueError as error:
         message, _, remedy = str(error).partition("; ")
         remedy = remedy or "report under another ID"
         raise Problem(400, message, field="experiment", value=opening.experiment, remedy=remedy) from error
     owner = row.tracked.run
-    place = {"id": run, "experiment": owner.experiment.slug, "number": owner.number}
+    place = {"id": row.tracked.uuid, "experiment": owner.experiment.slug, "number": owner.number}
     url = request.build_absolute_uri(owner.get_absolute_url())
     return JsonResponse({"run": {**place, "url": url}, "stream": key, "committed": row.committed})
 
