@@ -94,7 +94,7 @@ def init(
     }
     run = Run(opening, token=login.token)
     if is_wanted(os.environ, telemetry):
-        run.watch(of_rank(run.append_later, place, os.environ))
+        run.watch(of_rank(run.append_later, place, os.environ, run.describe))
     return run
 
 
@@ -260,6 +260,15 @@ class Run:
         if self._writer is not None:
             self._telemetry = telemetry
             telemetry.start()
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Add facts to the environment of the run."""
+        self._report({"kind": "environment", "environment": dict(facts)})
+
+    def add_timers(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds to the timers that the next `log` records."""
+        for name, value in seconds.items():
+            self._timers[name] = self._timers.get(name, 0.0) + value
 
     def append(self, output: bytes) -> bool:
         """Append whole lines of output and send them without delay; return whether they are on disk."""

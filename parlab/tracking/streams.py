@@ -313,7 +313,7 @@ def _reports_apply(stored: _Stored) -> bool:
     batch, stream, attempt = stored
     is_ended = False
     for report in map(_parse_report, batch.reports):
-        is_ended = _report_apply(attempt.run.tracked, stream, report) or is_ended
+        is_ended = _report_apply(attempt, stream, report) or is_ended
     stream.save()
     return is_ended
 
@@ -337,9 +337,9 @@ def _parse_report(payload: bytes) -> Report:
         return Report("", {})
 
 
-def _report_apply(tracked: TrackedRun, stream: Stream, report: Report) -> bool:
+def _report_apply(attempt: Attempt, stream: Stream, report: Report) -> bool:
     """Apply a report; return whether it ends the stream. One that makes no sense is ignored and logged."""
-    fields = report.fields
+    fields, tracked = report.fields, attempt.run.tracked
     if report.kind == "end" and fields.get("state") in _ENDS:
         stream.state = fields["state"]
         stream.reason = storable.text(str(fields.get("reason") or ""))[:4_000]
@@ -354,9 +354,20 @@ def _report_apply(tracked: TrackedRun, stream: Stream, report: Report) -> bool:
     elif report.kind == "tags" and isinstance(fields.get("tags"), dict):
         pairs = {str(key): str(value) for key, value in list(fields["tags"].items())[:1_000]}
         tags_set(tracked=tracked, tags=_texts(pairs, 8_000))
+    elif report.kind == "environment" and isinstance(fields.get("environment"), dict):
+        _environment_add(attempt, stream, storable.json(fields["environment"]))
     else:
         logger.warning("%s: report of unknown kind %r ignored", stream, report.kind[:80])
     return False
+
+
+def _environment_add(attempt: Attempt, stream: Stream, facts: dict[str, Any]) -> None:
+    """Add facts that a process found out after its start; those of the lowest rank are those of the attempt."""
+    stream.environment = {**stream.environment, **facts}
+    lowest = Stream.objects.filter(tracked=stream.tracked_id, attempt_number=attempt.number).order_by("rank", "pk")
+    if lowest.values_list("pk", flat=True).first() == stream.pk:
+        environment = Attempt.objects.values_list("environment", flat=True).get(pk=attempt.pk)
+        Attempt.objects.filter(pk=attempt.pk).update(environment={**environment, **facts})
 
 
 def _ended_at(stream: Stream, at: Any) -> datetime:

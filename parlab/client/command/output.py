@@ -38,7 +38,7 @@ def run_command(argv: list[str], login: Settings, *, experiment: str, name: str,
     run_id = run_id or os.environ.get("PARLAB_RUN_ID") or launch.job_id(os.environ) or uuid.uuid4().hex
     run = Run(_opening(login, argv, experiment=experiment, name=name, run_id=run_id), token=login.token)
     if is_wanted(os.environ, None):
-        run.watch(of_node(run.append_later, os.environ))
+        run.watch(of_node(run.append_later, os.environ, run.describe))
     # Scripts inside leave telemetry to the wrapper, which samples the whole node.
     variables = {**os.environ, "PARLAB_RUN_ID": run_id, "PARLAB_EXPERIMENT": experiment, "PARLAB_TELEMETRY": "0"}
     variables.update({"PARLAB_URL": login.url, "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")})

@@ -99,6 +99,12 @@ _METRICS: dict[str, Quantity] = {
     "tflopspergpu": Quantity("tflops_per_gpu"), "tflops": Quantity("tflops_per_gpu"),
     "mfu": Quantity("mfu"), "perfmfuactor": Quantity("mfu"), "bf16mfu": Quantity("mfu", 0.01),
     "tokenspersecondpergpu": Quantity("tokens_per_s_per_gpu"), "tokenspersecpergpu": Quantity("tokens_per_s_per_gpu"),
+    "throughputtps": Quantity("tokens_per_s_per_gpu"), "memorymaxactivegib": Quantity("memory_active_bytes", 2.0**30),
+    "memorymaxreservedgib": Quantity("memory_reserved_bytes", 2.0**30),
+    "numinputtokensseen": Quantity("tokens_seen"), "trainnuminputtokensseen": Quantity("tokens_seen"),
+    "tokensseen": Quantity("tokens_seen"), "ntokensseen": Quantity("tokens_seen"),
+    "numtokens": Quantity("tokens_seen"), "totaltokens": Quantity("tokens_seen"),
+    "consumedtokens": Quantity("tokens_seen"),
     "tgs": Quantity("tokens_per_s_per_gpu"), "tokenstrainpersecpergpu": Quantity("tokens_per_s_per_gpu"),
     "stepms": Quantity("step_time_s", 1e-3), "timingsteptotal": Quantity("step_time_s"),
     "perfactortraintokpers": Quantity("actor_train_tokens_per_s"),
@@ -184,7 +190,8 @@ def quantity_of_metric(name: str) -> Quantity | None:
         if quantity is not None and quantity.name == "tflops_per_gpu":
             return quantity
     if name.isascii() and (whole := _METRICS.get(plain(name))) is not None:
-        return whole
+        in_per_cent = whole.name == "mfu" and name.rstrip(")] ").endswith("%")
+        return whole._replace(scale=0.01) if in_per_cent else whole
     path, _, last = name.rpartition("/")
     if path and not set(path.lower().split("/")) & _TRAINING:
         return None  # `eval/loss` is another quantity
@@ -246,6 +253,9 @@ def launch_of(
         fields["precision"] = precision
     if world_size is not None:
         fields.setdefault("world_size", world_size)
+        # `batch_size` of a script on many ranks is that of each rank's data loader.
+        if "global_batch_size" not in fields and (number := _whole(reduced.get("batchsize"))):
+            fields.setdefault("micro_batch_size", number)
     derived = _derive(fields)
     arguments = {str(name): _typed(value) for name, value in settings.items()}
     return Launch(**fields, derived=derived, arguments=arguments)
