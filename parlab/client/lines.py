@@ -12,7 +12,7 @@ LINE_LIMIT = 4_096
 """Bytes; a longer line is no event."""
 MAX_STEP = 2**31 - 1
 NAME_LENGTH = 250
-MAX_NAMES = 10_000
+MAX_NAMES = 100_000
 
 _ENCODE = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
@@ -62,10 +62,10 @@ def number_of(value: Any) -> float | None:
         return int(value)
     if isinstance(value, (str, bytes)):
         return None
-    if isinstance(value, (int, float)):
-        return value if isinstance(value, float) or abs(value) < 2**63 else float(value)
     try:
+        if isinstance(value, (int, float)):
+            return value if isinstance(value, float) or abs(value) < 2**63 else float(value)
         # Of a tensor that requires gradients, float() would warn.
         return float(value.item() if hasattr(value, "item") else value)
-    except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
+    except Exception:  # a class of the script may fail in any way
         return None

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from parlab.client import journal
 from parlab.client.beats import Beats
 from parlab.client.http import Connection, Refused, Unreachable
+from parlab.client.media import Files
 from parlab.client.recent import BLOCK_BYTES, Recent
 from parlab.client.spools import Stream, leftovers
 
@@ -65,6 +66,7 @@ class Shipment:
         self._position: int | None = None
         self._prepared: Batch | None = None
         self._limit = BATCH_BYTES
+        self._files = Files(stream.path)
 
     def _path_in(self, run_id: str) -> str:
         return f"/api/runs/{quote(run_id, safe='')}/streams/{self.stream.id}/"
@@ -72,7 +74,8 @@ class Shipment:
     @property
     def is_complete(self) -> bool:
         """Whether the server has stored everything that is on disk."""
-        return self._position is not None and self._position >= journal.tail(self.stream.records)
+        is_stored = self._position is not None and self._position >= journal.tail(self.stream.records)
+        return is_stored and not self._files.waiting()
 
     def send(self) -> bool:
         """Send the next batch; return whether there was one. Raises Unreachable or Refused."""
@@ -83,6 +86,20 @@ class Shipment:
         if batch.next_position == self._position:
             return False
         self._send(batch)
+        return True
+
+    def send_file(self) -> bool:
+        """Send the next file that the script has logged; return whether there was one."""
+        waiting = self._files.waiting()
+        if not waiting or not self.run:
+            return False
+        path, file = waiting[0]
+        address = f"/api/artifacts/{quote(str(self.run['id']), safe='')}/{quote(path)}"
+        try:
+            self._connection.request("PUT", address, file.read_bytes(), {"Content-Type": "application/octet-stream"})
+        except Refused as error:
+            log.warning("file %s is not on the server: %s", path, error)
+        file.unlink()
         return True
 
     def _batch(self, position: int) -> Batch:
@@ -231,6 +248,8 @@ class Shipper(threading.Thread):
             pause = min(max(POLL_S, (ended - began) / REQUEST_SHARE), POLL_MAX_S)
             began = ended
             self._opened()
+        while shipment.send_file():
+            self._beats.data_sent()
         if self._beats.is_due:
             shipment.beat()
             self._beats.beat_sent()
@@ -276,7 +295,7 @@ def sync(stream: Stream, connection: Connection) -> dict[str, Any]:
             end = abandoned(stream.last_written_at)
             writer.append(journal.encode(journal.Kind.REPORT, json.dumps(end).encode()))
     shipment = Shipment(stream, connection)
-    while shipment.send():
+    while shipment.send() or shipment.send_file():
         pass
     if shipment.is_complete:
         stream.remove()

@@ -20,11 +20,12 @@ from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
 from parlab.client.journal import HEADER, Kind, encode
-from parlab.lab.models import Stream
+from parlab.lab.models import Stream, TrackedRun
 from parlab.lab.services.access.tokens import token_find
 from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
 
+from . import artifacts
 from .launches import Undecided
 from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, streams_apply
 
@@ -72,6 +73,28 @@ def stream(request: HttpRequest, run: str, stream: str) -> JsonResponse:
     return response
 
 
+@csrf_exempt
+@login_not_required
+def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
+    """Store a file of a run as its artifact (PUT)."""
+    try:
+        _user(request.headers.get("Authorization", ""))
+        if request.method != "PUT":
+            raise _not_allowed(request, "PUT")
+        tracked = TrackedRun.objects.filter(uuid=run, deleted_at=None).first()
+        if tracked is None:
+            raise Problem(404, f"run {run} is not open here", field="run", value=run, remedy="open a stream with PUT")
+        blocks = iter(lambda: request.read(artifacts.BLOCK_BYTES), b"")
+        stored = artifacts.artifact_store(tracked=tracked, path=path, blocks=blocks)
+    except artifacts.BadArtifact as error:
+        message, _, remedy = str(error).partition("; ")
+        problem = Problem(400, message, field="path", value=path, remedy=remedy)
+        return JsonResponse({"errors": [problem.error]}, status=problem.status)
+    except Problem as problem:
+        return JsonResponse({"errors": [problem.error]}, status=problem.status)
+    return JsonResponse({"path": stored.path, "size": stored.size, "sha256": stored.sha256})
+
+
 def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -> JsonResponse:
     """Answer a request; a batch is only checked, and its response waits for `batches_store`.
 
@@ -104,7 +127,12 @@ def _answer(request: HttpRequest, user: User, run: str, key: str) -> JsonRespons
         if row is None:
             raise _unknown(run, key)
         return JsonResponse({"committed": row.committed, "state": row.state})
-    raise Problem(405, f"method {request.method} is not allowed", field=None, value=None, remedy="use PUT, POST or GET")
+    raise _not_allowed(request, "PUT, POST or GET")
+
+
+def _not_allowed(request: HttpRequest, methods: str) -> Problem:
+    message = f"method {request.method} is not allowed"
+    return Problem(405, message, field=None, value=None, remedy=f"use {methods}")
 
 
 def _user(authorization: str) -> User:
@@ -235,4 +263,7 @@ def _damaged(at: int) -> Problem:
     return Problem(400, message, field=None, value=None, remedy="send the batch again")
 
 
-urlpatterns = [path("api/runs/<str:run>/streams/<str:stream>/", stream, name="stream")]
+urlpatterns = [
+    path("api/runs/<str:run>/streams/<str:stream>/", stream, name="stream"),
+    path("api/artifacts/<str:run>/<path:path>", file, name="stream-file"),
+]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -354,11 +355,29 @@ def _report_apply(attempt: Attempt, stream: Stream, report: Report) -> bool:
     elif report.kind == "tags" and isinstance(fields.get("tags"), dict):
         pairs = {str(key): str(value) for key, value in list(fields["tags"].items())[:1_000]}
         tags_set(tracked=tracked, tags=_texts(pairs, 8_000))
+    elif report.kind == "summary" and isinstance(fields.get("numbers"), dict):
+        _summary_set(attempt, fields["numbers"], fields.get("texts"))
     elif report.kind == "environment" and isinstance(fields.get("environment"), dict):
         _environment_add(attempt, stream, storable.json(fields["environment"]))
     else:
         logger.warning("%s: report of unknown kind %r ignored", stream, report.kind[:80])
     return False
+
+
+def _summary_set(attempt: Attempt, numbers: Mapping[str, Any], texts: Any) -> None:
+    """Set values of a whole run: numbers as the last values of metrics, texts as tags."""
+    tracked, now_ms = attempt.run.tracked, int(timezone.now().timestamp() * 1000)
+    names = [storable.text(name)[:250] for name in list(numbers)[:1_000]]
+    steps = dict(tracked.metrics.filter(key__in=names).values_list("key", "step"))
+    points = []
+    for name, text in zip(names, numbers.values(), strict=False):
+        with suppress(ValueError):
+            points.append(Point(name, float(str(text)[:40]), now_ms, max(steps.get(name, 0), attempt.last_step or 0)))
+    if _is_current(attempt):
+        latest_update({tracked.pk: [point for point in points if point.key]})
+    if isinstance(texts, dict):
+        pairs = {str(key): str(value) for key, value in list(texts.items())[:1_000]}
+        tags_set(tracked=tracked, tags=_texts(pairs, 8_000))
 
 
 def _environment_add(attempt: Attempt, stream: Stream, facts: dict[str, Any]) -> None:

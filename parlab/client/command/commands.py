@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from parlab.client.command import actions, completion
+from parlab.client.command import actions, completion, syncing
 from parlab.client.command.device_login import NotOffered, confirmed_token
 from parlab.client.command.output import Followed, follow, run_command
 from parlab.client.command.parts import add_parts
@@ -21,8 +21,6 @@ from parlab.client.http import Connection, Refused, Unreachable
 from parlab.client.server.api import Api
 from parlab.client.server.experiments import Experiment
 from parlab.client.settings import Settings, settings, store
-from parlab.client.shipping import sync
-from parlab.client.spools import leftovers
 from parlab.client.version import VERSION
 
 OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
@@ -46,6 +44,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments.more = more
     try:
         code: int = arguments.function(arguments, settings(arguments.url))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output has ended, as `head` does; at exit Python would flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except Unreachable as error:
         return _error(str(error), UNREACHABLE)
     except (Refused, ValueError, OSError, ImportError) as error:
@@ -95,7 +98,7 @@ def command_parser() -> argparse.ArgumentParser:
         added.add_argument("number", type=int, help="number of the run")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
     _add_actions(command, [listing, show])
-    command("sync", _sync, "send what scripts have recorded and the server does not have")
+    syncing.add_options(command("sync", syncing.run, "send what scripts have recorded and the server does not have"))
     run = command("run", _run, "run a command and report it: parlab run -- torchrun train.py")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments")
     followed = command("follow", _follow, "report a file of output that grows")
@@ -246,24 +249,6 @@ def _logs(arguments: argparse.Namespace, login: Settings) -> int:
             sys.stdout.flush()
             return OK
         time.sleep(FOLLOW_S)
-
-
-def _sync(_arguments: argparse.Namespace, login: Settings) -> int:
-    connection = _connection(login)
-    code, count = OK, 0
-    for stream in leftovers():
-        rank = stream.opening().get("rank", 0)
-        try:
-            run = sync(stream, connection)
-            count += 1
-            sys.stdout.write(f"sent rank {rank} of run {run['number']}: {run['url']}\n")
-        except Refused as error:
-            stream.refuse(str(error))
-            code = _error(f"{stream.path}: {error}", FAILED)
-        finally:
-            stream.unlock()
-    sys.stdout.write(f"{count} sent\n" if count else "nothing sent\n" if code else "nothing to send\n")
-    return code
 
 
 def _run(arguments: argparse.Namespace, login: Settings) -> int:
