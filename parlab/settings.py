@@ -251,6 +251,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "parlab.api.errors.handle",
+    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.readable.ReadableBody"],
     "TEST_REQUEST_DEFAULT_FORMAT": "multipart",
 }
 SPECTACULAR_SETTINGS = {
@@ -262,6 +263,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
+        "parlab.api.reporting.add_protocol",
         "parlab.api.schema.add_refusals",
     ],
     "ENUM_NAME_OVERRIDES": {"RunStateEnum": "parlab.lab.models.run.STATE_CHOICES"},

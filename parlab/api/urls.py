@@ -1,10 +1,8 @@
 """Addresses of the API; /api/schema/ and docs/use/api.md describe the requests and responses."""
 
 from django.urls import path
-from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView
 
-from . import device_logins, enrolment, server_version
+from . import device_logins, documents, enrolment, server_version
 from .experiments import (
     actions,
     advice,
@@ -30,8 +28,8 @@ RUN = f"{EXPERIMENT}runs/<int:number>/"
 VERSION = "reports/<slug:slug>/versions/<int:number>/"
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="api:schema"), name="root"),
-    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("", documents.root, name="root"),
+    path("schema/", documents.Schema.as_view(), name="schema"),
     path("version", server_version.ServerVersion.as_view(), name="server-version"),
     path("login/device/", device_logins.DeviceLogins.as_view(), name="device-logins"),
     path("login/device/token/", device_logins.DeviceToken.as_view(), name="device-token"),

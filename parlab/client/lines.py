@@ -29,10 +29,15 @@ def template(rank: int, names: Iterable[str]) -> str:
 
 
 def event_lines(
-    rank: int, step: int, values: Mapping[str, float], timers: Mapping[str, float] | None = None
+    rank: int,
+    step: int,
+    values: Mapping[str, float],
+    timers: Mapping[str, float] | None = None,
+    *,
+    at: float | None = None,
 ) -> Iterator[bytes]:
-    """Yield lines that together contain all values, each shorter than LINE_LIMIT."""
-    head = _head(rank, step)
+    """Yield lines that together contain all values, each shorter than LINE_LIMIT, at a Unix time: now."""
+    head = _head(rank, step, time.time() if at is None else at)
     for field, numbers in (("timers_s", timers or {}), ("metrics", values)):
         part: list[str] = []
         size = 0
@@ -47,8 +52,8 @@ def event_lines(
             yield f'{head}"{field}":{{{",".join(part)}}}}}\n'.encode("ascii")
 
 
-def _head(rank: int, step: int) -> str:
-    return f'{{"parlab":1,"t":{time.time():.3f},"rank":{rank},"event":"step","step":{step},'
+def _head(rank: int, step: int, at: float) -> str:
+    return f'{{"parlab":1,"t":{at:.3f},"rank":{rank},"event":"step","step":{step},'
 
 
 def _json_number(value: float) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from parlab.client.command import actions, completion, syncing
+from parlab.client.command import actions, boards, completion, syncing
 from parlab.client.command.device_login import NotOffered, confirmed_token
+from parlab.client.command.events import is_event_file
 from parlab.client.command.output import Followed, follow, run_command
 from parlab.client.command.parts import add_parts
 from parlab.client.command.tables import print_json, print_table, table_cell
@@ -101,8 +102,8 @@ def command_parser() -> argparse.ArgumentParser:
     syncing.add_options(command("sync", syncing.run, "send what scripts have recorded and the server does not have"))
     run = command("run", _run, "run a command and report it: parlab run -- torchrun train.py")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments")
-    followed = command("follow", _follow, "report a file of output that grows")
-    followed.add_argument("file", type=Path)
+    followed = command("follow", _follow, "report a file of output, or TensorBoard's event files, as they grow")
+    followed.add_argument("file", type=Path, help="a log, an event file, or a directory of event files")
     followed.add_argument("--pid", type=int, help="end when this process has ended")
     followed.add_argument("--idle", type=float, metavar="SECONDS", help="end when the file has not grown for this long")
     for added in (run, followed):
@@ -259,7 +260,10 @@ def _run(arguments: argparse.Namespace, login: Settings) -> int:
 
 
 def _follow(arguments: argparse.Namespace, login: Settings) -> int:
-    followed = Followed(
+    boards.check(arguments.file)
+    is_board = arguments.file.is_dir() or is_event_file(arguments.file)
+    kind = boards.FollowedBoard if is_board else Followed
+    followed = kind(
         arguments.file, login, experiment=arguments.experiment, name=arguments.name, run_id=arguments.run_id
     )
 
@@ -270,7 +274,7 @@ def _follow(arguments: argparse.Namespace, login: Settings) -> int:
 
     run = follow(followed, is_over=is_over)
     if not run:
-        return _error(f"{arguments.file} has no line that could be sent", FAILED)
+        return _error(f"{arguments.file} has nothing that could be sent: no whole line, no event file", FAILED)
     sys.stdout.write(f"run {run['number']} of {run['experiment']}: {run['url']}\n")
     return OK
 
