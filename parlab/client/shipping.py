@@ -32,6 +32,8 @@ RETRY_MAX_S = 8.0
 """Longest pause between tries: what a script logs is to be on the server within 30 s after it has come back."""
 TRIES_AT_THE_END = 3
 """After so many failed tries, `finish` does not wait for a server that has never answered."""
+WATCH_S = 10.0
+"""How often a rank looks whether another one of its run has been killed on this node."""
 COMPRESS_BYTES = 2_048
 
 log = logging.getLogger("parlab")
@@ -193,6 +195,7 @@ class Shipper(threading.Thread):
         self._is_undecided = False
         self._warning = ""
         self._beats = Beats()
+        self._has_siblings = int(stream.opening().get("world_size") or 1) > 1
 
     @property
     def is_failing(self) -> bool:
@@ -217,12 +220,13 @@ class Shipper(threading.Thread):
 
     def run(self) -> None:
         """Ship until stopped and done; nothing that goes wrong here reaches the script."""
-        is_clean = False
+        clean_at = time.monotonic()
         while True:
             try:
-                if not is_clean:
+                if time.monotonic() >= clean_at:
                     self._clean()
-                    is_clean = True
+                    # Later, it is the death of another rank on this node that is found.
+                    clean_at = time.monotonic() + WATCH_S if self._has_siblings else float("inf")
                 pause = self._turn()
                 self._failures, self._is_undecided = 0, False
                 if self._stop_requested.is_set() and self.shipment.is_complete:

@@ -60,6 +60,8 @@ STATES = {
     TrackedRun.Status.KILLED: RunState.CANCELLED,
 }
 _MAX_MS = 10**14
+SILENT_S = 60.0
+"""A client reports at least every 20 s."""
 _BLOCK = 500
 
 
@@ -291,6 +293,7 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
     if attempt.last_step != last_step:
         Attempt.objects.filter(pk=attempt.pk).update(last_step=attempt.last_step)
     latest_update({tracked.pk: points})
+    heard(attempt)
     if RunState(attempt.state) == RunState.LOST:
         state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
     TrackedRun.objects.filter(pk=tracked.pk).update(**facts)
@@ -364,6 +367,7 @@ def _rank(point: Point) -> tuple[int, int, float]:
 _READ = (
     *("number", "state", "last_step", "summary", "run__origin", "run__state", "run__experiment_id"),
     "run__attempt_number",
+    "run__reason",
     *("run__tracked__uuid", "run__tracked__status", "run__tracked__last_batch", "run__tracked__deleted_at"),
 )
 
@@ -395,8 +399,27 @@ def _moment(milliseconds: int | None) -> datetime | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
+def heard(attempt: Attempt) -> None:
+    """Show a run as running again that was shown as silent."""
+    if attempt.run.reason.startswith(Run.SILENT):
+        Run.everything.filter(pk=attempt.run_id, state=RunState.RUNNING).update(reason="")
+
+
+def _silence_show() -> None:
+    """Show running runs as silent that have reported nothing for SILENT_S."""
+    now = timezone.now()
+    silent = TrackedRun.objects.filter(
+        status=TrackedRun.Status.RUNNING, last_report_at__lt=now - timedelta(seconds=SILENT_S), deleted_at=None
+    )
+    rows = Run.everything.filter(tracked__in=silent, state=RunState.RUNNING, reason="")
+    rows.update(
+        reason=f"{Run.SILENT}: no report for a minute or more; it is lost after {settings.TRACKING_SILENCE_S:g} s"
+    )
+
+
 def reap() -> int:
     """Mark running runs that have been silent for TRACKING_SILENCE_S as lost; returns how many."""
+    _silence_show()
     limit_s = settings.TRACKING_SILENCE_S
     silent = TrackedRun.objects.filter(
         deleted_at=None, run__state=RunState.RUNNING, last_report_at__lt=timezone.now() - timedelta(seconds=limit_s)

@@ -34,6 +34,7 @@ from . import launches
 from .launches import HELD_S, LaunchFacts, Newcomer
 from .runs import (
     Point,
+    heard,
     latest_update,
     lock,
     lock_all,
@@ -262,6 +263,7 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     advanced = {each.attempt.pk: each.attempt for each in stored}
     for attempt in advanced.values():
         attempt.run.tracked.last_report_at = now
+        heard(attempt)
         if attempt.pk in ended or RunState(attempt.state) == RunState.LOST:
             _state_derive(attempt.run.tracked, attempt)
         if attempt.pk not in ended:
