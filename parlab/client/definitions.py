@@ -100,8 +100,8 @@ class Summary:
         """Return a value, or the default."""
         return self._values.get(name, default)
 
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Set values: numbers, or anything that can be written as text."""
+    def update(self, values: Any) -> None:
+        """Set the values of a mapping: numbers, or anything that can be written as text."""
         if not isinstance(values, Mapping):
             values = {"summary": values}
         flat = {mending.text(name): value for name, value in flattened(values)}

@@ -382,7 +382,7 @@ class Run(FileLog):
         line = template % (time.time(), step, *numbers)
         return line.encode("ascii") if len(line) < lines.LINE_LIMIT else None
 
-    def _slow_lines(self, step: int, values: Mapping[str, Any]) -> bytes:
+    def _slow_lines(self, step: int, values: Any) -> bytes:
         """Write values of any kind, without those that cannot be recorded; remember names that can."""
         if not isinstance(values, Mapping):
             self._warn("values", f"{_shown(values)} is not recorded; log a mapping of names to numbers")

@@ -21,10 +21,13 @@ def api(admin: User) -> Client:
 
 
 def test_the_document_is_made_once(api: Client) -> None:
-    api.get("/api/schema/?format=json")
-    began = time.perf_counter()
     document = api.get("/api/schema/?format=json").json()
-    assert time.perf_counter() - began < 0.1
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        api.get("/api/schema/?format=json")
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.1
     assert document["openapi"].startswith("3.1")
     assert api.get("/api/schema/").content.startswith(b"openapi: 3.1")
 
@@ -57,7 +60,7 @@ def test_a_broken_body_is_refused_everywhere(api: Client, admin: User, action: s
     assert Experiment.objects.count() == 1
 
 
-def test_a_plan_fills_in_sizes_that_fit(api: Client) -> None:
+def test_a_plan_fills_in_sizes_that_fit(api: Client, catalogue: None) -> None:
     answer = api.post("/api/plan/", {"layers": 24, "hidden": 2048, "nodes": 2}, content_type="application/json")
     assert answer.status_code == 200, answer.content
     assert answer.json()["fits"] is True

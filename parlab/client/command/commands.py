@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments.more = more
     try:
         code: int = arguments.function(arguments, settings(arguments.url))
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # as `parlab mcp` leaves it
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the output has ended, as `head` does; at exit Python would flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
