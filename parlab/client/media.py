@@ -89,13 +89,7 @@ def _nested(values: Any) -> Any:
 
 def _png(rows: Any) -> bytes:
     """Write rows of pixels as PNG."""
-    if not isinstance(rows, list) or not rows or not isinstance(rows[0], list) or not rows[0]:
-        raise ValueError(
-            "the image has no rows of pixels; use a path, PIL, matplotlib or an array of 2 or 3 dimensions"
-        )
-    if isinstance(rows[0][0], list) and len(rows) in (1, 3, 4) and len(rows[0][0]) not in (1, 3, 4):
-        rows = [list(map(list, zip(*(channel[at] for channel in rows)))) for at in range(len(rows[0]))]
-    pixels = [[pixel if isinstance(pixel, list) else [pixel] for pixel in row] for row in rows]
+    pixels = _pixels(rows)
     channels, width = len(pixels[0][0]), len(pixels[0])
     kind = {1: 0, 2: 4, 3: 2, 4: 6}.get(channels)
     if kind is None or width * len(pixels) > MAX_PIXELS:
@@ -109,10 +103,24 @@ def _png(rows: Any) -> bytes:
     lines = b"".join(b"\0" + data[at : at + stride] for at in range(0, len(data), stride))
     header = struct.pack(">IIBBBBB", width, len(pixels), 8, kind, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    chunks = [
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in parts
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, body) for name, body in parts)
+
+
+def _pixels(rows: Any) -> list[list[list[Any]]]:
+    """Return rows of pixels with their channels last. Raises ValueError."""
+    if not isinstance(rows, list) or not rows or not isinstance(rows[0], list) or not rows[0]:
+        raise ValueError(
+            "the image has no rows of pixels; use a path, PIL, matplotlib or an array of 2 or 3 dimensions"
+        )
+    if not isinstance(rows[0][0], list):
+        return [[[value] for value in row] for row in rows]
+    if len(rows) in (1, 3, 4) and len(rows[0][0]) not in (1, 3, 4):
+        return [[list(channels) for channels in zip(*(channel[at] for channel in rows))] for at in range(len(rows[0]))]
+    return rows
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
 def _byte(value: float) -> int:
