@@ -197,6 +197,10 @@ RAW_DAYS = env.float("PARLAB_RAW_DAYS", default=0.0)
 ARCHIVE_URL = env.str("PARLAB_ARCHIVE_URL", default="")
 # Largest imported file, and largest unpacked contents of an archive; other requests are limited to 16 MiB.
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
+# Memory of the process that reads an untrusted file (traces, stores of trackers, archives, pictures).
+READ_MEMORY_MIB = env.int("PARLAB_READ_MEMORY_MIB", default=4_096)
+# Processor time of such a process.
+READ_SECONDS = env.int("PARLAB_READ_SECONDS", default=600)
 # Not in /tmp, which may be small or in memory; uploads also wait here until they are imported.
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)

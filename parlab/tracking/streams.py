@@ -28,8 +28,8 @@ from parlab.lab.services.experiments import experiment_create
 from parlab.series.statements import Update
 from runners.wire.protocol import RunState
 
+from .point import Point
 from .runs import (
-    Point,
     latest_update,
     lock,
     lock_all,

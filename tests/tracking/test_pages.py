@@ -16,7 +16,7 @@ from parlab.lab.models import Experiment, Run, TrackedRun
 from parlab.lab.selectors.analysis.plannable import calibration_candidates
 from parlab.series import store
 from parlab.tracking import runs
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 
 @pytest.fixture
