@@ -227,6 +227,14 @@ ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 
+# --- watches ---------------------------------------------------------------------------------------------------------
+# Protocols over which watched repositories are read; `git` and `http` are possible, too.
+WATCH_PROTOCOLS = env.list("PARLAB_WATCH_PROTOCOLS", default=["https", "ssh"])
+# Networks of watched repositories besides public addresses: `10.0.0.0/8,127.0.0.1`.
+WATCH_NETWORKS = env.list("PARLAB_WATCH_NETWORKS", default=[])
+# Directories whose repositories may be watched by their path; everybody can read their commits.
+WATCH_PATHS = env.list("PARLAB_WATCH_PATHS", default=[])
+
 # --- notifications ---------------------------------------------------------------------------------------------------
 # Networks to which webhooks may go besides public addresses: `10.0.0.0/8,127.0.0.1`.
 WEBHOOK_NETWORKS = env.list("PARLAB_WEBHOOK_NETWORKS", default=[])

@@ -56,6 +56,12 @@ def stated_experiment(slug: str) -> Experiment:
     return experiment
 
 
+class Changed(Problem):
+    """What the request is based on has been changed by somebody else."""
+
+    status_code: int = status.HTTP_412_PRECONDITION_FAILED
+
+
 class Problems(exceptions.APIException):
     """An invalid request with several errors, each {"field", "value", "message"}."""
 

@@ -108,6 +108,8 @@ def _content(data: bytes) -> Any:
             return json.loads(data)
         _check(data)
         return _Plain(io.BytesIO(data)).load()
+    except MemoryError:
+        raise
     # The bytes of a damaged pickle decide which exception it raises.
     except Exception as error:
         raise BadTrace(f"the dump cannot be read ({str(error)[:120]}); dump it again") from error

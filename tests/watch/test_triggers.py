@@ -20,9 +20,10 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.watch import services
 from parlab.watch.bisecting import bisect_advance, bisect_cost, bisect_start, bisect_switch, steps_of, verdict_of
-from parlab.watch.commits import check_repository, commit_of, with_commit
+from parlab.watch.commits import commit_of, with_commit
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from parlab.watch.ordering import orders_advance
+from parlab.watch.places import check_repository
 from parlab.watch.triggers import nodes_check, repository_check, schedule_check
 from runners.wire.protocol import RunState
 

@@ -62,6 +62,7 @@ class Command(BaseCommand):
         is_fresh = content.demo_experiments(user)
         web_port = stack.port("web server", port, "PORT")
         self._say("starting")
+        stack.environment.setdefault("PARLAB_WATCH_PATHS", str(slower.directory()))
         if "PARLAB_ALLOWED_COMMANDS" not in stack.environment:
             allowed = content.allow_commands(self.data / "allowed_commands.json")
             stack.environment["PARLAB_ALLOWED_COMMANDS"] = str(allowed)
