@@ -12,7 +12,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand
 
-from parlab.demo import content
+from parlab.demo import content, slower
 from parlab.demo.sweeps import POOL
 from parlab.lab.services.access.tokens import token_create
 from parlab.serve.accounts import first_user
