@@ -7,6 +7,7 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 from parlab.limits import BodyLimit
+from parlab.proxies import TrustedProxies
 
 os.umask(0o077)  # as in manage.py
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
@@ -18,7 +19,7 @@ from parlab.tracking.fast_requests import ReportRoad  # noqa: E402  # its models
 import_module(settings.ROOT_URLCONF)
 
 application = BodyLimit(
-    ReportRoad(django_application),
+    TrustedProxies(ReportRoad(django_application), settings.TRUSTED_PROXIES),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
     upload_prefixes=("/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"),

@@ -74,6 +74,10 @@ ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[:
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # One switch for a server behind TLS: secure cookies, HSTS, redirect.
 HTTPS = env.bool("PARLAB_HTTPS", default=False)
+# Networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; of others they are dropped.
+TRUSTED_PROXIES = env.list("PARLAB_TRUSTED_PROXIES", default=["127.0.0.1", "::1"] if HTTPS else [])
+# Requests of one user a minute, for each web process; more are answered with 429. 0: no limit.
+REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 SECURE_SSL_REDIRECT = HTTPS
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
@@ -137,6 +141,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "parlab.pages.requests.token_access.FigureTokens",
+    "parlab.pages.requests.request_limits.RequestLimits",
     "parlab.pages.requests.audit.Audit",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "parlab.pages.requests.polls.Looks",
@@ -260,6 +265,7 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.throttling.TokenThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "parlab.api.errors.handle",
