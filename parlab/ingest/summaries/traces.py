@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from parlab.ingest.confined import Unreadable, confined
 from parlab.ingest.files.received import BLOCK, display_name
 from parlab.lab.models import RankTrace, Run
+from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
 from parlab.traces.chunks import BadTrace
 from parlab.traces.lanes import StoredLanes
 from parlab.traces.stored import Analysis, rank_of
@@ -29,6 +30,10 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
     """
     name = display_name(name)
     sha256, size = _digest(file)
+    try:
+        quota_check(owner=owner_of(run), added=size)
+    except QuotaExceeded as problem:
+        raise BadTrace(str(problem)) from problem
     folder = settings.ARTIFACTS_DIR / "traces"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lanes = lanes_path(sha256)

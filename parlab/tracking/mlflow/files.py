@@ -110,9 +110,9 @@ def delete(call: Call) -> JSON:
 
 
 def multipart_create(call: Call) -> JSON:
-    _upload_place(call)
+    tracked, _ = _upload_place(call)
     count = call.whole("num_parts", 1, at_least=1, at_most=10_000)
-    upload_id = artifacts.upload_create()
+    upload_id = artifacts.upload_create(tracked=tracked)
     base = call.http.build_absolute_uri(reverse("mlflow-part", args=[upload_id, 0])).removesuffix("0")
     headers = {"Authorization": call.http.headers.get("Authorization", "")}
     parts = [{"part_number": number, "url": f"{base}{number}", "headers": headers} for number in range(1, count + 1)]
