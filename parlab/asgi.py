@@ -8,6 +8,7 @@ from django.core.asgi import get_asgi_application
 
 from parlab.limits import BodyLimit
 from parlab.proxies import TrustedProxies
+from parlab.slow_requests import BodyTime, files_allow
 
 os.umask(0o077)  # as in manage.py
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
@@ -18,8 +19,9 @@ from parlab.tracking.fast_requests import ReportRoad  # noqa: E402  # its models
 # Django imports the pages when it first needs an address: seconds, which must not fall into a transaction.
 import_module(settings.ROOT_URLCONF)
 
+files_allow()
 application = BodyLimit(
-    TrustedProxies(ReportRoad(django_application), settings.TRUSTED_PROXIES),
+    BodyTime(TrustedProxies(ReportRoad(django_application), settings.TRUSTED_PROXIES)),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
     upload_prefixes=("/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"),

@@ -191,6 +191,7 @@ TEMPLATES = [
 # `postgres://user:password@host/name` for a cluster.
 DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'parlab.sqlite3'}")}
 DATABASES["default"]["CONN_MAX_AGE"] = 60
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
         # Writers wait at the start of a transaction instead of failing in the middle of it.
@@ -309,6 +310,7 @@ CELERY_IMPORTS = [
     "parlab.tuner.tasks",
     "parlab.watch.tasks",
     "parlab.publishing.tasks",
+    "parlab.serve.tasks",
 ]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
@@ -364,6 +366,16 @@ CELERY_BEAT_SCHEDULE = {
     "extend partitions": {"task": "parlab.ingest.extend", "schedule": 600.0, "options": {"expires": 300}},
     "retain series": {"task": "parlab.ingest.retain", "schedule": 3_600.0, "options": {"expires": 600}},
     "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
+}
+
+CELERY_BEAT_SCHEDULE |= {
+    f"worker of {queue.name}": {
+        "task": "parlab.serve.alive",
+        "args": [queue.name],
+        "schedule": 10.0,
+        "options": {"queue": queue.name, "expires": 10},
+    }
+    for queue in CELERY_TASK_QUEUES
 }
 
 # --- static files ----------------------------------------------------------------------------------------------------

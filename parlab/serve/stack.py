@@ -107,7 +107,7 @@ class Stack:
         self.start("pictures", [*celery, *drawing, *quiet])
         self.start("beat", [*celery, "beat", "--pidfile="])
         web = ["uvicorn", "parlab.asgi:application", "--host", host, "--port", str(port), "--lifespan", "off"]
-        web += ["--no-proxy-headers"]
+        web += ["--no-proxy-headers", "--http", "parlab.slow_requests:Protocol"]
         self.start("web", [*python, *web, "--no-access-log", "--timeout-graceful-shutdown", "3"])
         return f"http://{_shown_host(host)}:{port}"
 

@@ -6,6 +6,7 @@ A file is complete before its name exists (written to a draft, synced, renamed),
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -58,6 +59,7 @@ def clean_path(path: str) -> str:
 def artifact_store(*, tracked: TrackedRun, path: str, blocks: Iterable[bytes]) -> Artifact:
     """Store a file of a run, replacing one of the same path. Raises BadArtifact beyond the limits."""
     path = clean_path(path)
+    root_check()
     draft = _root() / "drafts" / secrets.token_hex(16)
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -107,6 +109,12 @@ def _row_store(tracked: TrackedRun, path: str, sha256: str, size: int) -> Artifa
         tracked=tracked, path=path, defaults={"sha256": sha256, "size": size}
     )
     return artifact
+
+
+def root_check() -> None:
+    """Raise OSError if the directory with the artifacts is missing, as when its disk is not mounted."""
+    if not (_root() / "objects").is_dir() and Artifact.objects.exists():
+        raise FileNotFoundError(errno.ENOENT, "the directory of the artifacts is missing", str(_root()))
 
 
 def blocks_of(path: Path) -> Iterator[bytes]:

@@ -90,6 +90,7 @@ def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
     try:
         file = artifacts.object_path(artifact.sha256).open("rb")
     except FileNotFoundError:
+        artifacts.root_check()
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"The bytes of artifact {path[:200]!r} are missing") from None
     # As a download and never as a page: an artifact may hold scripts.
     media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
