@@ -75,5 +75,6 @@ def test_a_body_that_keeps_coming_is_read(port: int) -> None:
         client.sendall(body)
         answer = b""
         while b"8192" not in answer:
-            assert (piece := client.recv(1_000))
+            piece = client.recv(1_000)
+            assert piece
             answer += piece
