@@ -31,7 +31,7 @@ Command = Callable[[str, Callable[[argparse.Namespace, Settings], int], str], ar
 
 
 def add_parts(command: Command) -> None:
-    """Add the commands `serve`, `manage` and `node`."""
+    """Add the commands `serve`, `manage`, `doctor` and `node`."""
     serve = command("serve", _serve, "run a server on this machine until Ctrl-C")
     serve.add_argument(
         "--data", type=Path, metavar="DIR", help="directory of all data (default: PARLAB_DATA_DIR, or the user's own)"
@@ -41,6 +41,9 @@ def add_parts(command: Command) -> None:
     serve.add_argument("--node", action="store_true", help="also run the daemon of a node on this machine")
     manage = command("manage", _manage, "administer a server on this machine: parlab manage token USER")
     manage.add_argument("rest", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command, or help")
+    doctor = command("doctor", _doctor, "check a server on this machine, and say what to do")
+    doctor.add_argument("--json", action="store_true", help="write a list of objects")
+    doctor.add_argument("--mend", action="store_true", help="first change what can be changed here")
     node = command(
         "node", _node, "run the daemon of a node; further options are those of python -m runners.node.daemon"
     )
@@ -63,6 +66,10 @@ def _serve(arguments: argparse.Namespace, _login: Settings) -> int:
 
 def _manage(arguments: argparse.Namespace, _login: Settings) -> int:
     return _run_manage(arguments.rest)
+
+
+def _doctor(arguments: argparse.Namespace, _login: Settings) -> int:
+    return _run_manage(["doctor", *(f"--{name}" for name in ("json", "mend") if getattr(arguments, name))])
 
 
 def _run_manage(arguments: list[str], extra: str = "server", required: Sequence[str] = SERVER) -> int:
