@@ -67,22 +67,31 @@ class BodyTime:
             await self._application(scope, receive, send)
             return
         began, received, has_more = time.monotonic(), 0, True
+        is_late = is_answered = False
 
         async def timely() -> Message:
-            nonlocal received, has_more
+            nonlocal received, has_more, is_late
             if not has_more:
                 return await receive()
             left_s = began + BODY_S + received / LEAST_BYTES_PER_S - time.monotonic()
             try:
                 message = await asyncio.wait_for(receive(), max(left_s, 0.001))
             except TimeoutError:
-                has_more = False
+                has_more, is_late = False, True
                 return {"type": "http.disconnect"}
             received += len(message.get("body", b""))
             has_more = bool(message.get("more_body"))
             return message
 
-        await self._application(scope, timely, send)
+        async def watched(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = True
+            await send(message)
+
+        await self._application(scope, timely, watched)
+        if is_late and not is_answered:
+            await send({"type": "http.response.start", "status": 408, "headers": [(b"connection", b"close")]})
+            await send({"type": "http.response.body", "body": b""})
 
 
 def files_allow() -> None:

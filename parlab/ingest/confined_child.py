@@ -38,7 +38,7 @@ def _answer(name: str, arguments: list[Any], answers: IO[str]) -> None:
         result = getattr(import_module(module), function)(*arguments)
         for item in result if isinstance(result, Iterator) else [result]:
             _write(answers, "item", item)
-        last = ("end", None)
+        last: tuple[str, str | None] = ("end", None)
     except MemoryError:
         last = ("memory", None)
     except ValueError as problem:

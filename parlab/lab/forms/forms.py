@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django import forms
+from django.http import QueryDict
 
 from parlab.charts.fields import label_of, unit_of
 from parlab.charts.format import field_title, field_value
@@ -158,8 +159,9 @@ class ConfigForm(forms.ModelForm[Config]):
         latest, seen = self.latest, cleaned.get("seen_digest", "")
         if seen.removeprefix(AS_NEXT) != latest.digest:
             self.add_error(None, f"{Superseded(latest)}. Your values are kept below; saving them again adds a version.")
-            self.data = self.data.copy()
-            self.data[self.add_prefix("seen_digest")] = f"{AS_NEXT}{latest.digest}"
+            data = cast(QueryDict, self.data).copy()
+            data[self.add_prefix("seen_digest")] = f"{AS_NEXT}{latest.digest}"
+            self.data = data
 
     def _add_problem(self, problem: Problem) -> None:
         name = problem.field.replace(".", SEP)

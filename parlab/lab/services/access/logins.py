@@ -33,7 +33,8 @@ def login_wait_s(*, username: str, address: str) -> int:
     everywhere = LoginFailure.objects.filter(recent, username=_name(username))
     total = everywhere.aggregate(count=Sum("count"), last_at=Max("last_at"))
     if (total["count"] or 0) >= ACCOUNT_FAILURES and not _is_home(username, address, now):
-        return max(0, math.ceil((total["last_at"] + LONGEST_WAIT - now).total_seconds()))
+        left: timedelta = total["last_at"] + LONGEST_WAIT - now
+        return max(0, math.ceil(left.total_seconds()))
     names = LoginFailure.objects.filter(recent, address=address[:64]).exclude(username=_name(username))
     if names.aggregate(number=Count("pk"))["number"] >= FREE_NAMES:
         last_at = names.latest("last_at").last_at
