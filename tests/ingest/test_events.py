@@ -133,7 +133,8 @@ def test_an_attempt_has_a_limited_number_of_metrics() -> None:
 
 
 def test_a_run_keeps_ten_thousand_names_and_what_is_measured_beside_them() -> None:
-    lines = b"".join(step(at, **{f"layer{at}.{number}": 1 for number in range(100)}) for at in range(100))
+    fields: list[dict[str, Any]] = [{f"layer{at}.{number}": 1 for number in range(100)} for at in range(100)]
+    lines = b"".join(step(at, **each) for at, each in enumerate(fields))
     parsed = read(lines)
     assert len([metric for metric, _ in parsed.series if metric.startswith("layer")]) == 10_000
     assert not parsed.refused

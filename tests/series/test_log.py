@@ -3,6 +3,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import zstandard
@@ -58,7 +59,12 @@ def test_small_appends_share_a_chunk(attempt_id: int) -> None:
 def test_a_point_leaves_few_dead_bytes_behind(attempt_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = log._write
-    monkeypatch.setattr(log, "_write", lambda rows: (written.extend(len(row[4]) for row in rows), write(rows)))
+
+    def noted(rows: list[tuple[Any, ...]]) -> None:
+        written.extend(len(row[4]) for row in rows)
+        write(rows)
+
+    monkeypatch.setattr(log, "_write", noted)
     points, batch = 0, 100
     for begin in range(0, 12_000, batch):
         lines = (

@@ -97,7 +97,7 @@ def test_nodes_and_clocks_are_compared(settings: Any, monkeypatch: pytest.Monkey
     assert only("versions").text == "daemons of other releases: gpu1 0.0.9"
     assert only("versions").remedy == f"upgrade them to {VERSION}"
     now = time.time()
-    monkeypatch.setattr(doctor.time, "time", lambda: now - 60)
+    monkeypatch.setattr("parlab.serve.doctor.time.time", lambda: now - 60)
     assert "differs from that of Redis by 6" in only("clock").text
 
 

@@ -38,7 +38,7 @@ class Offering(http.server.SimpleHTTPRequestHandler):
         self.seen.append(self.path)
         if self.path.startswith("/moved/"):
             self.send_response(302)
-            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}{self.path[6:]}")
+            self.send_header("Location", f"http://{self.headers['Host']}{self.path[6:]}")
             self.end_headers()
         else:
             super().do_GET()
