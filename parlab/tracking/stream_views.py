@@ -87,8 +87,8 @@ def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -
     except Problem as problem:
         return JsonResponse({"errors": [problem.error]}, status=problem.status)
     except TooManyRequests as error:
-        problem = Problem(429, str(error), field=None, value=None, remedy="send larger batches")
-        return JsonResponse({"errors": [problem.error]}, status=429, headers={"Retry-After": str(error.wait_s)})
+        above = Problem(429, str(error), field=None, value=None, remedy="send larger batches")
+        return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(error.wait_s)})
 
 
 def batches_store(waiting: Sequence[Waiting]) -> None:

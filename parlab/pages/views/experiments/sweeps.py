@@ -173,7 +173,12 @@ def _save(
     try:
         config, started = _saved(request, draft, reading, experiment, user, launches=launches)
     except Superseded as conflict:
-        more = {"conflict": conflict, "seen": conflict.latest.digest, "as_next": True, "status": _PRECONDITION_FAILED}
+        more: dict[str, Any] = {
+            "conflict": conflict,
+            "seen": conflict.latest.digest,
+            "as_next": True,
+            "status": _PRECONDITION_FAILED,
+        }
         return _page(request, draft, experiment, conflict.latest, focus="mistakes", **more)
     except (ConfigError, ValueError) as error:
         own = error.problems if isinstance(error, ConfigError) else [Problem("name", draft.name, str(error))]
