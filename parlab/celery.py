@@ -51,6 +51,14 @@ def write_private_files(**_: Any) -> None:
 
 
 @signals.worker_init.connect
+def refuse_newer_database(**_: Any) -> None:
+    """End a worker of an older release."""
+    from parlab.newer_database import exit_if_newer
+
+    exit_if_newer()
+
+
+@signals.worker_init.connect
 def import_pages(**_: Any) -> None:
     """Import what writes addresses of pages, because tasks do so in transactions, for which other writers wait."""
     reverse("nodes")

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 MIN_NODE_KEY_BYTES = 32
+_NETWORKS = ("WEBHOOK_NETWORKS", "WATCH_NETWORKS", "TRUSTED_PROXIES")
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket")
 
 
@@ -73,15 +74,17 @@ def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
 
 
 @register()
-def webhook_networks_are_networks(**_: Any) -> list[CheckMessage]:
-    """Check the networks that webhooks may post to beside public addresses."""
-    for text in settings.WEBHOOK_NETWORKS:
-        try:
-            ipaddress.ip_network(text, strict=False)
-        except ValueError as error:
-            hint = "Set it to networks separated by commas, for example 10.0.0.0/8,192.168.1.5."
-            return [Error(f"PARLAB_WEBHOOK_NETWORKS {text!r} is no network: {error}", hint=hint, id="parlab.E005")]
-    return []
+def networks_are_networks(**_: Any) -> list[CheckMessage]:
+    """Check the settings that list networks."""
+    hint = "Set it to networks separated by commas, for example 10.0.0.0/8,192.168.1.5."
+    problems: list[CheckMessage] = []
+    for name in _NETWORKS:
+        for text in getattr(settings, name):
+            try:
+                ipaddress.ip_network(text, strict=False)
+            except ValueError as error:
+                problems.append(Error(f"PARLAB_{name} {text!r} is no network: {error}", hint=hint, id="parlab.E005"))
+    return problems
 
 
 @register(Tags.security)

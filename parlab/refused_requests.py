@@ -25,6 +25,7 @@ class RefusedRequests(logging.Filter):
         if getattr(record, "has_sender", False):
             return True  # by another filter: where logging is configured twice, there are two
         who = _who(request)
+        record.exc_info = record.exc_text = None  # a refusal is one line, not where Django noticed it
         count = self._admitted.admit((who, status))
         if count is None:
             return False

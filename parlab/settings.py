@@ -74,9 +74,18 @@ ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[:
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # One switch for a server behind TLS: secure cookies, HSTS, redirect.
 HTTPS = env.bool("PARLAB_HTTPS", default=False)
+# Networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; of others they are dropped.
+TRUSTED_PROXIES = env.list("PARLAB_TRUSTED_PROXIES", default=["127.0.0.1", "::1"] if HTTPS else [])
+# Requests of one user a minute, for each web process; more are answered with 429. 0: no limit.
+REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 SECURE_SSL_REDIRECT = HTTPS
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
+# Browsers take a cookie with this prefix from this host alone, over https, for all paths.
+SESSION_COOKIE_NAME = "__Host-sessionid" if HTTPS else "sessionid"
+CSRF_COOKIE_NAME = "__Host-csrftoken" if HTTPS else "csrftoken"
+# Hours after which a session ends if its user does nothing; it ends after two weeks in any case. 0: no limit.
+SESSION_IDLE_H = env.float("PARLAB_SESSION_IDLE_H", default=72.0)
 # Time for which browsers insist on HTTPS.
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=365 * 86400 if HTTPS else 0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
@@ -136,7 +145,9 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "parlab.pages.requests.idle_sessions.IdleSessions",
     "parlab.pages.requests.token_access.FigureTokens",
+    "parlab.pages.requests.request_limits.RequestLimits",
     "parlab.pages.requests.audit.Audit",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "parlab.pages.requests.polls.Looks",
@@ -180,6 +191,7 @@ TEMPLATES = [
 # `postgres://user:password@host/name` for a cluster.
 DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'parlab.sqlite3'}")}
 DATABASES["default"]["CONN_MAX_AGE"] = 60
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
         # Writers wait at the start of a transaction instead of failing in the middle of it.
@@ -197,13 +209,17 @@ RAW_DAYS = env.float("PARLAB_RAW_DAYS", default=0.0)
 ARCHIVE_URL = env.str("PARLAB_ARCHIVE_URL", default="")
 # Largest imported file, and largest unpacked contents of an archive; other requests are limited to 16 MiB.
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
+# Memory of the process that reads an untrusted file (traces, stores of trackers, archives, pictures).
+READ_MEMORY_MIB = env.int("PARLAB_READ_MEMORY_MIB", default=4_096)
+# Processor time of such a process.
+READ_SECONDS = env.int("PARLAB_READ_SECONDS", default=600)
 # Not in /tmp, which may be small or in memory; uploads also wait here until they are imported.
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
 # Nodes may sign with a key derived from the node key of the server; otherwise each enrols with a code.
-SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=True)
+SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=False)
 # A run whose node sends no heartbeat for this long is lost, unless its daemon asks for a longer lease.
 LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
 # Time for all nodes of a run to prepare it; nodes of Slurm may take longer.
@@ -220,8 +236,18 @@ LEAVE_OUT_NODES = env.bool("PARLAB_LEAVE_OUT_NODES", default=False)
 ARTIFACTS_DIR = Path(env.str("PARLAB_ARTIFACTS_DIR", default=str(DATA_DIR / "artifacts"))).resolve()
 # Largest artifact.
 ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
+# What one user may keep in artifacts, traces and imported files; 0: no limit.
+STORAGE_LIMIT_GIB = env.float("PARLAB_STORAGE_LIMIT_GIB", default=1_000.0)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
+
+# --- watches ---------------------------------------------------------------------------------------------------------
+# Protocols over which watched repositories are read; `git` and `http` are possible, too.
+WATCH_PROTOCOLS = env.list("PARLAB_WATCH_PROTOCOLS", default=["https", "ssh"])
+# Networks of watched repositories besides public addresses: `10.0.0.0/8,127.0.0.1`.
+WATCH_NETWORKS = env.list("PARLAB_WATCH_NETWORKS", default=[])
+# Directories whose repositories may be watched by their path; everybody can read their commits.
+WATCH_PATHS = env.list("PARLAB_WATCH_PATHS", default=[])
 
 # --- notifications ---------------------------------------------------------------------------------------------------
 # Networks to which webhooks may go besides public addresses: `10.0.0.0/8,127.0.0.1`.
@@ -248,10 +274,10 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.throttling.TokenThrottle", "parlab.api.readable.ReadableBody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "parlab.api.errors.handle",
-    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.readable.ReadableBody"],
     "TEST_REQUEST_DEFAULT_FORMAT": "multipart",
 }
 SPECTACULAR_SETTINGS = {
@@ -285,6 +311,7 @@ CELERY_IMPORTS = [
     "parlab.tuner.tasks",
     "parlab.watch.tasks",
     "parlab.publishing.tasks",
+    "parlab.serve.tasks",
 ]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
@@ -332,6 +359,7 @@ CELERY_BEAT_SCHEDULE = {
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0},
     "refresh watches": {"task": "parlab.watch.refresh", "schedule": 5.0},
     "reap tracked runs": {"task": "parlab.tracking.reap", "schedule": 15.0, "options": {"expires": 15}},
+    "remove abandoned uploads": {"task": "parlab.tracking.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
@@ -339,6 +367,16 @@ CELERY_BEAT_SCHEDULE = {
     "extend partitions": {"task": "parlab.ingest.extend", "schedule": 600.0, "options": {"expires": 300}},
     "retain series": {"task": "parlab.ingest.retain", "schedule": 3_600.0, "options": {"expires": 600}},
     "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
+}
+
+CELERY_BEAT_SCHEDULE |= {
+    f"worker of {queue.name}": {
+        "task": "parlab.serve.alive",
+        "args": [queue.name],
+        "schedule": 10.0,
+        "options": {"queue": queue.name, "expires": 10},
+    }
+    for queue in CELERY_TASK_QUEUES
 }
 
 # --- static files ----------------------------------------------------------------------------------------------------

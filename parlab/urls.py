@@ -3,7 +3,10 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from parlab.serve.readiness import ready
+
 urlpatterns = [
+    path("ready", ready),
     path("admin/", admin.site.urls),
     path("", include("parlab.tracking.mlflow.urls")),
     path("", include("parlab.tracking.stream_views")),
@@ -13,3 +16,4 @@ urlpatterns = [
 ]
 
 handler404 = "parlab.api.errors.unknown_address"
+handler500 = "parlab.api.outages.failed_request"

@@ -45,3 +45,13 @@ def test_errors_of_the_server_are_always_logged() -> None:
     record = logging.LogRecord("django.request", logging.ERROR, "", 0, "%s: %s", ("Error", "/"), None)
     record.status_code = 500
     assert [RefusedRequests().filter(record) for _ in range(2)] == [True, True]
+
+
+def test_a_refused_page_is_one_line_without_a_traceback(
+    lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture, user: User
+) -> None:
+    ada = Client(REMOTE_ADDR="10.1.2.4")
+    ada.force_login(user)
+    assert ada.get("/audit/").status_code == 403
+    assert lines() == ["Forbidden (Permission denied): /audit/, status 403, GET of ada at 10.1.2.4"]
+    assert [record.exc_info for record in caplog.records] == [None]

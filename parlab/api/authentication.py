@@ -9,6 +9,7 @@ from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from parlab.lab.models import ApiToken
+from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count
 from parlab.lab.services.access.tokens import token_find
 
 
@@ -29,7 +30,11 @@ class TokenAuthentication(authentication.TokenAuthentication):
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
         """Return user and token; None without a token. Raises AuthenticationFailed, PermissionDenied."""
-        authenticated = super().authenticate(request)
+        try:
+            authenticated = super().authenticate(request)
+        except exceptions.AuthenticationFailed:
+            self._count(request)
+            raise
         if authenticated is None:
             return None
         user, token = authenticated
@@ -38,6 +43,12 @@ class TokenAuthentication(authentication.TokenAuthentication):
         scope = "read" if is_safe else getattr(view, "token_scope", "write")
         require_scope(token, scope)
         return user, token
+
+    def _count(self, request: Request) -> None:
+        try:
+            bad_token_count(str(request.META.get("REMOTE_ADDR", "")))
+        except TooManyRequests as error:
+            raise exceptions.Throttled(error.wait_s, str(error)) from error
 
     def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
         token = token_find(key)

@@ -32,6 +32,7 @@ _REMEDIES: dict[type[Exception], str] = {
     Http404: "see the list for existing entries",
     exceptions.MethodNotAllowed: "use a method listed in /api/schema/",
     exceptions.UnsupportedMediaType: "send multipart/form-data",
+    exceptions.Throttled: "send fewer requests, or ask an administrator to raise PARLAB_REQUESTS_PER_MINUTE",
     Unavailable: "mend the archive of the server; see docs/understand/series.md",
     exceptions.ParseError: "send the fields described in /api/schema/",
 }
@@ -54,6 +55,12 @@ def stated_experiment(slug: str) -> Experiment:
         remedy = "use a slug of /api/experiments/"
         raise Problem(f"unknown experiment {slug!r}", field="experiment", value=slug, remedy=remedy)
     return experiment
+
+
+class Changed(Problem):
+    """What the request is based on has been changed by somebody else."""
+
+    status_code: int = status.HTTP_412_PRECONDITION_FAILED
 
 
 class Problems(exceptions.APIException):

@@ -64,7 +64,9 @@ def check_url(url: str) -> SplitResult:
     return parts
 
 
-def addresses_of(host: str, port: int, allowed: Sequence[Network]) -> list[str]:
+def addresses_of(
+    host: str, port: int, allowed: Sequence[Network], setting: str = "PARLAB_WEBHOOK_NETWORKS"
+) -> list[str]:
     """Resolve a host; raises Forbidden if any of its addresses is neither public nor in an allowed network."""
     rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(row[4][0]) for row in rows))
@@ -72,8 +74,7 @@ def addresses_of(host: str, port: int, allowed: Sequence[Network]) -> list[str]:
         address = ipaddress.ip_address(text.partition("%")[0])
         if not is_allowed(address, allowed):
             raise Forbidden(
-                f"url resolves to {text}, which is no public address; add its network to PARLAB_WEBHOOK_NETWORKS to"
-                " allow it"
+                f"url resolves to {text}, which is no public address; add its network to {setting} to allow it"
             )
     return addresses
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, NamedTuple
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from parlab.charts.format import quantity
+from parlab.ingest.confined import Unreadable, confined
 
 FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
 MAX_PIXELS = 50_000_000
@@ -31,11 +34,24 @@ def cleaned(file: IO[bytes], *, name: str, size: int, limit: int) -> Clean:
             f"{name} has {quantity(size, 'B')}, more than the limit of {quantity(limit, 'B')}; make it smaller,"
             " or save it as JPEG"
         )
-    data = file.read(limit + 1)
+    with TemporaryDirectory(prefix="parlab-picture-") as directory:
+        path = Path(directory) / "picture"
+        path.write_bytes(file.read(limit + 1))
+        try:
+            media_type, width, height = confined("parlab.publishing.images:rewrite", str(path), name)
+        except Unreadable as problem:
+            raise ValueError(str(problem) if str(problem).startswith(name) else f"{name}: {problem}") from problem
+        return Clean(path.read_bytes(), media_type, width, height)
+
+
+def rewrite(path: str, name: str) -> tuple[str, int, int]:
+    """Replace a file by the picture in it, in a child; return its type, width and height."""
+    file = Path(path)
+    data = file.read_bytes()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return _rewritten(data, name)
+            clean = _rewritten(data, name)
     except UnidentifiedImageError as problem:
         raise ValueError(f"{name} is not a PNG, JPEG or WebP picture{_actual_type(data)}") from problem
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:
@@ -44,6 +60,8 @@ def cleaned(file: IO[bytes], *, name: str, size: int, limit: int) -> Clean:
         if isinstance(problem, ValueError) and str(problem).startswith(name):
             raise
         raise ValueError(f"{name} is damaged and cannot be read; export it again") from problem
+    file.write_bytes(clean.data)
+    return clean.media_type, clean.width, clean.height
 
 
 def _rewritten(data: bytes, name: str) -> Clean:

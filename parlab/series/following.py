@@ -20,8 +20,8 @@ class Follower:
         """Yield what was appended since the last call, in whole lines of each stream as `log.read_log` does."""
         for chunk in log.chunks_from(self._attempt_id, self._node_rank, self._position):
             begin, size = self._read, len(chunk.data)
-            # The last chunk grows until it is full.
-            is_full = size == log.CHUNK_BYTES
-            self._position, self._read = (chunk.position + size, 0) if is_full else (chunk.position, size)
+            # The last chunk grows until it is closed.
+            is_closed = log.is_closed(size)
+            self._position, self._read = (chunk.position + size, 0) if is_closed else (chunk.position, size)
             spans = [span._replace(begin=max(begin, span.begin)) for span in chunk.spans if span.end > begin]
             yield b"".join(self._joiner.add(chunk.data[span.begin : span.end], span) for span in spans)

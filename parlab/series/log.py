@@ -21,6 +21,9 @@ from parlab.series.streams import NODE
 from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 CHUNK_BYTES = 256 * 1024
+GROW_BYTES = 16 * 1024
+"""Size from which a row is not written again: each append to the last row leaves a dead one behind, as large as it was.
+It is more than EVENT_LINE_LIMIT."""
 TAIL_SCAN_BYTES = 16 << 20
 """Maximum number of bytes at the end of a log that a page scans."""
 
@@ -101,7 +104,7 @@ def _extended(output: Output, last: LogChunk | None, held: bytes) -> Iterator[Lo
     position = 0 if last is None else last.position
     stamped = _unpacked_stamps(last.stamps) if last is not None else _NO_STAMPS
     marks = logs.unpack(last.streams) if last is not None else []
-    if len(held) >= CHUNK_BYTES:
+    if is_closed(len(held)):
         position, held, stamped, marks = position + len(held), b"", _NO_STAMPS, []
     data, size = held + output.data, len(output.data)
     marks = logs.extended(marks, len(held), logs.marks_of(output.streams, size))
@@ -122,6 +125,11 @@ def _extended(output: Output, last: LogChunk | None, held: bytes) -> Iterator[Lo
         )
 
 
+def is_closed(size: int) -> bool:
+    """Return whether a row of this size grows no more; only the last one of a node may."""
+    return size >= min(GROW_BYTES, CHUNK_BYTES)
+
+
 def store_log(attempt_id: int, rows: Iterable[tuple[int, int, bytes]]) -> None:
     """Replace the log of an attempt by packed chunks: position, size and zstd data of each CHUNK_BYTES."""
     LogChunk.objects.filter(attempt_id=attempt_id).delete()
@@ -133,9 +141,9 @@ def store_log(attempt_id: int, rows: Iterable[tuple[int, int, bytes]]) -> None:
 def _with_chunk_before(last: LogChunk | None, held: bytes) -> bytes:
     if last is None or not last.position or len(held) >= EVENT_LINE_LIMIT or b"\n" in held:
         return held
-    # All chunks except the last are full, so the previous chunk is longer than any event.
-    position = last.position - CHUNK_BYTES
-    before = LogChunk.objects.get(attempt_id=last.attempt_id, node_rank=last.node_rank, position=position)
+    # All chunks except the last are closed, so the previous chunk is longer than any event.
+    chunks = LogChunk.objects.filter(attempt_id=last.attempt_id, node_rank=last.node_rank)
+    before = chunks.filter(position__lt=last.position).latest("position")
     return zstandard.decompress(bytes(before.data)) + held
 
 
@@ -222,7 +230,7 @@ def chunks_from(attempt_id: int, node_rank: int, position: int = 0) -> Iterator[
     while rows:
         for row in rows:
             yield (chunk := _unpacked(row))
-            if len(chunk.data) < CHUNK_BYTES:
+            if not is_closed(len(chunk.data)):
                 return  # what was appended since then does not begin at its end
         rows = list(chunks.filter(position__gt=rows[-1][0]).values_list(*_COLUMNS)[:_READ_CHUNKS])
 

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 TABLES = tuple(model._meta.db_table for model in (SeriesChunk, SeriesLevel, LogChunk, OperationChunk))
 WIDTH = 1_000
 """Attempts of a partition: about 7 GB with 200 metrics of 10,000 points each."""
+VACUUM = {"scale_factor": "0.02", "threshold": "1000"}
+"""Autovacuum of a partition and its large values: the last rows are written again with each batch, so a fifth of the
+rows, the default of PostgreSQL, would be dead before they are removed."""
 AHEAD = 3
 """Partitions for attempts to come."""
 _LOCK = "100ms"
@@ -66,6 +69,29 @@ def divide(table: str) -> None:
         _do(definition)
     _do(f'ALTER TABLE "{table}" ATTACH PARTITION "{first}" FOR VALUES FROM (MINVALUE) TO ({end})')
     _do(f'CREATE TABLE "{_default(table)}" PARTITION OF "{table}" DEFAULT')
+    for name in partitions(table):
+        vacuum_often(name)
+
+
+def partitions(table: str) -> list[str]:
+    """Return the names of the partitions of a table."""
+    query = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = %s::regclass"
+    return [name for (name,) in _rows(query, table)]
+
+
+def vacuum_often(name: str) -> None:
+    """Have dead rows of a partition removed before they are many."""
+    options = [f"{toast}autovacuum_vacuum_{key} = {value}" for toast in ("", "toast.") for key, value in VACUUM.items()]
+    _do(f'ALTER TABLE "{name}" SET ({", ".join(options)})')
+
+
+def rarely_vacuumed() -> list[str]:
+    """Return the partitions without these settings."""
+    query = "SELECT relname FROM pg_class WHERE relname = ANY(%s) AND NOT coalesce(reloptions, '{}') @> %s"
+    names = [name for table in TABLES for name in partitions(table)]
+    with connection.cursor() as cursor:
+        cursor.execute(query, [names, [f"autovacuum_vacuum_{key}={value}" for key, value in VACUUM.items()]])
+        return [name for (name,) in cursor.fetchall()]
 
 
 _LIKE = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE"
@@ -117,6 +143,7 @@ def _add(table: str, first: int, end: int) -> None:
     """Create a partition; unlike PARTITION OF, ATTACH does not lock those who read and write the others."""
     name = f"{table}_p{first}"
     _do(f'CREATE TABLE "{name}" (LIKE "{table}" {_LIKE})')
+    vacuum_often(name)
     _do(f'ALTER TABLE "{table}" ATTACH PARTITION "{name}" FOR VALUES FROM ({first}) TO ({end})')
 
 

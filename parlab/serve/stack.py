@@ -107,11 +107,13 @@ class Stack:
         self.start("pictures", [*celery, *drawing, *quiet])
         self.start("beat", [*celery, "beat", "--pidfile="])
         web = ["uvicorn", "parlab.asgi:application", "--host", host, "--port", str(port), "--lifespan", "off"]
+        web += ["--no-proxy-headers", "--http", "parlab.slow_requests:Protocol"]
         self.start("web", [*python, *web, "--no-access-log", "--timeout-graceful-shutdown", "3"])
         return f"http://{_shown_host(host)}:{port}"
 
     def start_daemon(self, state_dir: Path) -> None:
-        """Start the daemon of this machine."""
+        """Start the daemon of this machine, which shares the key of the server unless a setting refuses it."""
+        self.environment.setdefault("PARLAB_SHARED_NODE_KEY", "1")
         self.environment["PARLAB_NODE_KEY"] = settings.NODE_KEY.decode()
         self.node_dirs.append(state_dir)
         daemon = ["runners.node.daemon", "--node", node_name(), "--state-dir", str(state_dir)]

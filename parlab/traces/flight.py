@@ -1,7 +1,8 @@
 """Dumps of NCCL's flight recorder (torch, TORCH_NCCL_TRACE_BUFFER_SIZE) -> collectives of a rank.
 
-torch writes them as a pickle, or as JSON (`_dump_nccl_trace_json`): {"version", "pg_config", "entries": [...]}. A
-pickle is read without any class or function, so that it cannot run anything. Source: torch, FlightRecorder.hpp.
+torch writes them as a pickle, or as JSON (`_dump_nccl_trace_json`): {"version", "pg_config", "entries": [...]}. The
+operations of a pickle are checked before it is read, so that it cannot run anything, nor claim memory that its bytes do
+not justify. Source: torch, FlightRecorder.hpp.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import json
 import math
 import pickle
+import pickletools
 from collections.abc import Mapping
 from typing import IO, Any, NoReturn
 
@@ -31,6 +33,18 @@ _BYTES = {
     "Float8_e4m3fn": 1, "Float8_e5m2": 1,
 }  # fmt: skip
 _LISTED = 5
+
+
+_PLAIN = frozenset(
+    (
+        *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE"),
+        *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+        *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES"),
+        *("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("EMPTY_DICT", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "MEMOIZE"),
+    )
+)
+"""Operations that build numbers, texts, lists, tuples and dicts."""
 
 
 class _Plain(pickle.Unpickler):
@@ -90,10 +104,27 @@ def read_dump(file: IO[bytes]) -> RankTrace:
 
 def _content(data: bytes) -> Any:
     try:
-        return _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
+        if data[:1] != b"\x80":
+            return json.loads(data)
+        _check(data)
+        return _Plain(io.BytesIO(data)).load()
+    except MemoryError:
+        raise
     # The bytes of a damaged pickle decide which exception it raises.
     except Exception as error:
         raise BadTrace(f"the dump cannot be read ({str(error)[:120]}); dump it again") from error
+
+
+def _check(data: bytes) -> None:
+    """Raise an error for operations of a pickle that are not plain, and for places of its memo far beyond its values.
+
+    The unpickler allocates its memo up to the largest place: eight bytes of a file could claim gigabytes.
+    """
+    for count, (operation, argument, at) in enumerate(pickletools.genops(data)):
+        if operation.name not in _PLAIN:
+            raise pickle.UnpicklingError(f"{operation.name} at byte {at} is not plain data")
+        if operation.name in ("BINPUT", "LONG_BINPUT") and (argument or 0) > count:
+            raise pickle.UnpicklingError(f"place {argument} of the memo at byte {at} is beyond its {count} values")
 
 
 def _rows(entries: list[Any]) -> tuple[list[tuple[Message, int, int]], list[str]]:

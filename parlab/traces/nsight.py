@@ -39,7 +39,7 @@ def read_nsight(file: IO[bytes], folder: Path | None = None) -> RankTrace:
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
             return _Export(connection, copy.tell(), folder).trace()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             message = f"the database cannot be read ({error}); export the report again with nsys export"
             raise BadTrace(message) from error
         finally:

@@ -6,12 +6,15 @@ A file is complete before its name exists (written to a draft, synced, renamed),
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +23,14 @@ from django.conf import settings
 from django.db import transaction
 
 from parlab.lab.models import Artifact, TrackedRun
+from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
 
 BLOCK_BYTES = 1 << 20
 MAX_PATH = 1_000
 MAX_FILES = 100_000
+ABANDONED_S = 2 * 86_400
+"""Age of the last part of an upload that nobody completes any more."""
+_OWNER = ".owner"
 _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -52,16 +59,25 @@ def clean_path(path: str) -> str:
 def artifact_store(*, tracked: TrackedRun, path: str, blocks: Iterable[bytes]) -> Artifact:
     """Store a file of a run, replacing one of the same path. Raises BadArtifact beyond the limits."""
     path = clean_path(path)
+    root_check()
     draft = _root() / "drafts" / secrets.token_hex(16)
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         sha256, size = _write(draft, blocks, f"Artifact {path[:200]}")
+        _quota(owner_of(tracked.run), size)
         target = object_path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.rename(target)
     finally:
         draft.unlink(missing_ok=True)
     return _row_store(tracked, path, sha256, size)
+
+
+def _quota(owner: int, added: int) -> None:
+    try:
+        quota_check(owner=owner, added=added)
+    except QuotaExceeded as problem:
+        raise BadArtifact(str(problem)) from problem
 
 
 def _write(draft: Path, blocks: Iterable[bytes], label: str) -> tuple[str, int]:
@@ -93,6 +109,12 @@ def _row_store(tracked: TrackedRun, path: str, sha256: str, size: int) -> Artifa
         tracked=tracked, path=path, defaults={"sha256": sha256, "size": size}
     )
     return artifact
+
+
+def root_check() -> None:
+    """Raise OSError if the directory with the artifacts is missing, as when its disk is not mounted."""
+    if not (_root() / "objects").is_dir() and Artifact.objects.exists():
+        raise FileNotFoundError(errno.ENOENT, "the directory of the artifacts is missing", str(_root()))
 
 
 def blocks_of(path: Path) -> Iterator[bytes]:
@@ -129,10 +151,13 @@ def object_path(sha256: str) -> Path:
     return _root() / "objects" / sha256[:2] / sha256
 
 
-def upload_create() -> str:
+def upload_create(*, tracked: TrackedRun) -> str:
     """Begin an upload in several parts; returns its ID."""
-    upload_id = secrets.token_hex(16)
-    (_root() / "parts" / upload_id).mkdir(parents=True, mode=0o700)
+    owner, upload_id = owner_of(tracked.run), secrets.token_hex(16)
+    _quota(owner, _pending_bytes(owner))
+    directory = _root() / "parts" / upload_id
+    directory.mkdir(parents=True, mode=0o700)
+    (directory / _OWNER).write_text(str(owner))
     return upload_id
 
 
@@ -142,6 +167,9 @@ def part_store(*, upload_id: str, number: int, blocks: Iterable[bytes]) -> str:
     if not 1 <= number <= 10_000:
         raise BadArtifact(f"Invalid part number {number}; use 1 to 10000")
     draft = directory / f".{number}-{secrets.token_hex(4)}"
+    owner = directory / _OWNER
+    if owner.exists():
+        _quota(int(owner.read_text()), _pending_bytes(int(owner.read_text())))
     try:
         sha256, _ = _write(draft, blocks, f"Part {number}")
         draft.rename(directory / f"{number:05d}")
@@ -166,6 +194,27 @@ def upload_complete(*, tracked: TrackedRun, path: str, upload_id: str, numbers: 
 def upload_abort(*, upload_id: str) -> None:
     """Delete the parts of an upload."""
     shutil.rmtree(_upload(upload_id), ignore_errors=True)
+
+
+def uploads_prune() -> int:
+    """Delete parts and drafts to which nothing was added for ABANDONED_S; return how many uploads and drafts."""
+    before, count = time.time() - ABANDONED_S, 0
+    for path in [*(_root() / "parts").glob("*"), *(_root() / "drafts").glob("*")]:
+        with suppress(FileNotFoundError):  # it was completed in the meantime
+            if max(part.stat().st_mtime for part in (path, *path.rglob("*"))) < before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                count += 1
+    return count
+
+
+def _pending_bytes(owner: int) -> int:
+    """Return the size of the parts of uploads that an owner has not completed."""
+    total = 0
+    for named in (_root() / "parts").glob(f"*/{_OWNER}"):
+        with suppress(FileNotFoundError):
+            if named.read_text() == str(owner):
+                total += sum(part.stat().st_size for part in named.parent.iterdir())
+    return total
 
 
 def _upload(upload_id: str) -> Path:

@@ -27,18 +27,18 @@ from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.experiments import experiment_create
 from parlab.series import store as series_store
 from parlab.tracking.artifacts import BadArtifact, artifact_store, blocks_of
+from parlab.tracking.point import Point
 from parlab.tracking.runs import (
     STATES,
     Conflict,
-    Point,
     parameters_set,
     points_append,
     tags_set,
     tracked_run_start,
     tracked_run_update,
 )
-from parlab.tracking.stores import ForeignRun, Store, stores_in
-from parlab.tracking.stores.foreign import identity_of
+from parlab.tracking.stores.confined import read_confined
+from parlab.tracking.stores.foreign import ForeignRun, Store, identity_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _BLOCK = 20_000
 
 def stores_of(files: Mapping[str, Path]) -> list[StoreReading]:
     """Read the stores among files, {path: file}. Raises Refused for one that is damaged or contains no runs."""
-    return [StoreReading(store) for store in stores_in(files)]
+    return [StoreReading(store) for store in read_confined(files)]
 
 
 class StoreReading:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from django.conf import settings
@@ -46,6 +46,7 @@ from parlab.lab.services.events import run_ended
 from parlab.lab.services.findings import findings_refresh
 from parlab.lab.services.runs import next_number
 from parlab.series.statements import Upsert
+from parlab.tracking.point import Point
 from runners.config import digest, sections
 from runners.wire.protocol import EVENT_LINE_LIMIT, RunState
 
@@ -67,15 +68,6 @@ _BLOCK = 500
 
 class Conflict(ValueError):
     """A report that contradicts what the run has already stored."""
-
-
-class Point(NamedTuple):
-    """One value of one metric."""
-
-    key: str
-    value: float
-    timestamp_ms: int
-    step: int
 
 
 def tracked_run_start(

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from parlab.client.journal import HEADER, Kind, encode
 from parlab.lab.models import Stream, TrackedRun
+from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
 from parlab.lab.services.access.tokens import token_find
 from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
@@ -78,7 +79,8 @@ def stream(request: HttpRequest, run: str, stream: str) -> JsonResponse:
 def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
     """Store a file of a run as its artifact (PUT)."""
     try:
-        _user(request.headers.get("Authorization", ""))
+        user = _user(request.headers.get("Authorization", ""), str(request.META.get("REMOTE_ADDR", "")))
+        request_count(user.pk)
         if request.method != "PUT":
             raise _not_allowed(request, "PUT")
         tracked = TrackedRun.objects.filter(uuid=run, deleted_at=None).first()
@@ -102,12 +104,16 @@ def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -
     """
     try:
         header = request.headers.get("Authorization", "")
-        user = users.get(header) or users.setdefault(header, _user(header))
+        user = users.get(header) or users.setdefault(header, _user(header, str(request.META.get("REMOTE_ADDR", ""))))
+        request_count(user.pk)
         _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
         _matched("stream", key, _STREAM_ID, "1 to 64 letters, digits and '-'")
         return _answer(request, user, run, key)
     except Problem as problem:
         return JsonResponse({"errors": [problem.error]}, status=problem.status)
+    except TooManyRequests as error:
+        above = Problem(429, str(error), field=None, value=None, remedy="send larger batches")
+        return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(error.wait_s)})
 
 
 def batches_store(waiting: Sequence[Waiting]) -> None:
@@ -135,13 +141,14 @@ def _not_allowed(request: HttpRequest, methods: str) -> Problem:
     return Problem(405, message, field=None, value=None, remedy=f"use {methods}")
 
 
-def _user(authorization: str) -> User:
+def _user(authorization: str, address: str) -> User:
     kind, _, secret = authorization.partition(" ")
     remedy = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
     if kind.lower() not in ("token", "bearer"):
         raise Problem(401, "authentication required", field=None, value=None, remedy=remedy)
     token = token_find(secret.strip())
     if token is None or not token.user.is_active:
+        bad_token_count(address)
         raise Problem(401, "unknown, expired or revoked token", field=None, value=None, remedy=remedy)
     if not token.allows("write"):
         message = f"token {token.name} has scope {' and '.join(token.scope_names)}, reporting needs write"

@@ -32,8 +32,8 @@ from runners.wire.protocol import RunState
 
 from . import launches
 from .launches import HELD_S, LaunchFacts, Newcomer
+from .point import Point
 from .runs import (
-    Point,
     heard,
     latest_update,
     lock,

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
+from .places import check_repository, git_settings
+
 OPTION = "--commit"
 """The argument of a command that is followed by the commit to run; see runners/node/launch/at_commit.py."""
 MAX_COMMITS = 2_000
 TIMEOUT_S = 120
-_ADDRESS = re.compile(r"(?:https?|ssh|git)://[^\s]{1,480}|[\w.-]{1,80}@[\w.-]{1,200}:[^\s]{1,300}|/[^\0\n]{1,480}")
-_CREDENTIALS = re.compile(r"https?://[^/?#]*@|\w+://[^/?#@]*:[^/?#]*@", re.IGNORECASE)
 
 
 class GitCommit(NamedTuple):
@@ -28,31 +28,16 @@ class GitCommit(NamedTuple):
     subject: str
 
 
-def check_repository(address: str) -> None:
-    """Raise ValueError unless an address may be a repository: a path from the root, or a URL."""
-    if not _ADDRESS.fullmatch(address):
-        raise ValueError(
-            f"repository {address[:80]!r} is no address of a git repository; use /a/path, https://host/path or"
-            " git@host:path"
-        )
-    if _CREDENTIALS.match(address):
-        # Everyone may read the address of a watch.
-        raise ValueError(
-            "repository contains a password or a token; let the server's git authenticate instead, with an SSH key or a"
-            " credential helper"
-        )
-
-
 def log_of(address: str, branch: str, directory: Path) -> list[GitCommit]:
     """Return the commits of a branch, oldest first, from a copy that is brought up to date; raise ValueError."""
-    check_repository(address)
+    reached = git_settings(check_repository(address))
     if branch.startswith("-") or not re.fullmatch(r"[\w./-]{0,200}", branch):
         raise ValueError(f"branch {branch[:80]!r} is no name of a branch; use for example main")
     if not (directory / "HEAD").exists():
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _git(["clone", "--quiet", "--bare", "--filter=blob:none", "--", address, str(directory)])
+        _git(["clone", "--quiet", "--bare", "--filter=blob:none", "--", address, str(directory)], reached)
     refs = "+refs/heads/*:refs/heads/*"
-    _git(["-C", str(directory), "fetch", "--quiet", "--prune", "--update-head-ok", address, refs])
+    _git(["-C", str(directory), "fetch", "--quiet", "--prune", "--update-head-ok", address, refs], reached)
     form = "%H%x1f%ct%x1f%an%x1f%s"
     reference = f"refs/heads/{branch}" if branch else "HEAD"
     listing = _git(
@@ -65,7 +50,8 @@ def log_of(address: str, branch: str, directory: Path) -> list[GitCommit]:
             f"--max-count={MAX_COMMITS}",
             f"--format={form}",
             reference,
-        ]
+        ],
+        reached,
     )
     commits = []
     for line in listing.splitlines():
@@ -75,16 +61,13 @@ def log_of(address: str, branch: str, directory: Path) -> list[GitCommit]:
     return commits
 
 
-def _git(arguments: Sequence[str]) -> str:
+def _git(arguments: Sequence[str], reached: Mapping[str, str]) -> str:
     """Run git without asking for passwords; raise ValueError with its message."""
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(settings.DATA_DIR),
         "GIT_TERMINAL_PROMPT": "0",
-        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "safe.directory",
-        "GIT_CONFIG_VALUE_0": "*",
+        **reached,
     }
     try:
         done = subprocess.run(

@@ -16,11 +16,12 @@ from parlab.watch.analysis.histories import read_history
 
 from .bisecting import bisect_advance
 from .collecting import experiment_store, history_store, results_collect
-from .commits import check_repository, commit_of
+from .commits import commit_of
 from .detecting import ITEM, watch_detect
 from .health import alert_follow, is_possible
 from .models import Alert, Bisect, Order, Watch
 from .ordering import order_place, orders_advance, suspicions_settle
+from .places import check_repository
 from .schedules import first_time
 from .triggers import nodes_check, repository_check, schedule_check
 

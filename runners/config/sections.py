@@ -391,6 +391,8 @@ class LauncherSection(Section):
     """OMP_NUM_THREADS of each rank."""
     timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600
     """Time limit of the run; a run that takes longer is stopped and has failed."""
+    grace_s: Annotated[int, Field(ge=0, le=1800)] = 30
+    """Time of a run that is stopped to end by itself and write a checkpoint: from SIGTERM to SIGKILL."""
     memory_limit_mib: Annotated[int, Field(ge=64, le=2**30)] | None = None
     """CPU memory that each process may allocate, including Python; beyond it, out of memory. Empty: no limit."""
     collective_timeout_s: Annotated[int, Field(ge=5, le=86400)] = 300

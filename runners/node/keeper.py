@@ -175,6 +175,7 @@ class Keeper:
             "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
             "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
+            "grace_s": config.launcher.grace_s,
             "memory_limit_mib": config.launcher.memory_limit_mib,
             "hang_timeout_s": launch.hang_timeout_s(config),
             "hardware": self._hardware,

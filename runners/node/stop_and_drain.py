@@ -13,7 +13,7 @@ from runners.node.slurm.state import JobStateDir
 from runners.supervisor import processes
 
 STOP_ALL_WITHIN_S = 15.0
-"""Besides the time that a run on a full disk waits for room for its last output."""
+"""Besides the grace of a run, and the time that it waits on a full disk for room for its last output."""
 DRAIN_WITHIN_S = 15.0
 
 log = logging.getLogger(__name__)
@@ -34,21 +34,22 @@ def _stop_here(state: StateDir) -> int:
                 processes.signal_all([process], signal.SIGTERM)
                 signalled.add(run.path.name)
         if (waited_s := time.monotonic() - began) > STOP_ALL_WITHIN_S:
-            grace_s = max(map(_disk_grace_s, alive))
+            grace_s = max(map(_grace_s, alive))
             if waited_s > STOP_ALL_WITHIN_S + grace_s:
                 log.error("still alive: %s", ", ".join(map(str, alive)))
                 return len(alive)
             if not is_told:
-                log.warning("%d runs may wait for room on a full disk, for %.0f s at most", len(alive), grace_s)
+                log.warning("%d runs still write a checkpoint, or wait for room on a full disk", len(alive))
                 is_told = True
         time.sleep(0.05)
     log.info("stopped %d runs", len(signalled))
     return 0
 
 
-def _disk_grace_s(run: RunDir) -> float:
+def _grace_s(run: RunDir) -> float:
     try:
-        return float(run.read_launch()["disk_grace_s"])
+        launch = run.read_launch()
+        return float(launch["disk_grace_s"]) + float(launch.get("grace_s", 0))
     except (OSError, ValueError, KeyError):  # it has ended meanwhile
         return 0.0
 

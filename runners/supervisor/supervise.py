@@ -37,7 +37,7 @@ GO_TICK_S = 0.02
 TICK_S = 0.1
 """Seconds between checks for orders; output is read as it arrives."""
 TERM_GRACE_S = 1.0
-"""Time from SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL of a launch file of an earlier release, which states none (`launcher.grace_s`)."""
 OWN_END_S = 8.0
 """Time for the launcher to end by itself and say why, if a rank of this node has ended before another node's end."""
 LEFTOVER_GRACE_S = 0.3
@@ -66,6 +66,7 @@ class Supervisor:
             node_rank=run.node_rank,
             first_rank=self.launch.get("first_rank", 0),
         )
+        self.grace_s = float(self.launch.get("grace_s", TERM_GRACE_S))
         self.environment: dict[str, Any] = {}
         self.started_at = time.monotonic()
         self.sampled_at = self.started_at
@@ -259,10 +260,10 @@ class Supervisor:
             self.is_ended = True
         elif is_first_turn:
             processes.signal_all(remaining, signal.SIGTERM)
-        elif waited > TERM_GRACE_S + UNKILLABLE_S:
+        elif waited > self.grace_s + UNKILLABLE_S:
             self.unkillable = [process.pid for process in remaining]
             self.is_ended = True
-        elif waited > (TERM_GRACE_S if self.order else LEFTOVER_GRACE_S):
+        elif waited > (self.grace_s if self.order else LEFTOVER_GRACE_S):
             processes.signal_all(remaining, signal.SIGKILL)
 
     # --- output ------------------------------------------------------------------------------------------------------

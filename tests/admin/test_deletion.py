@@ -6,14 +6,16 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from parlab.lab.models import Attempt, Config, Experiment, Node, Snapshot, StoredFile
+from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Snapshot, StoredFile
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.attempts import summary_store
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.members import attempt_report
 from parlab.lab.services.pictures import file_store, picture_add
+from parlab.pages.admin.experiments import ExperimentAdmin
 from runners.wire.protocol import Report
 from tests.conftest import place
 
@@ -48,6 +50,25 @@ def test_an_experiment_with_an_active_run_cannot_be_deleted(
     admin.post(url, {"post": "yes"})
 
     assert "cancel it first" in response.content.decode()
+    assert Experiment.objects.exists()
+
+
+def test_a_run_that_becomes_active_meanwhile_or_is_archived_is_named(
+    admin: Client, experiment: Experiment, make_attempt: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = make_attempt(state="running")
+    Run.everything.filter(pk=attempt.run_id).update(hidden_at=timezone.now())
+    url, listed = (
+        reverse("admin:lab_experiment_delete", args=[experiment.pk]),
+        reverse("admin:lab_experiment_changelist"),
+    )
+    assert "is running; cancel it first" in admin.get(url).content.decode()
+    monkeypatch.setattr(ExperimentAdmin, "get_deleted_objects", lambda *_: ([], {}, set(), []))
+    chosen = {"action": "delete_selected", "_selected_action": [experiment.pk], "post": "yes"}
+    for address, data in ((url, {"post": "yes"}), (listed, chosen)):
+        answer = admin.post(address, data, follow=True).content.decode()
+        assert "Nothing was deleted: " in answer
+        assert "is running; cancel it first" in answer
     assert Experiment.objects.exists()
 
 

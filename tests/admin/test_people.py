@@ -53,7 +53,8 @@ def test_who_may_launch(
     config = make_config()
     client = member(group)
     assert client.get(f"/experiments/{config.experiment.slug}/").status_code == 200
-    assert client.post(f"/experiments/{config.experiment.slug}/launch/1/").status_code == status
+    address = f"/experiments/{config.experiment.slug}/launch/1/"
+    assert client.post(address, {"digest": config.digest}).status_code == status
     assert Run.objects.count() == (0 if status == 403 else 1)
 
 

@@ -19,7 +19,8 @@ from parlab.agents.budget import Budget, Refusal, Started
 from parlab.lab.models import AuditEntry
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
-from parlab.tracking.runs import Point, parameters_set, points_append, tags_set, tracked_run_start, tracked_run_update
+from parlab.tracking.point import Point
+from parlab.tracking.runs import parameters_set, points_append, tags_set, tracked_run_start, tracked_run_update
 from tests.client.conftest import ROOT
 
 RUNS = 500

@@ -46,14 +46,32 @@ def test_an_experiment_is_created_configured_and_launched(api: Client) -> None:
     assert not Config.objects.exists()
     saved = api.post(f"{address}configurations/", body, JSON)
     assert (saved.status_code, saved.json()["version"]) == (201, 1)
-    launched = api.post(f"{address}launch/")
+    digest = saved.json()["digest"]
+    launched = api.post(f"{address}launch/?digest={digest}")
     assert (launched.status_code, launched.json()) == (201, {"created": [1, 2], "existing": 0, "invalid": 0})
-    again = api.post(f"{address}launch/?version=1")
+    again = api.post(f"{address}launch/?version=1", headers={"If-Match": f'"{digest}"'})
     assert (again.status_code, again.json()["created"], again.json()["existing"]) == (200, [], 2)
     cancelled = api.post(f"{address}runs/1/cancel/")
     assert cancelled.json() == {"number": 1, "state": "cancelled", "attempt_number": 1}
     assert api.post(f"{address}runs/1/relaunch/").json() == {"number": 1, "state": "queued", "attempt_number": 2}
     assert [config["version"] for config in api.get(f"{address}configurations/").json()] == [1]
+
+
+def test_nobody_replaces_or_launches_what_they_have_not_seen(api: Client, experiment: Experiment) -> None:
+    def save(seed: int, **more: Any) -> Any:
+        body = {"data": SMALL, "sweep": {"train.seed": [seed]}, **more}
+        return api.post(f"{EXPERIMENT}configurations/", body, JSON)
+
+    mine = save(1).json()
+    refused = [save(2), save(2, based_on="0" * 64)]
+    for answer in refused:
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (412, "based_on")
+        assert mine["digest"] in answer.json()["errors"][0]["remedy"]
+    assert save(1).status_code == 201  # the same content replaces nothing
+    assert save(2, based_on=mine["digest"]).json()["version"] == 1
+    for query in ("", f"?digest={mine['digest']}", f"?version=1&digest={mine['digest']}"):
+        assert api.post(f"{EXPERIMENT}launch/{query}").status_code == 412
+    assert not Run.objects.exists()
 
 
 def test_an_invalid_configuration_names_every_field(api: Client, experiment: Experiment) -> None:

@@ -126,6 +126,16 @@ def test_traces_are_added_exported_and_deleted(
     assert reader.get(address).json()["ranks"] == []
 
 
+def test_a_trace_that_claims_memory_is_answered_with_400(api: Client, run: Run, settings: Any, tmp_path: Path) -> None:
+    settings.ARTIFACTS_DIR, settings.READ_MEMORY_MIB = tmp_path, 400
+    memo = b"\x80\x02}r\xff\xff\xff\x07X\x07\x00\x00\x00entries]s."
+    lists = b'{"entries": [' + b",".join([b"{}"] * 5_000_000) + b'], "pg_config": {}}'
+    for name, data, reason in (("memo", memo, "beyond its 2 values"), ("lists", lists, "400 MiB of memory")):
+        answer = api.post(f"{EXPERIMENT}runs/{run.number}/traces/", {"file": SimpleUploadedFile(name, data)})
+        assert reason in error(answer)["message"]
+    assert not [path for path in (tmp_path / "traces").iterdir() if path.is_file()]
+
+
 def test_a_log_format_is_guessed_saved_exported_and_deleted(api: Client, reader: Client) -> None:
     guess = api.post("/api/imports/guess/", {"file": SimpleUploadedFile("fit.log", LOG)}).json()
     definition = guess["definition"]

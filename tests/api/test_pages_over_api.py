@@ -13,6 +13,7 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Experiment, Finding, Run
 from parlab.notify.models import Delivery
 from parlab.tracking import runs as tracking
+from parlab.tracking.point import Point
 from parlab.watch.models import Alert, Result, Watch
 
 pytestmark = pytest.mark.django_db
@@ -47,7 +48,7 @@ def test_a_finding_is_acknowledged_with_a_reason_and_reopened(api: Client, run: 
 def test_names_are_read_and_chosen_in_part(api: Client, experiment: Experiment, admin: User) -> None:
     tracked = tracking.tracked_run_start(experiment=experiment, user=admin)
     tracking.parameters_set(tracked=tracked, parameters={"bs": "4", "seed": "1"})
-    tracking.points_append(tracked=tracked, points=[tracking.Point("my_loss", 2.5, 1, 1)])
+    tracking.points_append(tracked=tracked, points=[Point("my_loss", 2.5, 1, 1)])
     url = f"{EXPERIMENT}names/"
     names = api.get(url).json()
     assert {row["name"]: row["chosen"] for row in names["metrics"]} == {"my_loss": None}

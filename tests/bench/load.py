@@ -88,6 +88,7 @@ class Starter:
     def __init__(self, held: ExitStack, directory: Path, url: str) -> None:
         key = settings.NODE_KEY.decode()
         self._environment = {**os.environ, "REDIS_URL": url, "PARLAB_NODE_KEY": key, "PYTHONPATH": str(ROOT)}
+        self._environment["PARLAB_SHARED_NODE_KEY"] = "1"
         self._held, self._log = held, held.enter_context((directory / "log").open("wb"))
 
     def __call__(self, command: Sequence[str]) -> psutil.Process:

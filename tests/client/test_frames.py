@@ -14,7 +14,8 @@ from parlab import Api
 from parlab.client.http import Refused
 from parlab.lab.models import Experiment
 from parlab.lab.services.experiments import experiment_create
-from parlab.tracking.runs import Point, parameters_set, points_append, tags_set, tracked_run_start
+from parlab.tracking.point import Point
+from parlab.tracking.runs import parameters_set, points_append, tags_set, tracked_run_start
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -26,7 +26,7 @@ from runners.wire.protocol import RunState
 
 @pytest.fixture
 def watch(user: User, tmp_path: Path, settings: Any) -> Watch:
-    settings.DATA_DIR = tmp_path
+    settings.DATA_DIR, settings.WATCH_PATHS = tmp_path, [str(tmp_path)]
     return slower.watch_start(user)
 
 
@@ -102,7 +102,7 @@ def test_the_alert_names_the_commit_bisection_finds_it_and_accepting_sets_the_ba
 
 
 def test_the_button_starts_it(page: Client, tmp_path: Path, settings: Any) -> None:
-    settings.DATA_DIR = tmp_path
+    settings.DATA_DIR, settings.WATCH_PATHS = tmp_path, [str(tmp_path)]
     text = page.post("/demo/watch/", follow=True).content.decode()
     assert "The commits of a small repository are run" in text
     assert Watch.objects.get().orders.count() == len(slower.COMMITS)

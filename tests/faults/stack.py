@@ -103,6 +103,7 @@ class Stack:
             **os.environ,
             "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/0",
             "DATABASE_URL": self.database.start() if self.database else f"sqlite:///{root}/database/db.sqlite3",
+            "PARLAB_SHARED_NODE_KEY": "1",
             "PARLAB_NODE_KEY": KEY,
             "PARLAB_ALLOWED_COMMANDS": str(root / "allowed.json"),
             "PYTHONPATH": str(ROOT),

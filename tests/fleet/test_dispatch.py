@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from parlab.fleet import services
+from parlab.ingest.batches.orders import for_any_node
 from parlab.lab.models import Attempt, Config, Member, Node, Run
 from parlab.lab.services.runs import config_launch
 from runners.wire.protocol import LEASE_S, RunSpec, RunState
@@ -41,7 +42,7 @@ def test_a_launch_reaches_the_node_as_a_signed_spec(
     with django_capture_on_commit_callbacks(execute=True):
         (run,) = services.launch(config=make_config(), user=user).created
     attempt = run.current_attempt()
-    assert received("gpu1") == [RunSpec(run=run.pk, attempt=1, node="gpu1", config=run.resolved)]
+    assert received("gpu1") == [RunSpec(run=run.pk, attempt=1, node="gpu1", config=for_any_node(run.resolved))]
     run.refresh_from_db()
     assert run.state == attempt.state == RunState.DISPATCHED
     assert attempt.node is not None

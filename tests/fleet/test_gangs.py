@@ -18,6 +18,7 @@ from hypothesis.extra.django import TestCase
 from parlab.fleet import services
 from parlab.fleet.differences import node_differences
 from parlab.ingest.batches import orders
+from parlab.ingest.batches.orders import for_any_node
 from parlab.ingest.batches.services import batch_apply
 from parlab.lab.models import Attempt, Config, Member, Node, Run
 from parlab.lab.services import runs as runs_services
@@ -121,7 +122,7 @@ def test_all_nodes_of_a_run_at_once_or_none(
     assert dispatch() == 3
     orders = [received(name) for name in NAMES]
     assert orders == [
-        [RunSpec(run=gang.pk, attempt=1, node=name, config=gang.resolved, node_rank=rank, nodes=3)]
+        [RunSpec(run=gang.pk, attempt=1, node=name, config=for_any_node(gang.resolved), node_rank=rank, nodes=3)]
         for rank, name in enumerate(NAMES)
     ]
     assert dispatch() == 0

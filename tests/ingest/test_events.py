@@ -125,10 +125,20 @@ def test_an_invalid_name_loses_only_its_own_point() -> None:
 def test_an_attempt_has_a_limited_number_of_metrics() -> None:
     names: list[dict[str, Any]] = [{f"m{line}_{number}": 1 for number in range(50)} for line in range(6)]
     lines = b"".join(step(1, **fields) for fields in names)
-    parsed = read(lines)
-    assert len({metric for metric, _ in parsed.series}) == MAX_METRICS
-    later = parse(lines + step(2, new=1), limits=Limits(2), existing_metrics={metric for metric, _ in parsed.series})
+    few = Limits(2, metrics=200)
+    parsed = parse(lines, limits=few)
+    assert len({metric for metric, _ in parsed.series}) == 200
+    later = parse(lines + step(2, new=1), limits=few, existing_metrics={metric for metric, _ in parsed.series})
     assert ("new", 0) not in later.series
+
+
+def test_a_run_keeps_ten_thousand_names_and_what_is_measured_beside_them() -> None:
+    fields: list[dict[str, Any]] = [{f"layer{at}.{number}": 1 for number in range(100)} for at in range(100)]
+    lines = b"".join(step(at, **each) for at, each in enumerate(fields))
+    parsed = read(lines)
+    assert len([metric for metric, _ in parsed.series if metric.startswith("layer")]) == 10_000
+    assert not parsed.refused
+    assert MAX_METRICS >= 10_000 + 1_000
 
 
 def test_an_unfinished_line_is_not_parsed() -> None:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from parlab.fleet import services as fleet
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
-from parlab.lab.services.configs import config_save
+from parlab.lab.services.configs import Superseded, config_save
 from parlab.lab.services.experiments import experiment_clone, experiment_create
 from parlab.lab.services.members import attempt_lose, attempt_report
 from parlab.lab.services.runs import Launch, config_launch, run_cancel_request
@@ -75,17 +75,16 @@ def test_concurrent_launches_of_two_versions_use_distinct_numbers(
     assert sorted(Run.objects.values_list("number", flat=True)) == list(range(1, 24))
 
 
-def test_concurrent_saves_of_a_version_keep_both(experiment: Experiment, config: Config, user: User) -> None:
+def test_of_concurrent_saves_of_a_version_one_is_refused(experiment: Experiment, config: Config, user: User) -> None:
     def save(seed: int) -> Callable[[], Config]:
         return lambda: config_save(
-            experiment=experiment, data=SMALL, sweep={"train.seed": [seed]}, user=user, based_on=config
+            experiment=experiment, data=SMALL, sweep={"train.seed": [seed]}, user=user, based_on=config.digest
         )
 
     results = at_once(save(1), save(2))
-    assert not [result for result in results if isinstance(result, Exception)]
-    saved = {version.version: version.sweep["train.seed"] for version in experiment.configs.all()}
-    assert sorted(saved) == [1, 2]
-    assert sorted(saved.values()) == [[1], [2]]
+    [kept] = [result for result in results if isinstance(result, Config)]
+    assert [type(result) for result in results if result is not kept] == [Superseded]
+    assert [version.sweep for version in experiment.configs.all()] == [kept.sweep]
 
 
 def test_concurrent_clones_and_creations_with_the_same_name(experiment: Experiment, user: User) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from parlab.lab.models import Config, Experiment, Snapshot
-from parlab.lab.services.configs import config_save
+from parlab.lab.services.configs import Superseded, config_save
 from parlab.lab.services.experiments import experiment_clone, experiment_create
 from parlab.lab.services.published import published_run_add
 from parlab.lab.services.runs import config_launch, run_cancel_request, run_relaunch
@@ -47,16 +47,23 @@ def test_an_unused_version_is_edited_in_place_and_a_used_version_is_kept(experim
     assert edited.sweep == {"train.seed": [1]}
 
 
-def test_an_edit_of_an_outdated_version_becomes_a_new_version(experiment: Experiment, user: User) -> None:
-    seen = save(experiment, user)
-    save(experiment, user, {"train.seed": [1]}, based_on=seen)
-    assert save(experiment, user, {"train.seed": [2]}, based_on=seen).version == 2
+def test_an_edit_of_an_outdated_version_is_refused_unless_it_adds_one(experiment: Experiment, user: User) -> None:
+    assert save(experiment, user, based_on="").version == 1
+    seen = experiment.configs.get().digest
+    first = save(experiment, user, {"train.seed": [1]}, based_on=seen)
+    with pytest.raises(Superseded, match=f"has saved v1 .* {first.digest[:12]}"):
+        save(experiment, user, {"train.seed": [2]}, based_on=seen)
+    assert save(experiment, user, {"train.seed": [1]}, based_on=seen) == first  # nothing is replaced
+    assert save(experiment, user, {"train.seed": [2]}, based_on=first.digest, as_next=True).version == 2
+    assert experiment.configs.get(version=1).sweep == {"train.seed": [1]}
 
 
-def test_launch_reads_the_current_config(experiment: Experiment, user: User) -> None:
+def test_a_launch_starts_what_its_caller_has_read_or_nothing(experiment: Experiment, user: User) -> None:
     stale = save(experiment, user)
-    save(experiment, user, {"train.seed": [1, 2]})
-    assert len(config_launch(config=stale, user=user).created) == 2
+    current = save(experiment, user, {"train.seed": [1, 2]})
+    with pytest.raises(Superseded):
+        config_launch(config=stale, user=user)
+    assert len(config_launch(config=current, user=user).created) == 2
 
 
 @pytest.mark.parametrize(

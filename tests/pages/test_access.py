@@ -105,7 +105,9 @@ def test_every_address_lets_in_whom_the_table_names(
                     )
                     transaction.set_rollback(True)
                 statuses[role] = 0 if is_refused(response) else response.status_code
-            errors = {role: status for role, status in statuses.items() if status >= 500 and status != 501}
+            # 503 is the answer of `ready` here: the tests have neither Redis nor workers.
+            usual = 503 if address(route) == "/ready" else 501
+            errors = {role: status for role, status in statuses.items() if status >= 500 and status != usual}
             broken += [f"{method} {address(route)} as {role}: {status}" for role, status in errors.items()]
             allowed = [role for role, status in statuses.items() if status]
             if {status for status in statuses.values() if status} - {405}:

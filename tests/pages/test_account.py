@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -138,3 +142,41 @@ def test_who_may_only_look_reads_that_here(browser: Client) -> None:
     page = browser.get(reverse("account")).content.decode()
     assert "Not in any group" in page
     assert "<b>Yes</b>" not in page
+
+
+@pytest.mark.parametrize("page", ["account", "notifications", "audit"])
+def test_pages_of_the_account_are_not_kept_by_browsers(browser: Client, user: User, page: str) -> None:
+    User.objects.filter(pk=user.pk).update(is_superuser=True)
+    assert "no-store" in browser.get(reverse(page))["Cache-Control"]
+
+
+def logged_in(user: User) -> Client:
+    user.set_password(PASSWORD)
+    user.save()
+    client = Client()
+    assert client.post(reverse("login"), {"username": user.username, "password": PASSWORD}).status_code == 302
+    return client
+
+
+def test_a_session_ends_when_its_user_does_nothing(user: User, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    client, began = logged_in(user), time.time()
+    later = {"h": 0.0}
+    monkeypatch.setattr("parlab.pages.requests.idle_sessions.time.time", lambda: began + 3600 * later["h"])
+    poll = {"HX-Request": "true"}
+    for hours, headers, is_in in ((70, {}, True), (140, poll, True), (143, {}, False), (143, {}, False)):
+        later["h"] = hours
+        assert (client.get(reverse("account"), headers=headers).status_code == 200) is is_in
+    settings.SESSION_IDLE_H = 0
+    client = logged_in(user)
+    later["h"] = 10_000
+    assert client.get(reverse("account")).status_code == 200
+
+
+def test_cookies_are_bound_to_the_host_under_https() -> None:
+    """In a process of its own: the names are settings."""
+    code = "from parlab import settings as s; print(s.SESSION_COOKIE_NAME, s.CSRF_COOKIE_NAME, s.SHARED_NODE_KEY)"
+    for https, names in (("1", "__Host-sessionid __Host-csrftoken"), ("0", "sessionid csrftoken")):
+        environment = {**os.environ, "PARLAB_HTTPS": https}
+        environment.pop("PARLAB_SHARED_NODE_KEY", None)
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == f"{names} False"

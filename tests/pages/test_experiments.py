@@ -308,9 +308,9 @@ def test_launch_makes_the_runs_once_and_says_how_many(page: Client, swept: Confi
     assert "Launch 4 runs" in text(response)
     url = reverse("launch", args=["pipeline-schedules", 1])
     assert url in response.content.decode()
-    assert "Launched 4 runs." in text(page.post(url, follow=True))
+    assert "Launched 4 runs." in text(page.post(url, {"digest": swept.digest}, follow=True))
     assert swept.runs.filter(state=RunState.QUEUED).count() == 4
-    assert "every point that can run already has a run" in text(page.post(url, follow=True))
+    assert "every point that can run already has a run" in text(page.post(url, {"digest": swept.digest}, follow=True))
     assert swept.runs.count() == 4
 
 
@@ -318,7 +318,8 @@ def test_a_config_that_cannot_run_is_refused_with_its_reason(page: Client, make_
     config = make_config(sweep={"parallel.pipeline_parallel_size": [64]})
     page_text = text(page.get(EXPERIMENT))
     assert "No point of the sweep can run" in page_text
-    answer = text(page.post(reverse("launch", args=["pipeline-schedules", config.version]), follow=True))
+    address = reverse("launch", args=["pipeline-schedules", config.version])
+    answer = text(page.post(address, {"digest": config.digest}, follow=True))
     assert "Nothing was launched:" in answer
     assert "pipeline_parallel_size 64" in answer
 
@@ -362,7 +363,12 @@ def test_who_may_only_look_sees_no_buttons(viewer: Client, four_runs: list[Run])
 
 
 def test_the_right_to_add_runs_is_enough_to_launch(allowed: Callable[..., Client], swept: Config) -> None:
-    assert allowed("add_run").post(f"{EXPERIMENT}launch/1/").status_code == 302
+    launcher = allowed("add_run")
+    for seen in ("", "0" * 64):
+        assert "has saved v1" in text(launcher.post(f"{EXPERIMENT}launch/1/", {"digest": seen}, follow=True))
+    assert swept.runs.count() == 0
+    [digest] = re.findall(r'name="digest" value="(\w+)"', launcher.get(EXPERIMENT).content.decode())
+    assert launcher.post(f"{EXPERIMENT}launch/1/", {"digest": digest}).status_code == 302
     assert swept.runs.count() == 4
 
 

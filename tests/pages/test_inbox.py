@@ -23,6 +23,7 @@ from parlab.lab.services.inbox import item_done, item_open
 from parlab.pages.reads.inbox import inbox_rows, inbox_unread
 from parlab.pages.rows.inbox import GROUPS, KINDS
 from parlab.tracking import runs
+from parlab.tracking.point import Point
 from runners.wire.protocol import RunState
 
 from .test_experiments import text
@@ -283,9 +284,7 @@ def test_a_reported_run_whose_loss_becomes_nan_is_in_the_inbox(
 ) -> None:
     tracked = runs.tracked_run_start(experiment=experiment, user=admin, name="mine")
     losses = [5.0, 4.0, math.nan, math.nan]
-    runs.points_append(
-        tracked=tracked, points=[runs.Point("loss", loss, 1_000 * n, n) for n, loss in enumerate(losses)]
-    )
+    runs.points_append(tracked=tracked, points=[Point("loss", loss, 1_000 * n, n) for n, loss in enumerate(losses)])
     runs.tracked_run_update(tracked=tracked, status="FINISHED", end_ms=5_000)
     item = InboxItem.objects.get()
     assert (item.kind, item.run_id, item.data["first_not_finite"]) == ("run.nan", tracked.run_id, 2)

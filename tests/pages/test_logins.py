@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from parlab.lab.models import LoginFailure
-from parlab.lab.services.access.logins import FREE_FAILURES, FREE_NAMES
+from parlab.lab.services.access.logins import ACCOUNT_FAILURES, FREE_FAILURES, FREE_NAMES
 
 PASSWORD = "correct horse battery"
 
@@ -56,3 +56,15 @@ def test_old_failures_are_forgotten(user: User) -> None:
     LoginFailure.objects.update(last_at=timezone.now() - timedelta(hours=2))
     post("eve", "wrong", "10.0.0.3")
     assert LoginFailure.objects.get().username == "eve"
+
+
+def test_an_account_waits_after_failures_from_everywhere_except_at_home(user: User) -> None:
+    assert post("ada", PASSWORD, "10.0.0.9").status_code == 302
+    for number in range(ACCOUNT_FAILURES // FREE_FAILURES):
+        LoginFailure.objects.create(
+            username="ada", address=f"10.1.0.{number}", count=FREE_FAILURES, last_at=timezone.now()
+        )
+    assert "Try again in 15 min" in post("ada", PASSWORD, "10.2.0.1").content.decode()
+    assert post("ada", PASSWORD, "10.0.0.9").status_code == 302
+    LoginFailure.objects.update(last_at=timezone.now() - timedelta(minutes=15, seconds=1))
+    assert post("ada", PASSWORD, "10.2.0.1").status_code == 302

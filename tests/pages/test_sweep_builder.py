@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.lab.models import Config, Experiment, Node, Run
+from parlab.lab.services.configs import config_save
 from parlab.pages.builder.axes import axis_text, axis_values
 from parlab.pages.builder.draft import Draft
 from parlab.pages.builder.fields import builder_fields
@@ -25,7 +26,10 @@ def form(axes: dict[str, str] | None = None, together: dict[str, str] | None = N
     """The form as a browser sends it: all fields of a small configuration, and axes as typed."""
     draft = Draft.of_data(complete(SMALL), {})
     rows = axes or {}
-    fields = {name.replace("__", "."): text for name, text in more.items()}
+    fields = {
+        name.replace("__", ".").replace("seen_", "seen-").replace("as_next", "as-next"): text
+        for name, text in more.items()
+    }
     lists = {
         "axis": list(rows),
         "axis-values": list(rows.values()),
@@ -95,7 +99,7 @@ def test_axes_that_change_together_are_one_axis(page: Client) -> None:
 def test_launch_starts_what_stands_in_the_form(page: Client, make_config: Callable[..., Config]) -> None:
     old = make_config()
     url = reverse("sweep-edit", args=[old.experiment.slug])
-    page.post(url, form({"train.seed": "1, 2"}, act="launch", train__iterations="7", seen=str(old.pk)))
+    page.post(url, form({"train.seed": "1, 2"}, act="launch", train__iterations="7", seen_digest=old.digest))
     assert [run.resolved["train"]["iterations"] for run in Run.objects.order_by("number")] == [7, 7]
     again = page.get(url).content.decode()
     assert 'value="1, 2"' in again
@@ -115,7 +119,7 @@ def test_the_difference_to_the_last_version_stands_beside_the_form(page: Client,
     assert "Changes since v1" in opened
     assert "No changes." in opened
     axes = {"train.micro_batch_size": "1, 2, 4"}
-    changed = page.post(url, form(axes, train__iterations="7", seen=str(old.pk))).content.decode()
+    changed = page.post(url, form(axes, train__iterations="7", seen_digest=old.digest)).content.decode()
     assert ["train.iterations", str(old.data["train"]["iterations"]), "7"] in differences(changed)
     assert ["sweep.train.micro_batch_size", "[1, 2]", "[1, 2, 4]"] in differences(changed)
     assert not Config.objects.exclude(pk=old.pk).exists()
@@ -259,7 +263,7 @@ def test_hostile_texts_are_shown_and_saved_as_texts_without_zero_bytes(page: Cli
     assert page.get(f"{url}?version={'9' * 40}").status_code == 200
     html = page.post(NEW, form(act="save", name="<script>\0", train__iterations="<b>\0")).content.decode()
     assert "<b>" not in html.split("mistakes")[1].split("</ul>")[0].replace("<b>1 problem</b>", "")
-    page.post(NEW, form(act="save", name="<script>\0", seen="9" * 40))
+    page.post(NEW, form(act="save", name="<script>\0", seen_digest="9" * 40))
     assert Experiment.objects.filter(name="<script>\N{REPLACEMENT CHARACTER}").exists()
 
 
@@ -287,3 +291,23 @@ def test_a_draft_that_is_too_long_for_an_address_stays_out_of_it(page: Client) -
     answer = page.post(NEW, {**form(), "question": "why " * 3000, "act": "refresh"}, headers={"HX-Request": "true"})
     assert answer.status_code == 200
     assert not {"HX-Push-Url", "HX-Replace-Url"} & set(answer.headers)
+
+
+def test_a_save_over_what_was_not_seen_is_refused_with_the_text_kept(
+    page: Client, make_config: Callable[..., Config], user: Any
+) -> None:
+    old = make_config()
+    seen, url = old.digest, reverse("sweep-edit", args=[old.experiment.slug])
+    assert f'name="seen-digest" value="{seen}"' in page.get(url).content.decode()
+    theirs = config_save(experiment=old.experiment, data=SMALL, sweep={"train.seed": [5]}, user=user)
+    mine = form(train__iterations="7", seen_digest=seen)
+    assert f'name="seen-digest" value="{seen}"' in page.post(url, mine | {"act": "refresh"}).content.decode()
+    refused = page.post(url, mine | {"act": "launch"})
+    content = refused.content.decode()
+    assert (refused.status_code, "Nothing was saved" in content, Run.objects.count()) == (412, True, 0)
+    assert re.search(r'name="train.iterations"[^>]*value="7"', content)
+    assert Config.objects.get().digest == theirs.digest
+    again = mine | {"act": "save", "seen-digest": theirs.digest, "as-next": "1"}
+    assert 'name="as-next" value="1"' in content
+    assert page.post(url, again).status_code == 302
+    assert [config.version for config in Config.objects.order_by("version")] == [1, 2]

@@ -203,6 +203,28 @@ def test_a_training_that_listens_to_sigterm_may_say_goodbye(prepared: Prepare, s
     assert without_telemetry(run.output()) == b"here\nsaved\n"
 
 
+@pytest.mark.parametrize(("grace_s", "printed"), [(30, b"here\nsaved\n"), (0.3, b"here\n")])
+def test_a_checkpoint_has_the_grace_of_the_run(
+    prepared: Prepare, supervise: Supervise, grace_s: float, printed: bytes
+) -> None:
+    script = """
+        import os, signal, time
+        def save(*_):
+            time.sleep(1.8)  # longer than the second that runs had once
+            os.write(1, b"saved\\n")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("here", flush=True)
+        while True:
+            time.sleep(600)
+    """
+    run = supervise(prepared(script, grace_s=grace_s))
+    run.says(b"here")
+    run.run.cancel("enough")
+    assert run.ends().state == "cancelled"
+    assert without_telemetry(run.output()) == printed
+
+
 def test_what_a_finished_command_leaves_behind_is_ended(prepared: Prepare, supervise: Supervise) -> None:
     script = """
         import subprocess, sys

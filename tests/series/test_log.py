@@ -3,13 +3,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parlab.lab.models import Attempt
 from parlab.series import log
+from parlab.series.following import Follower
 from parlab.series.models import LogChunk
 from runners.wire.protocol import EVENT_LINE_LIMIT
 
@@ -33,7 +36,7 @@ def test_any_appends_read_back_as_their_concatenation(attempt_id: int, appends: 
     assert b"".join(log.read_log(attempt_id)) == expected
     assert log.log_size(attempt_id) == len(expected)
     sizes = list(LogChunk.objects.order_by("position").values_list("size", flat=True))
-    assert all(size == log.CHUNK_BYTES for size in sizes[:-1])
+    assert all(log.GROW_BYTES <= size <= log.CHUNK_BYTES for size in sizes[:-1])
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -51,6 +54,41 @@ def test_small_appends_share_a_chunk(attempt_id: int) -> None:
     for _ in range(30):
         log.append_log(attempt_id, b"step\n")
     assert LogChunk.objects.count() == 1
+
+
+def test_a_point_leaves_few_dead_bytes_behind(attempt_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = log._write
+
+    def noted(rows: list[tuple[Any, ...]]) -> None:
+        written.extend(len(row[4]) for row in rows)
+        write(rows)
+
+    monkeypatch.setattr(log, "_write", noted)
+    points, batch = 0, 100
+    for begin in range(0, 12_000, batch):
+        lines = (
+            b'{"parlab":1,"t":%.3f,"rank":0,"event":"step","step":%d,"loss":%.6f,"step_time_s":%.6f}\n'
+            % (1.7e9 + step * 0.137, step, 3 / (1 + step % 977), 0.137 + step % 13 * 1e-4)
+            for step in range(begin, begin + batch)
+        )
+        log.append_log(attempt_id, b"".join(lines), stamps=[(0, begin * 0.137)])
+        points += batch
+    kept = sum(len(data) for data in LogChunk.objects.values_list("data", flat=True))
+    dead = (sum(written) - kept) / points
+    assert dead < 20
+
+
+def test_a_log_of_before_the_rows_became_smaller_goes_on(attempt_id: int) -> None:
+    old = b"line\n" * 40_000  # an open row of 200 KB
+    log.store_log(attempt_id, [(0, len(old), zstandard.compress(old))])
+    follower = Follower(attempt_id, 0)
+    assert b"".join(follower.more()) == old
+    for _ in range(3):
+        log.append_log(attempt_id, b"new\n")
+    assert b"".join(follower.more()) == b"new\n" * 3
+    assert b"".join(log.read_log(attempt_id)) == old + b"new\n" * 3
+    assert log.read_from(attempt_id, len(old) - 5, 9) == b"line\nnew\n"
 
 
 def test_the_tail_shows_the_last_lines_without_events(attempt_id: int) -> None:

@@ -108,7 +108,7 @@ def test_a_sweep_of_100_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_sto
     }
     config = make_config(data=data, sweep={"train.seed": list(range(POINTS))})
     address = f"/api/experiments/{config.experiment.slug}/"
-    answer = page.post(f"{address}launch/", content_type="application/json")
+    answer = page.post(f"{address}launch/?digest={config.digest}", content_type="application/json")
     assert answer.status_code == 201, answer.content
     assert len(answer.json()["created"]) == POINTS
     first, last = Run.objects.get(number=1), Run.objects.get(number=POINTS)
@@ -148,7 +148,7 @@ def test_a_sweep_of_100_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_sto
     ):
         assert expected in shown
 
-    page.post(f"{address}launch/", content_type="application/json")
+    page.post(f"{address}launch/?digest={config.digest}", content_type="application/json")
     assert Run.objects.count() == POINTS
     Node.objects.update(is_enabled=False)
     for active in Run.objects.active().exclude(state=RunState.QUEUED):

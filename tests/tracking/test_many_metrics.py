@@ -11,7 +11,7 @@ from parlab.lab.models import LatestMetric
 from parlab.lab.services.experiments import experiment_create
 from parlab.series import store
 from parlab.tracking import runs
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 pytestmark = pytest.mark.django_db
 COUNT, PAGE_BYTES = 30_000, 1_000_000

@@ -16,7 +16,7 @@ from parlab.lab.models import Experiment, Run, TrackedRun
 from parlab.lab.selectors.analysis.plannable import calibration_candidates
 from parlab.series import store
 from parlab.tracking import runs
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_deleted_run_leaves_pages_lists_and_figures_until_it_is_restored(page:
     assert page.get(f"/api/experiments/{slug}/runs/").json()["count"] == 0
     later = runs.tracked_run_start(experiment=run.experiment, user=run.created_by)
     assert later.run.number == run.number + 1, "its number is not given away"
-    runs.points_append(tracked=tracked, points=[runs.Point("loss", 1.0, 1, 99)])
+    runs.points_append(tracked=tracked, points=[Point("loss", 1.0, 1, 99)])
     runs.tracked_run_update(tracked=tracked, status="FINISHED")
 
     runs.tracked_run_restore(tracked=tracked)

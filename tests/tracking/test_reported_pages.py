@@ -14,7 +14,7 @@ from parlab.lab.models import Experiment, NameMeaning, Run, TrackedRun
 from parlab.tracking import runs
 from parlab.tracking.artifacts import artifact_store
 from parlab.tracking.meanings import meanings_set, metric_guess, metric_rows
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 HOSTILE = b"<script>alert(1)</script>\n"
 

@@ -13,7 +13,7 @@ from tests.upgrade.walk import upgrade
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.upgrade", description=__doc__)
-    parser.add_argument("--from", dest="revision", help="revision; default: 0.1.0")
+    parser.add_argument("--from", dest="revision", help="revision; default: the last release")
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite", help="default: sqlite")
     arguments = parser.parse_args()
     try:

@@ -44,6 +44,7 @@ class Stand:
             "REDIS_URL": f"redis://127.0.0.1:{self._redis_port}/0",
             "DATABASE_URL": self.database.start() if self.database else f"sqlite:///{directory}/database.sqlite3",
             "PARLAB_DATA_DIR": str(directory / "data"),
+            "PARLAB_SHARED_NODE_KEY": "1",
             "PARLAB_NODE_KEY": "a key that server and node share",
             "PARLAB_ALLOWED_COMMANDS": str(directory / "allowed.json"),
             "PARLAB_HEALTH_SWEEPS": "0",

@@ -92,8 +92,8 @@ def _launch(api: Connection, command: list[str]) -> None:
         "cluster": {"gpus_per_node": RANKS, "device": "cpu"},
     }
     api.json("POST", "/api/experiments/", {"name": "upgrade", "question": "Does a run survive?"})
-    api.json("POST", f"{EXPERIMENT}configurations/", {"data": data})
-    api.json("POST", f"{EXPERIMENT}launch/")
+    saved = api.json("POST", f"{EXPERIMENT}configurations/", {"data": data})
+    api.json("POST", f"{EXPERIMENT}launch/?digest={saved.get('digest', '')}")
 
 
 def _series(api: Connection) -> list[dict[str, Any]]:

@@ -20,9 +20,10 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.watch import services
 from parlab.watch.bisecting import bisect_advance, bisect_cost, bisect_start, bisect_switch, steps_of, verdict_of
-from parlab.watch.commits import check_repository, commit_of, with_commit
+from parlab.watch.commits import commit_of, with_commit
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from parlab.watch.ordering import orders_advance
+from parlab.watch.places import check_repository
 from parlab.watch.triggers import nodes_check, repository_check, schedule_check
 from runners.wire.protocol import RunState
 
@@ -54,7 +55,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_watch(make_config: Callable[..., Config], user: User, repository: Path, tmp_path: Path, settings: Any) -> Any:
-    settings.DATA_DIR = tmp_path / "data"
+    settings.DATA_DIR, settings.WATCH_PATHS = tmp_path / "data", [str(tmp_path)]
 
     def make(**fields: Any) -> Watch:
         argv = [sys.executable, str(AT_COMMIT), "--repository", str(repository), "--run", "python train.py"]
@@ -112,7 +113,8 @@ def play(watch: Watch, level: Callable[[str], float], rounds: int = 200) -> None
         ("/srv/code@v2", False),
     ],
 )
-def test_an_address_of_a_repository_has_no_password(address: str, is_refused: bool) -> None:
+def test_an_address_of_a_repository_has_no_password(address: str, is_refused: bool, settings: Any) -> None:
+    settings.WATCH_PATHS = ["/srv"]
     with pytest.raises(ValueError, match="SSH key") if is_refused else nullcontext():
         check_repository(address)
 
@@ -183,9 +185,11 @@ def test_new_commits_are_run_in_their_order(make_watch: Callable[..., Watch], re
     assert list(watch.commits.values_list("subject", flat=True)) == ["Add the training", "Change 0", "Change 1"]
 
 
-def test_a_repository_that_cannot_be_read_is_a_problem_of_the_watch(make_watch: Callable[..., Watch]) -> None:
+def test_a_repository_that_cannot_be_read_is_a_problem_of_the_watch(
+    make_watch: Callable[..., Watch], tmp_path: Path
+) -> None:
     watch = make_watch()
-    Watch.objects.update(repository="/no/such/repository")
+    Watch.objects.update(repository=str(tmp_path / "no" / "repository"))
     watch.refresh_from_db()
     assert repository_check(watch=watch) == []
     watch.refresh_from_db()

@@ -14,14 +14,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.api.errors import Problem, Problems
+from parlab.api.errors import Changed, Problem, Problems
 from parlab.api.serializers import Errors
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Experiment
-from parlab.lab.services.configs import config_check, config_save
+from parlab.lab.services.configs import Superseded, config_check, config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.whole_numbers import whole_number
-from runners.config import ConfigError, expand
+from runners.config import ConfigError, digest, expand
 
 from . import experiments
 from .numbers import find_run
@@ -35,6 +35,12 @@ class ConfigRequest(drf.Serializer[Any]):
     data = drf.DictField(help_text="Section -> field -> value; omitted fields have their defaults.")  # type: ignore[assignment]
     sweep = drf.DictField(required=False, help_text="Dotted field -> list of values.")
     note = drf.CharField(required=False, allow_blank=True, max_length=300)
+    based_on = drf.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=64,
+        help_text="Digest of the newest version that you have seen, empty if there was none; or the header If-Match.",
+    )
     dry_run = drf.BooleanField(default=False, help_text="Only validate; nothing is saved.")
 
 
@@ -42,6 +48,7 @@ class ConfigItem(drf.Serializer[Any]):
     """One version of an experiment's configuration."""
 
     version = drf.IntegerField(allow_null=True, help_text="Null for a dry run.")
+    digest = drf.CharField(help_text="Of data and sweep: a launch and the next save name it.")
     data = drf.DictField()  # type: ignore[assignment]  # the field has the name of a property
     sweep = drf.DictField()
     note = drf.CharField()
@@ -101,8 +108,9 @@ class Configs(APIView):
     @extend_schema(
         operation_id="configurations_save",
         request=ConfigRequest,
-        responses={201: ConfigItem, 200: ConfigItem, 400: Errors},
-        description="201: saved. 200: a dry run; the response has the completed configuration.",
+        responses={201: ConfigItem, 200: ConfigItem, 400: Errors, 412: Errors},
+        description="201: saved. 200: a dry run; the response has the completed configuration. 412: somebody has saved"
+        " another version since the one that `based_on` names.",
     )
     def post(self, request: Request, slug: str) -> Response:
         experiment = get_object_or_404(Experiment, slug=slug)
@@ -119,8 +127,15 @@ class Configs(APIView):
                 data, sweep = config_check(data=data, sweep=sweep)
                 return Response(_described(None, data, sweep, ""))
             config = config_save(
-                experiment=experiment, data=data, sweep=sweep, note=options.get("note"), user=cast(User, request.user)
+                experiment=experiment,
+                data=data,
+                sweep=sweep,
+                note=options.get("note"),
+                user=cast(User, request.user),
+                based_on=_seen(request, options.get("based_on", "")),
             )
+        except Superseded as error:
+            raise _changed(error, "based_on", options.get("based_on")) from error
         except ConfigError as error:
             raise _problems(error) from error
         return Response(_item(config), status=status.HTTP_201_CREATED)
@@ -135,8 +150,12 @@ class Launch(APIView):
     @extend_schema(
         operation_id="experiments_launch",
         request=None,
-        parameters=[OpenApiParameter("version", int, description="By default the newest version.")],
-        responses={200: LaunchAnswer, 201: LaunchAnswer, 400: Errors},
+        parameters=[
+            OpenApiParameter("version", int, description="By default the newest version."),
+            OpenApiParameter("digest", str, description="Of the configuration to launch; or the header If-Match."),
+        ],
+        responses={200: LaunchAnswer, 201: LaunchAnswer, 400: Errors, 412: Errors},
+        description="412: the version has another digest: somebody has edited it since.",
     )
     def post(self, request: Request, slug: str) -> Response:
         configs = Config.objects.select_related("experiment").filter(
@@ -152,8 +171,11 @@ class Launch(APIView):
         if config is None:
             remedy = f"save a configuration with POST /api/experiments/{slug}/configurations/"
             raise Problem(f"{slug} has no such configuration", field="version", value=version, remedy=remedy)
+        config.digest = _seen(request, request.GET.get("digest", ""))
         try:
             launched = fleet.launch(config=config, user=cast(User, request.user))
+        except Superseded as error:
+            raise _changed(error, "digest", config.digest) from error
         except ConfigError as error:
             raise _problems(error) from error
         except ValueError as error:
@@ -225,8 +247,18 @@ def _state(slug: str, number: int) -> Response:
     return Response({"number": run.number, "state": run.state, "attempt_number": run.attempt_number})
 
 
+def _seen(request: Request, stated: str) -> str:
+    """Return the digest that a request is based on, from its own field or from If-Match."""
+    return stated or request.headers.get("If-Match", "").removeprefix("W/").strip('"')
+
+
+def _changed(error: Superseded, field: str, value: Any) -> Changed:
+    remedy = f"read .../configurations/, then send {field}={error.latest.digest} if you want that version"
+    return Changed(str(error), field=field, value=value, remedy=remedy)
+
+
 def _item(config: Config) -> dict[str, Any]:
-    return _described(config.version, config.data, config.sweep, config.note)
+    return {**_described(config.version, config.data, config.sweep, config.note), "digest": config.digest}
 
 
 def _described(version: int | None, data: Mapping[str, Any], sweep: Mapping[str, Any], note: str) -> dict[str, Any]:
@@ -234,6 +266,7 @@ def _described(version: int | None, data: Mapping[str, Any], sweep: Mapping[str,
     invalid = sum(point.config is None for point in points)
     return {
         "version": version,
+        "digest": digest({"data": data, "sweep": sweep}),
         "data": data,
         "sweep": sweep,
         "note": note,

@@ -24,13 +24,13 @@ _MEASURES = ("step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes",
 def launch(arguments: argparse.Namespace, api: Api) -> int:
     """Save a configuration if one is given, launch its points, and watch them with --watch."""
     experiment = api.experiment(arguments.experiment)
-    version = arguments.version
+    version, digest = arguments.version, None
     if arguments.config is not None:
         body = _json_file(arguments.config)
         data = body.get("data", body)
         saved = experiment.configure(data, body.get("sweep") if "data" in body else None, note=arguments.note)
-        version = saved["version"]
-    runs = experiment.launch(version)
+        version, digest = saved["version"], saved.get("digest")
+    runs = experiment.launch(version, digest)
     if arguments.watch and runs:
         return _watch(api, arguments.experiment, [run.number for run in runs])
     if arguments.json:

@@ -31,7 +31,7 @@ Command = Callable[[str, Callable[[argparse.Namespace, Settings], int], str], ar
 
 
 def add_parts(command: Command) -> None:
-    """Add the commands `serve`, `manage`, `mcp` and `node`."""
+    """Add the commands `serve`, `manage`, `doctor`, `mcp` and `node`."""
     serve = command("serve", _serve, "run a server on this machine until Ctrl-C")
     serve.add_argument(
         "--data", type=Path, metavar="DIR", help="directory of all data (default: PARLAB_DATA_DIR, or the user's own)"
@@ -45,6 +45,9 @@ def add_parts(command: Command) -> None:
     agents.add_argument("--agent", default="agent", help="name of the agent in the audit log")
     agents.add_argument("--runs", type=int, default=0, help="runs that it may launch in all (default: 0)")
     agents.add_argument("--gpu-hours", type=float, default=0.0, help="GPU hours that these may take (default: 0)")
+    doctor = command("doctor", _doctor, "check a server on this machine, and say what to do")
+    doctor.add_argument("--json", action="store_true", help="write a list of objects")
+    doctor.add_argument("--mend", action="store_true", help="first change what can be changed here")
     node = command(
         "node", _node, "run the daemon of a node; further options are those of python -m runners.node.daemon"
     )
@@ -67,6 +70,10 @@ def _serve(arguments: argparse.Namespace, _login: Settings) -> int:
 
 def _manage(arguments: argparse.Namespace, _login: Settings) -> int:
     return _run_manage(arguments.rest)
+
+
+def _doctor(arguments: argparse.Namespace, _login: Settings) -> int:
+    return _run_manage(["doctor", *(f"--{name}" for name in ("json", "mend") if getattr(arguments, name))])
 
 
 def _run_manage(arguments: list[str], extra: str = "server", required: Sequence[str] = SERVER) -> int:

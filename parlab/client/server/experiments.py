@@ -45,17 +45,38 @@ class Experiment(Resource):
         return list(self._connection.json("GET", f"{self.path}configurations/"))
 
     def configure(
-        self, data: Mapping[str, Any], sweep: Mapping[str, Any] | None = None, *, note: str = "", dry_run: bool = False
+        self,
+        data: Mapping[str, Any],
+        sweep: Mapping[str, Any] | None = None,
+        *,
+        note: str = "",
+        dry_run: bool = False,
+        based_on: str | None = None,
     ) -> dict[str, Any]:
-        """Save a version of the configuration, or only validate it."""
+        """Save a version of the configuration, or only validate it.
+
+        `based_on` is the digest of the newest version that you have seen, by default of the newest one now. Raises
+        Refused (status 412) if somebody has saved another one since.
+        """
         body = {"data": data, "sweep": sweep or {}, "note": note, "dry_run": dry_run}
+        if not dry_run:
+            body["based_on"] = self._digest(None) if based_on is None else based_on
         return dict(self._connection.json("POST", f"{self.path}configurations/", body))
 
-    def launch(self, version: int | None = None) -> list[Run]:
-        """Launch the points of a configuration that have no run yet; return the new runs."""
-        query = "" if version is None else f"?version={version}"
-        answer = self._connection.json("POST", f"{self.path}launch/{query}")
+    def launch(self, version: int | None = None, digest: str | None = None) -> list[Run]:
+        """Launch the points of a configuration that have no run yet; return the new runs.
+
+        `digest` is that of the configuration that you mean, as `configure` returns it, by default of the stored one.
+        Raises Refused (status 412) if the version has another one by now.
+        """
+        asked = {"version": version, "digest": self._digest(version) if digest is None else digest}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        answer = self._connection.json("POST", f"{self.path}launch/?{query}")
         return [Run(self._connection, self.slug, number).refresh() for number in answer["created"]]
+
+    def _digest(self, version: int | None) -> str:
+        rows = [row for row in self.configurations() if version in (None, row["version"])]
+        return str(rows[0].get("digest", "")) if rows else ""
 
     def clone(self) -> Experiment:
         """Copy the newest configuration into a new experiment, without runs."""

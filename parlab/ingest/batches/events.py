@@ -20,7 +20,7 @@ from parlab.series.columns import Columns
 from parlab.series.operations import Printed, read_operation
 from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
-MAX_METRICS = 200
+MAX_METRICS = 20_000
 """Distinct metrics of one attempt; further metrics remain in the log only."""
 MAX_REPORTED_METRICS = 100_000
 """Distinct metrics of an attempt that a script reports."""

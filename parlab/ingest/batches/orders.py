@@ -1,7 +1,8 @@
 """Signed orders to nodes: which order each member of an attempt is due, and sending it."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -30,6 +31,7 @@ from runners.wire.trust import Key
 logger = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by a person"
+_NEW_FIELD = ("grace_s", 30)
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
 _TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
@@ -54,11 +56,17 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
     if reason := stop_reason(attempt, members):
         return Cancel(**names, reason=reason, is_consequence=reason != CANCELLED)
     if member.member_state is MemberState.DISPATCHED:
-        return RunSpec(**names, config=attempt.run.resolved, nodes=len(members))
+        return RunSpec(**names, config=for_any_node(attempt.run.resolved), nodes=len(members))
     is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)
     if member.member_state is MemberState.PREPARED and is_prepared:
         return Go(**names, members=[_peer(each) for each in members])
     return None
+
+
+def for_any_node(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out a new field with its default, which daemons of 0.1 would refuse; goes with 0.3."""
+    launcher = {name: value for name, value in resolved.get("launcher", {}).items() if (name, value) != _NEW_FIELD}
+    return {**resolved, "launcher": launcher} if "launcher" in resolved else dict(resolved)
 
 
 def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:

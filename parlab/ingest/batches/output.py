@@ -85,7 +85,9 @@ def _parse(output: Output, unfinished: bytes, metrics: set[str]) -> Parsed:
 def log_refused(attempt: Attempt, parsed: Parsed) -> None:
     """Log which values of a piece of output are in the log only."""
     for reason, count in parsed.refused.items():
-        logger.info("run %s attempt %s: %d values in the log only: %s", attempt.run_id, attempt.number, count, reason)
+        logger.warning(
+            "run %s attempt %s: %d values in the log only: %s", attempt.run_id, attempt.number, count, reason
+        )
 
 
 def is_read(attempt: Attempt) -> bool:

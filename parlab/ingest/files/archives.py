@@ -36,6 +36,13 @@ def is_archive(received: Received) -> bool:
     return received.kind in KINDS
 
 
+def unpack_plain(packed: list[Any], directory: str, limit: int) -> dict[str, str]:
+    """Unpack in a child of `ingest.confined`: the header of an archive may claim any memory."""
+    path, *described = packed
+    members = unpack(Received(Path(path), *described), Path(directory), limit=limit)
+    return {name: str(member) for name, member in members.items()}
+
+
 def unpack(received: Received, directory: Path, *, limit: int) -> dict[str, Path]:
     """Unpack an archive or a compressed file into a directory, under generated names: {path in the archive: file}.
 

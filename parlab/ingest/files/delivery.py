@@ -10,6 +10,7 @@ import zstandard
 from django.conf import settings
 
 from parlab.formats.tools import autotuning
+from parlab.ingest.confined import Unreadable, confined
 from parlab.ingest.files import archives
 from parlab.ingest.files.images import MAX_PICTURE_BYTES
 from parlab.ingest.files.received import PictureLookup, Received, Refused, copied, described, readable
@@ -44,10 +45,19 @@ def received_upload(stream: IO[bytes], name: str, workspace: Workspace) -> Uploa
         return Upload(file, {file.name: file.path})
     directory = workspace.new_path()
     directory.mkdir()
-    members = archives.unpack(file, directory, limit=limit)
+    members = _unpacked(file, directory, limit)
     if not members:
         raise Refused(f"{file.name} contains no files; pack the logs or pages into it")
     return Upload(file, members)
+
+
+def _unpacked(file: Received, directory: Path, limit: int) -> dict[str, Path]:
+    packed = [str(file.path), file.name, file.size, file.sha256, file.kind]
+    try:
+        members = confined("parlab.ingest.files.archives:unpack_plain", packed, str(directory), limit)
+    except Unreadable as problem:
+        raise Refused(str(problem)) from problem
+    return {name: Path(path) for name, path in members.items()}
 
 
 def delivery_of(upload: Upload, workspace: Workspace, pictures: PictureLookup | None = None) -> Delivery:

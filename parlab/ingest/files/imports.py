@@ -26,6 +26,7 @@ from parlab.ingest.files.requested_format import wanted_format, wanted_of
 from parlab.ingest.files.stored import Target, TrackerStore
 from parlab.ingest.files.workspace import Workspace, open_workspace
 from parlab.lab.models import Experiment, Source
+from parlab.lab.services.access.quotas import QuotaExceeded, quota_check
 
 __all__ = [
     "Import",
@@ -64,6 +65,10 @@ def upload_import(
     target = Target(experiment, user, wanted_format(format))
     with open_workspace() as workspace:
         upload = received_upload(stream, name, workspace)
+        try:
+            quota_check(owner=user.pk, added=upload.file.size)
+        except QuotaExceeded as problem:
+            raise Refused(str(problem)) from problem
         stores = stores_of(upload.members) if stores_of and target.format is None else []
         if stores:
             return stores_import(stores=stores, target=target, dry_run=dry_run, progress=progress)

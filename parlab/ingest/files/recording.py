@@ -20,7 +20,7 @@ from parlab.formats.builder import Builder, measured
 from parlab.formats.documents.documents import Collector
 from parlab.formats.grammar.names import quantity_of_metric
 from parlab.formats.grammar.records import Record, Unread
-from parlab.ingest.batches.events import MAX_METRICS, MAX_STEP
+from parlab.ingest.batches.events import MAX_STEP
 from parlab.series.columns import Columns
 from parlab.series.replacing import Rows, Spool
 from parlab.series.store import CHUNK_POINTS, Key
@@ -31,6 +31,7 @@ MAX_ROWS = 16 * CHUNK_POINTS
 """Rows of all ranks and kinds of a launch held in memory."""
 MAX_RANK = 2**31 - 1
 _MAX_NAME = 80
+MAX_METRICS = 200
 _MAX_COLUMNS = 10 * MAX_METRICS
 _NAN = float("nan")
 _LATEST = 1e11

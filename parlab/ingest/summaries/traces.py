@@ -6,17 +6,19 @@ import hashlib
 import shutil
 from collections.abc import Collection
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO
 
 from django.conf import settings
 from django.contrib.auth.models import User
 
+from parlab.ingest.confined import Unreadable, confined
 from parlab.ingest.files.received import BLOCK, display_name
 from parlab.lab.models import RankTrace, Run
+from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
 from parlab.traces.chunks import BadTrace
-from parlab.traces.imported import read_any
-from parlab.traces.lanes import StoredLanes, store
-from parlab.traces.stored import Analysis, analysis_of, rank_of
+from parlab.traces.lanes import StoredLanes
+from parlab.traces.stored import Analysis, rank_of
 
 MAX_RANKS = 4_096
 
@@ -28,19 +30,24 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
     """
     name = display_name(name)
     sha256, size = _digest(file)
+    try:
+        quota_check(owner=owner_of(run), added=size)
+    except QuotaExceeded as problem:
+        raise BadTrace(str(problem)) from problem
     folder = settings.ARTIFACTS_DIR / "traces"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    trace = read_any(file, folder)
-    analysis = analysis_of(trace)
+    lanes = lanes_path(sha256)
+    lanes.parent.mkdir(exist_ok=True, mode=0o700)
+    analysis = _read(file, folder, lanes)
     rank = rank_of(analysis, name)
     if rank is None:
         taken = set(run.traces.values_list("rank", flat=True))
         rank = next(number for number in range(len(taken) + 1) if number not in taken)
         analysis.problems.append(f"the trace and its file name state no rank; it is stored as rank {rank}")
     if not 0 <= rank < MAX_RANKS:
+        lanes_delete([sha256])
         raise BadTrace(f"rank {rank} of {name} is out of range; use 0 to {MAX_RANKS - 1}")
     earlier = set(run.traces.filter(rank=rank).values_list("sha256", flat=True))
-    store(trace, lanes_path(sha256))
     stored, _ = RankTrace.objects.update_or_create(
         run=run,
         rank=rank,
@@ -54,6 +61,18 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
     )
     lanes_delete(earlier)
     return stored
+
+
+def _read(file: IO[bytes], folder: Path, lanes: Path) -> Analysis:
+    """Read a trace in a child, since its file may be hostile."""
+    with NamedTemporaryFile(dir=folder) as copy:
+        shutil.copyfileobj(file, copy, BLOCK)
+        copy.flush()
+        try:
+            plain = confined("parlab.traces.imported:read_into", copy.name, str(folder), str(lanes))
+        except Unreadable as problem:
+            raise BadTrace(str(problem)) from problem
+    return Analysis.model_validate(plain)
 
 
 def lanes_path(sha256: str) -> Path:

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django import forms
+from django.http import QueryDict
 
 from parlab.charts.fields import label_of, unit_of
 from parlab.charts.format import field_title, field_value
 from parlab.lab.models import Config, Node
-from parlab.lab.services.configs import config_check
+from parlab.lab.services.configs import Superseded, config_check
 from runners.config import ConfigError, Problem, complete, sections
 
 from .config_layout import TITLES, section_names, unused_fields
@@ -17,6 +18,8 @@ from .form_fields import SweepField, TreeField, form_field
 
 SEP = "__"
 """Between section and field in the name of a form field."""
+AS_NEXT = "next:"
+"""Before a digest that was seen: the form adds a version, whatever the last one is."""
 
 
 class FieldRow(NamedTuple):
@@ -54,7 +57,7 @@ class ConfigForm(forms.ModelForm[Config]):
     """A Config with a form field for every field of RunConfig, validated by RunConfig."""
 
     sweep = SweepField()
-    seen_digest = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
+    seen_digest = forms.CharField(required=False, max_length=80, widget=forms.HiddenInput)
 
     class Meta:
         model = Config
@@ -74,7 +77,12 @@ class ConfigForm(forms.ModelForm[Config]):
                 self.fields[f"{section}{SEP}{name}"] = field
         if self.instance.pk:
             self.fields["experiment"].disabled = True
-            self.initial.update(sweep=self.instance.sweep, seen_digest=self.instance.digest)
+            self.initial.update(sweep=self.instance.sweep, seen_digest=self.latest.digest)
+
+    @property
+    def latest(self) -> Config:
+        """The newest version of the experiment of a stored version."""
+        return self.instance.experiment.configs.select_related("created_by").latest("version")
 
     @property
     def current_data(self) -> dict[str, dict[str, Any]]:
@@ -132,6 +140,8 @@ class ConfigForm(forms.ModelForm[Config]):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
+        if self.instance.pk:
+            self._check_seen(cleaned)
         data = self.data_of_config
         try:
             # Check how fields fit together only if each of them is valid.
@@ -143,6 +153,15 @@ class ConfigForm(forms.ModelForm[Config]):
             for problem in error.problems:
                 self._add_problem(problem)
         return cleaned
+
+    def _check_seen(self, cleaned: dict[str, Any]) -> None:
+        """Refuse a save that is based on an outdated version; repeated, it becomes the next version."""
+        latest, seen = self.latest, cleaned.get("seen_digest", "")
+        if seen.removeprefix(AS_NEXT) != latest.digest:
+            self.add_error(None, f"{Superseded(latest)}. Your values are kept below; saving them again adds a version.")
+            data = cast(QueryDict, self.data).copy()
+            data[self.add_prefix("seen_digest")] = f"{AS_NEXT}{latest.digest}"
+            self.data = data
 
     def _add_problem(self, problem: Problem) -> None:
         name = problem.field.replace(".", SEP)

@@ -12,6 +12,17 @@ from . import storable
 _PROBLEMS_SHOWN = 20
 
 
+class Superseded(ValueError):
+    """The version is not the one that was seen: somebody has saved another one meanwhile."""
+
+    def __init__(self, latest: Config) -> None:
+        self.latest = latest
+        super().__init__(
+            f"{latest.created_by} has saved v{latest.version} of {latest.experiment} since you opened it; look at it"
+            f" first: its digest is now {latest.digest[:12]}"
+        )
+
+
 def config_check(
     *, data: Mapping[str, Any], sweep: Mapping[str, Any], runnable: bool = True
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -49,14 +60,15 @@ def config_save(
     sweep: Mapping[str, Any],
     note: str | None = None,
     user: User,
-    based_on: Config | None = None,
+    based_on: str | None = None,
     runnable: bool = True,
     as_next: bool = False,
 ) -> Config:
     """Save a configuration: in the latest version if no run uses it, otherwise (or with `as_next`) as the next one.
 
-    `based_on` is the version that was edited; if another user has changed it since, both edits are kept as two
-    versions. A note of None keeps the existing note. Raises ConfigError; see `config_check`.
+    `based_on` is the digest of the latest version as the editor saw it, empty if there was none; None does not ask. A
+    note of None keeps the existing note. Raises Superseded if another version was saved since, and ConfigError; see
+    `config_check`.
     """
     full_data, full_sweep = config_check(data=data, sweep=sweep, runnable=runnable)
     content_digest = digest({"data": full_data, "sweep": full_sweep})
@@ -67,7 +79,9 @@ def config_save(
             latest.note = note
             latest.save(update_fields=["note"])
         return latest
-    if latest is None or latest.is_used or as_next or _changed_since(latest, based_on):
+    if based_on is not None and latest is not None and latest.digest != based_on:
+        raise Superseded(latest)
+    if latest is None or latest.is_used or as_next:
         return Config.objects.create(
             experiment=experiment,
             version=1 if latest is None else latest.version + 1,
@@ -99,7 +113,3 @@ def config_copy(*, config: Config, experiment: Experiment, user: User) -> Config
 def lock_experiment(experiment: Experiment) -> None:
     """Serialize saving and launching within an experiment until the end of the transaction."""
     Experiment.objects.select_for_update(no_key=True).get(pk=experiment.pk)
-
-
-def _changed_since(latest: Config, based_on: Config | None) -> bool:
-    return based_on is not None and (based_on.pk != latest.pk or based_on.digest != latest.digest)

@@ -54,7 +54,7 @@ def experiment_delete(*, experiment: Experiment) -> None:
 
 def experiment_is_at_rest(*, experiment: Experiment) -> None:
     """Raise ValueError if a run of an experiment is active."""
-    active = Run.objects.active().filter(experiment=experiment).first()
+    active = Run.everything.active().filter(experiment=experiment).first()
     if active is not None:
         raise ValueError(f"{active} is {active.state}; cancel it first")
 

@@ -14,7 +14,7 @@ from runners.wire.protocol import RunState
 
 from . import events
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt
-from .configs import lock_experiment
+from .configs import Superseded, lock_experiment
 from .emulation import with_times
 
 logger = logging.getLogger(__name__)
@@ -38,11 +38,10 @@ class Launch(NamedTuple):
 def config_launch(*, config: Config, user: User, only: Collection[str] | None = None) -> Launch:
     """Queue a run for every valid point and repeat without one, optionally `only` for points with these digests.
 
-    Raises ConfigError if no point can be launched.
+    Raises Superseded if the configuration is no longer the one that the caller has read, and ConfigError if no point
+    can be launched.
     """
-    lock_experiment(config.experiment)
-    # Unused configs are edited in place, so read the row again under the lock.
-    config = Config.objects.select_related("experiment").get(pk=config.pk)
+    config = _unchanged(config)
     points = [launchable(point) for point in config.points() if only is None or point.digest in only]
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
@@ -63,6 +62,15 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     Attempt.objects.bulk_create([Attempt(run=run, number=1) for run in runs])
     Snapshot.objects.bulk_create([configuration_snapshot(run, 1) for run in runs])
     return Launch(runs, len(runnable) - len(new), invalid, restored)
+
+
+def _unchanged(config: Config) -> Config:
+    """Lock the experiment and read the row again: unused configurations are edited in place."""
+    lock_experiment(config.experiment)
+    stored = Config.objects.select_related("experiment", "created_by").get(pk=config.pk)
+    if stored.digest != config.digest:
+        raise Superseded(stored)
+    return stored
 
 
 def launchable(point: Point) -> Point:

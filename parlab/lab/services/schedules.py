@@ -102,8 +102,8 @@ def schedule_save(
     if run.origin != Run.Origin.MEASURED:
         values |= _emulation_values(link, times, step_s)
     data = with_values(_without_gaps(run.resolved), values)
-    # `based_on` keeps an unused version that another user is editing.
-    return config_save(experiment=run.experiment, data=data, sweep={}, note=note[:300], user=user, based_on=run.config)
+    # An unused version may be what another user is editing.
+    return config_save(experiment=run.experiment, data=data, sweep={}, note=note[:300], user=user, as_next=True)
 
 
 def _emulation_values(link: Link, times: tuple[StageTimes, ...], step_s: float) -> dict[str, Any]:

@@ -140,15 +140,16 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return JsonResponse(form_values(PRESETS[key].data, PRESETS[key].sweep))
 
     def save_model(self, request: HttpRequest, obj: Config, form: Any, change: bool) -> None:
-        # "Add" must not overwrite a version that the user has not seen.
-        based_on = Config(pk=obj.pk, digest=form.cleaned_data["seen_digest"])
+        # "Add", a save after a conflict, and one a moment after the check must not overwrite what nobody has seen.
+        latest = obj.experiment.configs.order_by("-version").values_list("pk", "digest").first()
+        is_seen = change and latest == (obj.pk, form.cleaned_data["seen_digest"])
         saved = config_save(
             experiment=obj.experiment,
             data=form.data_of_config,
             sweep=form.cleaned_data["sweep"],
             note=form.cleaned_data["note"],
             user=request.user,  # type: ignore[arg-type]
-            based_on=based_on,
+            as_next=not is_seen,
         )
         obj.pk = saved.pk
         obj.refresh_from_db()
@@ -172,6 +173,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     @admin.action(description="Launch", permissions=["launch"])
     def launch(self, request: HttpRequest, queryset: QuerySet[Config]) -> HttpResponse | None:
         def act(config: Config) -> str:
+            config.digest = request.POST.get(f"seen-{config.pk}", "")
             return launch_sentence(fleet.launch(config=config, user=request.user))  # type: ignore[arg-type]
 
         act_on_each(request, queryset, act)
@@ -187,7 +189,9 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
 
     @admin.display(description="digest")
     def short_digest(self, config: Config) -> SafeString:
-        return format_html("<code>{}</code>", config.digest[:12])
+        # The hidden field says what the list showed when its action is confirmed.
+        hidden = format_html('<input type="hidden" name="seen-{}" value="{}">', config.pk, config.digest)
+        return format_html("<code>{}</code>{}", config.digest[:12], hidden)
 
     @admin.display(description="configuration")
     def configuration(self, config: Config) -> SafeString:

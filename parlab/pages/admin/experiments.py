@@ -1,14 +1,15 @@
 """The admin of experiments."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -88,7 +89,7 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
         self, objs: QuerySet[Experiment] | Sequence[Experiment], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         # Count the related rows instead of listing them: an experiment may have thousands of runs, each with snapshots.
-        active = Run.objects.active().filter(experiment__in=objs).select_related("experiment")
+        active = Run.everything.active().filter(experiment__in=objs).select_related("experiment")
         counts = {
             name: model._default_manager.filter(experiment__in=objs).count() for name, model in _DELETED_MODELS.items()
         }
@@ -111,7 +112,10 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
         if experiment is not None and self.has_delete_permission(request, experiment):
             with suppress(ValueError):  # the page says which run is active
                 deletion.experiment_empty(experiment=experiment)
-        return super().delete_view(request, object_id, extra_context)
+        return _refused(request, lambda: super(ExperimentAdmin, self).delete_view(request, object_id, extra_context))
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return _refused(request, lambda: super(ExperimentAdmin, self).changelist_view(request, extra_context))
 
     def save_model(self, request: HttpRequest, obj: Experiment, form: Any, change: bool) -> None:
         if change:
@@ -148,3 +152,12 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
 def _count_of(model: type[Config] | type[Run]) -> Any:
     related = model._default_manager.filter(experiment=OuterRef("pk")).order_by().values("experiment")
     return Coalesce(Subquery(related.annotate(count=Count("pk")).values("count")), 0)
+
+
+def _refused(request: HttpRequest, act: Callable[[], HttpResponse]) -> HttpResponse:
+    """Carry out a deletion; a run that has become active since the page asked is named instead."""
+    try:
+        return act()
+    except ValueError as problem:
+        messages.error(request, f"Nothing was deleted: {problem}.")
+        return HttpResponseRedirect(reverse("admin:lab_experiment_changelist"))

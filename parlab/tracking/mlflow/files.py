@@ -90,6 +90,7 @@ def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
     try:
         file = artifacts.object_path(artifact.sha256).open("rb")
     except FileNotFoundError:
+        artifacts.root_check()
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"The bytes of artifact {path[:200]!r} are missing") from None
     # As a download and never as a page: an artifact may hold scripts.
     media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
@@ -110,9 +111,9 @@ def delete(call: Call) -> JSON:
 
 
 def multipart_create(call: Call) -> JSON:
-    _upload_place(call)
+    tracked, _ = _upload_place(call)
     count = call.whole("num_parts", 1, at_least=1, at_most=10_000)
-    upload_id = artifacts.upload_create()
+    upload_id = artifacts.upload_create(tracked=tracked)
     base = call.http.build_absolute_uri(reverse("mlflow-part", args=[upload_id, 0])).removesuffix("0")
     headers = {"Authorization": call.http.headers.get("Authorization", "")}
     parts = [{"part_number": number, "url": f"{base}{number}", "headers": headers} for number in range(1, count + 1)]

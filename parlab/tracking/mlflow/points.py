@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 from .protocol import clean, integer, invalid, invalid_value, real, required
 

@@ -24,6 +24,7 @@ from django.views.decorators.csrf import csrf_exempt
 from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
 from parlab.lab.services.access.logins import login_failed, login_succeeded, login_wait_s
+from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
 from parlab.lab.services.access.tokens import token_find
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
@@ -41,6 +42,7 @@ _STATUS = {
     "RESOURCE_DOES_NOT_EXIST": 404,
     "ENDPOINT_NOT_FOUND": 404,
     # Not 501: clients and monitoring take every 5xx for a fault of the server, and some send it again.
+    "REQUEST_LIMIT_EXCEEDED": 429,
     "NOT_IMPLEMENTED": 404,
 }
 _MAX_INTEGER = 2**63 - 1
@@ -196,6 +198,10 @@ def endpoint(method: str, function: Endpoint) -> Callable[..., HttpResponseBase]
             answer = function(Call(user, {**_fields(request), **path}, request))
         except MlflowError as error:
             return error_response(error)
+        except TooManyRequests as error:
+            answer = error_response(MlflowError("REQUEST_LIMIT_EXCEEDED", str(error)))
+            answer["Retry-After"] = str(error.wait_s)
+            return answer
         except (Conflict, BadArtifact) as error:
             return error_response(invalid(f"{error}"))
         except RequestDataTooBig as error:
@@ -226,6 +232,7 @@ def _user(request: HttpRequest, scope: str) -> User:
         token = token_find(credentials.strip())
         if token is not None and token.user.is_active:
             return _scoped(request, token, scope)
+        bad_token_count(str(request.META.get("REMOTE_ADDR", "")))
         raise MlflowError(
             "UNAUTHENTICATED",
             "Invalid, expired or revoked token; set MLFLOW_TRACKING_TOKEN to one from your account page",
@@ -259,6 +266,7 @@ def _throttled(request: HttpRequest, name: str, password: str) -> object:
         login_failed(**place)
     else:
         login_succeeded(**place)
+        request_count(user.pk)
     return user
 
 
@@ -267,6 +275,7 @@ def _scoped(request: HttpRequest, token: ApiToken, scope: str) -> User:
     if not token.allows(scope):
         text = f"Token {token.name} has scope {' and '.join(token.scope_names)}, this request needs {scope}"
         raise MlflowError("PERMISSION_DENIED", f"{text}; create another token on your account page")
+    request_count(token.user_id)
     request.auth = token  # type: ignore[attr-defined]  # as REST framework does
     return token.user
 

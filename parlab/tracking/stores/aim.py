@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parlab.ingest.files.received import Refused
-from parlab.lab.models import TrackedRun
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 from . import rocksdb
 from .databases import opened, tables_of
@@ -147,7 +146,7 @@ def _run(run: str, parts: Mapping[str, Mapping[str, Path]], row: _Row, notes: li
         experiment=row.experiment or "Aim",
         name=row.name,
         user_name="",
-        status=TrackedRun.Status.FINISHED if end is not None else TrackedRun.Status.RUNNING,
+        status="FINISHED" if end is not None else "RUNNING",
         start_ms=row.created_ms,
         end_ms=milliseconds(end * 1000) if end is not None else None,
         parameters=flattened(_without_group(settings)),

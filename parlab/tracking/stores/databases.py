@@ -21,10 +21,9 @@ from typing import Any
 import orjson
 
 from parlab.ingest.files.received import Refused
-from parlab.lab.models import TrackedRun
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
-from .foreign import MAX_TEXT, ForeignRun, Store, flattened, identity_of, milliseconds, point
+from .foreign import MAX_TEXT, STATUSES, ForeignRun, Store, flattened, identity_of, milliseconds, point
 
 MARK = b"SQLite format 3\x00"
 _MLFLOW = {"experiments", "runs", "metrics", "params", "tags"}
@@ -49,7 +48,7 @@ def read(files: Mapping[str, Path]) -> Iterator[Store]:
                 elif set(tables) >= _TRACKIO and "run_name" in tables["metrics"]:
                     runs = _trackio_runs(database, path, companions, Path(name).stem, tables)
                     yield Store(_label(name), "trackio", runs, owned)
-        except sqlite3.DatabaseError as problem:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as problem:
             raise Refused(f"{_label(name)} is a damaged SQLite database ({problem}); copy it again") from problem
 
 
@@ -105,7 +104,7 @@ def _mlflow_runs(
                 experiment=str(experiment or "MLflow"),
                 name=str(name or own_tags.get("mlflow.runName", "")),
                 user_name=str(user_name or ""),
-                status=status if status in TrackedRun.Status.values else TrackedRun.Status.FINISHED,
+                status=status if status in STATUSES else "FINISHED",
                 start_ms=milliseconds(start),
                 end_ms=milliseconds(end),
                 parameters=parameters.get(run_id, {}),
@@ -178,7 +177,7 @@ def _trackio_runs(
                 experiment=project,
                 name=str(name),
                 user_name=str(config.get("_Username") or ""),
-                status=TrackedRun.Status.FINISHED,
+                status="FINISHED",
                 start_ms=_iso_ms(first),
                 end_ms=_iso_ms(last),
                 parameters=flattened({name: value for name, value in config.items() if not name.startswith("_")}),

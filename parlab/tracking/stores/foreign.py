@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
+STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
+"""Those of TrackedRun; a reader runs without Django."""
 MAX_STEP = 2**31 - 1
 MAX_TIME_MS = 10**14
 MAX_TEXT = 6_000
@@ -29,7 +31,7 @@ class ForeignRun(NamedTuple):
     name: str
     user_name: str
     status: str
-    """One of TrackedRun.Status."""
+    """One of STATUSES."""
     start_ms: int | None
     end_ms: int | None
     parameters: Mapping[str, str]

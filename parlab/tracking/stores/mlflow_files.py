@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from parlab.ingest.files.received import Refused
-from parlab.lab.models import TrackedRun
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 from .foreign import MAX_KEY, MAX_TEXT, ForeignRun, Store, milliseconds, number_of, point
 
@@ -73,7 +72,7 @@ def _run(match: re.Match[str], parts: Mapping[str, Path], files: Mapping[str, Pa
         experiment=str(experiment.get("name") or f"MLflow experiment {match['experiment']}"),
         name=str(meta.get("run_name") or tags.get("mlflow.runName", "")),
         user_name=str(meta.get("user_id") or ""),
-        status=_STATES.get(state, "FINISHED") if isinstance(state, int) else TrackedRun.Status.FINISHED,
+        status=_STATES.get(state, "FINISHED") if isinstance(state, int) else "FINISHED",
         start_ms=milliseconds(meta.get("start_time")),
         end_ms=milliseconds(meta.get("end_time")),
         parameters={name[7:]: _file_text(path) for name, path in parts.items() if name.startswith("params/")},

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from parlab.formats.exports.event_records import MARK_WITHIN, Contents, Event, event_of, is_event_file
 from parlab.formats.exports.protobuf import Damaged
-from parlab.lab.models import TrackedRun
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, point
 
@@ -84,7 +83,7 @@ def _run(directory: str, paths: Sequence[Path]) -> tuple[ForeignRun | None, int]
         name=directory or "run",
         user_name="",
         # An event file has no end: what is read is over until the directory is imported again.
-        status=TrackedRun.Status.FINISHED,
+        status="FINISHED",
         start_ms=first_ms,
         end_ms=last_ms,
         parameters=parameters,

@@ -20,8 +20,7 @@ import orjson
 
 from parlab.formats.exports.protobuf import Damaged, fields_of
 from parlab.ingest.files.received import Refused
-from parlab.lab.models import TrackedRun
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 
 from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point
 
@@ -116,8 +115,8 @@ class _Description:
     @property
     def status(self) -> str:
         if self.exit_code is None:
-            return TrackedRun.Status.RUNNING
-        return TrackedRun.Status.FAILED if self.exit_code else TrackedRun.Status.FINISHED
+            return "RUNNING"
+        return "FAILED" if self.exit_code else "FINISHED"
 
 
 def _run(

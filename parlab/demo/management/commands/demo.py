@@ -12,7 +12,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand
 
-from parlab.demo import content
+from parlab.demo import content, slower
 from parlab.demo.sweeps import POOL
 from parlab.lab.services.access.tokens import token_create
 from parlab.serve.accounts import first_user
@@ -62,6 +62,7 @@ class Command(BaseCommand):
         is_fresh = content.demo_experiments(user)
         web_port = stack.port("web server", port, "PORT")
         self._say("starting")
+        stack.environment.setdefault("PARLAB_WATCH_PATHS", str(slower.directory()))
         if "PARLAB_ALLOWED_COMMANDS" not in stack.environment:
             allowed = content.allow_commands(self.data / "allowed_commands.json")
             stack.environment["PARLAB_ALLOWED_COMMANDS"] = str(allowed)

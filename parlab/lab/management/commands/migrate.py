@@ -10,6 +10,8 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from parlab.newer_database import refusal
+
 RELEASE_0_1 = "48c45af7"
 """The commit of 0.1.0, the last one with the migrations that `release_0_1` of each app replaces."""
 
@@ -22,6 +24,8 @@ class Command(migrate.Command):
                 f"this database lacks {len(missing)} migrations of 0.1.0, the first {app}.{name}: check out commit"
                 f" {RELEASE_0_1}, run `python manage.py migrate` there, and then repeat this command"
             )
+        if reason := refusal():
+            raise CommandError(reason)
         return super().handle(*args, **options)
 
 

@@ -34,6 +34,7 @@ def report(_request: HttpRequest, slug: str) -> HttpResponse:
 def launch(request: HttpRequest, slug: str, version: int) -> HttpResponse:
     config = get_object_or_404(Config.objects.select_related("experiment"), experiment__slug=slug, version=version)
     back = _to_version(config)
+    config.digest = request.POST.get("digest", "")
     try:
         result = fleet.launch(config=config, user=cast(User, request.user))
     except (ConfigError, ValueError) as error:

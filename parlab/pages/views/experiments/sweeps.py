@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 from parlab.fleet import services as fleet
 from parlab.lab.forms.presets import PRESETS
 from parlab.lab.models import Config, Experiment
-from parlab.lab.services.configs import config_save
+from parlab.lab.services.configs import Superseded, config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.pages.builder.checked import Checked, checked
 from parlab.pages.builder.draft import IN_ADDRESS, Draft
@@ -29,7 +29,7 @@ from parlab.whole_numbers import whole_number
 from runners.config import ENGINES, ConfigError, Problem
 
 _FIRST_PRESET = "pipeline"
-_UNPROCESSABLE = 422
+_PRECONDITION_FAILED, _UNPROCESSABLE = 412, 422
 _LONGEST_ADDRESS = 6_000
 """Characters that proxies and servers accept."""
 _SAVES = ("save", "launch", "save-anyway", "launch-anyway")
@@ -138,11 +138,17 @@ def _page(
     **more: Any,
 ) -> HttpResponse:
     context = builder_context(draft, experiment=experiment, latest=latest, problems=problems)
-    context |= {"section": "experiments", "summary": summary, "focus": focus, "here": request.path, **more}
+    context |= {"section": "experiments", "summary": summary, "focus": focus, "here": request.path}
+    # What the form was based on stays until it is saved, however often its parts are drawn again.
+    context |= {
+        "seen": request.POST.get("seen-digest", latest.digest if latest else ""),
+        "as_next": "as-next" in request.POST,
+        **more,
+    }
     if problems and any(problem.field == "pasted" for problem in problems):
         context["pasted_text"] = draft.pasted
     template = "pages/sweep_form.html" if _is_part(request) else "pages/sweep.html"
-    status = _UNPROCESSABLE if more.get("is_refused") and not _is_part(request) else 200
+    status = 200 if _is_part(request) else more.get("status", 200)
     return render(request, template, context, status=status)
 
 
@@ -157,7 +163,7 @@ def _save(
     reading = checked(draft)
     problems = [] if experiment or draft.name else [Problem("name", "", "the experiment needs a name; enter one")]
     if problems or reading.problems:
-        return _page(request, draft, experiment, latest, problems=problems, is_refused=True, focus="mistakes")
+        return _page(request, draft, experiment, latest, problems=problems, status=_UNPROCESSABLE, focus="mistakes")
     if reading.impossible and not action.endswith("-anyway"):
         return _page(request, draft, experiment, latest, asks=action, focus="anyway")
     user = cast(User, request.user)
@@ -166,9 +172,17 @@ def _save(
         raise PermissionDenied
     try:
         config, started = _saved(request, draft, reading, experiment, user, launches=launches)
+    except Superseded as conflict:
+        more: dict[str, Any] = {
+            "conflict": conflict,
+            "seen": conflict.latest.digest,
+            "as_next": True,
+            "status": _PRECONDITION_FAILED,
+        }
+        return _page(request, draft, experiment, conflict.latest, focus="mistakes", **more)
     except (ConfigError, ValueError) as error:
         own = error.problems if isinstance(error, ConfigError) else [Problem("name", draft.name, str(error))]
-        return _page(request, draft, experiment, latest, problems=own, is_refused=True, focus="mistakes")
+        return _page(request, draft, experiment, latest, problems=own, status=_UNPROCESSABLE, focus="mistakes")
     text = f"Saved as v{config.version}."
     if launches:
         text += f" Launched {started} {'run' if started == 1 else 'runs'}." if started else " Every point has a run."
@@ -185,9 +199,13 @@ def _saved(
 ) -> tuple[Config, int]:
     """Save a new experiment or version; returns it with the number of launched runs."""
     owner = experiment or experiment_create(name=draft.name, question=draft.question, owner=user)
-    number, digest = request.POST.get("seen", ""), request.POST.get("seen-digest", "")
-    based_on = Config(pk=int(number), digest=digest) if _is_number(number) else None
     config = config_save(
-        experiment=owner, data=reading.data, sweep=reading.sweep, note=draft.note, user=user, based_on=based_on
+        experiment=owner,
+        data=reading.data,
+        sweep=reading.sweep,
+        note=draft.note,
+        user=user,
+        based_on=request.POST.get("seen-digest", ""),
+        as_next="as-next" in request.POST,
     )
     return config, len(fleet.launch(config=config, user=user).created) if launches else 0

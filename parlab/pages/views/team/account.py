@@ -39,6 +39,7 @@ _RIGHTS = (
 
 
 @require_GET
+@never_cache
 def account(request: HttpRequest) -> HttpResponse:
     return _page(request)
 
@@ -61,6 +62,7 @@ def token_make(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
+@never_cache
 def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     user = cast(User, request.user)
     token = get_object_or_404(ApiToken, pk=pk, user=user)
@@ -71,6 +73,7 @@ def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
+@never_cache
 @sensitive_post_parameters()
 def password(request: HttpRequest) -> HttpResponse:
     """Change the password. The current session continues; all others end."""

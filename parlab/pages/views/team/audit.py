@@ -6,6 +6,7 @@ from django.contrib.auth.decorators import permission_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from parlab.lab.models import AuditEntry
@@ -14,6 +15,7 @@ PER_PAGE = 100
 
 
 @require_GET
+@never_cache
 @permission_required("auth.change_user", raise_exception=True)
 def audit(request: HttpRequest) -> HttpResponse:
     """Show who changed what, newest first."""

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Experiment
@@ -25,6 +26,7 @@ SUGGESTED = ("failed", "oom", "loss", "node", "study")
 
 
 @require_GET
+@never_cache
 def notifications(request: HttpRequest) -> HttpResponse:
     if is_partial(request):
         return render(request, "pages/notifications_sent.html", _sent(cast(User, request.user)))
@@ -32,6 +34,7 @@ def notifications(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
+@never_cache
 def subscribe(request: HttpRequest) -> HttpResponse:
     """Create a subscription of the user."""
     fields = request.POST
@@ -92,6 +95,7 @@ def delivery_retry(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
+@never_cache
 def mail_address(request: HttpRequest) -> HttpResponse:
     """Set the mail address of the user's account; an empty one ends mails."""
     address = request.POST.get("email", "").strip()

@@ -1,0 +1,79 @@
+"""What one user may keep, over every road, and parts of uploads that nobody completes."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.cache import cache
+
+from parlab.ingest.files.imports import Refused, upload_import
+from parlab.ingest.summaries.traces import trace_import
+from parlab.lab.models import Attempt, Experiment, RankTrace, TrackedRun
+from parlab.lab.services.access.quotas import kept_bytes
+from parlab.traces.chunks import BadTrace
+from parlab.tracking import artifacts
+from parlab.tracking.artifacts import BadArtifact
+from parlab.tracking.runs import tracked_run_start
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tracked(experiment: Experiment, user: User, settings: Any, tmp_path: Path) -> TrackedRun:
+    cache.clear()
+    settings.ARTIFACTS_DIR, settings.STORAGE_LIMIT_GIB = tmp_path, 3 / 1024
+    return tracked_run_start(experiment=experiment, user=user)
+
+
+def stored(tracked: TrackedRun, name: str, mib: float) -> None:
+    artifacts.artifact_store(tracked=tracked, path=name, blocks=[bytes(int(mib * MIB))])
+
+
+def test_an_owner_at_the_limit_is_refused_on_every_road_until_something_is_deleted(
+    tracked: TrackedRun, user: User, make_attempt: Callable[..., Attempt]
+) -> None:
+    stored(tracked, "first", 2)
+    RankTrace.objects.create(run=make_attempt().run, rank=7, name="t", sha256="0" * 64, size=MIB // 2, analysis={})
+    cache.clear()
+    assert kept_bytes(user.pk) == 2.5 * MIB
+    with pytest.raises(BadArtifact, match="you keep 2 MiB of at most 3 MiB; delete artifacts"):
+        stored(tracked, "second", 1)
+    assert not list((artifacts._root() / "drafts").iterdir())
+    with pytest.raises(Refused, match="PARLAB_STORAGE_LIMIT_GIB"):
+        upload_import(experiment=None, name="log", stream=io.BytesIO(b"x" * MIB), user=user)
+    with pytest.raises(BadTrace, match="PARLAB_STORAGE_LIMIT_GIB"):
+        trace_import(run=make_attempt().run, name="trace", file=io.BytesIO(bytes(MIB)), user=user)
+    artifacts.artifacts_delete(tracked=tracked, path="first")
+    stored(tracked, "second", 1)
+
+
+def test_what_is_added_within_a_minute_counts(tracked: TrackedRun) -> None:
+    for number in range(6):
+        stored(tracked, f"file-{number}", 0.5)
+    with pytest.raises(BadArtifact, match="at most 3 MiB"):
+        stored(tracked, "file-6", 0.5)
+
+
+def test_parts_that_are_not_completed_count_and_are_removed_in_the_end(tracked: TrackedRun) -> None:
+    abandoned = artifacts.upload_create(tracked=tracked)
+    for number in (1, 2):
+        artifacts.part_store(upload_id=abandoned, number=number, blocks=[bytes(2 * MIB)])
+    with pytest.raises(BadArtifact, match="at most 3 MiB"):
+        artifacts.part_store(upload_id=abandoned, number=3, blocks=[b"more"])
+    with pytest.raises(BadArtifact, match="at most 3 MiB"):
+        artifacts.upload_create(tracked=tracked)
+    assert artifacts.uploads_prune() == 0
+    old = time.time() - artifacts.ABANDONED_S - 60
+    for path in (artifacts._root() / "parts").rglob("*"):
+        os.utime(path, (old, old))
+    assert artifacts.uploads_prune() == 1
+    with pytest.raises(BadArtifact, match="Unknown upload"):
+        artifacts.part_store(upload_id=abandoned, number=3, blocks=[b"more"])
+    assert artifacts.upload_create(tracked=tracked)
