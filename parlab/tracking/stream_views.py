@@ -90,10 +90,9 @@ def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
         stored = artifacts.artifact_store(tracked=tracked, path=path, blocks=blocks)
     except artifacts.BadArtifact as error:
         message, _, remedy = str(error).partition("; ")
-        problem = Problem(400, message, field="path", value=path, remedy=remedy)
-        return JsonResponse({"errors": [problem.error]}, status=problem.status)
-    except Problem as problem:
-        return JsonResponse({"errors": [problem.error]}, status=problem.status)
+        return _refused(Problem(400, message, field="path", value=path, remedy=remedy))
+    except (Problem, TooManyRequests) as problem:
+        return _refused(problem)
     return JsonResponse({"path": stored.path, "size": stored.size, "sha256": stored.sha256})
 
 
@@ -109,11 +108,15 @@ def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -
         _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
         _matched("stream", key, _STREAM_ID, "1 to 64 letters, digits and '-'")
         return _answer(request, user, run, key)
-    except Problem as problem:
+    except (Problem, TooManyRequests) as problem:
+        return _refused(problem)
+
+
+def _refused(problem: Problem | TooManyRequests) -> JsonResponse:
+    if isinstance(problem, Problem):
         return JsonResponse({"errors": [problem.error]}, status=problem.status)
-    except TooManyRequests as error:
-        above = Problem(429, str(error), field=None, value=None, remedy="send larger batches")
-        return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(error.wait_s)})
+    above = Problem(429, str(problem), field=None, value=None, remedy="send larger batches")
+    return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(problem.wait_s)})
 
 
 def batches_store(waiting: Sequence[Waiting]) -> None:
