@@ -148,6 +148,7 @@ MIDDLEWARE = [
     "parlab.pages.requests.idle_sessions.IdleSessions",
     "parlab.pages.requests.token_access.FigureTokens",
     "parlab.pages.requests.request_limits.RequestLimits",
+    "parlab.pages.requests.viewers.Viewers",
     "parlab.pages.requests.audit.Audit",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "parlab.pages.requests.polls.Looks",
@@ -167,6 +168,10 @@ ASGI_APPLICATION = "parlab.asgi.application"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "login"
+AUTHENTICATION_BACKENDS = [
+    "parlab.lab.services.access.rights.ProjectRoles",
+    "django.contrib.auth.backends.ModelBackend",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},

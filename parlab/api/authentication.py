@@ -10,6 +10,7 @@ from rest_framework.request import Request
 
 from parlab.lab.models import ApiToken
 from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count
+from parlab.lab.models.access.viewer import viewer_become
 from parlab.lab.services.access.tokens import token_find
 
 
@@ -57,4 +58,5 @@ class TokenAuthentication(authentication.TokenAuthentication):
         user: Any = token.user
         if not user.is_active:
             raise exceptions.AuthenticationFailed("the account of this token is disabled")
+        viewer_become(user, token.project_id)
         return user, token

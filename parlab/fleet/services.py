@@ -14,7 +14,9 @@ from django.db.models import F
 from parlab.ingest.batches import orders
 from parlab.ingest.batches.clock import shared_now
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, MemberState, Node, Run
+from parlab.lab.models.access.viewer import viewing
 from parlab.lab.services import storable
+from parlab.lab.services.access.projects import in_open_pools
 from parlab.lab.services.access.refused import refused_store
 from parlab.lab.services.attempts import lock_attempt
 from parlab.lab.services.events import node_lost, nodes_back
@@ -84,6 +86,7 @@ def cancel(*, run: Run) -> RunState:
     return state
 
 
+@viewing(None)
 def dispatch() -> int:
     """Assign queued runs to nodes, and repeat orders that no node has carried out; return the number of orders sent."""
     now = shared_now()
@@ -94,7 +97,7 @@ def dispatch() -> int:
 
 def _assign_queued(now: datetime) -> list[int]:
     """Assign queued attempts to free nodes, each to all of its nodes or none; return the ids of their members."""
-    queued = Run.objects.filter(state=RunState.QUEUED).order_by("queued_at", "pk")
+    queued = Run.objects.filter(in_open_pools(), state=RunState.QUEUED).order_by("queued_at", "pk")
     if not queued.exists():
         return []
     with transaction.atomic():

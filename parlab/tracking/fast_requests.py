@@ -22,7 +22,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any, NamedTuple
 
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.models import AnonymousUser
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.exception import response_for_exception
 from django.core.signals import request_started
@@ -31,6 +31,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.security import SecurityMiddleware
 
+from parlab.lab.models.access.viewer import Viewer
 from parlab.limits import Application, Receive, Scope, Send
 
 from .mlflow import runs as mlflow
@@ -155,9 +156,9 @@ class ReportRoad:
 
 def _answers(arrivals: Sequence[_Arrival]) -> list[HttpResponse]:
     """Check each batch, store all that are valid together, and return the responses."""
-    users: dict[str, User] = {}
+    senders: dict[str, Viewer] = {}
     responses = [
-        _answer(partial(received, run=arrival.run, key=arrival.stream, users=users), arrival.scope, arrival.body)
+        _answer(partial(received, run=arrival.run, key=arrival.stream, senders=senders), arrival.scope, arrival.body)
         for arrival in arrivals
     ]
     waiting = [response for response in responses if isinstance(response, Waiting)]

@@ -24,7 +24,7 @@ from parlab.ingest.files.stored import Target
 from parlab.lab.models import Experiment, Run, TrackedRun
 from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
-from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.experiments import experiment_create, named_experiment
 from parlab.series import store as series_store
 from parlab.tracking.artifacts import BadArtifact, artifact_store, blocks_of
 from parlab.tracking.point import Point
@@ -122,7 +122,7 @@ class StoreReading:
 
 
 def _existing(name: str) -> Experiment | None:
-    return Experiment.objects.filter(name=name).first()
+    return named_experiment(name)
 
 
 def _experiment_name(foreign: ForeignRun) -> str:

@@ -20,8 +20,10 @@ from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
 from parlab.client.journal import HEADER, Kind, encode
-from parlab.lab.models import Stream, TrackedRun
+from parlab.lab.models import ApiToken, AuditEntry, Stream, TrackedRun
+from parlab.lab.models.access.viewer import Viewer, viewer_of, viewing
 from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
+from parlab.lab.services.access.rights import may_change, refusal
 from parlab.lab.services.access.tokens import token_find
 from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
@@ -79,13 +81,15 @@ def stream(request: HttpRequest, run: str, stream: str) -> JsonResponse:
 def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
     """Store a file of a run as its artifact (PUT)."""
     try:
-        user = _user(request.headers.get("Authorization", ""), str(request.META.get("REMOTE_ADDR", "")))
-        request_count(user.pk)
+        sender = _sender(request.headers.get("Authorization", ""), str(request.META.get("REMOTE_ADDR", "")))
+        request_count(sender.user.pk)
         if request.method != "PUT":
             raise _not_allowed(request, "PUT")
-        tracked = TrackedRun.objects.filter(uuid=run, deleted_at=None).first()
-        if tracked is None:
-            raise Problem(404, f"run {run} is not open here", field="run", value=run, remedy="open a stream with PUT")
+        with viewing(sender):
+            tracked = _own_run(run, sender.user)
+        request.user = sender.user
+        if tracked.artifacts.filter(path=path).exists():
+            request.audited = AuditEntry.Action.CHANGE  # type: ignore[attr-defined]  # for the audit log
         blocks = iter(lambda: request.read(artifacts.BLOCK_BYTES), b"")
         stored = artifacts.artifact_store(tracked=tracked, path=path, blocks=blocks)
     except artifacts.BadArtifact as error:
@@ -96,18 +100,30 @@ def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
     return JsonResponse({"path": stored.path, "size": stored.size, "sha256": stored.sha256})
 
 
-def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -> JsonResponse:
+def _own_run(run: str, user: User) -> TrackedRun:
+    """Return a run that a user may change; raises Problem."""
+    tracked = TrackedRun.objects.filter(uuid=run, deleted_at=None).first()
+    if tracked is None:
+        raise Problem(404, f"run {run} is not open here", field="run", value=run, remedy="open a stream with PUT")
+    if not may_change(user, tracked):
+        raise Problem(403, f"run {run} is not yours", field="run", value=run, remedy=refusal(user, tracked))
+    return tracked
+
+
+def received(request: HttpRequest, run: str, key: str, senders: dict[str, Viewer]) -> JsonResponse:
     """Answer a request; a batch is only checked, and its response waits for `batches_store`.
 
-    `users` remembers the senders of requests that arrived together, by their tokens.
+    `senders` remembers those of requests that arrived together, by their tokens.
     """
     try:
         header = request.headers.get("Authorization", "")
-        user = users.get(header) or users.setdefault(header, _user(header, str(request.META.get("REMOTE_ADDR", ""))))
-        request_count(user.pk)
+        address = str(request.META.get("REMOTE_ADDR", ""))
+        sender = senders.get(header) or senders.setdefault(header, _sender(header, address))
+        request_count(sender.user.pk)
         _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
         _matched("stream", key, _STREAM_ID, "1 to 64 letters, digits and '-'")
-        return _answer(request, user, run, key)
+        with viewing(sender):
+            return _answer(request, sender, run, key)
     except (Problem, TooManyRequests) as problem:
         return _refused(problem)
 
@@ -119,6 +135,7 @@ def _refused(problem: Problem | TooManyRequests) -> JsonResponse:
     return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(problem.wait_s)})
 
 
+@viewing(None)
 def batches_store(waiting: Sequence[Waiting]) -> None:
     """Store batches in one transaction and complete their responses."""
     positions = streams_apply(batches=[response.batch for response in waiting])
@@ -126,13 +143,13 @@ def batches_store(waiting: Sequence[Waiting]) -> None:
         response.complete(position)
 
 
-def _answer(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
+def _answer(request: HttpRequest, sender: Viewer, run: str, key: str) -> JsonResponse:
     if request.method == "PUT":
-        return _open(request, user, run, key)
+        return _open(request, sender.user, run, key)
     if request.method == "POST":
-        return Waiting(request, _batch(request, run, key))
+        return Waiting(request, _batch(request, sender, run, key))
     if request.method == "GET":
-        row = Stream.objects.filter(tracked__uuid=run, key=key).first()
+        row = Stream.objects.filter(tracked__in=TrackedRun.objects.filter(uuid=run), key=key).first()
         if row is None:
             raise _unknown(run, key)
         return JsonResponse({"committed": row.committed, "state": row.state})
@@ -144,7 +161,12 @@ def _not_allowed(request: HttpRequest, methods: str) -> Problem:
     return Problem(405, message, field=None, value=None, remedy=f"use {methods}")
 
 
-def _user(authorization: str, address: str) -> User:
+def _sender(authorization: str, address: str) -> Viewer:
+    token = _token(authorization, address)
+    return viewer_of(token.user, token.project_id)
+
+
+def _token(authorization: str, address: str) -> ApiToken:
     kind, _, secret = authorization.partition(" ")
     remedy = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
     if kind.lower() not in ("token", "bearer"):
@@ -156,10 +178,12 @@ def _user(authorization: str, address: str) -> User:
     if not token.allows("write"):
         message = f"token {token.name} has scope {' and '.join(token.scope_names)}, reporting needs write"
         raise Problem(403, message, field=None, value=None, remedy=remedy)
-    if not token.user.has_perm("lab.add_run"):
+    with viewing(viewer_of(token.user, token.project_id)):
+        may_add = token.user.has_perm("lab.add_run")
+    if not may_add:
         message = f"user {token.user} may not add runs (permission lab.add_run)"
         raise Problem(403, message, field=None, value=None, remedy="ask an administrator for the permission")
-    return token.user
+    return token
 
 
 def _matched(field: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
@@ -195,12 +219,12 @@ def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
     return JsonResponse({"run": {**place, "url": url}, "stream": key, "committed": row.committed})
 
 
-def _batch(request: HttpRequest, run: str, key: str) -> StreamBatch:
+def _batch(request: HttpRequest, sender: Viewer, run: str, key: str) -> StreamBatch:
     position, following = _position(request, "position"), _position(request, "next")
     if following < position:
         message = f"next {following} is before position {position}"
         raise Problem(400, message, field="next", value=following, remedy="send the position after the batch")
-    return StreamBatch(run, key, position, following, *_records(_body(request, MAX_BODY_BYTES)))
+    return StreamBatch(run, key, position, following, *_records(_body(request, MAX_BODY_BYTES)), sender)
 
 
 def _unknown(run: str, key: str) -> Problem:

@@ -23,10 +23,12 @@ from parlab.ingest.batches.events import Parsed
 from parlab.ingest.batches.output import Output, outputs_append
 from parlab.ingest.batches.services import summarise_at_intervals
 from parlab.ingest.summaries.printed import is_sampled
-from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
+from parlab.lab.models import Attempt, Experiment, Role, Run, Stream, TrackedRun
+from parlab.lab.models.access.viewer import Viewer
 from parlab.lab.services import storable
+from parlab.lab.services.access.rights import may_change, may_work, refusal
 from parlab.lab.services.configs import lock_experiment
-from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.experiments import experiment_create, named_experiment
 from parlab.series.statements import Update
 from runners.wire.protocol import RunState
 
@@ -104,7 +106,10 @@ def stream_open(*, run_id: str, key: str, opening: Opening, user: User) -> Strea
         try:
             with transaction.atomic():
                 tracked = _launched(key, opening, user) or TrackedRun.objects.filter(uuid=run_id).first()
-                return _opened(tracked or _start(run_id, opening, user), key, opening)
+                tracked = tracked or _start(run_id, opening, user)
+                if not may_change(user, tracked):
+                    raise ValueError(f"run {run_id!r} is not yours; {refusal(user, tracked)}")
+                return _opened(tracked, key, opening)
         except IntegrityError:
             continue  # another rank created the run at the same moment
     raise ValueError(f"run {run_id!r} cannot be created now; try again at {now:%H:%M:%S} or later")
@@ -126,9 +131,11 @@ def _launched(key: str, opening: Opening, user: User) -> TrackedRun | None:
 
 def _experiment(opening: Opening, user: User) -> Experiment:
     name = storable.text(opening.experiment)
-    experiment = Experiment.objects.filter(name=name).first() or Experiment.objects.filter(slug=name).first()
+    experiment = named_experiment(name) or Experiment.objects.filter(slug=name).first()
     if experiment is None:
         experiment = experiment_create(name=name, owner=user)
+    if not may_work(user, experiment):
+        raise ValueError(f"experiment {name!r} is read only for you; {refusal(user, experiment)}")
     if experiment.archived_at is not None:
         raise ValueError(f"experiment {name!r} is archived; restore it or use another name")
     return experiment
@@ -223,6 +230,8 @@ class StreamBatch(NamedTuple):
     next_position: int
     output: bytes
     reports: Sequence[bytes]
+    sender: Viewer | None = None
+    """Who sends it; None: the server itself."""
 
 
 class _Stored(NamedTuple):
@@ -248,11 +257,13 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     Duplicate or reordered batches change nothing.
     """
     attempts = lock_all({batch.run_id for batch in batches})
+    of_others = _of_others(batches, attempts)
     streams = _streams_of(attempts, {batch.key for batch in batches})
     now = timezone.now()
     positions, stored = list[int](), list[_Stored]()
     for batch in batches:
-        stream = streams.get((batch.run_id, batch.key))
+        is_foreign = (batch.run_id, id(batch.sender)) in of_others
+        stream = None if is_foreign else streams.get((batch.run_id, batch.key))
         if stream is not None and batch.position == stream.committed:
             stream.committed, stream.last_report_at = batch.next_position, now
             stored.append(_Stored(batch, stream, attempts[batch.run_id, stream.attempt_number]))
@@ -272,7 +283,24 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     return positions
 
 
+<<<<<<< HEAD
 def _streams_of(attempts: Mapping[tuple[str, int], Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
+=======
+def _of_others(batches: Sequence[StreamBatch], attempts: Mapping[str, Attempt]) -> set[tuple[str, int]]:
+    """Return (run ID, sender) where the sender may not change the run; the projects are read at once."""
+    rows = Run.everything.filter(pk__in=[attempt.run_id for attempt in attempts.values()])
+    facts = {pk: (owner, project) for pk, owner, project in rows.values_list("pk", "created_by", "experiment__project")}
+    asked = {(batch.run_id, id(batch.sender)): batch.sender for batch in batches if batch.run_id in attempts}
+    return {key for key, sender in asked.items() if sender and not _is_own(sender, *facts[attempts[key[0]].run_id])}
+
+
+def _is_own(sender: Viewer, owner: int, project: int) -> bool:
+    is_owner = owner == sender.user.pk
+    return sender.has_role(Role.OPERATOR if is_owner else Role.MAINTAINER, project)
+
+
+def _streams_of(attempts: Mapping[str, Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
+>>>>>>> 21ea5054 (lab: projects, and one rule for which rows a person sees)
     """Return streams of locked attempts: {(run ID, key): stream}."""
     runs = {attempt.run.tracked.pk: attempt.run.tracked for attempt in attempts.values()}
     rows = Stream.objects.filter(tracked__in=list(runs), key__in=keys).defer(*_UNREAD)

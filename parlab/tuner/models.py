@@ -3,11 +3,15 @@ from django.db import models
 from django.urls import reverse
 
 from parlab.lab.models import Config, Run
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
 
 
-class StudyQuerySet(models.QuerySet["Study"]):
+class StudyQuerySet(VisibleQuerySet["Study"]):
     def running(self) -> "StudyQuerySet":
         return self.filter(state=Study.State.RUNNING)
+
+
+StudyManager = VisibleManager.from_queryset(StudyQuerySet)
 
 
 class Study(models.Model):
@@ -15,6 +19,8 @@ class Study(models.Model):
 
     Launches and their results are rows of Trial and Run; an interrupted study continues from them.
     """
+
+    PROJECT = "config__experiment__project"
 
     class Strategy(models.TextChoices):
         PLANNED = "planned", "Planned"
@@ -68,7 +74,7 @@ class Study(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 
-    objects = StudyQuerySet.as_manager()
+    objects = StudyManager()
 
     class Meta:
         ordering = ["-created_at", "-pk"]

@@ -85,7 +85,8 @@ def _runs_of(watch: Watch) -> QuerySet[Run]:
     )
     if not watch.repository:
         versions = versions.filter(digest=watch.config.digest)
-    return Run.objects.filter(config__in=versions, origin=Run.Origin.MEASURED)
+    of_project = Experiment.objects.filter(project=watch.project_id).values("pk")
+    return Run.objects.filter(config__in=versions, experiment__in=of_project, origin=Run.Origin.MEASURED)
 
 
 def note_of(watch: Watch) -> str:
@@ -127,6 +128,7 @@ def _new_foreign(watch: Watch, since: datetime | None) -> Iterator[Run]:
     """Return reported and imported runs with the key of a watch that ended or changed since a moment."""
     tagged = RunTag.objects.filter(key=TAG, value=watch.key).values("tracked__run")
     runs = Run.objects.exclude(origin=Run.Origin.MEASURED).filter(state=RunState.FINISHED).exclude(summary={})
+    runs = runs.filter(experiment__in=Experiment.objects.filter(project=watch.project_id).values("pk"))
     if since is not None:
         # A tag that is set later counts as a report.
         runs = runs.filter(Q(numbers_at__gte=since) | Q(ended_at__gte=since) | Q(tracked__last_report_at__gte=since))

@@ -19,7 +19,8 @@ from django.utils import timezone
 
 from parlab.fleet.capacity import Need, gpu_count, missing_ability
 from parlab.fleet.excluded_nodes import node_leave_out
-from parlab.lab.models import Experiment, Node
+from parlab.lab.models import Experiment, Node, Project
+from parlab.lab.models.access.viewer import shared_project_id
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from runners.config import ConfigError, RunConfig
@@ -132,7 +133,9 @@ def _differs(stored: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
 @transaction.atomic
 def _created(node: Node, peer: Node | None, data: dict[str, Any], user: User) -> Watch:
     name = f"Link of {node.name} and {peer.name}" if peer else f"Health of {node.name}"
-    experiment = Experiment.objects.filter(name=EXPERIMENT).first() or experiment_create(
+    shared = Project.objects.get(pk=shared_project_id())
+    experiment = Experiment.objects.filter(name=EXPERIMENT, project=shared).first() or experiment_create(
+        project=shared,
         name=EXPERIMENT,
         question="Is a device or a cable slower than it was?",
         notes="Health sweeps of all nodes, one version of the configuration per node and per link; see page Watch.",
@@ -142,6 +145,7 @@ def _created(node: Node, peer: Node | None, data: dict[str, Any], user: User) ->
     key = f"node:{node.name}" + (f":{peer.name}" if peer else "")
     watch, is_new = Watch.objects.get_or_create(
         key=key,
+        project=shared,
         defaults={
             "name": name[:120], "config": config, "node": node, "peer": peer,
             "schedule": Watch.Schedule.DAILY, "next_at": night_time(key, timezone.now()), "on_node_change": True,

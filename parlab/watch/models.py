@@ -9,6 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from parlab.lab.models import Config, Node, Run
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet, home_project_id
 from parlab.watch.analysis.measures import LINK_RATES, measure_of
 
 
@@ -16,13 +17,18 @@ def feed_key() -> str:
     return secrets.token_urlsafe(24)
 
 
-class WatchQuerySet(models.QuerySet["Watch"]):
+class WatchQuerySet(VisibleQuerySet["Watch"]):
     def enabled(self) -> WatchQuerySet:
         return self.filter(is_enabled=True)
 
 
+WatchManager = VisibleManager.from_queryset(WatchQuerySet)
+
+
 class Watch(models.Model):
     """Results of the same configuration or key over time; it may run the configuration again by itself."""
+
+    PROJECT = "project"
 
     class Schedule(models.TextChoices):
         """See `schedules.PERIODS`."""
@@ -33,10 +39,11 @@ class Watch(models.Model):
         WEEKLY = "weekly", "weekly"
         FOUR_WEEKLY = "4-weekly", "every four weeks"
 
-    name = models.CharField(max_length=120, unique=True)
-    key = models.CharField(
-        max_length=200, unique=True, help_text="Results of other runs with this key belong to the watch as well."
+    project = models.ForeignKey(
+        "lab.Project", models.PROTECT, default=home_project_id, related_name="watches", editable=False
     )
+    name = models.CharField(max_length=120)
+    key = models.CharField(max_length=200, help_text="Results of other runs with this key belong to the watch as well.")
     config = models.ForeignKey(
         Config,
         models.CASCADE,
@@ -81,11 +88,15 @@ class Watch(models.Model):
         null=True, blank=True, help_text="When it last looked for results; empty: the next look reads all runs."
     )
 
-    objects = WatchQuerySet.as_manager()
+    objects = WatchManager()
 
     class Meta:
         ordering = ["name"]
         verbose_name_plural = "watches"
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="watch_name_once"),
+            models.UniqueConstraint(fields=["project", "key"], name="watch_key_once"),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -179,13 +190,18 @@ class Series(models.Model):
         return f"{self.measure} of {self.watch}"
 
 
-class AlertQuerySet(models.QuerySet["Alert"]):
+class AlertQuerySet(VisibleQuerySet["Alert"]):
     def open(self) -> AlertQuerySet:
         return self.filter(state__in=Alert.OPEN)
 
 
+AlertManager = VisibleManager.from_queryset(AlertQuerySet)
+
+
 class Alert(models.Model):
     """A change with one cause: all measures and points that changed between the same two results."""
+
+    PROJECT = "watch__project"
 
     class State(models.TextChoices):
         NEW = "new", "new"
@@ -221,7 +237,7 @@ class Alert(models.Model):
     )
     created_at = models.DateTimeField(default=timezone.now)
 
-    objects = AlertQuerySet.as_manager()
+    objects = AlertManager()
 
     class Meta:
         ordering = ["-created_at", "-pk"]

@@ -11,6 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.lab.models import Config, Experiment
+from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services.inbox import item_reopen_by_key, items_close
 from parlab.watch.analysis.histories import read_history
 
@@ -54,10 +55,11 @@ def watch_create(
         raise ValueError("neither a configuration nor a key is given; choose a configuration, or enter a key")
     if config is None and (schedule or repository or on_node_change):
         raise ValueError("a schedule, a repository and node changes start runs; choose a configuration for them")
-    if Watch.objects.filter(name=name).exists():
+    project = home_project_id() if config is None else config.experiment.project_id
+    if Watch.objects.filter(name=name, project=project).exists():
         raise ValueError(f"name {name!r} is taken; choose another")
     key = key or (config.digest if config else "")
-    if Watch.objects.filter(key=key).exists():
+    if Watch.objects.filter(key=key, project=project).exists():
         raise ValueError(f"key {key[:40]!r} belongs to another watch; choose another, or use that watch")
     if not 1 <= repeats <= MAX_REPEATS:
         raise ValueError(f"repeats {repeats} is not between 1 and {MAX_REPEATS}; choose such a number")
@@ -71,6 +73,7 @@ def watch_create(
                 " each commit can be run (docs/use/watch.md)"
             )
     return Watch.objects.create(
+        project_id=project,
         name=name,
         key=key[:200],
         config=config,

@@ -4,6 +4,7 @@ from parlab.lab.models.access.audit import AuditEntry
 from parlab.lab.models.access.device_login import DeviceLogin
 from parlab.lab.models.access.login import LoginFailure
 from parlab.lab.models.access.node_key import NodeKey
+from parlab.lab.models.access.project import Membership, Project, ProjectPool, Role
 from parlab.lab.models.access.refused import RefusedMessage
 from parlab.lab.models.access.token import ALL_SCOPES, SCOPES, ApiToken
 
@@ -55,6 +56,7 @@ __all__ = [
     "LoginFailure",
     "Member",
     "MemberState",
+    "Membership",
     "NameMeaning",
     "Node",
     "NodeKey",
@@ -62,12 +64,15 @@ __all__ = [
     "Picture",
     "PictureJob",
     "Preference",
+    "Project",
+    "ProjectPool",
     "RankTrace",
     "RefusedMessage",
     "Report",
     "ReportFile",
     "ReportLink",
     "ReportVersion",
+    "Role",
     "Run",
     "RunNote",
     "RunParameter",

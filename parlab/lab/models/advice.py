@@ -3,11 +3,15 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
+from parlab.lab.models.access.viewer import Visible
+
 from .run import Run
 
 
 class AdviceTrial(models.Model):
     """Advice that a person tried: the run it was given for, the changed run, and the predicted gain."""
+
+    PROJECT = "run__experiment__project"
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="advice_trials", db_index=False)
     changed_run = models.ForeignKey(Run, models.CASCADE, related_name="advised_by")
@@ -21,6 +25,8 @@ class AdviceTrial(models.Model):
     evidence = models.TextField(blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = Visible()
 
     class Meta:
         ordering = ["pk"]

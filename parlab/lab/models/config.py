@@ -1,6 +1,7 @@
 from django.conf import settings
 from django.db import models
 
+from parlab.lab.models.access.viewer import Visible
 from runners import config as run_config
 from runners.config import Point, RunConfig
 
@@ -13,6 +14,8 @@ class Config(models.Model):
     Change it through `lab.services.config_save`, which creates the next version if necessary.
     """
 
+    PROJECT = "experiment__project"
+
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="configs")
     version = models.PositiveIntegerField(editable=False)
     data = models.JSONField(help_text="A RunConfig: the fields that all points of the sweep share.")
@@ -21,6 +24,8 @@ class Config(models.Model):
     note = models.CharField(max_length=300, blank=True, help_text="The reason for this version.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = Visible()
 
     class Meta:
         ordering = ["experiment", "-version"]

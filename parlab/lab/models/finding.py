@@ -3,15 +3,20 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
+
 from .experiment import Experiment
 from .run import Run
 from .source import Source
 
 
-class FindingQuerySet(models.QuerySet["Finding"]):
+class FindingQuerySet(VisibleQuerySet["Finding"]):
     def open(self) -> "FindingQuerySet":
         """Findings that are not acknowledged."""
         return self.filter(acknowledged_at=None)
+
+
+FindingManager = VisibleManager.from_queryset(FindingQuerySet)
 
 
 class Finding(models.Model):
@@ -19,6 +24,8 @@ class Finding(models.Model):
 
     A finding belongs to a run, to a source (`where` is then a place in its document), or to the whole experiment.
     """
+
+    PROJECT = "experiment__project"
 
     class Severity(models.TextChoices):
         ERROR = "error", "Error"
@@ -44,7 +51,7 @@ class Finding(models.Model):
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_reason = models.TextField(blank=True)
 
-    objects = FindingQuerySet.as_manager()
+    objects = FindingManager()
 
     class Meta:
         ordering = ["experiment", "pk"]

@@ -8,13 +8,15 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.urls import reverse
 from django.utils import timezone
 
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
+
 from .event import Event
 from .experiment import Experiment
 from .node import Node
 from .run import Run
 
 
-class InboxItemQuerySet(models.QuerySet["InboxItem"]):
+class InboxItemQuerySet(VisibleQuerySet["InboxItem"]):
     def open(self) -> "InboxItemQuerySet":
         return self.filter(done_at=None)
 
@@ -39,11 +41,16 @@ def _readings_since(user_id: int) -> "models.QuerySet[InboxReading]":
     return InboxReading.objects.filter(item=OuterRef("pk"), user=user_id, read_at__gte=OuterRef("last_at"))
 
 
+InboxItemManager = VisibleManager.from_queryset(InboxItemQuerySet)
+
+
 class InboxItem(models.Model):
     """One line of the inbox: something that needs a decision, of one cause. The same event again raises its count.
 
     It is done for all when a person says so, or when its cause is gone.
     """
+
+    PROJECT = "experiment__project"
 
     kind = models.CharField(max_length=16, choices=Event.Kind)
     key = models.CharField(max_length=200, help_text="Names the cause; at most one open item has it.")
@@ -71,7 +78,7 @@ class InboxItem(models.Model):
     )
     done_reason = models.CharField(max_length=200, blank=True)
 
-    objects = InboxItemQuerySet.as_manager()
+    objects = InboxItemManager()
 
     class Meta:
         ordering = ["-last_at", "-pk"]

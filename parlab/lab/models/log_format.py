@@ -3,6 +3,8 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
+from parlab.lab.models.access.viewer import Visible, home_project_id
+
 
 class LogFormat(models.Model):
     """One version of a log format that the team taught parlab. Versions are never edited.
@@ -10,6 +12,11 @@ class LogFormat(models.Model):
     A source keeps the version that it was read with, so that its runs can be rebuilt.
     """
 
+    PROJECT = "project"
+
+    project = models.ForeignKey(
+        "lab.Project", models.PROTECT, default=home_project_id, related_name="log_formats", editable=False
+    )
     name = models.CharField(max_length=60)
     version = models.PositiveIntegerField(default=1, editable=False)
     definition: "models.JSONField[dict[str, Any]]" = models.JSONField(
@@ -19,9 +26,11 @@ class LogFormat(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
+    objects = Visible()
+
     class Meta:
         ordering = ["name", "-version"]
-        constraints = [models.UniqueConstraint(fields=["name", "version"], name="log_format_version_once")]
+        constraints = [models.UniqueConstraint(fields=["project", "name", "version"], name="log_format_version_once")]
 
     def __str__(self) -> str:
         return f"{self.name}, version {self.version}"

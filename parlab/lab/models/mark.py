@@ -6,6 +6,8 @@ from django.conf import settings
 from django.db import models
 from django.urls import reverse
 
+from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet
+
 from .experiment import Experiment
 from .finding import Finding
 from .run import Run
@@ -32,8 +34,12 @@ class Star(models.Model):
 class TagOfRun(models.Model):
     """A tag that a person gave to a run, for filtering lists; `RunTag` is what scripts report."""
 
+    PROJECT = "run__experiment__project"
+
     run = models.ForeignKey(Run, models.CASCADE, related_name="person_tags", db_index=False)
     name = models.CharField(max_length=TAG_LENGTH, db_index=True, help_text="Lower case, without spaces.")
+
+    objects = Visible()
 
     class Meta:
         ordering = ["name"]
@@ -55,15 +61,20 @@ class RunNote(models.Model):
         return f"note of {self.run}"
 
 
-class CommentQuerySet(models.QuerySet["Comment"]):
+class CommentQuerySet(VisibleQuerySet["Comment"]):
     def with_people(self) -> "CommentQuerySet":
         """Fetch authors, and the findings and runs that comments are about, in the same query."""
         people = self.select_related("author", "finding__run")
         return people.defer("finding__run__resolved", "finding__run__summary", "finding__run__launch")
 
 
+CommentManager = VisibleManager.from_queryset(CommentQuerySet)
+
+
 class Comment(models.Model):
     """What a person wrote about an experiment or one of its findings."""
+
+    PROJECT = "experiment__project"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="comments")
     # A finding that no longer holds is deleted; the comment then belongs to the experiment alone.
@@ -74,7 +85,7 @@ class Comment(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     edited_at = models.DateTimeField(null=True, blank=True)
 
-    objects = CommentQuerySet.as_manager()
+    objects = CommentManager()
 
     class Meta:
         ordering = ["created_at", "pk"]

@@ -6,10 +6,11 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
 from runners.wire.protocol import LEASE_S
 
 
-class NodeQuerySet(models.QuerySet["Node"]):
+class NodeQuerySet(VisibleQuerySet["Node"]):
     def online(self) -> "NodeQuerySet":
         """Nodes with a heartbeat within the lease."""
         return self.filter(last_heartbeat_at__gte=timezone.now() - timedelta(seconds=LEASE_S))
@@ -19,8 +20,13 @@ class NodeQuerySet(models.QuerySet["Node"]):
         return set(self.filter(hardware__has_key="slurm").values_list("pool", flat=True))
 
 
+NodeManager = VisibleManager.from_queryset(NodeQuerySet)
+
+
 class Node(models.Model):
     """A machine that runs the daemon; it registers itself with its first heartbeat."""
+
+    PROJECT = "pool"
 
     name = models.CharField(max_length=120, unique=True)
     pool = models.CharField(max_length=63, default="default")
@@ -43,7 +49,7 @@ class Node(models.Model):
     last_heartbeat_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
-    objects = NodeQuerySet.as_manager()
+    objects = NodeManager()
 
     class Meta:
         ordering = ["name"]

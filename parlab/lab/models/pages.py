@@ -9,6 +9,8 @@ from django.conf import settings
 from django.db import models
 from django.urls import reverse
 
+from parlab.lab.models.access.viewer import Visible, home_project_id
+
 from .experiment import Experiment
 
 
@@ -51,6 +53,11 @@ class Visit(models.Model):
 class SavedView(models.Model):
     """A named address of a page with what was chosen on it: a list, a sweep or a comparison."""
 
+    PROJECT = "project"
+
+    project = models.ForeignKey(
+        "lab.Project", models.PROTECT, default=home_project_id, related_name="+", editable=False
+    )
     name = models.CharField(max_length=80)
     path = models.CharField(max_length=300, db_index=True)
     """The page, without its query."""
@@ -60,13 +67,15 @@ class SavedView(models.Model):
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
+    objects = Visible()
+
     class Meta:
         app_label = "pages"
         ordering = ["-is_default", "name"]
         constraints = [
-            models.UniqueConstraint(fields=["path", "name"], name="saved_view_name_once"),
+            models.UniqueConstraint(fields=["project", "path", "name"], name="saved_view_name_once"),
             models.UniqueConstraint(
-                fields=["path"], condition=models.Q(is_default=True), name="saved_view_one_default"
+                fields=["project", "path"], condition=models.Q(is_default=True), name="saved_view_one_default"
             ),
         ]
 
@@ -81,6 +90,11 @@ class SavedView(models.Model):
 class Dashboard(models.Model):
     """An arrangement of panels about one experiment or several."""
 
+    PROJECT = "project"
+
+    project = models.ForeignKey(
+        "lab.Project", models.PROTECT, default=home_project_id, related_name="+", editable=False
+    )
     name = models.CharField(max_length=120)
     experiment = models.ForeignKey(Experiment, models.CASCADE, null=True, blank=True, related_name="+")
     """The experiment of panels that name none."""
@@ -91,6 +105,8 @@ class Dashboard(models.Model):
     revision = models.PositiveIntegerField(default=1)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     saved_at = models.DateTimeField(auto_now=True)
+
+    objects = Visible()
 
     class Meta:
         app_label = "pages"

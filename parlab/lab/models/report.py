@@ -5,6 +5,8 @@ from django.contrib.auth.models import User
 from django.db import models
 from django.urls import reverse
 
+from parlab.lab.models.access.viewer import Visible, home_project_id
+
 from .experiment import Experiment
 from .run import Run
 from .stored_file import StoredFile
@@ -13,6 +15,11 @@ from .stored_file import StoredFile
 class Report(models.Model):
     """An editable text with live figures and tables; `lab.services.report_save` checks its revisions."""
 
+    PROJECT = "project"
+
+    project = models.ForeignKey(
+        "lab.Project", models.PROTECT, default=home_project_id, related_name="reports", editable=False
+    )
     title = models.CharField(max_length=200)
     slug = models.SlugField(max_length=120, unique=True)
     experiment = models.ForeignKey(
@@ -31,6 +38,8 @@ class Report(models.Model):
     saved_at = models.DateTimeField(auto_now_add=True)
     editor = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     editor_seen_at = models.DateTimeField(null=True, blank=True, help_text="Last request from the editor's page.")
+
+    objects = Visible()
 
     class Meta:
         ordering = ["-saved_at", "-pk"]

@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from parlab.lab.forms.config_layout import shown_label
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
 from runners.config import engine_of, filled_fields
 from runners.config.devices import AUTO, CPU, DEVICES
 from runners.wire.protocol import ACTIVE_STATES, FINAL_STATES, RunState
@@ -47,7 +48,7 @@ FACTS = (
 """Columns by which lists of runs are filtered and sorted."""
 
 
-class RunQuerySet(models.QuerySet["Run"]):
+class RunQuerySet(VisibleQuerySet["Run"]):
     def active(self) -> "RunQuerySet":
         return self.filter(state__in=ACTIVE_STATES)
 
@@ -55,14 +56,14 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state__in=FINAL_STATES)
 
 
-RunManager = models.Manager.from_queryset(RunQuerySet)
+RunManager = VisibleManager.from_queryset(RunQuerySet)
 
 
 class ShownRuns(RunManager["Run"]):
     """Runs without those that a script has deleted: pages, lists, figures and findings never see them."""
 
     def get_queryset(self) -> RunQuerySet:
-        return RunQuerySet(self.model, using=self._db).filter(hidden_at=None)
+        return super().get_queryset().filter(hidden_at=None)
 
 
 class Run(models.Model):
@@ -71,6 +72,8 @@ class Run(models.Model):
     `state`, `reason`, `summary` and the headline numbers are those of the current attempt. They are
     changed only by conditional updates in `lab.services`.
     """
+
+    PROJECT = "experiment__project"
 
     UNFINISHED = "unfinished"
     """Shown in place of `finished` where a log does not state how the training ended."""
@@ -169,7 +172,7 @@ class Run(models.Model):
     )
 
     objects = ShownRuns()
-    everything = RunQuerySet.as_manager()
+    everything = RunManager()
 
     class Meta:
         ordering = ["experiment", "number"]

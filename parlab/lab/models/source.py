@@ -3,6 +3,8 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
+from parlab.lab.models.access.viewer import Visible
+
 from .experiment import Experiment
 from .log_format import LogFormat
 
@@ -12,6 +14,8 @@ class Source(models.Model):
 
     Runs, series, tables and findings can be rebuilt from the bytes.
     """
+
+    PROJECT = "experiment__project"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="sources")
     name = models.CharField(max_length=200, help_text="For display only; parlab never opens a file of this name.")
@@ -33,6 +37,8 @@ class Source(models.Model):
     )
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = Visible()
 
     class Meta:
         ordering = ["experiment", "pk"]

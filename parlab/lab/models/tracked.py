@@ -4,6 +4,8 @@ from typing import Any
 
 from django.db import models
 
+from parlab.lab.models.access.viewer import Visible
+
 from .experiment import Experiment
 from .run import Run
 
@@ -13,6 +15,8 @@ NAME_LENGTH = 500
 
 class TrackedRun(models.Model):
     """The outside identity of a run that a script reports, under the names of MLflow's protocol."""
+
+    PROJECT = "run__experiment__project"
 
     class Status(models.TextChoices):
         RUNNING = "RUNNING"
@@ -41,6 +45,8 @@ class TrackedRun(models.Model):
     )
     inputs: "models.JSONField[list[object]]" = models.JSONField(default=list, blank=True, help_text="Datasets.")
     outputs: "models.JSONField[list[object]]" = models.JSONField(default=list, blank=True, help_text="Models.")
+
+    objects = Visible()
 
     class Meta:
         indexes = [models.Index(fields=["status", "last_report_at"], name="tracked_silence")]
@@ -153,6 +159,8 @@ class Artifact(models.Model):
 class LoggedModel(models.Model):
     """A model that a run has logged over MLflow's protocol; its files are artifacts of the run, in a folder."""
 
+    PROJECT = "tracked__run__experiment__project"
+
     class Status(models.TextChoices):
         UNSPECIFIED = "LOGGED_MODEL_STATUS_UNSPECIFIED", "unknown"
         PENDING = "LOGGED_MODEL_PENDING", "pending"
@@ -173,6 +181,8 @@ class LoggedModel(models.Model):
     metrics: "models.JSONField[list[dict[str, Any]]]" = models.JSONField(
         default=list, blank=True, help_text="Latest value per metric and dataset, in MLflow's form."
     )
+
+    objects = Visible()
 
     class Meta:
         ordering = ["-created_ms", "-pk"]

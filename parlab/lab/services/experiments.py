@@ -2,7 +2,8 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils.text import slugify
 
-from parlab.lab.models import Experiment, Run, Snapshot
+from parlab.lab.models import Experiment, Project, Report, Run, Snapshot
+from parlab.lab.models.access.viewer import home_project_id
 
 from .configs import config_copy, lock_experiment
 from .pictures import files_forget
@@ -12,15 +13,24 @@ _TRIES = 5
 
 
 @transaction.atomic
-def experiment_create(*, name: str, question: str = "", notes: str = "", owner: User, source: str = "") -> Experiment:
-    """Create an experiment; raises ValueError if the name is taken."""
+def experiment_create(
+    *, name: str, question: str = "", notes: str = "", owner: User, source: str = "", project: Project | None = None
+) -> Experiment:
+    """Create an experiment, in the project of new things if none is named; raises ValueError if the name is taken."""
+    project = project or Project.objects.get(pk=home_project_id())
     for _ in range(_TRIES):
-        if Experiment.objects.filter(name=name).exists():
+        if Experiment.objects.filter(name=name, project=project).exists():
             break
         try:
             with transaction.atomic():
                 return Experiment.objects.create(
-                    name=name, slug=_free_slug(name), question=question, notes=notes, owner=owner, source=source
+                    project=project,
+                    name=name,
+                    slug=free_slug(Experiment, name, project),
+                    question=question,
+                    notes=notes,
+                    owner=owner,
+                    source=source,
                 )
         except IntegrityError:
             continue  # another request took the name or slug concurrently
@@ -31,7 +41,9 @@ def experiment_create(*, name: str, question: str = "", notes: str = "", owner: 
 def experiment_clone(*, experiment: Experiment, user: User) -> Experiment:
     """Copy an experiment's question and latest config as version 1, without its runs."""
     lock_experiment(experiment)  # a second click creates a second copy under another name
-    clone = experiment_create(name=_free_copy_name(experiment.name), question=experiment.question, owner=user)
+    project = experiment.project
+    name = _free_copy_name(experiment.name, project)
+    clone = experiment_create(name=name, question=experiment.question, owner=user, project=project)
     latest = experiment.configs.order_by("-version").first()
     if latest is not None:
         config_copy(config=latest, experiment=clone, user=user)
@@ -59,9 +71,22 @@ def experiment_is_at_rest(*, experiment: Experiment) -> None:
         raise ValueError(f"{active} is {active.state}; cancel it first")
 
 
-def _free_slug(name: str) -> str:
-    base = slugify(name)[: _NAME_LENGTH - 8].strip("-") or "experiment"
-    taken = set(Experiment.objects.filter(slug__startswith=base).values_list("slug", flat=True))
+def named_experiment(name: str) -> Experiment | None:
+    """Find an experiment that a script names: of the project of new things before those of others that it sees."""
+    found = list(Experiment.objects.filter(name=name).order_by("pk")[:1_000])
+    home = home_project_id() if len(found) > 1 else None
+    return min(found, key=lambda experiment: experiment.project_id != home, default=None)
+
+
+def free_slug(model: type[Experiment] | type[Report], name: str, project: Project, *, length: int = 112) -> str:
+    """Return the address of a new row: that of its name, outside of the shared project behind that of the project.
+
+    The address of no row contains two dashes of its own, so two projects never have the same one.
+    """
+    base = slugify(name)[:length].strip("-") or str(model._meta.verbose_name)
+    base = base if project.is_shared else f"{project.slug}--{base[: length - 2 - len(project.slug)]}".rstrip("-")
+    taken = set(model._base_manager.filter(slug__startswith=base).values_list("slug", flat=True))
+    taken |= {"new"} if model is Report else set()
     slug, count = base, 1
     while slug in taken:
         count += 1
@@ -69,9 +94,9 @@ def _free_slug(name: str) -> str:
     return slug
 
 
-def _free_copy_name(name: str) -> str:
+def _free_copy_name(name: str, project: Project) -> str:
     stem = name[: _NAME_LENGTH - 14]
-    taken = set(Experiment.objects.filter(name__startswith=stem).values_list("name", flat=True))
+    taken = set(Experiment.objects.filter(name__startswith=stem, project=project).values_list("name", flat=True))
     copy, count = f"{stem} (copy)", 1
     while copy in taken:
         count += 1

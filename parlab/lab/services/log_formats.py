@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 
 from parlab.formats.learnt.learnt import Learnt
 from parlab.lab.models import LogFormat
+from parlab.lab.models.access.viewer import home_project_id
 
 MAX_NAME = 60
 _NAME = re.compile(r"[A-Za-z0-9][\w .+-]{0,59}", re.ASCII)
@@ -28,7 +29,8 @@ def log_format_save(*, definition: Learnt, user: User) -> LogFormat:
     data = definition.model_copy(update={"name": name}).model_dump(mode="json")
     try:
         with transaction.atomic():
-            last = LogFormat.objects.select_for_update(no_key=True).filter(name=name).order_by("-version").first()
+            versions = LogFormat.objects.select_for_update(no_key=True).filter(name=name, project=home_project_id())
+            last = versions.order_by("-version").first()
             if last is not None and last.definition == data and not last.is_deleted:
                 return last
             return LogFormat.objects.create(

@@ -11,12 +11,13 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.db.models import F, Max, Q
 from django.utils import timezone
-from django.utils.text import slugify
 
-from parlab.lab.models import Experiment, Report, ReportFile, ReportLink, ReportVersion
+from parlab.lab.models import Experiment, Project, Report, ReportFile, ReportLink, ReportVersion
+from parlab.lab.models.access.viewer import home_project_id
 from runners.config import digest
 
 from . import storable
+from .experiments import free_slug
 from .pictures import files_forget
 
 EDITOR_AWAY_AFTER = timedelta(seconds=40)
@@ -36,12 +37,14 @@ class Stale(Exception):
 def report_create(*, title: str, text: str, experiment: Experiment | None, user: User) -> Report:
     """Create a report; raises ValueError without a title."""
     title = _title(title)
+    project = experiment.project if experiment else Project.objects.get(pk=home_project_id())
     for _ in range(_TRIES):
         try:
             with transaction.atomic():
                 return Report.objects.create(
+                    project=project,
                     title=title,
-                    slug=_free_slug(title),
+                    slug=free_slug(Report, title, project, length=_SLUG),
                     text=_report_text(text),
                     experiment=experiment,
                     owner=user,
@@ -151,13 +154,3 @@ def _title(title: str) -> str:
 
 def _report_text(text: str) -> str:
     return storable.text(text.replace("\r\n", "\n"))
-
-
-def _free_slug(title: str) -> str:
-    base = slugify(title)[:_SLUG].strip("-") or "report"
-    taken = set(Report.objects.filter(slug__startswith=base).values_list("slug", flat=True)) | {"new"}
-    slug, count = base, 1
-    while slug in taken:
-        count += 1
-        slug = f"{base}-{count}"
-    return slug

@@ -44,4 +44,5 @@ class FigureTokens:
                 text = f"Token {token.name} has no scope read: create another one on your account page.\n"
                 return HttpResponse(text, status=403, content_type=_TEXT)
             request.user = token.user
+            request.auth = token  # type: ignore[attr-defined]  # as REST framework does
         return self._get_response(request)

@@ -14,11 +14,14 @@ from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 
 from parlab.lab.models import Experiment, LatestMetric, LoggedModel, TrackedRun
+from parlab.lab.models.access.viewer import home_project_id
+from parlab.lab.services.access.rights import may_change, may_work, refusal
 from parlab.lab.services.experiments import experiment_create
 
 from .protocol import JSON, Call, MlflowError, integer, invalid, required
 
 DEFAULT_ID, DEFAULT_NAME = "0", "Default"
+_LIGHT = ("uuid", "name", "deleted_at", "run__created_by_id", "run__experiment__project_id")
 M = TypeVar("M", bound=Model)
 
 
@@ -34,8 +37,18 @@ def milliseconds(time: datetime) -> int:
 # --- look-ups --------------------------------------------------------------------------------------------------------
 
 
-def experiment_of(experiment_id: str, user: User) -> Experiment:
-    """Find an experiment by MLflow's ID; "0" creates the default one on first use."""
+def experiment_of(experiment_id: str, call: Call, *, is_own: bool = False) -> Experiment:
+    """Find an experiment by MLflow's ID; "0" creates the default one on first use.
+
+    A request that changes something needs the right to, in the project; `is_own`: of the owner.
+    """
+    experiment = _experiment_by_id(experiment_id, call.user)
+    if call.is_change and not (may_change if is_own else may_work)(call.user, experiment):
+        raise MlflowError("PERMISSION_DENIED", refusal(call.user, experiment))
+    return experiment
+
+
+def _experiment_by_id(experiment_id: str, user: User) -> Experiment:
     if experiment_id == DEFAULT_ID:
         return default_experiment(user)
     number = integer(experiment_id)
@@ -48,13 +61,15 @@ def experiment_of(experiment_id: str, user: User) -> Experiment:
 
 
 def default_experiment(user: User) -> Experiment:
-    experiment = Experiment.objects.filter(name=DEFAULT_NAME).first()
+    """Return the experiment of runs that name none, of the project of the token; creates it on first use."""
+    of_project = Experiment.objects.filter(name=DEFAULT_NAME, project=home_project_id())
+    experiment = of_project.first()
     if experiment is not None:
         return experiment
     try:
         return experiment_create(name=DEFAULT_NAME, owner=user, question="Runs that name no experiment.")
     except ValueError:
-        return Experiment.objects.get(name=DEFAULT_NAME)
+        return of_project.get()
 
 
 def run_of(call: Call, *, is_change: bool = False, is_light: bool = False) -> TrackedRun:
@@ -62,36 +77,43 @@ def run_of(call: Call, *, is_change: bool = False, is_light: bool = False) -> Tr
     run_id = call.text("run_id", call.text("run_uuid", ""), at_most=256)
     if not run_id:
         raise required("run_id")
-    return run_by_id(run_id, is_change=is_change, is_light=is_light)
+    return run_by_id(run_id, call, is_change=is_change, is_light=is_light)
 
 
-def run_by_id(run_id: str, *, is_change: bool = False, is_light: bool = False) -> TrackedRun:
+def run_by_id(run_id: str, call: Call, *, is_change: bool = False, is_light: bool = False) -> TrackedRun:
     """Find a run by its ID; raises MlflowError for none, or for a deleted one that is to change.
 
-    A light one comes without its run and experiment, for requests that arrive many times a second.
+    A light one comes with little of its run and experiment, for requests that arrive many times a second.
     """
-    rows = TrackedRun.objects.filter(uuid=run_id)
-    tracked = (
-        rows.only("run_id", "uuid", "deleted_at") if is_light else rows.select_related("run__experiment")
-    ).first()
+    rows = TrackedRun.objects.filter(uuid=run_id).select_related("run__experiment")
+    tracked = (rows.only(*_LIGHT) if is_light else rows).first()
     if tracked is None:
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Run with id={run_id[:80]} not found")
+    _require_change(call, tracked)
     if is_change and tracked.deleted_at is not None:
         raise invalid(f"The run {run_id} must be in the 'active' state. Current state is deleted; restore it first")
     return tracked
 
 
-def model_by_id(model_id: str, *, allow_deleted: bool = False) -> LoggedModel:
+def _require_change(call: Call, thing: TrackedRun | LoggedModel) -> None:
+    """Raise MlflowError if a request that changes something names what belongs to another person."""
+    if call.is_change and not may_change(call.user, thing):
+        raise MlflowError("PERMISSION_DENIED", refusal(call.user, thing))
+
+
+def model_by_id(model_id: str, call: Call, *, allow_deleted: bool = False) -> LoggedModel:
     """Find a logged model; raises MlflowError for none, or for a deleted one."""
     rows = LoggedModel.objects.select_related("tracked__run__experiment").filter(model_id=model_id[:80])
     model = (rows if allow_deleted else rows.filter(deleted_at=None)).first()
     if model is None:
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Logged model with ID {model_id[:80]!r} not found.")
+    _require_change(call, model)
     return model
 
 
 def experiment_id(experiment: Experiment) -> str:
-    return DEFAULT_ID if experiment.name == DEFAULT_NAME else str(experiment.pk)
+    is_default = experiment.name == DEFAULT_NAME and experiment.project_id == home_project_id()
+    return DEFAULT_ID if is_default else str(experiment.pk)
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

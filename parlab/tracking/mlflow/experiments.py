@@ -6,7 +6,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from parlab.lab.models import Experiment
-from parlab.lab.services.experiments import experiment_create
+from parlab.lab.models.access.viewer import home_project_id
+from parlab.lab.services.experiments import experiment_create, named_experiment
 from parlab.tracking.runs import labels_set
 
 from .entities import DEFAULT_NAME, default_experiment, experiment_id, experiment_json, experiment_of, page_of
@@ -29,7 +30,7 @@ def create(call: Call) -> JSON:
         _key(item.get("key")): _value(item.get("value", ""), f"tags[{index}].value")
         for index, item in enumerate(entries(call, "tags"))
     }
-    existing = Experiment.objects.filter(name=name).first()
+    existing = Experiment.objects.filter(name=name, project=home_project_id()).first()
     if existing is not None:
         state = " in deleted state; restore it or use another name" if existing.archived_at else ""
         raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} already exists{state}")
@@ -43,12 +44,12 @@ def create(call: Call) -> JSON:
 
 
 def get(call: Call) -> JSON:
-    return {"experiment": experiment_json(experiment_of(call.text("experiment_id"), call.user))}
+    return {"experiment": experiment_json(experiment_of(call.text("experiment_id"), call))}
 
 
 def get_by_name(call: Call) -> JSON:
     name = call.text("experiment_name", at_most=NAME_LENGTH)
-    experiment = Experiment.objects.filter(name=name).first()
+    experiment = named_experiment(name)
     if experiment is None and name == DEFAULT_NAME:
         experiment = default_experiment(call.user)
     if experiment is None:
@@ -71,14 +72,14 @@ def search(call: Call) -> JSON:
 
 
 def update(call: Call) -> JSON:
-    experiment = experiment_of(call.text("experiment_id"), call.user)
+    experiment = experiment_of(call.text("experiment_id"), call, is_own=True)
     name = call.text("new_name", at_most=NAME_LENGTH)
     if experiment.archived_at is not None:
         raise MlflowError(
             "INVALID_STATE", f"Cannot rename a non-active experiment {experiment.name!r}; restore it first"
         )
     if name != experiment.name:
-        if Experiment.objects.filter(name=name).exists():
+        if Experiment.objects.filter(name=name, project=experiment.project_id).exists():
             raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} already exists; use another name")
         experiment.name = name
         experiment.save(update_fields=["name", "updated_at"])
@@ -94,7 +95,7 @@ def restore(call: Call) -> JSON:
 
 
 def _archive(call: Call, *, is_archived: bool) -> JSON:
-    experiment = experiment_of(call.text("experiment_id"), call.user)
+    experiment = experiment_of(call.text("experiment_id"), call, is_own=True)
     if (experiment.archived_at is not None) == is_archived:
         state = "deleted" if is_archived else "active"
         raise missing(f"experiment that is not {state} with ID", call.text("experiment_id"))
@@ -119,7 +120,7 @@ def delete_tag(call: Call) -> JSON:
 
 
 def _active(call: Call) -> Experiment:
-    experiment = experiment_of(call.text("experiment_id"), call.user)
+    experiment = experiment_of(call.text("experiment_id"), call)
     if experiment.archived_at is not None:
         raise invalid(
             f"The experiment {experiment_id(experiment)} must be in the 'active' state. Current state is deleted;"
@@ -152,7 +153,7 @@ def search_datasets(call: Call) -> JSON:
     if len(ids) > MAX_SEARCHED:
         raise invalid(f"SearchDatasets request cannot specify more than {MAX_SEARCHED} experiment_ids.")
     summaries: dict[tuple[str, str, str, str], JSON] = {}
-    for experiment in [experiment_of(str(identity), call.user) for identity in ids]:
+    for experiment in [experiment_of(str(identity), call) for identity in ids]:
         runs = experiment.runs.filter(tracked__deleted_at=None).exclude(tracked__inputs=[])
         for inputs in runs.values_list("tracked__inputs", flat=True):
             for item in inputs or []:

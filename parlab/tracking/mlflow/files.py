@@ -63,7 +63,7 @@ def safe_path(path: str) -> str:
 
 def listing(call: Call) -> JSON:
     """List a folder of the store, with paths relative to the folder."""
-    tracked, folder = _place(call.text("path"), is_folder=True)
+    tracked, folder = _place(call, call.text("path"), is_folder=True)
     entries_ = artifacts.listing(tracked, folder)
     return {"files": [_entry_json(entry, entry.path.rpartition("/")[2]) for entry in entries_]}
 
@@ -73,14 +73,14 @@ def _entry_json(entry: artifacts.Entry, path: str) -> JSON:
 
 
 def upload(call: Call) -> JSON:
-    tracked, path = _place(call.text("artifact_path"))
+    tracked, path = _place(call, call.text("artifact_path"))
     _refuse_deleted(tracked)
     artifacts.artifact_store(tracked=tracked, path=path, blocks=_blocks(call))
     return {}
 
 
 def download(call: Call) -> HttpResponseBase:
-    return _download(*_place(call.text("artifact_path")))
+    return _download(*_place(call, call.text("artifact_path")))
 
 
 def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
@@ -100,7 +100,7 @@ def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
 
 
 def delete(call: Call) -> JSON:
-    tracked, path = _place(call.text("artifact_path"))
+    tracked, path = _place(call, call.text("artifact_path"))
     _refuse_deleted(tracked)
     if not artifacts.artifacts_delete(tracked=tracked, path=path):
         raise missing("artifact", path)
@@ -137,7 +137,7 @@ def multipart_complete(call: Call) -> JSON:
 def _upload_place(call: Call) -> tuple[TrackedRun, str]:
     """Return the run and the path that an upload goes to; clients send the path on their own disk as file name."""
     name = call.text("path").replace("\\", "/").rpartition("/")[2]
-    return _place(f"{call.text('artifact_path')}/{name}")
+    return _place(call, f"{call.text('artifact_path')}/{name}")
 
 
 def multipart_abort(call: Call) -> JSON:
@@ -157,13 +157,13 @@ def _refuse_deleted(tracked: TrackedRun) -> None:
         )
 
 
-def _place(path: str, *, is_folder: bool = False) -> tuple[TrackedRun, str]:
+def _place(call: Call, path: str, *, is_folder: bool = False) -> tuple[TrackedRun, str]:
     """Split a path of the store into run and path among its artifacts; files of a model belong to its run."""
     match = _STORED.fullmatch(path.strip("/"))
     rest = safe_path(match["path"] or "") if match else ""
     if match is None or not (rest or is_folder):
         raise invalid(f"Invalid artifact path {quote(path[:200])!r}; expected EXPERIMENT/RUN/artifacts/PATH")
     if match["model"] is None:
-        return run_by_id(match["run"]), rest
-    model = model_by_id(match["model"])
+        return run_by_id(match["run"], call), rest
+    model = model_by_id(match["model"], call)
     return model.tracked, f"{model.folder}/{rest}".rstrip("/")

@@ -39,7 +39,7 @@ _ATTRIBUTES: dict[str, Callable[[LoggedModel], Any]] = {
 
 
 def create(call: Call) -> JSON:
-    experiment = experiment_of(call.text("experiment_id"), call.user)
+    experiment = experiment_of(call.text("experiment_id"), call)
     identity = f"m-{uuid.uuid4().hex}"
     name = call.text("name", f"model-{identity[2:10]}", at_most=500)
     if "/" in name or ":" in name:
@@ -50,11 +50,11 @@ def create(call: Call) -> JSON:
     parameters, tags = _pairs(call, "params"), _pairs(call, "tags")
     with transaction.atomic():
         if run_id:
-            tracked = run_by_id(run_id, is_change=True)
+            tracked = run_by_id(run_id, call, is_change=True)
         else:
             tracked = tracked_run_start(experiment=experiment, user=call.user, name=name)
             tracked_run_update(tracked=tracked, status=TrackedRun.Status.FINISHED, is_news=False)
-            tracked = run_by_id(tracked.uuid)
+            tracked = run_by_id(tracked.uuid, call)
         now_ms = milliseconds(timezone.now())
         model = LoggedModel.objects.create(
             tracked=tracked,
@@ -72,7 +72,7 @@ def create(call: Call) -> JSON:
 
 def get(call: Call) -> JSON:
     allow_deleted = str(call.data.get("allow_deleted", "")).lower() == "true"
-    return {"model": model_json(model_by_id(call.text("model_id"), allow_deleted=allow_deleted))}
+    return {"model": model_json(model_by_id(call.text("model_id"), call, allow_deleted=allow_deleted))}
 
 
 def finalize(call: Call) -> JSON:
@@ -115,7 +115,7 @@ def log_parameters(call: Call) -> JSON:
 
 
 def list_artifacts(call: Call) -> JSON:
-    model = model_by_id(call.text("model_id"))
+    model = model_by_id(call.text("model_id"), call)
     folder = safe_path(call.text("artifact_directory_path", ""))
     prefix = f"{model.folder}/"
     listed = artifacts.listing(model.tracked, f"{prefix}{folder}".rstrip("/"))
@@ -129,7 +129,7 @@ def list_artifacts(call: Call) -> JSON:
 
 @transaction.atomic
 def _changed(call: Call, change: Callable[[LoggedModel], Any]) -> LoggedModel:
-    model = model_by_id(call.text("model_id"))
+    model = model_by_id(call.text("model_id"), call)
     model = LoggedModel.objects.select_for_update(of=("self",), no_key=True).select_related(
         "tracked__run__experiment"
     ).get(pk=model.pk)  # fmt: skip
@@ -184,7 +184,7 @@ def search(call: Call) -> JSON:
     ids = call.items("experiment_ids")
     if not ids:
         raise required("experiment_ids")
-    keys = [experiment_of(str(identity), call.user).pk for identity in ids[:1_000]]
+    keys = [experiment_of(str(identity), call).pk for identity in ids[:1_000]]
     rows = LoggedModel.objects.filter(deleted_at=None, tracked__run__experiment__in=keys, tracked__deleted_at=None)
     terms = parse_filter(conditions_of(call.data))
     datasets = entries(call, "datasets")

@@ -23,6 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
+from parlab.lab.models.access.viewer import current_viewer, viewer_become, viewing
 from parlab.lab.services.access.logins import login_failed, login_succeeded, login_wait_s
 from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
 from parlab.lab.services.access.tokens import token_find
@@ -84,6 +85,11 @@ class Call:
     user: User
     data: Mapping[str, Any]
     http: HttpRequest
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the request may change what it names."""
+        return not _only_reads(self.http)
 
     def text(self, name: str, default: str | None = None, *, at_most: int = 20_000) -> str:
         """Return a text field; without a default it is required and not empty."""
@@ -186,9 +192,14 @@ def endpoint(method: str, function: Endpoint) -> Callable[..., HttpResponseBase]
     @login_not_required
     @wraps(function)
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
+        with viewing(current_viewer()):
+            return answered(request, **path)
+
+    def answered(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
             user = _user(request, "read" if _only_reads(request) else "write")
             request.user = user
+            viewer_become(user, getattr(getattr(request, "auth", None), "project_id", None))
             if request.method != method:
                 raise MlflowError("ENDPOINT_NOT_FOUND", f"{request.path} accepts {method}, not {request.method}")
             if not user.has_perm("lab.add_run") and not _only_reads(request):

@@ -47,7 +47,7 @@ def random_name() -> str:
 
 
 def create(call: Call) -> JSON:
-    experiment = experiment_of(call.text("experiment_id", "0"), call.user)
+    experiment = experiment_of(call.text("experiment_id", "0"), call)
     if experiment.archived_at is not None:
         raise invalid(
             f"The experiment {experiment.name!r} must be in the 'active' state. Current state is deleted; restore it"
@@ -116,7 +116,7 @@ def search(call: Call) -> JSON:
 def _experiment_key(value: Any, call: Call) -> Experiment | int:
     """Read an experiment ID; one that does not exist matches no run."""
     if str(value) == "0":
-        return experiment_of("0", call.user)
+        return experiment_of("0", call)
     number = integer(value)
     if number is None:
         raise invalid(f"Invalid experiment ID {str(value)[:80]!r}. Experiment ID must be a valid integer.")

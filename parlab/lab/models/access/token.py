@@ -2,6 +2,8 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from .viewer import home_project_id
+
 SCOPES = ("read", "write", "launch")
 """What a token may be limited to: read; report, import and change; launch, relaunch and cancel runs."""
 ALL_SCOPES = " ".join(SCOPES)
@@ -11,6 +13,13 @@ class ApiToken(models.Model):
     """Authenticates a script as a user until it is revoked; `lab.services.token_create` generates the secret."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="api_tokens")
+    project = models.ForeignKey(
+        "lab.Project",
+        models.PROTECT,
+        default=home_project_id,
+        related_name="tokens",
+        help_text="The project that the token reaches; it sees and changes nothing in others.",
+    )
     name = models.CharField(max_length=80, help_text="What the token is for.")
     digest = models.CharField(
         max_length=64, unique=True, editable=False, help_text="SHA-256 of the secret, which is not stored."

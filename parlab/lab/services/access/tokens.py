@@ -12,7 +12,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from parlab.lab.models import SCOPES, ApiToken
+from parlab.lab.models import SCOPES, ApiToken, Project
+from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services import storable
 
 MAX_TOKENS = 20
@@ -20,7 +21,7 @@ MAX_TOKENS = 20
 MAX_DAYS = 3_650
 _NAME = 80
 _READ = (
-    *("name", "scopes", "expires_at", "revoked_at", "last_used_at"),
+    *("name", "project", "scopes", "expires_at", "revoked_at", "last_used_at"),
     *("user__username", "user__is_active", "user__is_staff", "user__is_superuser"),
 )
 """What requests with a token read, some of which come many times a second."""
@@ -35,11 +36,13 @@ def token_create(
     by: User,
     scopes: Collection[str] = SCOPES,
     days: int | None = None,
+    project: Project | None = None,
     created_with: ApiToken | None = None,
 ) -> tuple[ApiToken, str]:
     """Create a token and its secret, which cannot be shown again; raises ValueError with a remedy.
 
-    It expires after so many days, or never, and is revoked with the token that it was created with.
+    It reaches one project, expires after so many days, or never, and is revoked with the token that it was created
+    with.
     """
     name = storable.text(" ".join(name.split()))[:_NAME]
     if not name:
@@ -64,6 +67,7 @@ def token_create(
                 ending=secret[-4:],
                 created_by=by,
                 created_with=created_with,
+                project_id=home_project_id() if project is None else project.pk,
                 scopes=" ".join(scope for scope in SCOPES if scope in scopes),
                 expires_at=None if days is None else now + timedelta(days=days),
             )

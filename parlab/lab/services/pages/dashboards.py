@@ -10,6 +10,7 @@ from django.db import transaction
 
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.lab.models import Dashboard, Experiment
+from parlab.lab.models.access.viewer import home_project_id
 
 MAX_PANELS = 40
 MAX_TEXT = 20_000
@@ -101,4 +102,7 @@ def dashboard_create(*, name: str, experiment: Experiment | None, user: User) ->
     panels = [
         asdict(panel if panel.width == "full" else replace(panel, width="half")) for panel in map(new_panel, kinds)
     ]
-    return Dashboard.objects.create(name=name[:120], experiment=experiment, panels=panels, owner=user)
+    project = experiment.project_id if experiment else home_project_id()
+    return Dashboard.objects.create(
+        project_id=project, name=name[:120], experiment=experiment, panels=panels, owner=user
+    )

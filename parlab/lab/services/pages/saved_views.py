@@ -7,8 +7,10 @@ from django.db import transaction
 from django.http import QueryDict
 from django.urls import Resolver404, resolve
 
-from parlab.lab.models import SavedView
+from parlab.lab.models import Experiment, SavedView
+from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services import storable
+from parlab.lab.services.access.rights import may_change
 
 PAGES = ("experiments", "experiment", "experiment-table", "experiment-compare", "compare")
 """URL names of the pages whose views can be saved."""
@@ -26,24 +28,37 @@ def view_save(*, name: str, address: str, is_default: bool, user: User) -> Saved
         raise ValueError("the view needs a name; enter one")
     path, _, text = address.partition("?")
     try:
-        is_page = resolve(path).url_name in PAGES
+        page = resolve(path)
     except Resolver404:
-        is_page = False
-    if not is_page:
+        page = None
+    if page is None or page.url_name not in PAGES:
         raise ValueError(f"{path[:80]} has no views; save a list, an experiment or a comparison")
     query = _query(text)
-    earlier = SavedView.objects.filter(path=path, name=name).first()
-    if earlier and earlier.owner_id != user.pk and not user.has_perm("pages.delete_savedview"):
+    project = _project_of(page.kwargs.get("slug", ""))
+    of_page = SavedView.objects.filter(path=path, project=project)
+    earlier = of_page.filter(name=name).first()
+    if earlier and not may_change(user, earlier):
         raise ValueError(f"the name {name} is taken by {earlier.owner.get_username()}; choose another")
     if is_default:
-        SavedView.objects.filter(path=path, is_default=True).update(is_default=False)
+        default = of_page.filter(is_default=True).exclude(name=name).first()
+        if default and not may_change(user, default):
+            owner = default.owner.get_username()
+            raise ValueError(f"view {default} of {owner} is the default of this page; ask {owner} to change that")
+        of_page.filter(is_default=True).update(is_default=False)
     view, _ = SavedView.objects.update_or_create(
+        project_id=project,
         path=path,
         name=name,
         defaults={"query": query, "is_default": is_default},
         create_defaults={"query": query, "is_default": is_default, "owner": user},
     )
     return view
+
+
+def _project_of(slug: str) -> int:
+    """Return the project of the experiment that a page is about, else that of new things."""
+    found = Experiment.objects.filter(slug=slug).values_list("project", flat=True).first() if slug else None
+    return home_project_id() if found is None else found
 
 
 def _query(text: str) -> str:
