@@ -97,7 +97,7 @@ def dispatch() -> int:
 
 def _assign_queued(now: datetime) -> list[int]:
     """Assign queued attempts to free nodes, each to all of its nodes or none; return the ids of their members."""
-    queued = Run.objects.filter(in_open_pools(), state=RunState.QUEUED).order_by("queued_at", "pk")
+    queued = Run.objects.filter(state=RunState.QUEUED).order_by("queued_at", "pk")
     if not queued.exists():
         return []
     with transaction.atomic():
@@ -106,7 +106,7 @@ def _assign_queued(now: datetime) -> list[int]:
         online = rooms(nodes.select_for_update(no_key=True))
         if not any(room.slots > 0 for room in online):
             return []
-        placed = placements(candidates(queued, online, now), online, now)
+        placed = placements(candidates(queued.filter(in_open_pools()), online, now), online, now)
         return _assign([(run, [room.node for room in places]) for run, places in placed], now)
 
 

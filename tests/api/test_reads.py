@@ -165,11 +165,11 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(
         add_finding(experiment, runs[number % 3], number)
         Experiment.objects.create(name=f"E{number}", slug=f"e{number}", owner=user)
     api.get("/api/schema/")  # the time of a token's use is written once a minute, now
-    with django_assert_num_queries(3):  # token with its person, how many, experiments
+    with django_assert_num_queries(4):  # token with its person, their projects, how many, experiments
         api.get("/api/experiments/")
-    with django_assert_num_queries(4):  # token with its person, experiment, how many, runs
+    with django_assert_num_queries(5):  # token with its person, their projects, experiment, how many, runs
         api.get(f"{EXPERIMENT}runs/")
-    with django_assert_num_queries(3):  # token with its person, how many, findings
+    with django_assert_num_queries(4):  # token with its person, their projects, how many, findings
         api.get("/api/findings/")
 
 

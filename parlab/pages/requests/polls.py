@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.http import HttpRequest, HttpResponse
 
+from parlab.lab.models.access.viewer import current_viewer
 from parlab.pages.views.partial import UNCHANGED
 
 FRESH_S, QUIET_S = 1.0, 3.0
@@ -48,11 +49,12 @@ class Polls:
             return self._get_response(request)
         session = _session_key(request)
         remembered = caches["polls"]
-        if session and remembered.get(session) and remembered.get(_key(request)):
+        sees = remembered.get(session) if session else None
+        if sees and remembered.get(_key(request, sees)):
             return HttpResponse(status=UNCHANGED)
         response = self._get_response(request)
-        if session and response.status_code == UNCHANGED and hasattr(response, "has_login"):
-            remembered.set(session, True, LOGIN_S)
+        if session and response.status_code == UNCHANGED and hasattr(response, "sees"):
+            remembered.set(session, response.sees, LOGIN_S)
         return response
 
 
@@ -69,14 +71,14 @@ class Looks:
         response = self._get_response(request)
         if _is_poll(request) and response.status_code == UNCHANGED:
             if not hasattr(response, "is_repeated"):
-                _remember(_key(request), time.monotonic())
+                _remember(_key(request, _sees()), time.monotonic())
             if request.user.is_authenticated:
-                response.has_login = True  # type: ignore[attr-defined]  # for `Polls`
+                response.sees = _sees()  # type: ignore[attr-defined]  # for `Polls`
         return response
 
     def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """Answer without the view if nothing had changed a moment ago."""
-        if not _is_poll(request) or not caches["polls"].get(_key(request)):
+        if not _is_poll(request) or not caches["polls"].get(_key(request, _sees())):
             return None
         response = HttpResponse(status=UNCHANGED)
         response.is_repeated = True  # type: ignore[attr-defined]  # it does not prolong the moment
@@ -97,8 +99,14 @@ def _remember(key: str, now: float) -> None:
     remembered.set(key, True, min(max(quiet_s, FRESH_S), max(QUIET_S, FRESH_S)))
 
 
-def _key(request: HttpRequest) -> str:
-    return f"poll.{sha256(request.get_full_path().encode()).hexdigest()}"
+def _key(request: HttpRequest, sees: str) -> str:
+    return f"poll.{sha256(f'{sees} {request.get_full_path()}'.encode()).hexdigest()}"
+
+
+def _sees() -> str:
+    """Return what all who see the same projects have in common: an answer to one of them holds for no other."""
+    viewer = current_viewer()
+    return "all" if viewer is None else viewer.key
 
 
 def _session_key(request: HttpRequest) -> str:

@@ -10,7 +10,14 @@ def shared_project_id():
     """Return the project of all rows of before: not by the model, which later releases change."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT id FROM lab_project WHERE is_shared")
-        return cursor.fetchone()[0]
+        row = cursor.fetchone()
+        if row is None:
+            cursor.execute(
+                "INSERT INTO lab_project (name, slug, visibility, is_shared, created_at)"
+                " VALUES ('Shared', 'shared', 'internal', TRUE, CURRENT_TIMESTAMP) RETURNING id"
+            )
+            row = cursor.fetchone()
+        return row[0]
 
 
 def create_shared(apps, _editor):

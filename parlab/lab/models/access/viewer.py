@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import FilteredRelation, Q
 
 from .project import Membership, Project, ProjectPool, Role, shared_project_id
 
@@ -25,6 +25,15 @@ __all__ = [
 M = TypeVar("M", bound=models.Model)
 
 RANK = {role: rank for rank, role in enumerate(Role, 1)}
+
+
+class _Known(NamedTuple):
+    """A project, and the role that the person was given in it."""
+
+    pk: int
+    is_shared: bool
+    visibility: str
+    given: str | None
 
 
 class Viewer:
@@ -48,8 +57,10 @@ class Viewer:
         return self._find_user()
 
     @cached_property
-    def _projects(self) -> list[Project]:
-        return list(Project.objects.all())
+    def _projects(self) -> list[_Known]:
+        mine = FilteredRelation("memberships", condition=Q(memberships__user=self.user.pk))
+        rows = Project.objects.annotate(mine=mine).order_by("pk")
+        return [_Known(*row) for row in rows.values_list("pk", "is_shared", "visibility", "mine__role")]
 
     @cached_property
     def sees_all(self) -> bool:
@@ -62,23 +73,22 @@ class Viewer:
         """The role in each project that the person sees, for the token only in its own."""
         if not self.user.is_authenticated:
             return {}
-        roles = {project.pk: self._role(project) for project in self._projects}
+        roles = {known.pk: self._role(known) for known in self._projects}
         return {key: role for key, role in roles.items() if role and self.project_id in (None, key)}
 
     @cached_property
     def memberships(self) -> dict[int, Role]:
         """The roles that were given to the person, by project."""
-        own = Membership.objects.filter(user=self.user).values_list("project", "role")
-        return {project: Role(role) for project, role in own}
+        return {known.pk: Role(known.given) for known in self._projects if known.given}
 
-    def _role(self, project: Project) -> Role | None:
+    def _role(self, known: _Known) -> Role | None:
         if self.sees_all:
             return Role.MAINTAINER
-        if project.pk in self.memberships:
-            return self.memberships[project.pk]
-        if not project.is_open:
+        if known.given:
+            return Role(known.given)
+        if known.visibility != Project.Visibility.INTERNAL:
             return None
-        works = project.is_shared and any(".view_" not in name for name in self.user.get_all_permissions())
+        works = known.is_shared and any(".view_" not in name for name in self.user.get_all_permissions())
         return Role.OPERATOR if works else Role.VIEWER
 
     @cached_property
@@ -100,7 +110,7 @@ class Viewer:
             return self.project_id
         if self.chosen_id is not None and self.chosen_id in self.roles:
             return self.chosen_id
-        shared = shared_project_id()
+        shared = next((known.pk for known in self._projects if known.is_shared), None) or shared_project_id()
         works_in = [key for key, role in self.roles.items() if RANK[role] >= RANK[Role.OPERATOR]]
         return shared if shared in works_in or not works_in else works_in[0]
 
