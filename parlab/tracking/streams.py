@@ -283,9 +283,6 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     return positions
 
 
-<<<<<<< HEAD
-def _streams_of(attempts: Mapping[tuple[str, int], Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
-=======
 def _of_others(batches: Sequence[StreamBatch], attempts: Mapping[str, Attempt]) -> set[tuple[str, int]]:
     """Return (run ID, sender) where the sender may not change the run; the projects are read at once."""
     rows = Run.everything.filter(pk__in=[attempt.run_id for attempt in attempts.values()])
@@ -299,8 +296,7 @@ def _is_own(sender: Viewer, owner: int, project: int) -> bool:
     return sender.has_role(Role.OPERATOR if is_owner else Role.MAINTAINER, project)
 
 
-def _streams_of(attempts: Mapping[str, Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
->>>>>>> 21ea5054 (lab: projects, and one rule for which rows a person sees)
+def _streams_of(attempts: Mapping[tuple[str, int], Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
     """Return streams of locked attempts: {(run ID, key): stream}."""
     runs = {attempt.run.tracked.pk: attempt.run.tracked for attempt in attempts.values()}
     rows = Stream.objects.filter(tracked__in=list(runs), key__in=keys).defer(*_UNREAD)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from parlab.charts.format import SPACE, quantity
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Event, Run
+from parlab.lab.services.access.rights import guard
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.events import event_add
 from parlab.lab.services.runs import config_launch
@@ -62,6 +63,7 @@ def study_create(
 
     Raises ValueError with field, value and remedy.
     """
+    guard(config)
     if strategy not in Study.Strategy.values:
         raise ValueError(f"unknown strategy {strategy!r}; use {', '.join(Study.Strategy.values)}")
     if objective not in Study.Objective.values:

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from parlab.lab.models import Config, Node, Run
-from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet, home_project_id
+from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet, home_project_id
 from parlab.watch.analysis.measures import LINK_RATES, measure_of
 
 
@@ -171,6 +171,8 @@ class Result(models.Model):
 class Series(models.Model):
     """The state of the detection in one measure of one point."""
 
+    PROJECT = "watch__project"
+
     watch = models.ForeignKey(Watch, models.CASCADE, related_name="series")
     point = models.CharField(max_length=300, blank=True)
     measure = models.CharField(max_length=200)
@@ -180,6 +182,8 @@ class Series(models.Model):
     changes: models.JSONField[list[dict[str, Any]]] = models.JSONField(default=list, blank=True)
     suspicion: models.JSONField[dict[str, Any]] = models.JSONField(default=dict, blank=True)
     notes: models.JSONField[list[str]] = models.JSONField(default=list, blank=True)
+
+    objects = Visible()
 
     class Meta:
         ordering = ["watch", "point", "measure"]

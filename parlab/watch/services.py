@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Config, Experiment
 from parlab.lab.models.access.viewer import home_project_id
+from parlab.lab.services.access.rights import guard
 from parlab.lab.services.inbox import item_reopen_by_key, items_close
 from parlab.watch.analysis.histories import read_history
 
@@ -48,6 +49,8 @@ def watch_create(
     max_extra: int = 6,
 ) -> Watch:
     """Create a watch; raise ValueError with field, value and remedy."""
+    if config is not None:
+        guard(config)
     name, key = name.strip(), key.strip()
     if not name or len(name) > 120:
         raise ValueError(f"name {name[:40]!r} is empty or longer than 120 characters; choose another")

@@ -17,6 +17,7 @@ from parlab.api.errors import Problem, refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
 from parlab.lab.models import Experiment, Run
+from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.archive import (
     experiments_archive,
     experiments_restore,
@@ -82,6 +83,7 @@ class Shelf(APIView):
                 with refused("tags", options["tags"]):
                     _tags_set(experiment, options["tags"])
             if "archived" in options:
+                require_change(request.user, experiment)
                 _archive(experiment, is_archived=options["archived"])
         experiment.refresh_from_db()
         return Response(_item(experiment))
@@ -129,10 +131,11 @@ class RunShelf(APIView):
 
     @extend_schema(operation_id="runs_archive", request=RunShelfRequest, responses={200: RunShelfItem, 400: Errors})
     def patch(self, request: Request, slug: str, number: int) -> Response:
-        user_with("lab.change_run", request)
+        user = user_with("lab.change_run", request)
         asked = RunShelfRequest(data=request.data)
         asked.is_valid(raise_exception=True)
         run = _run(slug, number)
+        require_change(user, run)
         if asked.validated_data["archived"]:
             _, active = runs_archive(runs=[run])
             if active:

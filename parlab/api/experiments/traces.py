@@ -21,6 +21,7 @@ from parlab.api.permissions import MayAddRuns
 from parlab.api.serializers import Errors
 from parlab.ingest.summaries import traces as services
 from parlab.ingest.summaries.traces import analyses_of
+from parlab.lab.services.access.rights import require_change
 from parlab.publishing.downloads import trace_download
 from parlab.traces.breakdown import Window
 from parlab.traces.stored import Analysis, meeting_of, node_lateness
@@ -162,8 +163,10 @@ class RunTraces(APIView):
         return Response({**item, "problems": stored.analysis["problems"]}, status=status.HTTP_201_CREATED)
 
     @extend_schema(operation_id="traces_delete", responses={204: None})
-    def delete(self, _request: Request, slug: str, number: int) -> Response:
-        services.traces_delete(run=find_run(slug, number))
+    def delete(self, request: Request, slug: str, number: int) -> Response:
+        run = find_run(slug, number)
+        require_change(request.user, run)
+        services.traces_delete(run=run)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

@@ -13,9 +13,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from parlab.api.errors import refused, stated_experiment
-from parlab.api.permissions import owner_or, user_with
+from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
 from parlab.lab.models import Dashboard, SavedView
+from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.pages import dashboards as work
 from parlab.lab.services.pages.saved_views import view_save
 
@@ -101,14 +102,14 @@ class Views(APIView):
 
 
 class OneView(APIView):
-    """Delete a saved view: its owner, or who may delete all."""
+    """Delete a saved view: its owner, or a maintainer of the project."""
 
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="views_delete", responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
         view = get_object_or_404(SavedView, pk=pk)
-        owner_or("pages.delete_savedview", view.owner_id, request)
+        require_change(request.user, view)
         view.delete()
         return Response(status=status.HTTP_204_NO_CONTENT)
 
@@ -153,6 +154,7 @@ class OneDashboard(APIView):
     def put(self, request: Request, pk: int) -> Response:
         user_with("pages.change_dashboard", request)
         dashboard = _dashboard(pk)
+        require_change(request.user, dashboard)
         asked = DashboardChange(data=request.data)
         asked.is_valid(raise_exception=True)
         options = asked.validated_data
@@ -163,7 +165,9 @@ class OneDashboard(APIView):
     @extend_schema(operation_id="dashboards_delete", responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
         user_with("pages.delete_dashboard", request)
-        _dashboard(pk).delete()
+        dashboard = _dashboard(pk)
+        require_change(request.user, dashboard)
+        dashboard.delete()
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

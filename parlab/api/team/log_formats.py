@@ -22,6 +22,7 @@ from parlab.formats.learnt.learnt import Learnt
 from parlab.ingest.readings.guesses import upload_guess
 from parlab.lab.models import LogFormat
 from parlab.lab.selectors.log_formats import log_format_rows, log_format_versions
+from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.log_formats import log_format_delete, log_format_save
 
 _REMEDY = "send a definition like that of GET, or of `python -m parlab.formats FILE --learn`"
@@ -111,7 +112,8 @@ class OneLogFormat(APIView):
         return Response(_detail(saved.name, str(saved.version)))
 
     @extend_schema(operation_id="formats_delete", responses={204: None})
-    def delete(self, _request: Request, name: str) -> Response:
+    def delete(self, request: Request, name: str) -> Response:
+        require_change(request.user, *log_format_versions(name))
         if not log_format_delete(name=name):
             raise Http404(f"no log format {name}")
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -18,6 +18,7 @@ from parlab.api.errors import Problem, TooLarge, refused, stated_experiment
 from parlab.api.permissions import MayAddRuns, user_with
 from parlab.api.serializers import Errors
 from parlab.lab.models import Config
+from parlab.lab.services.access.rights import require_change
 from parlab.watch import bisecting, services
 from parlab.watch.detecting import sentence_of
 from parlab.watch.models import Alert, Bisect, Watch
@@ -186,8 +187,9 @@ class OneWatch(APIView):
 
     @extend_schema(operation_id="watches_delete", responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
-        user_with("watch.change_watch", request)
-        services.watch_delete(watch=_watch(pk))
+        watch = _watch(pk)
+        require_change(user_with("watch.change_watch", request), watch)
+        services.watch_delete(watch=watch)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

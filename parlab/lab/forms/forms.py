@@ -9,7 +9,7 @@ from django.http import QueryDict
 
 from parlab.charts.fields import label_of, unit_of
 from parlab.charts.format import field_title, field_value
-from parlab.lab.models import Config, Node
+from parlab.lab.models import Config, Experiment, Node
 from parlab.lab.services.configs import Superseded, config_check
 from runners.config import ConfigError, Problem, complete, sections
 
@@ -67,6 +67,8 @@ class ConfigForm(forms.ModelForm[Config]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.label_suffix = ""
+        # The class was made without a person who asks: its own choices are all experiments.
+        self.fields["experiment"].queryset = Experiment.objects.all()  # type: ignore[attr-defined]
         stored: Mapping[str, Any] = self.instance.data if self.instance.pk else {}
         for section, properties in _schema().items():
             for name, schema in properties.items():

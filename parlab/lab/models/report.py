@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 from django.db import models
 from django.urls import reverse
 
-from parlab.lab.models.access.viewer import Visible, home_project_id
+from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet, home_project_id
 
 from .experiment import Experiment
 from .run import Run
@@ -55,7 +55,7 @@ class Report(models.Model):
         return user.has_perm("lab.change_report") or (self.owner_id == user.pk and user.has_perm("lab.add_report"))
 
 
-class ReportVersionQuerySet(models.QuerySet["ReportVersion"]):
+class ReportVersionQuerySet(VisibleQuerySet["ReportVersion"]):
     """Published versions are deleted only together with their report."""
 
     def update(self, **kwargs: Any) -> NoReturn:
@@ -65,8 +65,13 @@ class ReportVersionQuerySet(models.QuerySet["ReportVersion"]):
         raise TypeError("published versions cannot be deleted individually; delete the report, or revoke its links")
 
 
+ReportVersionManager = VisibleManager.from_queryset(ReportVersionQuerySet)
+
+
 class ReportVersion(models.Model):
     """A published report: its text, and all numbers and figures at the time of publication."""
+
+    PROJECT = "report__project"
 
     report = models.ForeignKey(Report, models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -77,7 +82,7 @@ class ReportVersion(models.Model):
     published_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     published_at = models.DateTimeField(auto_now_add=True)
 
-    objects = ReportVersionQuerySet.as_manager()
+    objects = ReportVersionManager()
 
     class Meta:
         ordering = ["report", "-number"]

@@ -4,13 +4,14 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import models
 
+from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
 from runners.config import digest
 
 from .experiment import Experiment
 from .run import Run
 
 
-class SnapshotQuerySet(models.QuerySet["Snapshot"]):
+class SnapshotQuerySet(VisibleQuerySet["Snapshot"]):
     """Snapshots are deleted with their experiment; pictures also individually (`lab.services.picture_delete`)."""
 
     def update(self, **kwargs: Any) -> NoReturn:
@@ -20,8 +21,13 @@ class SnapshotQuerySet(models.QuerySet["Snapshot"]):
         raise TypeError("snapshots are immutable and cannot be deleted individually; delete the experiment")
 
 
+SnapshotManager = VisibleManager.from_queryset(SnapshotQuerySet)
+
+
 class Snapshot(models.Model):
     """An immutable record of a configuration, an environment, results or a picture, named by its digest."""
+
+    PROJECT = "experiment__project"
 
     class Kind(models.TextChoices):
         CONFIGURATION = "configuration", "Configuration"
@@ -45,7 +51,7 @@ class Snapshot(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
-    objects = SnapshotQuerySet.as_manager()
+    objects = SnapshotManager()
 
     class Meta:
         ordering = ["-created_at"]

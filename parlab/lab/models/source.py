@@ -67,11 +67,15 @@ class SourceChunk(models.Model):
 class Picture(models.Model):
     """A picture that a document refers to, imported together with it."""
 
+    PROJECT = "source__experiment__project"
+
     source = models.ForeignKey(Source, models.CASCADE, related_name="pictures")
     reference = models.CharField(max_length=300, help_text="The name that the document uses.")
     media_type = models.CharField(max_length=40)
     sha256 = models.CharField(max_length=64, editable=False)
     data = models.BinaryField()
+
+    objects = Visible()
 
     class Meta:
         ordering = ["source", "pk"]

@@ -142,11 +142,15 @@ class NameMeaning(models.Model):
 class Artifact(models.Model):
     """A file of a tracked run; its bytes are stored once, under their SHA-256."""
 
+    PROJECT = "tracked__run__experiment__project"
+
     tracked = models.ForeignKey(TrackedRun, models.CASCADE, related_name="artifacts", db_index=False)
     path = models.CharField(max_length=1_000, help_text="Relative to the root of the run's artifacts.")
     sha256 = models.CharField(max_length=64, db_index=True)
     size = models.BigIntegerField(help_text="Bytes.")
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = Visible()
 
     class Meta:
         ordering = ["path"]

@@ -5,6 +5,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from parlab.lab.models import Config, Experiment
+from parlab.lab.services.access.rights import guard
 from runners.config import ConfigError, Point, Problem, complete, digest, expand, sweep_problems, sweep_value_problems
 
 from . import storable
@@ -111,5 +112,9 @@ def config_copy(*, config: Config, experiment: Experiment, user: User) -> Config
 
 
 def lock_experiment(experiment: Experiment) -> None:
-    """Serialize saving and launching within an experiment until the end of the transaction."""
+    """Serialize saving and launching within an experiment until the end of the transaction.
+
+    Raises PermissionDenied for a person who only reads its project.
+    """
+    guard(experiment)
     Experiment.objects.select_for_update(no_key=True).get(pk=experiment.pk)

@@ -13,6 +13,7 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from parlab.lab.models import Experiment, PictureJob, ReportFile, ReportVersion, Run, Snapshot, StoredFile
+from parlab.lab.models.access.viewer import current_viewer, viewing
 from runners.config import digest
 
 from . import storable
@@ -83,6 +84,17 @@ def picture_delete(*, snapshot: Snapshot) -> None:
     files_forget(names=[sha])
 
 
+def is_file_visible(stored: StoredFile) -> bool:
+    """Return whether a gallery or a published report that the person who asks sees has a file."""
+    viewer = current_viewer()
+    if viewer is None or (viewer.limits is None and viewer.experiments is None):
+        return True
+    in_gallery = Snapshot.objects.filter(kind=Snapshot.Kind.IMAGE, content__sha256=stored.sha256)
+    versions = ReportVersion.objects.values("pk")
+    return in_gallery.exists() or ReportFile.objects.filter(file=stored, version__in=versions).exists()
+
+
+@viewing(None)
 def files_forget(*, names: Iterable[str]) -> None:
     """Delete stored files that no gallery and no published report uses any more."""
     for sha in set(names):

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Experiment, Project, Report, ReportFile, ReportLink, ReportVersion
 from parlab.lab.models.access.viewer import home_project_id
+from parlab.lab.services.access.rights import guard
 from runners.config import digest
 
 from . import storable
@@ -37,6 +38,8 @@ class Stale(Exception):
 def report_create(*, title: str, text: str, experiment: Experiment | None, user: User) -> Report:
     """Create a report; raises ValueError without a title."""
     title = _title(title)
+    if experiment is not None:
+        guard(experiment)
     project = experiment.project if experiment else Project.objects.get(pk=home_project_id())
     for _ in range(_TRIES):
         try:

@@ -8,6 +8,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Run, Snapshot
+from parlab.lab.services.access.rights import guard
 from runners.config import ConfigError, Point, Problem, RunConfig, repeated
 from runners.config.engines import engine_names
 from runners.wire.protocol import RunState
@@ -136,6 +137,7 @@ def _axis_text(value: Any) -> str:
 @transaction.atomic
 def run_relaunch(*, run: Run, user: User) -> Attempt:
     """Queue the next attempt of a run that has ended; raises ValueError for active, published and imported runs."""
+    guard(run)
     current = Run.everything.select_for_update(no_key=True).get(pk=run.pk)
     if current.origin != Run.Origin.MEASURED:
         raise ValueError(f"run #{current.number} was not measured by parlab; launch a config of your own to measure it")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from django.db import models
 from django.db.models import FilteredRelation, Q
 
-from .project import Membership, Project, ProjectPool, Role, shared_project_id
+from .project import Project, ProjectPool, Role, shared_project_id
 
 __all__ = [
     "Viewer", "Visible", "VisibleManager", "VisibleQuerySet", "condition", "current_viewer", "home_project_id",

@@ -83,6 +83,13 @@ def require_work(user: Any, *things: models.Model) -> None:
             raise PermissionDenied(refusal(user, thing))
 
 
+def guard(thing: models.Model) -> None:
+    """Raise PermissionDenied if the person who asks only reads the project of a row; tasks act for the server."""
+    viewer = current_viewer()
+    if viewer is not None and not viewer.has_role(Role.OPERATOR, project_of(thing)):
+        raise PermissionDenied(refusal(viewer.user, thing))
+
+
 class ProjectRoles(ModelBackend):
     """Permissions by the role in the project that a request is about: a role gives them, and a viewer has none.
 

@@ -11,6 +11,7 @@ from django.db import transaction
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.lab.models import Dashboard, Experiment
 from parlab.lab.models.access.viewer import home_project_id
+from parlab.lab.services.access.rights import guard
 
 MAX_PANELS = 40
 MAX_TEXT = 20_000
@@ -102,6 +103,8 @@ def dashboard_create(*, name: str, experiment: Experiment | None, user: User) ->
     panels = [
         asdict(panel if panel.width == "full" else replace(panel, width="half")) for panel in map(new_panel, kinds)
     ]
+    if experiment is not None:
+        guard(experiment)
     project = experiment.project_id if experiment else home_project_id()
     return Dashboard.objects.create(
         project_id=project, name=name[:120], experiment=experiment, panels=panels, owner=user

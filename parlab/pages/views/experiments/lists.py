@@ -22,6 +22,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.lab.models import Experiment
 from parlab.lab.selectors.filters import completions, field_help
 from parlab.lab.selectors.lists import ExperimentList, experiment_list, run_list, tag_names
+from parlab.lab.services.access.rights import require_change, require_work
 from parlab.lab.services.archive import experiments_archive, experiments_restore
 from parlab.lab.services.pages.list_columns import LISTS, OF_EXPERIMENT, columns_choose, columns_decide, shown_columns
 from parlab.lab.services.pages.starred import starred_experiments
@@ -90,6 +91,7 @@ def experiments_change(request: HttpRequest) -> HttpResponse:
         messages.info(request, "No experiment selected.")
         return back(request)
     action = request.POST.get("action", "")
+    (require_change if action in ("archive", "restore") else require_work)(request.user, *chosen)
     try:
         if action in ("tag", "untag"):
             _tag(request, chosen, add=action == "tag")

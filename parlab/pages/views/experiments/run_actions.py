@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 
 from parlab.fleet import services as fleet
 from parlab.lab.models import Run
+from parlab.lab.services.access.rights import require_change, require_work
 from parlab.lab.services.archive import runs_archive, runs_contents, runs_delete, runs_restore
 from parlab.lab.services.marks import runs_star, runs_tag, runs_unstar, runs_untag
 
@@ -47,6 +48,7 @@ def runs_change(request: HttpRequest) -> HttpResponse:
         return back(request)
     if not request.user.has_perm(action.permission):
         raise PermissionDenied(f"this needs the permission {action.permission}")
+    (require_change if name in _OF_OWNERS else require_work)(request.user, *runs)
     try:
         action.act(request, runs)
     except ValueError as error:
@@ -114,6 +116,8 @@ def _restore(request: HttpRequest, runs: Sequence[Run]) -> None:
     messages.success(request, f"{counted(len(ids), 'run')} restored.")
 
 
+_OF_OWNERS = ("archive", "restore")
+"""Actions on one's own runs; maintainers of the project take them on all."""
 ACTIONS: Mapping[str, Action] = {
     "cancel": Action("lab.change_run", _cancel),
     "relaunch": Action("lab.change_run", _relaunch),
@@ -131,6 +135,7 @@ ACTIONS: Mapping[str, Action] = {
 def delete(request: HttpRequest) -> HttpResponse:
     """Show what would be deleted with the selected runs; delete them when that was confirmed."""
     runs = _selected(request)
+    require_work(request.user, *runs)
     active = [run for run in runs if not run.is_final]
     if "confirmed" not in request.POST or active or not runs:
         context = {

@@ -7,13 +7,13 @@ from typing import cast
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import SavedView
+from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.pages.saved_views import view_save
 
 
@@ -46,8 +46,7 @@ def open_view(_request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     view = get_object_or_404(SavedView, pk=pk)
-    if view.owner_id != request.user.pk and not request.user.has_perm("pages.delete_savedview"):
-        raise PermissionDenied("this view belongs to another user")
+    require_change(request.user, view)
     view.delete()
     messages.success(request, f"Deleted the view {view.name}.")
     return redirect(f"{view.path}?plain=1")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from parlab.formats.learnt.learnt import Learnt
 from parlab.lab.models import LogFormat
 from parlab.lab.selectors.log_formats import log_format_rows, log_format_versions
+from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.log_formats import log_format_delete, log_format_save
 from parlab.pages.forms.log_formats import form_of, parse
 from parlab.publishing.downloads import safe_name
@@ -108,6 +109,7 @@ def export(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @may_import
 def delete(request: HttpRequest, name: str) -> HttpResponse:
+    require_change(request.user, *log_format_versions(name))
     count = log_format_delete(name=name)
     if count:
         messages.success(request, f"Deleted the log format {name}. Runs that were read with it stay.")

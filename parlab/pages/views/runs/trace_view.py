@@ -46,8 +46,8 @@ def trace_window(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 @require_GET
 def trace_search(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Return the events whose name contains ?text=, from ?after= (s) on."""
-    text = request.GET.get("text", "").strip()[:MAX_TEXT]
-    rows = matches(traced_ranks(find_run(slug, number)), text, _seconds(request, "after", -math.inf)) if text else []
+    run, text = find_run(slug, number), request.GET.get("text", "").strip()[:MAX_TEXT]
+    rows = matches(traced_ranks(run), text, _seconds(request, "after", -math.inf)) if text else []
     return JsonResponse({"matches": rows})
 
 

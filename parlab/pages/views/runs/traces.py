@@ -17,6 +17,7 @@ from parlab.charts.theme import Drawing
 from parlab.ingest.summaries import traces as services
 from parlab.ingest.summaries.traces import analyses_of, trace_import
 from parlab.lab.models import Run
+from parlab.lab.services.access.rights import require_change
 from parlab.pages.rows.traces import bars, problems_of, trace_tables
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.traces.chunks import BadTrace
@@ -81,6 +82,7 @@ def traces_upload(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def traces_delete(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Remove the analyses of all traces of a run."""
     run = find_run(slug, number)
+    require_change(request.user, run)
     count = services.traces_delete(run=run)
     messages.success(request, f"Removed {count} trace{'' if count == 1 else 's'} of run {number}.")
     return redirect("run-traces", slug, number)

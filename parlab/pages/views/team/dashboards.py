@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.lab.models import Dashboard, Experiment
+from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.pages import dashboards as work
 from parlab.lab.services.pages.dashboards import Panel
 from parlab.pages.reads import dashboards as editor
@@ -111,6 +112,7 @@ def _json(answer: dict[str, Any]) -> HttpResponse:
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     """Arrange, resize, rename, add and remove panels; every button submits the form, *Save* stores it."""
     edited = _find(pk)
+    require_change(request.user, edited)
     panels, name, is_default = work.panels_of(edited), edited.name, edited.is_default
     revision = str(edited.revision)
     if request.method == "POST":
@@ -172,6 +174,7 @@ def _go(request: HttpRequest, address: str) -> HttpResponse:
 @permission_required("pages.delete_dashboard", raise_exception=True)
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     deleted = _find(pk)
+    require_change(request.user, deleted)
     deleted.delete()
     messages.success(request, f"Deleted the dashboard {deleted.name}.")
     return redirect("dashboards")

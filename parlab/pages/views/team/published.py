@@ -8,13 +8,13 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required, permission_required
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import ReportLink, ReportVersion, StoredFile
-from parlab.lab.services.pictures import pictures_request
+from parlab.lab.services.pictures import is_file_visible, pictures_request
 from parlab.lab.services.reports import report_link_create, report_link_revoke
 from parlab.publishing.downloads import stored_file, version_file
 from parlab.publishing.drawn import frozen_page
@@ -72,7 +72,10 @@ def file(_request: HttpRequest, slug: str, number: int, name: str) -> HttpRespon
 
 @require_GET
 def picture(_request: HttpRequest, sha256: str) -> HttpResponse:
-    return stored_file(get_object_or_404(StoredFile, sha256=sha256, media_type__startswith="image/"))
+    stored = get_object_or_404(StoredFile, sha256=sha256, media_type__startswith="image/")
+    if not is_file_visible(stored):
+        raise Http404("no such picture")
+    return stored_file(stored)
 
 
 @require_POST

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Config, Experiment, Node
 from parlab.pages.reads.watches import drawn, watch_list
+from parlab.lab.services.access.rights import require_change
 from parlab.pages.rows.watches import waterfall_changes
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.watch import bisecting, selectors, services
@@ -143,6 +144,7 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
     elif action == "import":
         _import(request, row)
     elif action == "delete":
+        require_change(request.user, row)
         services.watch_delete(watch=row)
         messages.success(request, f"Deleted {row.name}. Its runs remain.")
         return redirect("watches")
