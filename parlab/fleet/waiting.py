@@ -6,6 +6,7 @@ from django.utils import timezone
 from django.utils.timesince import timesince
 
 from parlab.lab.models import Member, MemberState, Node, Run
+from parlab.lab.models.access.viewer import is_shown
 from runners.wire.protocol import RunState
 
 from .capacity import START_S, Need, Room, best, gpu_count, missing_ability, rooms
@@ -170,6 +171,8 @@ def _busy(room: Room, run: Run) -> str:
 
 
 def _run_name(other: Run, run: Run) -> str:
+    if not is_shown(other.experiment.project_id):
+        return "a run of another project"
     return f"#{other.number}" if other.experiment_id == run.experiment_id else f"{other.experiment} #{other.number}"
 
 

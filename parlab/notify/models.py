@@ -5,11 +5,15 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet
+
 from parlab.lab.models import Event, Experiment
 
 
 class Subscription(models.Model):
     """Whom to notify of which events: a webhook or the mail address of a user."""
+
+    PROJECT = "experiment__project"
 
     class Channel(models.TextChoices):
         WEBHOOK = "webhook", "Webhook"
@@ -34,6 +38,8 @@ class Subscription(models.Model):
     )
     created_at = models.DateTimeField(default=timezone.now)
 
+    objects = Visible()
+
     class Meta:
         ordering = ["pk"]
 
@@ -46,7 +52,7 @@ class Subscription(models.Model):
         return self.channel == self.Channel.WEBHOOK
 
 
-class DeliveryQuerySet(models.QuerySet["Delivery"]):
+class DeliveryQuerySet(VisibleQuerySet["Delivery"]):
     def due(self) -> "DeliveryQuerySet":
         """Deliveries to try now, also those whose last try was interrupted."""
         return self.filter(state__in=Delivery.OPEN, next_try_at__lte=timezone.now())
@@ -55,8 +61,13 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return self.filter(state__in=Delivery.OPEN)
 
 
+DeliveryManager = VisibleManager.from_queryset(DeliveryQuerySet)
+
+
 class Delivery(models.Model):
     """One event for one subscription, with its last answer."""
+
+    PROJECT = "event__experiment__project"
 
     class State(models.TextChoices):
         WAITING = "waiting", "waiting"
@@ -80,7 +91,7 @@ class Delivery(models.Model):
     mail = models.CharField(max_length=32, blank=True, help_text="The mail that it is part of.")
     created_at = models.DateTimeField(default=timezone.now)
 
-    objects = DeliveryQuerySet.as_manager()
+    objects = DeliveryManager()
 
     class Meta:
         ordering = ["-pk"]

@@ -24,6 +24,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from parlab.lab.models import Event, Experiment
+from parlab.lab.models.access.viewer import Viewer, viewer_of
 from parlab.lab.services import storable
 from parlab.lab.services.events import event_add
 
@@ -149,20 +150,28 @@ def _deliveries_create(events: Sequence[Event]) -> None:
     if not events:
         return
     subscriptions = Subscription.objects.filter(is_enabled=True, user__is_active=True).select_related("user")
-    receivers = [(subscription, kinds_of(subscription.topics)) for subscription in subscriptions]
+    viewers = {subscription.user_id: viewer_of(subscription.user) for subscription in subscriptions}
+    receivers = [(each, kinds_of(each.topics), viewers[each.user_id]) for each in subscriptions]
+    of_events = Experiment.objects.filter(pk__in=[event.experiment_id for event in events if event.experiment_id])
+    projects = dict(of_events.values_list("pk", "project"))
     now = timezone.now()
     Delivery.objects.bulk_create(
         [
             Delivery(subscription=subscription, event=event, next_try_at=now)
             for event in events
-            for subscription, kinds in receivers
+            for subscription, kinds, viewer in receivers
             if event.kind in kinds
+            and _sees(viewer, projects.get(event.experiment_id))
             and subscription.experiment_id in (None, event.experiment_id)
             and subscription.created_at <= event.at
         ],
         batch_size=200,
         ignore_conflicts=True,
     )
+
+
+def _sees(viewer: Viewer, project_id: int | None) -> bool:
+    return project_id is None or viewer.visible is None or project_id in viewer.visible
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------

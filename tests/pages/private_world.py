@@ -25,6 +25,7 @@ from parlab.lab.models import (
     Finding,
     InboxItem,
     LogFormat,
+    LoggedModel,
     Member,
     Node,
     Picture,
@@ -54,6 +55,7 @@ from parlab.lab.services.reports import report_create, report_link_create, repor
 from parlab.notify.models import Delivery, Subscription
 from parlab.tracking.artifacts import artifact_store
 from parlab.tracking.runs import Point, points_append, tags_set, tracked_run_start
+from parlab.tracking.streams import Opening, stream_open
 from parlab.tuner.models import Study, Trial
 from parlab.watch.models import Alert, Result, Series, Watch
 from runners.config import RunConfig, digest
@@ -161,6 +163,10 @@ def _reported(experiment: Experiment, owner: User) -> Run:
     tracked = tracked_run_start(experiment=experiment, user=owner, name="qvw reported", run_uuid="zyxrun")
     points_append(tracked=tracked, points=[Point("qvwmetric", 1.0, 1_700_000_000_000, 1)])
     tags_set(tracked=tracked, tags={"qvwtag": "1"})
+    LoggedModel.objects.create(
+        tracked=tracked, model_id="m-zyx", name="qvw model", created_ms=1, updated_ms=1, tags={"zyx": "qvw"}
+    )
+    stream_open(run_id="zyxrun", key="a-stream", opening=Opening(), user=owner)
     artifact_store(tracked=tracked, path="zyx.txt", blocks=[b"qvw"])
     return tracked.run
 

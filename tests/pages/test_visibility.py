@@ -63,9 +63,13 @@ def places(world: World) -> list[tuple[str, dict[str, Any]]]:
         (r".*snapshots/<int:pk>", {"pk": world.run.snapshots.values_list("pk", flat=True)[0]}),
         (r".*(studies|tune)/<int:pk>", {"pk": pks["study"], "name": "progress"}),
         (r".*watch(es)?/<int:pk>/figures/", {"pk": pks["watch"], "number": pks["series"]}),
+        (r"watch/<int:pk>/alerts/<int:number>/bisect/", {"pk": pks["watch"], "number": pks["alert"], "action": "start"}),
+        (r"watch/<int:pk>/<slug:action>/", {"pk": pks["watch"], "action": "pause"}),
         (r".*watch(es)?/<int:pk>/", {"pk": pks["watch"], "number": pks["alert"]}),
         (r".*views/<int:pk>", {"pk": pks["view"]}),
         (r".*dashboards/<int:pk>", {"pk": pks["board"]}),
+        (r"inbox/<int:pk>/own/", {"pk": pks["item"], "action": "unread"}),
+        (r"inbox/<int:pk>/<slug:action>", {"pk": pks["item"], "action": "done"}),
         (r"inbox/<int:pk>", {"pk": pks["item"]}),
         (r".*deliveries/<int:pk>", {"pk": pks["delivery"]}),
         (r".*(subscriptions|notifications)/<int:pk>", {"pk": pks["subscription"]}),
@@ -77,7 +81,10 @@ def places(world: World) -> list[tuple[str, dict[str, Any]]]:
         (r"pictures/<slug:sha256>", {"sha256": pks["sha256"]}),
         (r"shared/<slug:token>", {"token": pks["token"], "name": "report.md"}),
         (r".*project", {"slug": world.project.slug, "name": world.owner.username}),
+        (r".*mlflow-artifacts/mpu/create", {"artifact_path": f"{world.experiment.pk}/zyxrun/artifacts"}),
         (r".*mlflow-artifacts/", {"artifact_path": f"{world.experiment.pk}/zyxrun/artifacts/zyx.txt"}),
+        (r".*/time/<slug:name>", {"name": "waterfall"}),
+        (r".*runs/<int:number>/figures", {"name": "timeline"}),
     ]
 
 
@@ -131,6 +138,8 @@ class Case:
         self.status = {name: answer.status_code for name, answer in answers.items()}
         self.tells = {name: MARK in text_of(answer).lower() for name, answer in answers.items()}
 
+        self.texts = {name: text_of(answer) for name, answer in answers.items()}
+
     @property
     def line(self) -> str:
         return f"{self.kind:<9}{self.method:<7}{self.route}"
@@ -145,7 +154,9 @@ class Case:
         return "limited" if self.tells["owner"] or theirs != mine else "open"
 
     def __str__(self) -> str:
-        return f"{self.method} {self.route}: {self.status}, tells {self.tells}"
+        at = self.texts["outsider"].lower().find(MARK)
+        said = "" if at < 0 else self.texts["outsider"][max(0, at - 200) : at + 100]
+        return f"{self.method} {self.route}: {self.status} {said!r}"
 
 
 def text_of(answer: Any) -> str:
@@ -201,7 +212,7 @@ def test_every_address_hides_a_private_project(settings: Any, tmp_path: Path) ->
     clients = {"owner": Client(raise_request_exception=False), "outsider": Client(raise_request_exception=False)}
     clients["owner"].force_login(world.owner)
     clients["outsider"].force_login(world.outsider)
-    lines, leaks, broken = [], [], []
+    lines, leaks, broken, absent = [], [], [], []
     for route, view in dict(routes(get_resolver())).items():
         if route in SESSIONS:
             continue
@@ -213,6 +224,8 @@ def test_every_address_hides_a_private_project(settings: Any, tmp_path: Path) ->
             lines.append(case.line)
             if case.tells["outsider"] or (case.kind != "hidden" and case.status["outsider"] < 300 and "<" in route):
                 leaks.append(str(case))
+            if case.status["owner"] in (404, 403) and "<" in route:
+                absent.append("ABSENT " + str(case))
             if max(case.status.values()) >= 500:
                 broken.append(str(case))
     if os.environ.get("WRITE_VISIBILITY"):

@@ -129,7 +129,8 @@ def _record(request: HttpRequest, match: ResolverMatch, response: HttpResponse, 
     # Only forms were read by the time of the answer; the body of other requests may be large.
     is_form = request.content_type in ("application/x-www-form-urlencoded", "multipart/form-data")
     method = str(request.method)
-    action = action_of(match, method, request.POST if is_form else {}, response.status_code)
+    stated = getattr(request, "audited", None) if response.status_code < 400 else None
+    action = stated or action_of(match, method, request.POST if is_form else {}, response.status_code)
     if action is None:
         return
     token = getattr(request, "auth", None)

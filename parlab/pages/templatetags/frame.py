@@ -15,6 +15,8 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
+from parlab.lab.models.access.viewer import SeenProject
+from parlab.lab.services.access.rights import viewer_for
 from parlab.lab.services.pages.list_columns import Column
 from parlab.pages.reads.frame_counts import FrameCounts, frame_counts
 from parlab.pages.reads.inbox import inbox_unread
@@ -48,10 +50,14 @@ class Page(NamedTuple):
     url: str
     permission: str = ""
     is_for_staff: bool = False
+    is_for_several: bool = False
+    """Whether it is shown only to people who see several projects, and to administrators."""
 
     def may_open(self, user: Any) -> bool:
         if self.is_for_staff:
             return bool(user and user.is_staff)
+        if self.is_for_several:
+            return bool(user and user.is_authenticated and (user.is_superuser or len(projects_of(user)) > 1))
         return not self.permission or bool(user and user.has_perm(self.permission))
 
 
@@ -86,6 +92,7 @@ SETTINGS = Entry(
     (
         Page("account", "Account and tokens", "account"),
         Page("notifications", "Notifications", "notifications"),
+        Page("projects", "Projects", "projects", is_for_several=True),
         Page("formats", "Log formats", "log-formats", "lab.add_run"),
         Page("rules", "Rules of findings", "rules"),
         Page("audit", "Audit log", "audit", is_for_staff=True),
@@ -132,7 +139,13 @@ def frame(context: template.Context) -> dict[str, Any]:
         "among": among if len(among) > 1 else [],
         "section": section,
         "below": _below(opened, section),
+        "projects": projects_of(user) if user and user.is_authenticated else [],
     }
+
+
+def projects_of(user: Any) -> list[SeenProject]:
+    """Return the projects that a person can choose from."""
+    return viewer_for(user).seen
 
 
 def _below(opened: Entry | None, section: str) -> Page | None:

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from django.http import FileResponse, HttpResponse, HttpResponseBase
 from django.urls import reverse
 
-from parlab.lab.models import Artifact, TrackedRun
+from parlab.lab.models import Artifact, AuditEntry, TrackedRun
 from parlab.tracking import artifacts
 
 from .entities import artifact_root, model_by_id, run_by_id, run_of
@@ -48,6 +48,7 @@ def upload_artifact(call: Call) -> JSON:
     first = call.http.read(artifacts.BLOCK_BYTES)
     if not first:
         raise invalid("Request must specify data.")
+    _note_overwriting(call, tracked, path)
     artifacts.artifact_store(tracked=tracked, path=path, blocks=chain([first], _blocks(call)))
     return {}
 
@@ -75,6 +76,7 @@ def _entry_json(entry: artifacts.Entry, path: str) -> JSON:
 def upload(call: Call) -> JSON:
     tracked, path = _place(call, call.text("artifact_path"))
     _refuse_deleted(tracked)
+    _note_overwriting(call, tracked, path)
     artifacts.artifact_store(tracked=tracked, path=path, blocks=_blocks(call))
     return {}
 
@@ -104,7 +106,18 @@ def delete(call: Call) -> JSON:
     _refuse_deleted(tracked)
     if not artifacts.artifacts_delete(tracked=tracked, path=path):
         raise missing("artifact", path)
+    _audited(call, AuditEntry.Action.DELETE)
     return {}
+
+
+def _note_overwriting(call: Call, tracked: TrackedRun, path: str) -> None:
+    if tracked.artifacts.filter(path=path).exists():
+        _audited(call, AuditEntry.Action.CHANGE)
+
+
+def _audited(call: Call, action: AuditEntry.Action) -> None:
+    """Have the audit log record the request, if it succeeds: most reports of scripts are not."""
+    call.http.audited = action  # type: ignore[attr-defined]
 
 
 # --- uploads in several parts ----------------------------------------------------------------------------------------
@@ -130,6 +143,7 @@ def multipart_complete(call: Call) -> JSON:
     tracked, path = _upload_place(call)
     _refuse_deleted(tracked)
     numbers = [integer(part.get("part_number")) or 0 for part in entries(call, "parts")]
+    _note_overwriting(call, tracked, path)
     artifacts.upload_complete(tracked=tracked, path=path, upload_id=call.text("upload_id"), numbers=numbers)
     return {}
 

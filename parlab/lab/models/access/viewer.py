@@ -18,8 +18,8 @@ from django.db.models import FilteredRelation, Q
 from .project import Project, ProjectPool, Role, shared_project_id
 
 __all__ = [
-    "Viewer", "Visible", "VisibleManager", "VisibleQuerySet", "condition", "current_viewer", "home_project_id",
-    "shared_project_id", "viewer_become", "viewer_of", "viewer_set", "viewing",
+    "SeenProject", "Viewer", "Visible", "VisibleManager", "VisibleQuerySet", "condition", "current_viewer", "home_project_id",
+    "is_shown", "shared_project_id", "viewer_become", "viewer_of", "viewer_set", "viewing",
 ]  # fmt: skip
 
 M = TypeVar("M", bound=models.Model)
@@ -27,10 +27,20 @@ M = TypeVar("M", bound=models.Model)
 RANK = {role: rank for rank, role in enumerate(Role, 1)}
 
 
+class SeenProject(NamedTuple):
+    """A project that a person sees."""
+
+    slug: str
+    name: str
+    is_chosen: bool
+
+
 class _Known(NamedTuple):
     """A project, and the role that the person was given in it."""
 
     pk: int
+    slug: str
+    name: str
     is_shared: bool
     visibility: str
     given: str | None
@@ -60,7 +70,7 @@ class Viewer:
     def _projects(self) -> list[_Known]:
         mine = FilteredRelation("memberships", condition=Q(memberships__user=self.user.pk))
         rows = Project.objects.annotate(mine=mine).order_by("pk")
-        return [_Known(*row) for row in rows.values_list("pk", "is_shared", "visibility", "mine__role")]
+        return [_Known(*row) for row in rows.values_list("pk", "slug", "name", "is_shared", "visibility", "mine__role")]
 
     @cached_property
     def sees_all(self) -> bool:
@@ -119,6 +129,12 @@ class Viewer:
         """The project that the request is about: of what its address names, else the one of new things."""
         found = self.find_subject()
         return self.home_id if found is None else found
+
+    @property
+    def seen(self) -> list[SeenProject]:
+        """The projects that the person sees, as the rail offers them."""
+        shown = (known for known in self._projects if known.pk in self.roles)
+        return [SeenProject(known.slug, known.name, known.pk == self.chosen_id) for known in shown]
 
     def has_role(self, role: Role, project_id: int) -> bool:
         mine = self.roles.get(project_id)
@@ -179,6 +195,12 @@ def home_project_id() -> int:
     return shared_project_id() if viewer is None else viewer.home_id
 
 
+def is_shown(project_id: int) -> bool:
+    """Return whether the person who asks sees a project: for names that a row of no project mentions."""
+    viewer = _current.get()
+    return viewer is None or viewer.limits is None or project_id in viewer.limits
+
+
 def condition(model: type[models.Model], viewer: Viewer | None) -> Q | None:
     """Return which rows of a model a viewer sees; None for all. `model.PROJECT` is the path to its project."""
     if viewer is None:
@@ -216,7 +238,13 @@ def _experiment_of(model: type[models.Model], path: str) -> type[models.Model]:
 
 
 def _may_lack(model: type[models.Model], path: str) -> bool:
-    return bool(model._meta.get_field(path.split("__", maxsplit=1)[0]).null)
+    found: Any = model
+    for part in path.split("__"):
+        field = found._meta.get_field(part)
+        if field.null:
+            return True
+        found = field.related_model
+    return False
 
 
 class VisibleQuerySet(models.QuerySet[M]):

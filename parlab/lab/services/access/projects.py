@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils.text import slugify
@@ -102,17 +103,17 @@ def closed_pools(project_id: int) -> set[str]:
 def experiment_move(*, experiment: Experiment, project: Project, user: User) -> Experiment:
     """Move an experiment with its reports, dashboards and views to another project; its address stays.
 
-    Raises PermissionError without the right to, ValueError if its name is taken there.
+    Raises PermissionDenied without the right to, ValueError if its name is taken there.
     """
     lock_experiment(experiment)
     experiment.refresh_from_db()
     if experiment.project_id == project.pk:
         return experiment
     if not may_change(user, experiment):
-        raise PermissionError(refusal(user, experiment))
+        raise PermissionDenied(refusal(user, experiment))
     target = Experiment(project=project)
     if not may_work(user, target):
-        raise PermissionError(f"You only read project {project}; ask one of its maintainers for the role operator.")
+        raise PermissionDenied(f"You only read project {project}; ask one of its maintainers for the role operator.")
     if Experiment.objects.filter(project=project, name=experiment.name).exists():
         raise ValueError(f"name {experiment.name!r} is taken in project {project}; rename one of the two first")
     experiment.project = project

@@ -12,7 +12,7 @@ from django.contrib.auth.backends import ModelBackend
 from django.core.exceptions import PermissionDenied
 from django.db import models
 
-from parlab.lab.models.access.project import Role
+from parlab.lab.models.access.project import Project, Role
 from parlab.lab.models.access.viewer import Viewer, current_viewer, viewer_of
 
 from .groups import OURS, WORK, WRITING
@@ -59,6 +59,11 @@ def may_change(user: Any, thing: models.Model) -> bool:
     if viewer.has_role(Role.MAINTAINER, project):
         return True
     return viewer.has_role(Role.OPERATOR, project) and owner_of(thing) == user.pk
+
+
+def may_manage(user: Any, project: Project) -> bool:
+    """Return whether a user may change a project and its members."""
+    return viewer_for(user).has_role(Role.MAINTAINER, project.pk)
 
 
 def refusal(user: Any, thing: models.Model) -> str:
