@@ -20,7 +20,18 @@ from .experiments import (
     waterfalls,
 )
 from .planning import plans, questions, simulations, studies
-from .team import account, dashboards, log_formats, nodes, preferences, reports, subscriptions, versions, watches
+from .team import (
+    account,
+    dashboards,
+    log_formats,
+    nodes,
+    preferences,
+    projects,
+    reports,
+    subscriptions,
+    versions,
+    watches,
+)
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"

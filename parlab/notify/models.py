@@ -5,9 +5,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet
-
 from parlab.lab.models import Event, Experiment
+from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet
 
 
 class Subscription(models.Model):

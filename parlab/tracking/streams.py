@@ -283,12 +283,15 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     return positions
 
 
-def _of_others(batches: Sequence[StreamBatch], attempts: Mapping[str, Attempt]) -> set[tuple[str, int]]:
+def _of_others(
+    batches: Sequence[StreamBatch], attempts: Mapping[tuple[str, int], Attempt]
+) -> set[tuple[str, int]]:
     """Return (run ID, sender) where the sender may not change the run; the projects are read at once."""
-    rows = Run.everything.filter(pk__in=[attempt.run_id for attempt in attempts.values()])
+    runs = {run_id: attempt.run_id for (run_id, _), attempt in attempts.items()}
+    rows = Run.everything.filter(pk__in=list(runs.values()))
     facts = {pk: (owner, project) for pk, owner, project in rows.values_list("pk", "created_by", "experiment__project")}
-    asked = {(batch.run_id, id(batch.sender)): batch.sender for batch in batches if batch.run_id in attempts}
-    return {key for key, sender in asked.items() if sender and not _is_own(sender, *facts[attempts[key[0]].run_id])}
+    asked = {(batch.run_id, id(batch.sender)): batch.sender for batch in batches if batch.run_id in runs}
+    return {key for key, sender in asked.items() if sender and not _is_own(sender, *facts[runs[key[0]]])}
 
 
 def _is_own(sender: Viewer, owner: int, project: int) -> bool:

@@ -93,6 +93,10 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden) event.preventDefault();
 });
+// A choice that takes effect at once, such as the project in the menu.
+document.addEventListener("change", (event) => {
+  if (event.target.matches?.("select[data-submit]")) event.target.form.requestSubmit();
+});
 // When the session has ended, polls are redirected to the login page. Reload instead of swapping it in.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const url = event.detail.xhr.responseURL;

@@ -63,7 +63,10 @@ def places(world: World) -> list[tuple[str, dict[str, Any]]]:
         (r".*snapshots/<int:pk>", {"pk": world.run.snapshots.values_list("pk", flat=True)[0]}),
         (r".*(studies|tune)/<int:pk>", {"pk": pks["study"], "name": "progress"}),
         (r".*watch(es)?/<int:pk>/figures/", {"pk": pks["watch"], "number": pks["series"]}),
-        (r"watch/<int:pk>/alerts/<int:number>/bisect/", {"pk": pks["watch"], "number": pks["alert"], "action": "start"}),
+        (
+            r"watch/<int:pk>/alerts/<int:number>/bisect/",
+            {"pk": pks["watch"], "number": pks["alert"], "action": "start"},
+        ),
         (r"watch/<int:pk>/<slug:action>/", {"pk": pks["watch"], "action": "pause"}),
         (r".*watch(es)?/<int:pk>/", {"pk": pks["watch"], "number": pks["alert"]}),
         (r".*views/<int:pk>", {"pk": pks["view"]}),

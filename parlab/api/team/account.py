@@ -17,7 +17,9 @@ from rest_framework.views import APIView
 
 from parlab.api.errors import Problem, refused
 from parlab.api.serializers import Errors
-from parlab.lab.models import SCOPES, ApiToken
+from parlab.lab.models import SCOPES, ApiToken, Project
+from parlab.lab.selectors.projects import seen_project
+from parlab.lab.services.access.rights import viewer_for
 from parlab.lab.services.access.tokens import token_create, tokens_revoke
 
 
@@ -38,11 +40,13 @@ class AccountRequest(drf.Serializer[Any]):
 class TokenItem(drf.ModelSerializer[ApiToken]):
     """A token in force; its secret is not stored."""
 
+    project = drf.CharField(source="project.slug", help_text="Slug of the project that it reaches.")
+
     scopes = drf.ListField(child=drf.CharField(), source="scope_names")
 
     class Meta:
         model = ApiToken
-        fields = ["id", "name", "ending", "scopes", "created_at", "expires_at", "last_used_at"]
+        fields = ["id", "name", "ending", "scopes", "project", "created_at", "expires_at", "last_used_at"]
 
 
 class CreatedToken(TokenItem):
@@ -61,6 +65,7 @@ class TokenRequest(drf.Serializer[Any]):
     scopes = drf.ListField(
         child=drf.ChoiceField(choices=list(SCOPES)), required=False, help_text="By default those of this token."
     )
+    project = drf.SlugField(required=False, help_text="Slug of the project that it reaches; a token's is its own.")
     days = drf.IntegerField(
         required=False, allow_null=True, help_text="By default, and at most, as long as this token; null: no expiry."
     )
@@ -127,13 +132,19 @@ class Tokens(APIView):
         user = cast(User, request.user)
         with refused("name", options["name"]):
             token, secret = token_create(
-                user=user, name=options["name"], by=user, scopes=scopes, days=days, created_with=own
-            )
+                user=user, name=options["name"], by=user, scopes=scopes, days=days, created_with=own,
+                project=_project(request, options.get("project")),
+            )  # fmt: skip
         if own is not None and own.expires_at is not None and token.expires_at is not None:
             # Days are whole; the last one would outlive the token that asks.
             token.expires_at = min(token.expires_at, own.expires_at)
             token.save(update_fields=["expires_at"])
         return Response({**TokenItem(token).data, "secret": secret}, status=status.HTTP_201_CREATED)
+
+
+def _project(request: Request, slug: str | None) -> Project | None:
+    """Return the project of a new token; a token creates others only in its own."""
+    return seen_project(viewer_for(request.user), slug) if slug else None
 
 
 def _days(options: dict[str, Any], until: datetime | None) -> int | None:
@@ -151,7 +162,7 @@ def _days(options: dict[str, Any], until: datetime | None) -> int | None:
 
 def _tokens(request: Request) -> Any:
     user = cast(User, request.user)
-    return user.api_tokens.filter(revoked_at=None).order_by("-created_at", "-pk")
+    return user.api_tokens.filter(revoked_at=None).select_related("project").order_by("-created_at", "-pk")
 
 
 class OneToken(APIView):

@@ -46,7 +46,9 @@ class ProjectChange(drf.Serializer[Any]):
     name = drf.CharField(max_length=80, required=False)
     visibility = drf.ChoiceField(Project.Visibility.choices, required=False)
     pools = drf.ListField(
-        child=drf.CharField(max_length=63), required=False, help_text="Pools of nodes that only it uses: administrators."
+        child=drf.CharField(max_length=63),
+        required=False,
+        help_text="Pools of nodes that only it uses.",
     )
 
 
@@ -175,10 +177,14 @@ class Move(APIView):
         experiment = get_object_or_404(Experiment, slug=slug)
         asked = MoveRequest(data=request.data)
         asked.is_valid(raise_exception=True)
-        project = Project.objects.filter(pk__in=viewer_for(request.user).roles, slug=asked.validated_data["project"]).first()
+        project = Project.objects.filter(
+            pk__in=viewer_for(request.user).roles, slug=asked.validated_data["project"]
+        ).first()
         if project is None:
             value = asked.validated_data["project"]
-            raise Problem(f"unknown project {value!r}", field="project", value=value, remedy="use one of /api/projects/")
+            raise Problem(
+                f"unknown project {value!r}", field="project", value=value, remedy="use one of /api/projects/"
+            )
         with refused("project", project.slug):
             services.experiment_move(experiment=experiment, project=project, user=cast(User, request.user))
         return Response(_item(request, project))

@@ -156,6 +156,7 @@ def run_cancel_request(*, run: Run) -> RunState:
 
     Raises ValueError if the run has ended.
     """
+    guard(run)
     for _ in range(_CANCEL_ROUNDS):
         current = Run.everything.get(pk=run.pk)
         if current.is_final:

@@ -15,6 +15,7 @@ from .node_keys import NodeKeyAdmin
 from .nodes import NodeAdmin
 from .notifications import DeliveryAdmin, SubscriptionAdmin
 from .people import PersonAdmin
+from .projects import ProjectAdmin
 from .refused import RefusedMessageAdmin
 from .runs import RunAdmin
 from .snapshots import SnapshotAdmin
@@ -30,6 +31,7 @@ __all__ = [
     "NodeAdmin",
     "NodeKeyAdmin",
     "PersonAdmin",
+    "ProjectAdmin",
     "RefusedMessageAdmin",
     "RunAdmin",
     "SnapshotAdmin",

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import ValidationError
 from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -15,6 +17,7 @@ from django.utils.safestring import SafeString
 
 from parlab.ingest.batches import deletion
 from parlab.lab.models import Config, Experiment, Finding, Run, Snapshot, Source
+from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services.experiments import experiment_clone, experiment_create, experiment_delete
 
 from .acting import CreatedBy, act_on_each, back, buttons, link
@@ -57,8 +60,24 @@ class ConfigInline(CreatedBy, admin.TabularInline[Config, Experiment]):
         return int(getattr(config, "runs_made", 0))
 
 
+class ExperimentForm(forms.ModelForm[Experiment]):
+    """The fields of an experiment; its name is unique within its project, which is not a field."""
+
+    class Meta:
+        model = Experiment
+        fields = ("name", "question", "notes", "source", "owner")
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        project = self.instance.project_id if self.instance.pk else home_project_id()
+        if Experiment.objects.filter(project=project, name=name).exclude(pk=self.instance.pk).exists():
+            raise ValidationError("Experiment with this Name already exists.", code="unique")
+        return name
+
+
 @admin.register(Experiment)
 class ExperimentAdmin(admin.ModelAdmin[Experiment]):
+    form = ExperimentForm
     list_display = ("name", "page", "owner", "config_count", "run_count", "created_at")
     list_filter = (("owner", admin.RelatedOnlyFieldListFilter), "created_at")
     list_select_related = ("owner",)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from django.apps import apps
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 
@@ -75,4 +76,15 @@ def subject_of(route: str, places: dict[str, Any]) -> int | None:
             rows: Any = model._default_manager.filter(**{place: places[place]})
             found: int | None = rows.values_list(path, flat=True).first()
             return found
-    return None
+    return _of_administration(route, places)
+
+
+def _of_administration(route: str, places: dict[str, Any]) -> int | None:
+    match = re.match(r"admin/(\w+)/(\w+)/<path:object_id>/", route)
+    model = apps.get_model(match[1], match[2]) if match else None
+    path = getattr(model, "PROJECT", "")
+    pk = str(places.get("object_id", ""))
+    if model is None or not path.endswith("project") or not pk.isdecimal():
+        return None
+    found: int | None = model._default_manager.filter(pk=pk).values_list(path, flat=True).first()
+    return found

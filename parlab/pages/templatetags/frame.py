@@ -51,13 +51,13 @@ class Page(NamedTuple):
     permission: str = ""
     is_for_staff: bool = False
     is_for_several: bool = False
-    """Whether it is shown only to people who see several projects, and to administrators."""
+    """Whether it is shown only to people who see several projects."""
 
     def may_open(self, user: Any) -> bool:
         if self.is_for_staff:
             return bool(user and user.is_staff)
         if self.is_for_several:
-            return bool(user and user.is_authenticated and (user.is_superuser or len(projects_of(user)) > 1))
+            return bool(user and user.is_authenticated and len(projects_of(user)) > 1)
         return not self.permission or bool(user and user.has_perm(self.permission))
 
 

@@ -18,7 +18,8 @@ from django.db.models import FilteredRelation, Q
 from .project import Project, ProjectPool, Role, shared_project_id
 
 __all__ = [
-    "SeenProject", "Viewer", "Visible", "VisibleManager", "VisibleQuerySet", "condition", "current_viewer", "home_project_id",
+    "SeenProject", "Viewer", "Visible", "VisibleManager", "VisibleQuerySet", "condition", "current_viewer",
+    "home_project_id",
     "is_shown", "shared_project_id", "viewer_become", "viewer_of", "viewer_set", "viewing",
 ]  # fmt: skip
 

@@ -16,6 +16,7 @@ from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
 from parlab.lab.selectors.changes import changes_since
 from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
+from parlab.lab.services.access.rights import may_change
 from parlab.lab.services.pages.panel_layouts import layout_of
 from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.pages.visits import visit
@@ -52,6 +53,7 @@ def _context(request: HttpRequest, page: ExperimentPage, tab: str) -> dict[str, 
         "tune": f"{reverse('tune')}?config={newest.pk}" if can_tune and newest else "",
         "is_starred": page.experiment.pk in starred_experiments(user),
         "next": request.get_full_path(),
+        "may_move": may_change(user, page.experiment),
     }
 
 

@@ -15,6 +15,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import ApiToken
+from parlab.lab.selectors.projects import seen_project
+from parlab.lab.services.access.rights import viewer_for
 from parlab.lab.services.access.tokens import token_create, tokens_revoke
 from parlab.whole_numbers import whole_number
 
@@ -54,7 +56,9 @@ def token_make(request: HttpRequest) -> HttpResponse:
         lifetime = whole_number(days, 5)
         if days and lifetime is None:
             raise ValueError(f"days {days[:20]!r} is not a number; choose one from the list")
-        token, secret = token_create(user=user, name=name, by=user, scopes=scopes, days=lifetime)
+        slug = request.POST.get("project", "")
+        project = seen_project(viewer_for(user), slug) if slug else None
+        token, secret = token_create(user=user, name=name, by=user, scopes=scopes, days=lifetime, project=project)
     except ValueError as problem:
         more = {"token_name": name[:80], "token_scopes": scopes, "token_days": days}
         return _page(request, status=400, token_problem=f"The token was not created: {problem}.", **more)
@@ -96,7 +100,7 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
         "days": _DAYS,
         "token_scopes": ["read", "write", "launch"],
         "token_days": "365",
-        "tokens": list(user.api_tokens.filter(revoked_at=None).select_related("created_by")),
+        "tokens": list(user.api_tokens.filter(revoked_at=None).select_related("created_by", "project")),
         **more,
     }
     form = context.setdefault("password_form", PasswordChangeForm(user))
