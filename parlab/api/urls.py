@@ -23,6 +23,7 @@ from .planning import plans, questions, simulations, studies
 from .team import (
     account,
     dashboards,
+    links,
     log_formats,
     nodes,
     preferences,
@@ -120,6 +121,8 @@ urlpatterns = [
     path("questions/", questions.Questions.as_view(), name="questions"),
     path("questions/<slug:key>/", questions.Ask.as_view(), name="ask"),
     path("configurations/read/", questions.Pasted.as_view(), name="pasted"),
+    path("links/", links.PublicLinks.as_view(), name="public-links"),
+    path("links/<int:pk>/", links.OnePublicLink.as_view(), name="public-link"),
     path("projects/", projects.Projects.as_view(), name="projects"),
     path("projects/<slug:slug>/", projects.OneProject.as_view(), name="project"),
     path("projects/<slug:slug>/members/", projects.Members.as_view(), name="members"),

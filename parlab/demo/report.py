@@ -6,7 +6,8 @@ from parlab.lab.models import Experiment
 from parlab.lab.selectors.experiments import experiment_runs, experiment_versions
 from parlab.lab.selectors.records import run_records
 from parlab.lab.services.pictures import pictures_request
-from parlab.lab.services.reports import report_create, report_link_create, report_publish
+from parlab.lab.services.public_links import link_create
+from parlab.lab.services.reports import report_create, report_publish
 from parlab.publishing.resolve import resolve
 from parlab.reports.document import read
 from parlab.reports.templates import TEMPLATES
@@ -43,7 +44,7 @@ def demo_report(experiment: Experiment, user: User) -> None:
     content = resolve(read(report.text), report=report).model_dump(mode="json")
     version = report_publish(report=report, content=content, revision=report.revision, user=user)
     pictures_request(user=user, version=version)
-    report_link_create(version=version, user=user)
+    link_create(subject=version, user=user)
 
 
 def scaling_report(experiment: Experiment, user: User) -> None:

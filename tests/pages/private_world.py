@@ -51,7 +51,8 @@ from parlab.lab.services.access.projects import member_set, project_create
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.pictures import file_store, picture_add
-from parlab.lab.services.reports import report_create, report_link_create, report_publish
+from parlab.lab.services.public_links import link_create
+from parlab.lab.services.reports import report_create, report_publish
 from parlab.notify.models import Delivery, Subscription
 from parlab.tracking.artifacts import artifact_store
 from parlab.tracking.runs import Point, points_append, tags_set, tracked_run_start
@@ -232,7 +233,7 @@ def _of_watches(experiment: Experiment, run: Run, owner: User) -> dict[str, int 
 def _written(experiment: Experiment, owner: User) -> tuple[Report, dict[str, int | str]]:
     report = report_create(title="Qvw report", text="qvw words", experiment=experiment, user=owner)
     version = report_publish(report=report, content={}, revision=1, user=owner)
-    link: ReportLink = report_link_create(version=version, user=owner)
+    link: ReportLink = link_create(subject=version, user=owner)
     Report.objects.filter(pk=report.pk).update(slug="zyx")
     report.refresh_from_db()
     return report, {"link": link.pk, "token": link.token}

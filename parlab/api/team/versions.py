@@ -17,11 +17,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from parlab.api.errors import refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
 from parlab.lab.models import PictureJob, ReportLink, ReportVersion
 from parlab.lab.services.pictures import pictures_request
-from parlab.lab.services.reports import report_link_create, report_link_revoke
+from parlab.lab.services.public_links import link_create, link_revoke
 from parlab.publishing.downloads import version_file
 from parlab.publishing.exports import FORMATS
 from parlab.publishing.publish import find_version
@@ -147,7 +148,9 @@ class VersionLinks(APIView):
     @extend_schema(operation_id="links_create", request=None, responses={201: LinkItem})
     def post(self, request: Request, slug: str, number: int) -> Response:
         user = user_with("lab.add_reportlink", request)
-        link = report_link_create(version=_editable(request, slug, number), user=user)
+        version = _editable(request, slug, number)
+        with refused("number", number):
+            link = link_create(subject=version, user=user)
         return Response(LinkItem(link, context={"request": request}).data, status=status.HTTP_201_CREATED)
 
 
@@ -162,5 +165,5 @@ class OneLink(APIView):
         link = get_object_or_404(ReportLink, pk=pk, version=version)
         if not (version.report.is_editable_by(user) or link.created_by_id == user.pk):
             raise PermissionDenied("This link belongs to another user.")
-        report_link_revoke(link=link, user=user)
+        link_revoke(link=link, user=user)
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -31,6 +31,7 @@ def create_shared(apps, editor):
 class Migration(migrations.Migration):
     dependencies = [
         ("lab", "0003_inbox"),
+        ("pages", "0002_panel_layouts"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
@@ -263,6 +264,59 @@ class Migration(migrations.Migration):
                 on_delete=django.db.models.deletion.PROTECT,
                 related_name="reports",
                 to="lab.project",
+            ),
+        ),
+        migrations.AddField(
+            model_name="reportlink",
+            name="dashboard",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="links",
+                to="pages.dashboard",
+            ),
+        ),
+        migrations.AddField(
+            model_name="reportlink",
+            name="experiment",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="links",
+                to="lab.experiment",
+            ),
+        ),
+        migrations.AddField(
+            model_name="reportlink",
+            name="run",
+            field=models.ForeignKey(
+                blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name="links", to="lab.run"
+            ),
+        ),
+        migrations.AlterField(
+            model_name="reportlink",
+            name="version",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="links",
+                to="lab.reportversion",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="reportlink",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("version__isnull", False),
+                    ("experiment__isnull", False),
+                    ("run__isnull", False),
+                    ("dashboard__isnull", False),
+                    _connector="XOR",
+                ),
+                name="report_link_of_one_thing",
             ),
         ),
     ]

@@ -8,6 +8,7 @@ from django.urls import reverse
 from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuerySet, home_project_id
 
 from .experiment import Experiment
+from .pages import Dashboard
 from .run import Run
 from .stored_file import StoredFile
 
@@ -111,9 +112,17 @@ class ReportFile(models.Model):
 
 
 class ReportLink(models.Model):
-    """Gives read access to one published version without a login to anyone with its token, until it is revoked."""
+    """A public link: gives read access to one thing without a login to anyone with its token, until it is revoked.
 
-    version = models.ForeignKey(ReportVersion, models.CASCADE, related_name="links")
+    Of a report it shows one published version, of an experiment, a run or a dashboard the present numbers.
+    """
+
+    SUBJECTS = ("version", "experiment", "run", "dashboard")
+
+    version = models.ForeignKey(ReportVersion, models.CASCADE, null=True, blank=True, related_name="links")
+    experiment = models.ForeignKey(Experiment, models.CASCADE, null=True, blank=True, related_name="links")
+    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="links")
+    dashboard = models.ForeignKey("pages.Dashboard", models.CASCADE, null=True, blank=True, related_name="links")
     token = models.CharField(max_length=64, unique=True, editable=False)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -122,9 +131,26 @@ class ReportLink(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-pk"]
+        constraints = [
+            models.CheckConstraint(
+                condition=(
+                    models.Q(version__isnull=False)
+                    ^ models.Q(experiment__isnull=False)
+                    ^ models.Q(run__isnull=False)
+                    ^ models.Q(dashboard__isnull=False)
+                ),
+                name="report_link_of_one_thing",
+            )
+        ]
 
     def __str__(self) -> str:
-        return f"link {self.pk} to {self.version}"
+        return f"link {self.pk} to {self.subject}"
+
+    @property
+    def subject(self) -> "ReportVersion | Experiment | Run | Dashboard":
+        """What it shows."""
+        shown = (getattr(self, name) for name in self.SUBJECTS if getattr(self, f"{name}_id") is not None)
+        return next(shown)
 
     @property
     def is_revoked(self) -> bool:

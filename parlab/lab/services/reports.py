@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Max, Q
 from django.utils import timezone
 
-from parlab.lab.models import Experiment, Project, Report, ReportFile, ReportLink, ReportVersion
+from parlab.lab.models import Experiment, Project, Report, ReportFile, ReportVersion
 from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services.access.rights import guard
 from runners.config import digest
@@ -125,19 +124,6 @@ def report_publish(*, report: Report, content: Mapping[str, Any], revision: int,
     )
     version.save(force_insert=True)
     return version
-
-
-def report_link_create(*, version: ReportVersion, user: User) -> ReportLink:
-    """Create a link to a published version; a second request returns the existing link."""
-    with transaction.atomic():
-        Report.objects.select_for_update().get(pk=version.report_id)
-        existing = version.links.filter(revoked_at=None).first()
-        return existing or ReportLink.objects.create(version=version, token=secrets.token_urlsafe(32), created_by=user)
-
-
-def report_link_revoke(*, link: ReportLink, user: User) -> None:
-    """Revoke a link permanently; the first revocation stays on record."""
-    ReportLink.objects.filter(pk=link.pk, revoked_at=None).update(revoked_at=timezone.now(), revoked_by=user)
 
 
 def report_delete(*, report: Report) -> None:

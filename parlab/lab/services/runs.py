@@ -8,6 +8,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Run, Snapshot
+from parlab.lab.services.access.projects import closed_pools
 from parlab.lab.services.access.rights import guard
 from runners.config import ConfigError, Point, Problem, RunConfig, repeated
 from runners.config.engines import engine_names
@@ -43,7 +44,9 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     can be launched.
     """
     config = _unchanged(config)
-    points = [launchable(point) for point in config.points() if only is None or point.digest in only]
+    closed = closed_pools(config.experiment.project_id)
+    chosen = (point for point in config.points() if only is None or point.digest in only)
+    points = [_in_open_pool(launchable(point), closed) for point in chosen]
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
         raise ConfigError(list({str(problem): problem for point in invalid for problem in point.problems}.values()))
@@ -79,6 +82,14 @@ def launchable(point: Point) -> Point:
     point = with_times(point)
     problem = None if point.config is None else _span_problem(point.config)
     return point if problem is None else Point(point.values, None, [problem])
+
+
+def _in_open_pool(point: Point, closed: set[str]) -> Point:
+    pool = point.config.cluster.pool if point.config else ""
+    if pool not in closed:
+        return point
+    problem = Problem("cluster.pool", pool, f"pool {pool!r} is reserved for another project; choose another pool")
+    return Point(point.values, None, [problem])
 
 
 def _span_problem(config: RunConfig) -> Problem | None:

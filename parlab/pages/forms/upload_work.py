@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from io import BytesIO
 from typing import IO
 
@@ -70,8 +71,9 @@ def upload_read(upload: Upload, user: User, *, dry_run: bool, only: Sequence[int
     upload.work = "preview" if dry_run else "import"
     upload.save()
     claimed = threading.Event()
-    arguments = (upload.key, user, dry_run, list(numbers), claimed)
-    threading.Thread(target=_thread, args=arguments, daemon=True, name=f"upload-{upload.key[:8]}").start()
+    # The context has who asks, and so which experiments are seen.
+    arguments = (_thread, upload.key, user, dry_run, list(numbers), claimed)
+    threading.Thread(target=copy_context().run, args=arguments, daemon=True, name=f"upload-{upload.key[:8]}").start()
     # The page that follows must see the claim, else it would report an interruption.
     claimed.wait()
 

@@ -59,11 +59,12 @@ _ACTIONS = {
          "api:alert-bisect", "api:ask"), Action.LAUNCH),
     **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
     **dict.fromkeys(
-        ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link"),
+        ("report-publish", "report-share", "report-revoke", "api:report-publish", "api:links", "api:link",
+         "link-make", "link-withdraw", "api:public-links", "api:public-link"),
         Action.SHARE),
     **dict.fromkeys(
         ("password", "token-make", "token-revoke", "connect-token", "device-login", "admin:password_change",
-         "api:tokens", "api:token"),
+         "api:tokens", "api:token", "project-create", "project-change", "api:projects", "api:project", "api:member"),
         Action.ACCESS),
     **dict.fromkeys(_LOGINS, Action.LOGIN),
 }  # fmt: skip

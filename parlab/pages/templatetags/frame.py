@@ -92,6 +92,7 @@ SETTINGS = Entry(
     (
         Page("account", "Account and tokens", "account"),
         Page("notifications", "Notifications", "notifications"),
+        Page("links", "Public links", "links", "lab.add_reportlink"),
         Page("projects", "Projects", "projects", is_for_several=True),
         Page("formats", "Log formats", "log-formats", "lab.add_run"),
         Page("rules", "Rules of findings", "rules"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from django.contrib import messages
@@ -20,10 +19,8 @@ from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.pages import dashboards as work
 from parlab.lab.services.pages.dashboards import Panel
 from parlab.pages.reads import dashboards as editor
-from parlab.publishing.downloads import csv_file
-from parlab.publishing.resolve import Experiments, Resolver
-from parlab.reports.blocks import FigureBlock, ProblemBlock
-from parlab.reports.directives import directive
+from parlab.pages.views.team.reports import figure_of
+from parlab.publishing.resolve import Experiments
 from parlab.whole_numbers import whole_number
 
 MAX_EXPERIMENTS = 500
@@ -94,17 +91,7 @@ def _view(dashboard: Dashboard, panel: Panel, place: int, loaded: Experiments) -
 @require_GET
 def figure(request: HttpRequest, pk: int) -> HttpResponse:
     """Return the figure of a directive, or with `&format=csv` its numbers."""
-    block = Resolver(editor.as_report(_find(pk))).block(directive(request.GET.get("d", "")[:2_000]))
-    if not isinstance(block, FigureBlock):
-        message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
-        return _json({"figure": None, "caption": "", "empty": message})
-    if request.GET.get("format") == "csv":
-        return csv_file(block.numbers, f"dashboard-{pk}.csv")
-    return _json({"figure": block.figure, "caption": block.caption, "empty": None})
-
-
-def _json(answer: dict[str, Any]) -> HttpResponse:
-    return HttpResponse(json.dumps(answer), content_type="application/json")
+    return figure_of(editor.as_report(_find(pk)), request, f"dashboard-{pk}")
 
 
 @require_http_methods(["GET", "POST"])

@@ -13,14 +13,18 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.lab.models import ReportLink, ReportVersion, StoredFile
+from parlab.lab.models import ReportLink, StoredFile
+from parlab.lab.models.access.viewer import viewing
 from parlab.lab.services.pictures import is_file_visible, pictures_request
-from parlab.lab.services.reports import report_link_create, report_link_revoke
+from parlab.lab.services.public_links import link_create, link_in_force, link_revoke
 from parlab.publishing.downloads import stored_file, version_file
-from parlab.publishing.drawn import frozen_page
+from parlab.publishing.drawn import frozen_page, live_page
 from parlab.publishing.exports import FORMATS
 from parlab.publishing.publish import find_version
+from parlab.publishing.shared import shared_of
 from parlab.publishing.tasks import send
+
+from .reports import figure_of
 
 # A shared page does not leak its URL, and is not cached because its link can be revoked.
 PRIVATE = {"Referrer-Policy": "no-referrer", "Cache-Control": "private, no-store", "X-Robots-Tag": "noindex, nofollow"}
@@ -84,7 +88,11 @@ def share(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     published = find_version(slug, number)
     if not published.report.is_editable_by(cast(User, request.user)):
         raise PermissionDenied("this report belongs to another user")
-    report_link_create(version=published, user=cast(User, request.user))
+    try:
+        link_create(subject=published, user=cast(User, request.user))
+    except ValueError as problem:
+        messages.error(request, f"Not shared: {problem}.")
+        return redirect(published)
     messages.success(request, "Anyone with the link can read this version without login until you revoke it.")
     return redirect(published)
 
@@ -96,14 +104,16 @@ def revoke(request: HttpRequest, slug: str, number: int, pk: int) -> HttpRespons
     link = get_object_or_404(ReportLink, pk=pk, version=published)
     if not (published.report.is_editable_by(user) or link.created_by_id == user.pk):
         raise PermissionDenied("this link belongs to another user")
-    report_link_revoke(link=link, user=user)
+    link_revoke(link=link, user=user)
     messages.success(request, "Link revoked.")
     return redirect(published)
 
 
-def _shared(token: str) -> ReportVersion:
-    links = ReportLink.objects.select_related("version__report", "version__published_by")
-    return get_object_or_404(links, token=token, revoked_at=None).version
+def _link(token: str) -> ReportLink:
+    link = link_in_force(token)
+    if link is None:
+        raise Http404("no such link")
+    return link
 
 
 def _private(response: HttpResponse) -> HttpResponse:
@@ -115,8 +125,11 @@ def _private(response: HttpResponse) -> HttpResponse:
 @require_GET
 @login_not_required
 def shared(request: HttpRequest, token: str) -> HttpResponse:
-    """Show a published version, and nothing else of the site, to anyone with the token."""
-    published = _shared(token)
+    """Show what a link is to, and nothing else of the site, to anyone with the token."""
+    link = _link(token)
+    published = link.version
+    if published is None:
+        return _live(request, link)
     drawn = published.files.filter(name__endswith=".svg").values_list("name", flat=True)
     pictures = {name.removesuffix(".svg"): reverse("shared-file", args=[token, name]) for name in drawn}
     page = frozen_page(published, lambda name: reverse("shared-file", args=[token, name]), pictures=pictures)
@@ -126,5 +139,21 @@ def shared(request: HttpRequest, token: str) -> HttpResponse:
 
 @require_GET
 @login_not_required
-def shared_file(_request: HttpRequest, token: str, name: str) -> HttpResponse:
-    return _private(version_file(_shared(token), name))
+def shared_file(request: HttpRequest, token: str, name: str) -> HttpResponse:
+    """Return a file of a published version, or the figure of a live page."""
+    link = _link(token)
+    if link.version is not None:
+        return _private(version_file(link.version, name))
+    shown = shared_of(link)
+    if name != "figure" or not shown.has(request.GET.get("d", "")[:2_000]):
+        raise Http404("no such file")
+    with viewing(shown.viewer):
+        return _private(figure_of(shown.report, request, "figure"))
+
+
+def _live(request: HttpRequest, link: ReportLink) -> HttpResponse:
+    shown = shared_of(link)
+    with viewing(shown.viewer):
+        page = live_page(shown.report, shown.text, reverse("shared-file", args=[link.token, "figure"]))
+        context = {"title": shown.report.title, "page": page, "link": link}
+        return _private(render(request, "reports/shared_live.html", context))

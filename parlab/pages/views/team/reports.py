@@ -206,17 +206,19 @@ def editing(request: HttpRequest, slug: str) -> HttpResponse:
 @require_GET
 def figure(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the figure of a directive, `?d=figure throughput`, or with `&format=csv` its numbers."""
-    report = find_report(slug)
-    parsed = directive(request.GET.get("d", "")[:2_000])
-    block = Resolver(report).block(parsed)
+    return figure_of(find_report(slug), request, slug)
+
+
+def figure_of(report: Report, request: HttpRequest, name: str) -> HttpResponse:
+    """Return the figure that `?d=` asks for in a report, or its numbers as a file of this name."""
+    block = Resolver(report).block(directive(request.GET.get("d", "")[:2_000]))
     if not isinstance(block, FigureBlock):
         message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
-        return HttpResponse(
-            json.dumps({"figure": None, "caption": "", "empty": message}), content_type="application/json"
-        )
-    if request.GET.get("format") == "csv":
-        return csv_file(block.numbers, f"{slug}.csv")
-    answer = {"figure": block.figure, "caption": block.caption, "empty": None}
+        answer = {"figure": None, "caption": "", "empty": message}
+    elif request.GET.get("format") == "csv":
+        return csv_file(block.numbers, f"{name}.csv")
+    else:
+        answer = {"figure": block.figure, "caption": block.caption, "empty": None}
     return HttpResponse(json.dumps(answer), content_type="application/json")
 
 
