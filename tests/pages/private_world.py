@@ -51,7 +51,6 @@ from parlab.lab.services.access.projects import member_set, project_create
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.pictures import file_store, picture_add
-from parlab.lab.services.public_links import link_create
 from parlab.lab.services.reports import report_create, report_publish
 from parlab.notify.models import Delivery, Subscription
 from parlab.tracking.artifacts import artifact_store
@@ -233,7 +232,8 @@ def _of_watches(experiment: Experiment, run: Run, owner: User) -> dict[str, int 
 def _written(experiment: Experiment, owner: User) -> tuple[Report, dict[str, int | str]]:
     report = report_create(title="Qvw report", text="qvw words", experiment=experiment, user=owner)
     version = report_publish(report=report, content={}, revision=1, user=owner)
-    link: ReportLink = link_create(subject=version, user=owner)
+    # Of a time when the project was not private: such a link must not open it now.
+    link = ReportLink.objects.create(version=version, token="zyx-link", created_by=owner)
     Report.objects.filter(pk=report.pk).update(slug="zyx")
     report.refresh_from_db()
     return report, {"link": link.pk, "token": link.token}

@@ -21,7 +21,10 @@ WRITING = ("report", "reportfile", "reportlink", "reportversion")
 """Models that operators may add; only the author of a report may edit, share and delete it."""
 DELETED = ("tag", "study", "watch", "savedview", "dashboard", "star", "tagofrun", "runnote")
 """Models that operators may delete regardless of the author; no results or reports."""
-SECRET = ("apitoken", "subscription", "delivery", "refusedmessage", "nodekey", "loginfailure")
+SECRET = (
+    *("apitoken", "subscription", "delivery", "refusedmessage", "nodekey", "loginfailure"),
+    *("project", "membership", "projectpool"),
+)
 """Models that only administrators may view."""
 
 
