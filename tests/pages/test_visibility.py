@@ -131,7 +131,8 @@ def fields_of(route: str, world: World) -> dict[str, Any]:
         "value": "1", "timestamp": 1, "step": 1, "path": "zyx.txt", "q": "", "experiment": experiment.slug,
         "run": [str(run.pk)], "name": "x", "title": "x", "text": "x", "revision": 1, "reason": "x",
         "config": str(run.config_id), "slugs": experiment.slug, "rows": str(run.pk), "points": "1",
-        "show": "runs", "source_run_id": "zyxrun", "model_id": "m-zyx", "new_name": "x", "action": "x", "project": world.project.slug,
+        "show": "runs", "source_run_id": "zyxrun", "model_id": "m-zyx", "new_name": "x", "action": "x",
+        "project": world.project.slug,
     }  # fmt: skip
     if "search" in route or "mlflow-artifacts" in route:
         fields |= {"path": f"{experiment.pk}/zyxrun/artifacts"}
