@@ -73,7 +73,9 @@ def leader_of(alert: Alert, cause: str) -> Alert | None:
     """Return the open alert with the same cause and direction that came first; None if there is none."""
     if not cause:
         return None
-    others = Alert.objects.open().filter(cause=cause, leader=None, is_worse=alert.is_worse).exclude(pk=alert.pk)
+    # Of the same project: an alert that follows one that nobody here sees would not be announced.
+    of_project = Alert.objects.open().filter(watch__project=alert.watch.project_id, is_worse=alert.is_worse)
+    others = of_project.filter(cause=cause, leader=None).exclude(pk=alert.pk)
     if not cause.startswith("commit "):
         at = alert.first_bad.at
         others = others.filter(first_bad__at__gte=at - WITHIN, first_bad__at__lte=at + WITHIN)

@@ -173,6 +173,10 @@ class Imported(NamedTuple):
 
 def experiment_import(*, watch: Watch, experiment: Experiment) -> Imported:
     """Store the finished runs of an experiment as one series in their order; raise ValueError if there are none."""
+    if experiment.project_id != watch.project_id:
+        raise ValueError(
+            f"experiment {experiment.name} is of another project than the watch; move it, or choose another"
+        )
     rows = experiment_store(watch=watch, experiment=experiment)
     if not rows:
         raise ValueError(f"experiment {experiment.name} has no finished run that the watch lacks; choose another")

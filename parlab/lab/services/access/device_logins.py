@@ -11,7 +11,8 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from parlab.lab.models import SCOPES, ApiToken, DeviceLogin
+from parlab.lab.models import SCOPES, ApiToken, DeviceLogin, Project
+from parlab.lab.models.access.viewer import viewer_of
 from parlab.lab.services import storable
 from parlab.lab.services.access.logins import login_failed, login_wait_s
 from parlab.lab.services.access.tokens import secret_digest, token_create
@@ -102,7 +103,9 @@ def device_login_collect(*, secret: str) -> tuple[ApiToken, str] | None:
     if not DeviceLogin.objects.filter(pk=login.pk, collected_at=None).update(collected_at=now):
         raise Ended("the code was used; run parlab login again")
     name = f"parlab login on {login.host[:40]}, {login.user_code}"
-    return token_create(user=user, name=name, by=user, scopes=login.scope_names, days=TOKEN_DAYS)
+    # Who collects it has not logged in: the project is that of the person who confirmed.
+    project = Project.objects.get(pk=viewer_of(user).home_id)
+    return token_create(user=user, name=name, by=user, scopes=login.scope_names, days=TOKEN_DAYS, project=project)
 
 
 def _waiting() -> models.QuerySet[DeviceLogin]:
