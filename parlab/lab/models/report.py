@@ -149,8 +149,9 @@ class ReportLink(models.Model):
     @property
     def subject(self) -> "ReportVersion | Experiment | Run | Dashboard":
         """What it shows."""
-        shown = (getattr(self, name) for name in self.SUBJECTS if getattr(self, f"{name}_id") is not None)
-        return next(shown)
+        name = next(name for name in self.SUBJECTS if getattr(self, f"{name}_id") is not None)
+        shown: ReportVersion | Experiment | Run | Dashboard = getattr(self, name)
+        return shown
 
     @property
     def is_revoked(self) -> bool:

@@ -63,7 +63,8 @@ class ShownRuns(RunManager["Run"]):
     """Runs without those that a script has deleted: pages, lists, figures and findings never see them."""
 
     def get_queryset(self) -> RunQuerySet:
-        return super().get_queryset().filter(hidden_at=None)
+        shown: RunQuerySet = super().get_queryset().filter(hidden_at=None)
+        return shown
 
 
 class Run(models.Model):

@@ -69,9 +69,18 @@ class Viewer:
 
     @cached_property
     def _projects(self) -> list[_Known]:
+        return self._projects_read()
+
+    def _projects_read(self) -> list[_Known]:
         mine = FilteredRelation("memberships", condition=Q(memberships__user=self.user.pk))
         rows = Project.objects.annotate(mine=mine).order_by("pk")
-        return [_Known(*row) for row in rows.values_list("pk", "slug", "name", "is_shared", "visibility", "mine__role")]
+        known = [
+            _Known(*row) for row in rows.values_list("pk", "slug", "name", "is_shared", "visibility", "mine__role")
+        ]
+        if any(each.is_shared for each in known):
+            return known
+        shared_project_id()  # it does not exist before its first use
+        return self._projects_read()
 
     @cached_property
     def sees_all(self) -> bool:
@@ -219,7 +228,9 @@ def condition(model: type[models.Model], viewer: Viewer | None) -> Q | None:
         return Q(**{f"{path}__in": viewer.limits})
     # A subquery and no join: such rows can be locked, updated and combined like all others.
     of_experiment = holder.removesuffix("__")
-    seen = models.QuerySet(_experiment_of(model, of_experiment)).filter(project__in=viewer.limits).values("pk")
+    seen: models.QuerySet[Any] = (
+        models.QuerySet(_experiment_of(model, of_experiment)).filter(project__in=viewer.limits).values("pk")
+    )
     of_seen = Q(**{f"{of_experiment}__in": seen})
     return of_seen | Q(**{of_experiment: None}) if _may_lack(model, of_experiment) else of_seen
 
