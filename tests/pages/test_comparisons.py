@@ -182,11 +182,11 @@ def test_results_keep_the_digits_of_a_publication(page: Client, four_runs: list[
 def test_twenty_runs_take_as_many_queries_as_two(
     page: Client, make_config: Callable[..., Config], user: User, four_runs: list[Run], django_assert_num_queries: Any
 ) -> None:
-    with django_assert_num_queries(9):  # session, person, runs, repeats, saved views
+    with django_assert_num_queries(10):  # session, person, projects, runs, repeats, saved views
         page.get(address(*four_runs[:2]))
     config = make_config(sweep={"train.seed": list(range(20))})
     runs = config_launch(config=config, user=user).created
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(10):
         page.get(address(*runs))
 
 

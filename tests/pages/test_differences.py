@@ -139,5 +139,5 @@ def test_the_page_of_a_run_leads_there(page: Client, four_runs: list[Run]) -> No
 
 def test_a_difference_takes_few_queries(page: Client, four_runs: list[Run], django_assert_num_queries: Any) -> None:
     # session, person, run, attempt, best two, version before, the other run and its attempt
-    with django_assert_num_queries(15):
+    with django_assert_num_queries(16):
         page.get(url(1))

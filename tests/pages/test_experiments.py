@@ -91,14 +91,14 @@ def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
     page.get("/experiments/")
     # session, person, inbox, 3 of the frame, saved views, how many, experiments, states, tags, columns, all tags,
     # what changed, active runs, own runs, and 2 of the common filters; a card that has changed costs its runs
-    with django_assert_num_queries(18):
+    with django_assert_num_queries(19):
         page.get("/experiments/")
     for number in range(5):
         other = experiment_create(name=f"Other {number}", owner=user)
         config = config_save(experiment=other, data=four_runs[0].config.data, sweep=SWEEP, user=user)
         config_launch(config=config, user=user)
         other.runs.update(samples_per_s=5, state="finished")
-    with django_assert_num_queries(19):
+    with django_assert_num_queries(20):
         page.get("/experiments/")
 
 

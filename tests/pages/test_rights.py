@@ -50,6 +50,7 @@ def addresses(slug: str) -> Iterator[tuple[str, str]]:
         "sha256": "0",
         "token": "none",
         "path": "a.txt",
+        "kind": "experiment",
     }
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)

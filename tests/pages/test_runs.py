@@ -287,7 +287,7 @@ def test_a_run_page_takes_few_queries(
     attempt = make_attempt(state="running")
     append_log(attempt.pk, b"line\n")
     # session, person, run, attempt, members, series, findings, marks; experiments, alerts and nodes of the menu
-    with django_assert_num_queries(13):
+    with django_assert_num_queries(14):
         response = page.get(RUN)
     Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
     with django_assert_num_queries(8):  # session, person, run, attempt, members, findings, marks, traces

@@ -187,8 +187,8 @@ class OneWatch(APIView):
 
     @extend_schema(operation_id="watches_delete", responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
-        watch = _watch(pk)
-        require_change(user_with("watch.change_watch", request), watch)
+        user, watch = user_with("watch.change_watch", request), _watch(pk)
+        require_change(user, watch)
         services.watch_delete(watch=watch)
         return Response(status=status.HTTP_204_NO_CONTENT)
 

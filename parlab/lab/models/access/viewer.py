@@ -114,9 +114,14 @@ class Viewer:
     @cached_property
     def visible(self) -> frozenset[int] | None:
         """The ids of the projects that the person sees; None: all that exist."""
-        if self.sees_all and self.project_id is None:
+        if self.project_id is None and self.user.is_superuser:
             return None
-        return None if len(self.roles) == len(self._projects) else frozenset(self.roles)
+        # What everybody reads needs no look at permissions.
+        read = {each.pk for each in self._projects if each.given or each.visibility == Project.Visibility.INTERNAL}
+        is_all = self.user.is_authenticated and self.project_id is None and len(read) == len(self._projects)
+        if is_all or len(self.roles) == len(self._projects):
+            return None
+        return frozenset(self.roles)
 
     @property
     def limits(self) -> frozenset[int] | None:
