@@ -7,6 +7,7 @@ from django.utils.timesince import timesince
 
 from parlab.lab.models import Member, MemberState, Node, Run
 from parlab.lab.models.access.viewer import is_shown
+from parlab.lab.services.access.rights import project_of
 from runners.wire.protocol import RunState
 
 from .capacity import START_S, Need, Room, best, gpu_count, missing_ability, rooms
@@ -171,7 +172,7 @@ def _busy(room: Room, run: Run) -> str:
 
 
 def _run_name(other: Run, run: Run) -> str:
-    if not is_shown(other.experiment.project_id):
+    if not is_shown(project_of(other)):
         return "a run of another project"
     return f"#{other.number}" if other.experiment_id == run.experiment_id else f"{other.experiment} #{other.number}"
 

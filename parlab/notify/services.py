@@ -161,7 +161,7 @@ def _deliveries_create(events: Sequence[Event]) -> None:
             for event in events
             for subscription, kinds, viewer in receivers
             if event.kind in kinds
-            and _sees(viewer, projects.get(event.experiment_id))
+            and _sees(viewer, projects.get(event.experiment_id or 0))
             and subscription.experiment_id in (None, event.experiment_id)
             and subscription.created_at <= event.at
         ],

@@ -244,13 +244,13 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_runs(
     points = swept.points()
     make_attempt(config=swept, point=points[0].values, state="queued")
     page.get(EXPERIMENT)  # the first visit records itself
-    with django_assert_num_queries(21):
+    with django_assert_num_queries(22):
         page.get(EXPERIMENT)
     for point in points[1:]:
         make_attempt(config=swept, point=point.values, state="queued")
     # session, person, experiment, versions, runs, findings, saved views, nodes to wait for, dashboards, stars, visit,
     # layout, attempts, series, imported bandwidths, and what the frame counts
-    with django_assert_num_queries(21):
+    with django_assert_num_queries(22):
         page.get(EXPERIMENT)
 
 

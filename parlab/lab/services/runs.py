@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Run, Snapshot
 from parlab.lab.services.access.projects import closed_pools
-from parlab.lab.services.access.rights import guard
+from parlab.lab.services.access.rights import guard, project_of
 from runners.config import ConfigError, Point, Problem, RunConfig, repeated
 from runners.config.engines import engine_names
 from runners.wire.protocol import RunState
@@ -44,7 +44,7 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     can be launched.
     """
     config = _unchanged(config)
-    closed = closed_pools(config.experiment.project_id)
+    closed = closed_pools(project_of(config))
     chosen = (point for point in config.points() if only is None or point.digest in only)
     points = [_in_open_pool(launchable(point), closed) for point in chosen]
     invalid = [point for point in points if point.config is None]

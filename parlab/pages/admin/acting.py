@@ -109,7 +109,7 @@ def _change_url(queryset: QuerySet[M]) -> str:
     return change_url(queryset.get())
 
 
-@staff_member_required(login_url="admin:login")
+@staff_member_required(login_url="admin:login")  # type: ignore[untyped-decorator]
 def view_on_site(_request: HttpRequest, content_type_id: int, object_id: str) -> HttpResponseRedirect:
     """Lead to the page of a row that the person sees; Django's own view leads to every row."""
     model = get_object_or_404(ContentType, pk=content_type_id).model_class()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from parlab.lab.models import Experiment, TrackedRun
@@ -101,8 +101,8 @@ def restore(call: Call) -> JSON:
 
 def search(call: Call) -> JSON:
     experiments = [_experiment_key(value, call) for value in call.items("experiment_ids")]
-    rows = TrackedRun.objects.select_related("run__experiment").prefetch_related("metrics", "parameters", "tags")
-    rows = rows.filter(run__experiment__in=experiments)
+    found = TrackedRun.objects.select_related("run__experiment").prefetch_related("metrics", "parameters", "tags")
+    rows: QuerySet[TrackedRun] = found.filter(run__experiment__in=experiments)
     view = call.choice("run_view_type", VIEWS)
     is_active = Q(deleted_at=None, run__experiment__archived_at=None)
     if view != "ALL":

@@ -15,8 +15,8 @@ from parlab.lab.models import Dashboard, Experiment
 from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
 from parlab.lab.selectors.changes import changes_since
-from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
 from parlab.lab.services.access.rights import may_change
+from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
 from parlab.lab.services.pages.panel_layouts import layout_of
 from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.pages.visits import visit

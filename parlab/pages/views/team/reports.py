@@ -60,12 +60,12 @@ def reports(request: HttpRequest) -> HttpResponse:
         reports = reports.filter(
             Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word)
         )
-    reports = reports.annotate(
+    listed = reports.annotate(
         published=Max("versions__number"),
         published_at=Max("versions__published_at"),
         shared=Count("versions__links", filter=Q(versions__links__revoked_at=None), distinct=True),
     )
-    page = Paginator(reports.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(listed.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "reports/reports.html", {"section": "reports", "page": page, "report_query": query})
 
 
@@ -214,7 +214,7 @@ def figure_of(report: Report, request: HttpRequest, name: str) -> HttpResponse:
     block = Resolver(report).block(directive(request.GET.get("d", "")[:2_000]))
     if not isinstance(block, FigureBlock):
         message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
-        answer = {"figure": None, "caption": "", "empty": message}
+        answer: dict[str, Any] = {"figure": None, "caption": "", "empty": message}
     elif request.GET.get("format") == "csv":
         return csv_file(block.numbers, f"{name}.csv")
     else:

@@ -16,8 +16,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Config, Experiment, Node
-from parlab.pages.reads.watches import drawn, watch_list
 from parlab.lab.services.access.rights import require_change
+from parlab.pages.reads.watches import drawn, watch_list
 from parlab.pages.rows.watches import waterfall_changes
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.watch import bisecting, selectors, services
