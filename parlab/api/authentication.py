@@ -9,8 +9,8 @@ from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from parlab.lab.models import ApiToken
-from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count
 from parlab.lab.models.access.viewer import viewer_become
+from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count
 from parlab.lab.services.access.tokens import token_find
 
 

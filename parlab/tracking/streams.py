@@ -283,9 +283,7 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     return positions
 
 
-def _of_others(
-    batches: Sequence[StreamBatch], attempts: Mapping[tuple[str, int], Attempt]
-) -> set[tuple[str, int]]:
+def _of_others(batches: Sequence[StreamBatch], attempts: Mapping[tuple[str, int], Attempt]) -> set[tuple[str, int]]:
     """Return (run ID, sender) where the sender may not change the run; the projects are read at once."""
     runs = {run_id: attempt.run_id for (run_id, _), attempt in attempts.items()}
     rows = Run.everything.filter(pk__in=list(runs.values()))
