@@ -28,7 +28,7 @@ from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.public_links import link_create, link_revoke
 from parlab.lab.services.runs import config_launch
-from parlab.tracking.runs import tracked_run_start
+from parlab.tracking.runs import Point, points_append, tracked_run_start
 from runners.config import ConfigError
 from tests.conftest import SMALL
 
@@ -313,3 +313,18 @@ def test_members_are_managed_over_the_api(person: Any) -> None:
     assert refused.status_code == 403
     assert api.delete("/api/projects/vision/members/eve/").status_code == 204
     assert browser.get("/api/projects/vision/").status_code == 404
+
+
+def test_the_series_of_many_runs_leave_those_of_other_projects_out(person: Any) -> None:
+    bob, eve = person("bob"), person("eve")
+    hidden = experiment_create(name="Hidden", owner=bob, project=project_create(name="Secret", user=bob))
+    tracked = tracked_run_start(experiment=hidden, user=bob, name="his", run_uuid="his")
+    points_append(tracked=tracked, points=[Point("loss", 1.0, 1_700_000_000_000, 1)])
+    address = f"/api/series/?run={hidden.slug}:1&metric=loss"
+    answers = {}
+    for user in (bob, eve):
+        browser = Client()
+        browser.force_login(user)
+        answers[user.username] = browser.get(address)
+    assert answers["bob"].status_code == 200
+    assert answers["eve"].status_code != 200 or b"loss" not in b"".join(answers["eve"])

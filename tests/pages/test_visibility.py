@@ -35,7 +35,14 @@ SESSIONS = ("login/", "logout/", "admin/login/", "admin/logout/")
 SERVER_WIDE = ("admin/lab/device/", "admin/^", "import/<slug:key>/live/")
 """Addresses that name something of no project: devices, apps, and an upload that is not there."""
 FIRST = {"number": "1", "version": "1", "first": "1", "last": "2", "action": "cancel", "pk": "1"}
-NAMES = {"name": "throughput", "key": "tokens-per-second", "stream": "a-stream", "run": "zyxrun", "path": "zyx.txt"}
+NAMES = {
+    "name": "throughput",
+    "key": "tokens-per-second",
+    "stream": "a-stream",
+    "run": "zyxrun",
+    "run_id": "zyxrun",
+    "path": "zyx.txt",
+}
 NAMES |= {"model_id": "m-zyx", "tag_key": "zyx", "upload_id": "0" * 32, "url": "lab", "content_type_id": "0"}
 
 
@@ -134,6 +141,8 @@ def fields_of(route: str, world: World) -> dict[str, Any]:
         "show": "runs", "source_run_id": "zyxrun", "model_id": "m-zyx", "new_name": "x", "action": "x",
         "project": world.project.slug,
     }  # fmt: skip
+    if route == "api/series/":
+        fields |= {"run": [f"{experiment.slug}:{world.reported.number}"], "metric": ["qvwmetric"]}
     if "search" in route or "mlflow-artifacts" in route:
         fields |= {"path": f"{experiment.pk}/zyxrun/artifacts"}
     return fields

@@ -154,7 +154,7 @@ class ManySeries(APIView):
 def _attempt(name: str) -> Attempt | None:
     """Return the current attempt of a run by its name."""
     slug, colon, number = name.rpartition(":")
-    attempts = Attempt.objects.filter(number=F("run__attempt_number"), run__hidden_at=None)
+    attempts = Attempt.objects.filter(number=F("run__attempt_number"), run__in=Run.objects.values("pk"))
     if colon and number.isdecimal() and len(number) < 10:
         return attempts.filter(run__experiment__slug=slug, run__number=int(number)).first()
     return attempts.filter(run__tracked__uuid=name).first()

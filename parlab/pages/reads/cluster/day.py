@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from parlab.charts.cluster.day import Ribbon, Track, day_figure
 from parlab.charts.svg import Svg
 from parlab.fleet import capacity
-from parlab.lab.models import Member, MemberState, Node
+from parlab.lab.models import Member, MemberState, Node, Run
 from parlab.series import store
 from runners.wire.protocol import RunState
 
@@ -40,6 +40,8 @@ def day_of(node: Node, now: datetime) -> Svg | str:
     members = Member.objects.filter(node=node, started_at__isnull=False).filter(
         Q(ended_at__gte=now - DAY) | Q(ended_at=None)
     )
+    # Runs of projects that the person does not see are left out with their names and what they measured.
+    members = members.filter(attempt__run__in=Run.everything.values("pk"))
     rows = list(members.select_related("attempt__run__experiment").order_by("-started_at")[:MAX_MEMBERS])
     if not rows:
         return ""

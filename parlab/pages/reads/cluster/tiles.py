@@ -11,6 +11,8 @@ from parlab.charts.format import DASH, SPACE, quantity
 from parlab.charts.svg import Look, Svg
 from parlab.fleet import capacity
 from parlab.lab.models import Member, Node, Run
+from parlab.lab.models.access.viewer import is_shown
+from parlab.lab.services.access.rights import project_of
 from parlab.watch.models import Alert
 
 from .gauges import GPU, GPU_MEMORY, HEAT, POWER, Gauges, gauges_of, held_by
@@ -265,6 +267,8 @@ def _state(node: Node, *, is_busy: bool) -> tuple[str, str]:
 def _label(node: Node, runs: Sequence[Run]) -> str:
     if runs:
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        if not is_shown(project_of(runs[0])):
+            return f"a run of another project{more}"
         return f"{runs[0].experiment.name} #{runs[0].number}{more}"
     return node.left_out or ""
 
