@@ -16,6 +16,8 @@ from parlab.charts.format import duration
 from parlab.charts.svg import Svg
 from parlab.fleet.forecast import Stay, queue_forecast
 from parlab.lab.models import Node, Run
+from parlab.lab.models.access.viewer import is_shown
+from parlab.lab.services.access.rights import project_of
 from runners.wire.protocol import RunState
 
 MAX_ROWS = 12
@@ -66,7 +68,8 @@ def local_clock(now: datetime) -> Clock:
 
 def queue_of(nodes: Sequence[Node], user: User, now: datetime) -> Queue:
     """Return the queue of all pools."""
-    stays = [stay for own in queue_forecast(nodes, now).values() for stay in own]
+    forecast = (stay for own in queue_forecast(nodes, now).values() for stay in own)
+    stays = [stay for stay in forecast if is_shown(project_of(stay.run))]
     running = sum(not stay.is_waiting for stay in stays)
     if not stays:
         return _recent(now)
