@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.code_bases import timed_job
 from parlab.planner.job.workload import Job
 from parlab.planner.prediction.memory import memory, needed_bytes, outside_bytes
 from parlab.planner.prediction.parameters import (
@@ -343,10 +344,11 @@ def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vecto
 @lru_cache(maxsize=4096)
 def _time_formula(job: Job, cluster: Cluster) -> Formula:
     """Return the time of an iteration as a formula of the time constants."""
+    timed = timed_job(job, cluster.device.name)
 
     def seconds(values: list[Any]) -> Any:
         constants = TimeParameters(**dict(zip(names(TimeParameters), values, strict=True)))
-        return Clock(job, cluster, constants).timing().total_s
+        return Clock(timed, cluster, constants).timing().total_s
 
     return Formula(len(names(TimeParameters)), seconds)
 

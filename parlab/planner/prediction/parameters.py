@@ -75,7 +75,7 @@ class MemoryParameters:
 LIMITS: dict[str, float] = {
     "matmul_efficiency": 1.1,
     "memory_efficiency": 1.0,
-    "inside_efficiency": 1.5,
+    "inside_efficiency": 1.0,
     "between_efficiency": 1.5,
     "sharded_efficiency": 1.0,
     "shaped_efficiency": 1.1,

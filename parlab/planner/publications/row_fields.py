@@ -68,6 +68,10 @@ PARALLEL = [
     "last_stage_layers",
     "offload_activations",
     "cuda_graphs",
+    "gathered_logits",
+    "recompute_activation",
+    "fp8_experts",
+    "expandable_segments",
 ]
 HARDWARE = [
     "gpu",

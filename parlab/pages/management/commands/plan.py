@@ -20,7 +20,7 @@ from parlab.planner.requests.request import PlanRequest
 class Command(BaseCommand):
     help = (
         "Predict each row of a file (model, parallel, hardware) and print one JSON object per line with id, iter_s,"
-        " tflops_per_gpu, memory_gb, fits and basis; or answer one question like POST /api/plan/."
+        " tflops_per_gpu, memory_gb, fits, fits_probability and basis; or answer one question like POST /api/plan/."
     )
     requires_system_checks: list[str] = []
 
@@ -56,7 +56,7 @@ def _answer(name: str, huggingface: str | None) -> str:
             data = {"huggingface": json.loads(_input_text(huggingface))} | data
         validated = PlanRequest.model_validate(data, context=plan_context())
         question, price = priced(validated)
-        return written(answer(question, device_of(question)), price).model_dump_json(indent=1)
+        return written(answer(question, device_of(question)), price, validated.assumed).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
     except (OSError, ValueError) as error:
