@@ -1,6 +1,9 @@
 """`manage.py plan` reads rows of published measurements and prints one prediction for each."""
 
 import json
+import os
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -263,3 +266,22 @@ def test_rows_of_a_known_cluster_use_its_links_unless_they_state_others(tmp_path
     assert seconds[1] > 1.1 * seconds[0]
     assert seconds[2] == pytest.approx(seconds[0])
     assert "links of the A100 partition of Jean Zay" in plan(written(tmp_path / "known.json", [known]))[0]["basis"]
+
+
+@pytest.mark.slow
+def test_a_question_is_answered_without_a_database(tmp_path: Path) -> None:
+    """A fresh clone has no tables: a process of its own, with an empty data directory."""
+    question = {"model": "Llama 3 8B", "gpu": "H100 SXM", "nodes": 1, "tensor_parallel": 1, "pipeline_parallel": 1}
+    path = tmp_path / "question.json"
+    path.write_text(json.dumps(question | {"global_batch": 64}))
+    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path / "data"), "DATABASE_URL": ""}
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "manage.py", "plan", "--question", str(path)]
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert 0 <= answer["fits_probability"] <= 1
+    assert "micro_batch 1" in answer["assumed"]
+    assert not [text for text in answer["assumed"] if text.startswith(("global_batch ", "nodes "))]
+    assert all(layout["fits_probability"] >= 0.95 for layout in answer["short_runs"])
+    assert 1 <= len(answer["short_runs"]) <= 5

@@ -180,6 +180,8 @@ class WrittenPlan(_Part):
     layouts: list[WrittenLayout]
     """Those that fit with a probability of at least 0.95, fastest first, then others."""
     risky: WrittenRisk | None
+    short_runs: list[WrittenLayout]
+    """Layouts whose short runs calibrate the planner best."""
     largest_on_one_node: float | None
     """Parameters of the largest GPT in GPT-3's proportions that trains on one node."""
     fewest_nodes: int | None
@@ -224,6 +226,7 @@ def written(answer: Answer, price: Price | None = None, assumed: Sequence[str] =
         recomputes=[_variant(variant) for variant in answer.recomputes],
         schedules=[_variant(variant) for variant in answer.schedules],
         layouts=[_layout(layout) for layout in [*answer.search.fitting, *answer.search.too_large]],
+        short_runs=[_layout(layout) for layout in answer.short_runs],
         risky=_risk(answer.search.risky) if answer.search.risky else None,
         largest_on_one_node=answer.largest.parameters if answer.largest else None,
         fewest_nodes=answer.fewest,

@@ -28,6 +28,7 @@ class MemoryBelief:
 
     def __init__(self, space: Space) -> None:
         rooms = [candidate.room for candidate in space.candidates]
+        self._spent = 0.0
         self._is_planned = np.array([room is not None for room in rooms])
         scaled = [
             0.0 if room is None else room / candidate.memory_deviation
@@ -47,13 +48,18 @@ class MemoryBelief:
         chances: Vector = np.where(self._is_planned, self._fitting @ weights / weights.sum(), 1.0)
         return chances
 
+    def spend(self, chance: float) -> None:
+        """Count the risk of a launch that fits with a probability of `chance`."""
+        self._spent += 1 - chance
+
     def affordable(self, open_: Sequence[int], chances: Vector, done: Mapping[int, Observation]) -> list[int]:
         """Return the open settings whose launch keeps the expected share of failed ones small.
 
+        The risks of earlier launches (`spend`) count as failures whether they failed or not.
         Without a launch that ran, and none that is affordable, it is the setting that is most likely to fit.
         """
         failed = sum(observation.state == "oom" for observation in done.values())
-        allowed = MOST_FAILED * (len(done) + 1) - failed
+        allowed = MOST_FAILED * (len(done) + 1) - max(failed, self._spent)
         affordable = [i for i in open_ if 1 - chances[i] <= max(allowed, 1 - _SURELY)]
         if affordable or not open_ or any(observation.ran for observation in done.values()):
             return affordable

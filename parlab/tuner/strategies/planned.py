@@ -49,6 +49,7 @@ def planned(space: Space) -> Steps:
             why = f"expected gain {gain[choice]:.1%}"
         candidate = space.candidates[choice]
         border = f"; {chances[choice]:.0%} likely to fit into memory" if chances[choice] < SURE else ""
+        belief.spend(chances[choice])
         observation = yield Launch(candidate.key, why + border, knowledge.expected(prediction, choice))
         knowledge.done[choice] = observation
         failed_in_row = failed_in_row + 1 if observation.state == "failed" else 0

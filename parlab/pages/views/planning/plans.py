@@ -40,6 +40,7 @@ from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.cluster_comparison import OtherCluster, Side, moved, side
 from parlab.planner.search.layouts import Layout
+from parlab.planner.search.short_runs import CALIBRATED_ERROR, UNSEEN_ERROR
 from parlab.whole_numbers import whole_number
 from runners.config import digest
 
@@ -146,6 +147,8 @@ def plan_search(request: HttpRequest) -> HttpResponse:
             )
             for layout in layouts[:MAX_LAYOUTS]
         ],
+        "usual_error": UNSEEN_ERROR,
+        "calibrated_error": CALIBRATED_ERROR,
         "risk": risk,
         "risk_text": layout_text(risk.layout) if risk else "",
         "risk_query": _query_with(request, layout_fields(risk.layout.job)) if risk else "",
