@@ -60,7 +60,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "oversubscription": (BASE | {"overlap_gradients": False}, 4.0),
     "rail_optimized": (BASE | {"overlap_gradients": False, "oversubscription": 4.0}, True),
     "code_base": (GATED, "NeMo AutoModel"), "optimizer_states": (BASE, "bf16"), "recompute_activation": (GATED, True),
-    "fp8_experts": (MOE | {"recompute": "none"}, True), "expandable_segments": (BASE, True),
+    "compressed_experts": (MOE | {"recompute": "none"}, True), "expandable_segments": (BASE, True),
     "gathered_logits": (GATED | {"pipeline_parallel": 1}, True),
     "tokens_billion": (BASE, 1.0), "price": (BASE, 2.0), "wanted_days": (BASE, 10.0),
 }  # fmt: skip

@@ -144,7 +144,7 @@ RAN = {
     "DeepSeek-V3": (
         {"name": "DeepSeek-V3", "seq": 4096},
         {"pp": 16, "dp": 128, "ep": 64, "mbs": 1, "gbs": 15360, "precision": "fp8", "recompute": "selective",
-         "schedule": "dualpipe", "optimizer": "bf16 states", "recompute_activation": True, "fp8_experts": True},
+         "schedule": "dualpipe", "optimizer": "bf16 states", "recompute_activation": True, "compressed_experts": True},
         "H800", 2048, "",
     ),
     # NeMo AutoModel, performance summary, 2026.

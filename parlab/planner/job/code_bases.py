@@ -112,7 +112,7 @@ def with_code_base(job: Job, name: CodeBaseName) -> Job:
     habit = next(entry.habit for entry in CODE_BASES if entry.name == name)
     if job.optimizer_bytes is not None:
         habit = {**habit, "optimizer_bytes": job.optimizer_bytes}
-    return replace(job, **{"family": name, **habit})
+    return replace(job, family=name, **habit)
 
 
 def possible_jobs(job: Job, gpu: str) -> list[tuple[float, Job]]:

@@ -70,7 +70,7 @@ PARALLEL = [
     "cuda_graphs",
     "gathered_logits",
     "recompute_activation",
-    "fp8_experts",
+    "compressed_experts",
     "expandable_segments",
 ]
 HARDWARE = [

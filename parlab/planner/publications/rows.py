@@ -210,7 +210,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         optimizer_bytes=row_choices.optimizer_bytes(data.get("optimizer")),
         gathers_logits=flag("parallel", data, "gathered_logits"),
         recomputes_activation=flag("parallel", data, "recompute_activation"),
-        has_8_bit_experts=flag("parallel", data, "fp8_experts"),
+        has_8_bit_experts=flag("parallel", data, "compressed_experts"),
         has_expandable_segments=flag("parallel", data, "expandable_segments"),
         flash_generation=_flash_generation(data, framework, is_fsdp=is_fsdp),
     )

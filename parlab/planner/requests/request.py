@@ -76,7 +76,7 @@ class PlanRequest(RequestFields):
             optimizer_bytes=_optimizer_bytes(self.optimizer_states),
             gathers_logits=self.gathered_logits,
             recomputes_activation=self.recompute_activation,
-            has_8_bit_experts=self.fp8_experts,
+            has_8_bit_experts=self.compressed_experts,
             has_expandable_segments=self.expandable_segments,
             has_flash_attention=self.attention == "flash",
             context_parallel=self.context_parallel,

@@ -145,7 +145,7 @@ class RequestFields(BaseModel):
     empty: as usual for the code base."""
     recompute_activation: bool = False
     """The activation function of a gated MLP is recomputed instead of storing its product."""
-    fp8_experts: bool = False
+    compressed_experts: bool = False
     """Experts store their inputs in 8 bits and no outputs."""
     expandable_segments: bool = False
     """PyTorch's allocator grows its segments, which leaves fewer fragments."""
