@@ -64,6 +64,7 @@ def read(row: Mapping[str, Any]) -> Row:
     is_fsdp = str(parallel.get("framework") or "").startswith("FSDP")
     model = read_model(model_data, notes, is_shaped=bool(hardware.get("gbps")), has_dropout=not is_fsdp)
     job = _job(parallel, model, hardware, notes)
+    notes += _defaults(parallel, job)
     is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
     is_open = not is_precision_stated and "V100" in str(hardware.get("gpu"))
     if is_open:
@@ -90,6 +91,21 @@ def _with_habits(job: Job, parallel: Mapping[str, Any], source: str, notes: list
             f"as usual for {named.name}: {', '.join(f'{name} {value}' for name, value in named.habit.items())}"
         )
     return replace(with_code_base(job, named.name), family=job.family or named.name)
+
+
+def _defaults(data: Mapping[str, Any], job: Job) -> Iterator[str]:
+    """Describe the values of a layout that a row leaves out."""
+    if not data.get("mbs"):
+        yield "mbs is not given: 1 assumed"
+    if not data.get("gbs"):
+        parts = f"mbs {job.micro_batch_size} x dp {job.data_parallel} x gas {whole(data, 'gas', 1)}"
+        yield f"gbs is not given: {job.global_batch_size} assumed, {parts}"
+    if data.get("recompute") is None:
+        yield "recompute is not given: none assumed"
+    if data.get("zero") is None and not data.get("fsdp") and job.replicas > 1:
+        yield f"zero is not given: {job.zero_stage} assumed"
+    if data.get("attention") is None:
+        yield f"attention is not given: {'fused' if job.has_flash_attention else 'plain'} assumed"
 
 
 def _inconsistencies(job: Job, hardware: Cluster) -> Iterator[str]:
@@ -143,11 +159,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     count = whole(hardware, "count", tensor * pipeline * context)
     replicas = whole(data, "dp", max(1, count // (tensor * pipeline * context)))
     micro = whole(data, "mbs", 1)
-    if not data.get("mbs"):
-        notes.append("mbs is not given: 1 assumed")
     batch = whole(data, "gbs", micro * replicas * whole(data, "gas", 1))
-    if not data.get("gbs"):
-        notes.append(f"gbs is not given: {batch} assumed, mbs {micro} x dp {replicas} x gas {whole(data, 'gas', 1)}")
     framework = str(data.get("framework") or "")
     shard_ranks = maybe(data, "fsdp")
     is_fsdp = bool(shard_ranks) or framework.startswith("FSDP")
@@ -156,15 +168,9 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     is_recent = practice(gpu, precision, 1).is_recent
     schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
     recompute = row_choices.recompute(data.get("recompute"))
-    if data.get("recompute") is None:
-        notes.append("recompute is not given: none assumed")
     # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
     zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
-    if data.get("zero") is None and not shard_ranks and replicas * context > 1:
-        notes.append(f"zero is not given: {zero} assumed")
     has_flash = row_choices.is_fused(data.get("attention"), usual=is_recent)
-    if data.get("attention") is None:
-        notes.append(f"attention is not given: {'fused' if has_flash else 'plain'} assumed")
     usual = practice(gpu, precision, chunks, framework=framework, is_fsdp=is_fsdp)
     return Job(
         model,
