@@ -17,39 +17,39 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.863
+    matmul_efficiency: float = 0.902
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.3
+    matmul_traffic: float = 1.28
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.874
+    memory_efficiency: float = 0.822
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
-    host_s: float = 0.000957
+    host_s: float = 0.000909
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 0.841
+    inside_efficiency: float = 0.791
     """Share of the bandwidth inside a node that collectives reach."""
-    between_efficiency: float = 0.499
+    between_efficiency: float = 0.523
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.909
+    shaped_efficiency: float = 0.911
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0188
+    step_s: float = 0.0183
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    straggler_share: float = 0.0131
+    straggler_share: float = 0.0177
     """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
-    misaligned_slowdown: float = 4.52
+    misaligned_slowdown: float = 4.61
     """Slowdown of attention if the head size is not a multiple of 8."""
-    sharded_efficiency: float = 0.113
+    sharded_efficiency: float = 0.112
     """Share of the bandwidth that gathering each parameter on its own reaches (ZeRO-3 of 2021, without overlap)."""
-    attention_efficiency: float = 0.964
+    attention_efficiency: float = 0.973
     """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
-    low_precision_efficiency: float = 0.978
+    low_precision_efficiency: float = 0.963
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
-    exchange_efficiency: float = 0.804
+    exchange_efficiency: float = 0.876
     """Share of the bandwidth that the all-to-all of experts reaches."""
-    grouped_efficiency: float = 0.663
+    grouped_efficiency: float = 0.632
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
-    routing_s: float = 0.00129
+    routing_s: float = 0.00135
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
-    expert_s: float = 0.000108
+    expert_s: float = 0.000105
     """The same for each expert of a rank (s)."""
 
 
@@ -89,7 +89,6 @@ leaves room for kernels that are better than the measured ceiling."""
 
 
 WIDTHS: dict[str, float] = {
-    "straggler_share": 0.6,
     "attention_efficiency": 0.15,
     "fragmentation": 0.1,
     "flat_factor": 0.1,
@@ -99,7 +98,7 @@ WIDTHS: dict[str, float] = {
 }
 """Widths of the springs that pull constants back to their start, in logarithms; 1 if not listed. Allocators waste a few
 per cent in every code base, so a larger excess must not be explained by fragmentation. The rates of attention kernels
-were measured by their authors. What slows large jobs is not mostly waiting."""
+were measured by their authors."""
 
 
 def widths(kind: type[TimeParameters] | type[MemoryParameters]) -> npt.NDArray[np.float64]:
