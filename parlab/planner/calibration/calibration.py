@@ -70,7 +70,7 @@ class Calibration:
     memory_rows: int = 0
     oom_rows: int = 0
     """Jobs that ran out of memory; they determine `usable_share`."""
-    time_error: float = 0.069
+    time_error: float = 0.073
     memory_error: float = 0.026
     usable_share: float = 0.985
     """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
