@@ -1,0 +1,150 @@
+"""`POST /graphql`: the operations that are served, by name. Every other one is answered with its name."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from parlab.tracking.artifacts import BadArtifact
+from parlab.tracking.runs import Conflict
+
+from . import artifacts, files, history, queries, runs
+from .protocol import JSON, Call, Missing, WandbError, body_of, caller, failure
+
+logger = logging.getLogger(__name__)
+
+_NAMED = re.compile(r"\s*(?:#[^\n]*\n\s*)*(query|mutation|subscription)?\s*(\w*)")
+_NOTHING: JSON = {"project": None, "model": None, "artifact": None}
+"""The answer to a query about what does not exist."""
+
+OPERATIONS: dict[str, Callable[[Call], JSON]] = {
+    "Viewer": queries.viewer,
+    "GetViewer": queries.viewer,
+    "ServerInfo": queries.server,
+    "ServerFeaturesQuery": queries.server,
+    "GetDefaultEntity": queries.viewer,
+    "GetTeamEntity": queries.entity,
+    "EntityIsTeam": queries.entity,
+    "FetchOrgEntityFromEntity": queries.entity,
+    "FetchOrgInfoFromEntity": queries.entity,
+    "OrganizationCoreWeaveOrganizationID": queries.entity,
+    "XXHashDigestsEnabled": queries.entity,
+    "OrgFeatureFlags": lambda call: {"organization": {"featureFlags": []}},
+    "Project": queries.project,
+    "GetProject": queries.project,
+    "GetProjects": queries.projects,
+    "CreateProject": queries.create_project,
+    "UpsertModel": queries.create_project,
+    "IsProjectReadOnly": queries.project,
+    "UpsertBucket": runs.upsert,
+    "RunResumeStatus": runs.resume_status,
+    "RunStoppedStatus": queries.run,
+    "Run": queries.run,
+    "Runs": queries.runs,
+    "RunState": queries.run,
+    "QueryRunInfo": queries.run,
+    "DeleteRun": runs.delete,
+    "StopRun": runs.stop,
+    "HistoryPage": history.page,
+    "RunFullHistory": history.full,
+    "RunSampledHistory": history.sampled,
+    "SampledHistoryPage": history.sampled,
+    "RunParquetHistory": history.live,
+    "RunHistoryKeys": history.keys,
+    "RunConsoleLogTail": queries.logs,
+    "RunConsoleLogPage": queries.logs,
+    "CreateRunFiles": files.create,
+    "MarkRunFilesUploaded": files.uploaded,
+    "RunFiles": files.listing,
+    "NotifyScriptableRunAlert": queries.alert,
+    "CreateArtifact": artifacts.create,
+    "CreateArtifactManifest": artifacts.create_manifest,
+    "UpdateArtifactManifest": artifacts.update_manifest,
+    "CreateArtifactFiles": artifacts.create_files,
+    "CommitArtifact": artifacts.commit,
+    "UpdateArtifact": artifacts.update,
+    "AddAliases": partial(artifacts.change_aliases, is_added=True),
+    "DeleteAliases": partial(artifacts.change_aliases, is_added=False),
+    "DeleteArtifact": artifacts.delete,
+    "UseArtifact": artifacts.use,
+    "ClientIDMapping": artifacts.client_id,
+    "ArtifactType": artifacts.by_name,
+    "ArtifactMembershipByName": artifacts.by_name,
+    "ArtifactByName": artifacts.by_name,
+    "ArtifactMembershipFiles": artifacts.membership_files,
+    "GetArtifactMembershipFileUrls": artifacts.membership_files,
+    "ArtifactByID": artifacts.by_id,
+    "ArtifactManifest": artifacts.by_id,
+    "FetchArtifactManifest": artifacts.by_id,
+    "ArtifactFileURLs": artifacts.file_addresses,
+    "ArtifactFileURLsByManifestEntries": artifacts.file_addresses,
+    "FetchArtifactDigestAlgorithm": artifacts.digest_algorithm,
+    "RunOutputArtifacts": partial(artifacts.of_run, is_input=False),
+    "RunInputArtifacts": partial(artifacts.of_run, is_input=True),
+    "ProjectArtifacts": artifacts.versions,
+    "ProjectArtifactCollection": artifacts.collection,
+    "ProjectArtifactCollections": artifacts.collections,
+    "ArtifactTypeArtifactCollections": artifacts.collections,
+    "ProjectArtifactTypes": artifacts.types,
+    "ProjectArtifactType": artifacts.types,
+    "ArtifactCreatedBy": artifacts.created_by,
+    "ArtifactUsedBy": artifacts.used_by,
+    # Clients ask which fields a server has, and do without those that it lacks.
+    "TypeFields": lambda call: {"TypeInfo": None},
+    "InputFields": lambda call: {"TypeInfo": None},
+}  # fmt: skip
+
+
+@csrf_exempt
+@login_not_required
+def graphql(request: HttpRequest) -> HttpResponse:
+    """Answer an operation of GraphQL. What goes wrong is an error in its answer, which no client sends again."""
+    try:
+        if request.method != "POST":
+            raise WandbError(f"{request.path} accepts POST, not {request.method}", 405)
+        body = body_of(request)
+        is_query, name = operation_of(str(body.get("query") or ""))
+        user = caller(request, "read" if is_query else "write")
+        variables = body.get("variables")
+        data = _answer(Call(user, variables if isinstance(variables, dict) else {}, request), name, is_query=is_query)
+    except WandbError as error:
+        return failure(error)
+    except RequestDataTooBig as error:
+        return failure(WandbError(f"The request body is too large: {error}", 413))
+    return JsonResponse(data)
+
+
+def operation_of(query: str) -> tuple[bool, str]:
+    """Return whether an operation only reads, and its name."""
+    match = _NAMED.match(query)
+    kind, name = (match[1] or "query", match[2]) if match else ("query", "")
+    return kind == "query", name
+
+
+def _answer(call: Call, name: str, *, is_query: bool) -> JSON:
+    serve = OPERATIONS.get(name)
+    if serve is None:
+        logger.info("wandb: operation %s is not served", name[:80])
+        text = f"{name[:80] or 'An operation without a name'} is not served by parlab; see docs/use/logging.md"
+        return {"data": None, "errors": [{"message": text, "path": [name[:80]]}]}
+    try:
+        return {"data": serve(call)}
+    except Missing as error:
+        if is_query:
+            return {"data": _NOTHING}
+        return _refused(error)
+    except (WandbError, Conflict, BadArtifact) as error:
+        if isinstance(error, WandbError) and error.status in (401, 403, 413):
+            raise
+        return _refused(error)
+
+
+def _refused(error: Exception) -> JSON:
+    return {"data": None, "errors": [{"message": str(error)}]}

@@ -1,0 +1,50 @@
+"""Where W&B's clients look: `/graphql`, `/files/...`, and the addresses that they print for people."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path, re_path
+from django.views.decorators.csrf import csrf_exempt
+
+from parlab.lab.models import Experiment
+
+from . import file_stream, files
+from .operations import graphql
+from .places import find_run
+from .protocol import endpoint
+
+
+def run_page(_request: HttpRequest, entity: str, project: str, run: str) -> HttpResponse:
+    """Lead from the address that a client prints to the page of the run."""
+    experiment = Experiment.objects.filter(name=project).first()
+    found = find_run(experiment, run) if experiment is not None else None
+    if found is None:
+        raise Http404(f"run {entity}/{project}/{run} does not exist")
+    return HttpResponseRedirect(found.tracked.run.get_absolute_url())
+
+
+@csrf_exempt
+@login_not_required
+def discarded(_request: HttpRequest) -> HttpResponse:
+    """Accept what clients send about themselves, and keep none of it: a refusal would fill the log of the server."""
+    return HttpResponse()
+
+
+def stored(request: HttpRequest, key: str, path: str) -> HttpResponse:
+    """Store or return a file of a run."""
+    view = _upload if request.method == "PUT" else _download
+    return view(request, key=key, path=path)  # type: ignore[return-value]
+
+
+_upload = endpoint("PUT", files.upload, scope="write")
+_download = endpoint("GET", files.download, scope="read")
+
+urlpatterns = [
+    path("graphql", graphql),
+    path("files/<str:entity>/<str:project>/<str:run>/file_stream",
+         endpoint("POST", file_stream.receive, scope="write")),
+    path("wandb/files/<str:key>/<path:path>", csrf_exempt(login_not_required(stored))),
+    re_path(r"^sdk/otel/v1/(?:metrics|logs|traces)$", discarded),
+    re_path(r"^(?!experiments/|api/|admin/)(?P<entity>[^/]+)/(?P<project>[^/]+)/runs/(?P<run>[^/]+)$", run_page),
+]  # fmt: skip
