@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,12 +15,13 @@ from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
 from parlab.tracking.artifacts import artifacts_delete, clean_path, object_path
 
-from .files import credentials, file_address
+from .files import credentials, file_address, upload_address
 from .places import experiment_named, experiment_of, find_run, run_named
 from .protocol import JSON, Call, Missing, WandbError
 from .runs import run_json
 
 LATEST = "latest"
+_KEY = "Artifact:"
 MANIFEST = "wandb_manifest.json"
 State = WandbArtifact.State
 
@@ -91,9 +93,9 @@ def update_manifest(call: Call) -> JSON:
 
 
 def _manifest_upload(call: Call, artifact: WandbArtifact) -> JSON:
-    address = file_address(call, artifact.tracked, artifact.manifest)
-    file = {"id": str(artifact.pk), "name": MANIFEST, "displayName": MANIFEST, "uploadUrl": address}
-    return {"id": str(artifact.pk), "file": file | {"uploadHeaders": credentials(call)}}
+    address = upload_address(call, artifact.tracked, artifact.manifest)
+    file = {"id": key_of(artifact), "name": MANIFEST, "displayName": MANIFEST, "uploadUrl": address}
+    return {"id": key_of(artifact), "file": file | {"uploadHeaders": credentials(call)}}
 
 
 def create_files(call: Call) -> JSON:
@@ -108,10 +110,10 @@ def create_files(call: Call) -> JSON:
                 "name": name,
                 "displayName": name,
                 "storagePath": path,
-                "uploadUrl": file_address(call, artifact.tracked, path),
+                "uploadUrl": upload_address(call, artifact.tracked, path),
                 "uploadHeaders": credentials(call),
                 "uploadMultipartUrls": None,
-                "artifact": {"id": str(artifact.pk)},
+                "artifact": {"id": key_of(artifact)},
             }
         )
     files = {"edges": [{"node": node} for node in nodes], "pageInfo": _ONE_PAGE}
@@ -140,10 +142,20 @@ def _own_files(artifact: WandbArtifact) -> list[str]:
     return [
         name
         for name, entry in (entries.items() if isinstance(entries, dict) else ())
-        if isinstance(entry, dict)
-        and not entry.get("ref")
-        and str(entry.get("birthArtifactID") or artifact.pk) == str(artifact.pk)
+        if isinstance(entry, dict) and not entry.get("ref") and _birth(artifact, entry) == artifact.pk
     ]
+
+
+def _birth(artifact: WandbArtifact, entry: JSON) -> int | None:
+    """Return the primary key of the version that a file of a manifest was uploaded with."""
+    stated = entry.get("birthArtifactID")
+    if not stated:
+        return artifact.pk
+    number = _number(str(stated))
+    if number is None:  # the ID that the client gave the version before it was created
+        other = WandbArtifact.objects.filter(client_id=str(stated)).order_by("-pk").first()
+        return other.pk if other is not None else artifact.pk
+    return number
 
 
 def _is_stored(artifact: WandbArtifact, name: str) -> bool:
@@ -209,7 +221,7 @@ def delete(call: Call) -> JSON:
         artifacts_delete(tracked=artifact.tracked, path=path)
     artifact.state, artifact.aliases = State.DELETED, []
     artifact.save()
-    return {"result": {"artifact": {"id": str(artifact.pk)}}, "deleteArtifact": {"success": True}}
+    return {"result": {"artifact": {"id": key_of(artifact)}}, "deleteArtifact": {"success": True}}
 
 
 def use(call: Call) -> JSON:
@@ -236,7 +248,7 @@ def by_name(call: Call) -> JSON:
     found = artifact_json(call, artifact)
     membership = {
         "__typename": "ArtifactCollectionMembership",
-        "id": str(artifact.pk),
+        "id": key_of(artifact),
         "versionIndex": artifact.version,
         "createdAt": found["createdAt"],
         "aliases": found["aliases"],
@@ -248,16 +260,28 @@ def by_name(call: Call) -> JSON:
 
 
 def membership_files(call: Call) -> JSON:
-    artifact = _named(experiment_named(call), f"{call.text('collection')}:{call.text('alias')}")
-    files = _files(call, artifact, call.texts("fileNames"))
-    membership = {"__typename": "ArtifactCollectionMembership", "id": str(artifact.pk), "files": files}
-    membership["artifact"] = artifact_json(call, artifact) | {"files": files}
+    """Return the files of the version that a collection and an alias name."""
+    name, alias = call.text("collection", "artifactName"), call.text("alias", "artifactVersionIndex")
+    artifact = _named(experiment_named(call), f"{name}:{alias}" if alias else name)
+    files = _files(call, artifact, call.texts("fileNames") or None)
+    found = artifact_json(call, artifact) | {"files": files}
+    membership = {
+        "__typename": "ArtifactCollectionMembership", "id": key_of(artifact), "files": files, "artifact": found,
+    }  # fmt: skip
     collection = {"artifactMembership": membership, "__typename": "ArtifactSequence"}
-    return {"project": {"artifactCollection": collection, "artifactCollectionMembership": membership}}
+    return {
+        "project": {
+            "artifactCollection": collection, "artifactCollectionMembership": membership,
+            "artifactType": {"artifact": found},
+        }
+    }  # fmt: skip
 
 
 def by_id(call: Call) -> JSON:
-    artifact = _by_id(call.text("id", "artifact_id", "artifactID"))
+    key = call.text("id", "artifact_id", "artifactID")
+    if not key:
+        return by_name(call)
+    artifact = _by_id(key)
     return {"artifact": artifact_json(call, artifact)}
 
 
@@ -267,13 +291,13 @@ def file_addresses(call: Call) -> JSON:
     entries = call.data.get("entries")
     names = [str(entry.get("name", "")) for entry in entries] if isinstance(entries, list) else None
     files = _files(call, artifact, names)
-    return {"artifact": {"id": str(artifact.pk), "files": files, "filesByManifestEntries": files}}
+    return {"artifact": {"id": key_of(artifact), "files": files, "filesByManifestEntries": files}}
 
 
 def client_id(call: Call) -> JSON:
     """Return the ID of the version that a client has named itself."""
     artifact = WandbArtifact.objects.filter(client_id=call.text("clientID")).order_by("-pk").first()
-    return {"clientIDMapping": {"serverID": str(artifact.pk)} if artifact else None}
+    return {"clientIDMapping": {"serverID": key_of(artifact)} if artifact else None}
 
 
 def digest_algorithm(_call: Call) -> JSON:
@@ -286,13 +310,19 @@ def of_run(call: Call, *, is_input: bool) -> JSON:
     run = run_named(call)
     rows = run.tracked.used_artifacts.all() if is_input else run.tracked.wandb_artifacts.all()
     listed = _listed(call, rows)
-    return {"project": {"run": run_json(run, call) | {"outputArtifacts": listed, "inputArtifacts": listed}}}
+    return {
+        "project": {
+            "run": run_json(run, call) | {"outputArtifacts": listed, "inputArtifacts": listed, "artifacts": listed}
+        }
+    }
 
 
 def versions(call: Call) -> JSON:
     """List the versions of a collection."""
-    name = call.text("collection")
-    rows = WandbArtifact.objects.filter(experiment=experiment_named(call), type=call.text("type"), name=name)
+    name = call.text("collection", "collectionName", "artifactCollectionName")
+    rows = WandbArtifact.objects.filter(
+        experiment=experiment_named(call), type=call.text("type", "artifactTypeName", "typeName"), name=name
+    )
     listed = _listed(call, rows)
     collection = {"__typename": "ArtifactSequence", "name": name, "artifacts": listed}
     return {"project": {"artifactType": {"artifactCollection": collection}}}
@@ -301,17 +331,24 @@ def versions(call: Call) -> JSON:
 def collection(call: Call) -> JSON:
     """Return a collection of a type."""
     rows = WandbArtifact.objects.filter(
-        experiment=experiment_named(call), name=call.text("name"), state=State.COMMITTED
+        experiment=experiment_named(call),
+        name=call.text("name", "artifactCollectionName", "collection"),
+        state=State.COMMITTED,
     )
     artifact = rows.first()
     found = None if artifact is None else _collection_json(call, artifact)
-    return {"project": {"artifactType": {"artifactCollection": found}, "artifactCollection": found}}
+    kind = {"artifactCollection": found, "artifactSequence": found}
+    return {"project": {"artifactType": kind, "artifactCollection": found}}
 
 
 def collections(call: Call) -> JSON:
     """List the collections of a project, or of one of its types."""
     rows = WandbArtifact.objects.filter(experiment=experiment_named(call), state=State.COMMITTED)
-    rows = rows.filter(type=call.text("type")) if call.text("type") else rows
+    rows = (
+        rows.filter(type=call.text("type", "artifactTypeName", "typeName"))
+        if call.text("type", "artifactTypeName", "typeName")
+        else rows
+    )
     newest = {artifact.name: artifact for artifact in rows.order_by("version")}
     edges = [{"node": _collection_json(call, artifact), "cursor": name} for name, artifact in sorted(newest.items())]
     listed = {"totalCount": len(edges), "pageInfo": _ONE_PAGE, "edges": edges}
@@ -326,7 +363,7 @@ def types(call: Call) -> JSON:
         name: {"__typename": "ArtifactType", "id": name, "name": name, "description": "", "createdAt": ""}
         for name in names
     }
-    wanted = call.text("type")
+    wanted = call.text("type", "artifactTypeName", "typeName")
     edges = [{"node": node, "cursor": name} for name, node in nodes.items()]
     return {"project": {"artifactTypes": {"edges": edges, "pageInfo": _ONE_PAGE}, "artifactType": nodes.get(wanted)}}
 
@@ -345,9 +382,25 @@ def used_by(call: Call) -> JSON:
     return {"artifact": {"usedBy": {"edges": edges, "pageInfo": _ONE_PAGE}}}
 
 
+def key_of(artifact: WandbArtifact) -> str:
+    """Return the ID of a version; clients decode it from base64."""
+    return base64.b64encode(f"{_KEY}{artifact.pk:012d}".encode()).decode()
+
+
+def _number(key: str) -> int | None:
+    """Return the primary key that an ID names."""
+    try:
+        text = base64.b64decode(key, validate=True).decode()
+    except ValueError:
+        return None
+    number = text.removeprefix(_KEY)
+    return int(number) if text.startswith(_KEY) and number.isdigit() and len(number) < 18 else None
+
+
 def _by_id(key: str) -> WandbArtifact:
     rows = WandbArtifact.objects.select_related("experiment", "tracked__run__experiment").exclude(state=State.DELETED)
-    artifact = rows.filter(pk=int(key)).first() if key.isdigit() and len(key) < 18 else None
+    number = _number(key)
+    artifact = rows.filter(pk=number).first() if number is not None else None
     if artifact is None:
         raise Missing("artifact", key)
     return artifact
@@ -373,12 +426,12 @@ def artifact_json(call: Call, artifact: WandbArtifact) -> JSON:
         experiment=artifact.experiment, name=artifact.name, state=State.COMMITTED
     ).first()
     manifest = {
-        "id": str(artifact.pk),
-        "file": {"id": str(artifact.pk), "directUrl": file_address(call, artifact.tracked, artifact.manifest)},
+        "id": key_of(artifact),
+        "file": {"id": key_of(artifact), "directUrl": file_address(call, artifact.tracked, artifact.manifest)},
     }
     return {
         "__typename": "Artifact",
-        "id": str(artifact.pk),
+        "id": key_of(artifact),
         "digest": artifact.digest,
         "digestAlgorithm": None,
         "versionIndex": artifact.version,
@@ -386,7 +439,7 @@ def artifact_json(call: Call, artifact: WandbArtifact) -> JSON:
         "description": artifact.description,
         "metadata": json.dumps(artifact.metadata),
         "artifactType": {"__typename": "ArtifactType", "id": artifact.type, "name": artifact.type},
-        "artifactSequence": sequence | {"latestArtifact": {"id": str(last.pk), "versionIndex": last.version} if last else None},
+        "artifactSequence": sequence | {"latestArtifact": {"id": key_of(last), "versionIndex": last.version} if last else None},
         "aliases": [
             {"__typename": "ArtifactAlias", "id": f"{artifact.pk}/{alias}", "alias": alias, "artifactCollection": sequence,
              "artifactCollectionName": artifact.name}
@@ -423,6 +476,7 @@ def _collection_json(call: Call, artifact: WandbArtifact) -> JSON:
         "description": "",
         "createdAt": _time(artifact.created_at),
         "updatedAt": _time(artifact.updated_at),
+        "aliases": {"edges": [{"node": {"alias": alias}} for alias in artifact.aliases], "pageInfo": _ONE_PAGE},
         "type": {"name": artifact.type},
         "defaultArtifactType": {"name": artifact.type},
         "tags": {"edges": []},
@@ -468,15 +522,12 @@ def _owners(artifact: WandbArtifact) -> dict[str, WandbArtifact]:
     owners: dict[str, WandbArtifact] = {}
     entries = manifest_of(artifact).get("contents")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
-        birth = str(entry.get("birthArtifactID") or artifact.pk) if isinstance(entry, dict) else ""
-        if birth == str(artifact.pk):
+        birth = _birth(artifact, entry) if isinstance(entry, dict) else None
+        if birth == artifact.pk:
             owners[name] = artifact
-        elif birth.isdigit():
-            other = (
-                WandbArtifact.objects.filter(pk=int(birth), experiment=artifact.experiment)
-                .select_related("tracked")
-                .first()
-            )
+        elif birth is not None:
+            others = WandbArtifact.objects.filter(pk=birth, experiment=artifact.experiment)
+            other = others.select_related("tracked").first()
             if other is not None:
                 owners[name] = other
     return owners

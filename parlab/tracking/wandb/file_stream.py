@@ -7,6 +7,7 @@ skipped, so that a client may send a request again. Writers of a shared run coun
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -89,7 +90,7 @@ def _is_other_process(run: WandbRun, files: Mapping[str, _Lines], writer: str) -
 def _mark(lines: _Lines) -> str:
     """Return the digest of a row, whose fields may come in any order."""
     row = json_of(lines.content[0], "The first line")
-    return hashlib.sha256(repr(sorted(row.items()) if isinstance(row, dict) else row).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
 def _apply(run: WandbRun, writer: str, files: Mapping[str, _Lines], body: JSON) -> None:

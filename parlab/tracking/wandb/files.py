@@ -9,7 +9,8 @@ from base64 import b64encode
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from django.http import FileResponse, HttpResponse, HttpResponseBase
+from django.core.signing import BadSignature, TimestampSigner
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase
 
 from parlab.lab.models import Artifact, TrackedRun, WandbRun
 from parlab.tracking import artifacts
@@ -19,13 +20,29 @@ from .protocol import JSON, Call, Missing, WandbError
 from .runs import run_json
 
 PREFIX = "/wandb/files/"
-STREAMED = frozenset({"output.log", "wandb-summary.json"})
-"""Files that arrive over file_stream and are sent again at the end: they are kept as well, for `Api().run.files()`."""
+SIGNED_S = 24 * 3_600
+"""How long an address of a file can be read without a token: clients send none to the addresses that they are given."""
+_signer = TimestampSigner(salt="parlab.tracking.wandb.files")
+
+
+def upload_address(call: Call, tracked: TrackedRun, path: str) -> str:
+    """Return the address to which a file of a run is uploaded."""
+    return call.address(f"{PREFIX}{tracked.uuid}/{quote(path)}")
 
 
 def file_address(call: Call, tracked: TrackedRun, path: str) -> str:
-    """Return the address at which a file of a run is stored and read."""
-    return call.address(f"{PREFIX}{tracked.uuid}/{quote(path)}")
+    """Return an address from which a file of a run can be read for a day."""
+    signature = _signer.sign(f"{tracked.uuid}/{path}").removeprefix(f"{tracked.uuid}/{path}:")
+    return f"{upload_address(call, tracked, path)}?signature={quote(signature)}"
+
+
+def is_signed(request: HttpRequest, key: str, path: str) -> bool:
+    """Return whether the address of a request was given out by `file_address` within a day."""
+    try:
+        _signer.unsign(f"{key}/{path}:{request.GET.get('signature', '')}", max_age=SIGNED_S)
+    except BadSignature:
+        return False
+    return True
 
 
 def credentials(call: Call) -> list[str]:
@@ -37,7 +54,7 @@ def create(call: Call) -> JSON:
     """Return the addresses to which files of a run are uploaded."""
     run = run_named(call)
     names = [artifacts.clean_path(name) for name in call.texts("files") or []]
-    files = [{"name": name, "uploadUrl": file_address(call, run.tracked, name)} for name in names]
+    files = [{"name": name, "uploadUrl": upload_address(call, run.tracked, name)} for name in names]
     return {"createRunFiles": {"runID": run.tracked.uuid, "uploadHeaders": credentials(call), "files": files}}
 
 
@@ -59,7 +76,11 @@ def _blocks(call: Call) -> Iterator[bytes]:
 
 def download(call: Call) -> HttpResponseBase:
     """Return a file of a run, as a download and never as a page: it may hold scripts."""
-    run, path = run_by_key(call.text("key")), call.text("path")
+    return file_response(call.text("key"), call.text("path"))
+
+
+def file_response(key: str, path: str) -> HttpResponseBase:
+    run = run_by_key(key)
     artifact: Artifact | None = run.tracked.artifacts.filter(path=path).first()
     if artifact is None:
         raise Missing("file", path)

@@ -6,12 +6,15 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from django.db.models import Count
+
 from parlab.lab.models import WandbRun
 from parlab.series import store
 
 from .file_stream import SYSTEM
 from .places import run_named
 from .protocol import JSON, Call, WandbError, json_of
+from .runs import last_step
 
 MAX_ROWS = 100_000
 """Rows of one answer; clients ask for a thousand."""
@@ -78,8 +81,9 @@ def keys(call: Call) -> JSON:
         for info in infos
         if not info.metric.startswith(SYSTEM)
     }
-    last = run.tracked.run.current_attempt().last_step
-    return _answer({"historyKeys": {"sets": [], "keys": named, "lastStep": -1 if last is None else last}})
+    values = run.tracked.values.values_list("key").annotate(count=Count("pk")).order_by("key")
+    named |= {key: {"typeCounts": [{"type": "any", "count": count}], "monotonic": False} for key, count in values}
+    return _answer({"historyKeys": {"sets": [], "keys": named, "lastStep": last_step(run)}})
 
 
 def _answer(run: JSON) -> JSON:

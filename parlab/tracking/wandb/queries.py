@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from django.contrib.auth.models import User
 
 from parlab.lab.models import Experiment, WandbRun
 from parlab.lab.services.events import run_alerted
+from parlab.series import log
 from parlab.tracking import runs as services
 from runners.wire.protocol import RunState
 
-from .places import experiment_named, run_named
+from .places import experiment_named, experiment_of, run_named
 from .protocol import JSON, Call, WandbError
 from .runs import STATES, run_json
 
+_FIELDS = {
+    "Mutation": ("createRunFiles",),
+    "CreateArtifactInput": (
+        "entityName", "projectName", "runName", "artifactTypeName", "artifactCollectionName", "digest", "description",
+        "aliases", "metadata", "clientID", "sequenceClientID", "enableDigestDeduplication", "digestAlgorithm",
+    ),
+}  # fmt: skip
+_TYPES = re.compile(r'(\w+)\s*:\s*__type\(name:\s*"(\w+)"\)')
 MAX_CLIENT = "99.0.0"
 """Newest client that is accepted: any."""
+# fmt: off
 _ORDERS = {"created_at": "tracked__run__queued_at", "createdAt": "tracked__run__queued_at", "heartbeat_at": "tracked__last_report_at",
            "name": "run_id", "display_name": "tracked__name", "displayName": "tracked__name"}  # fmt: skip
 
@@ -31,21 +44,24 @@ def server(_call: Call) -> JSON:
 
 def viewer(call: Call) -> JSON:
     """Return the user of the token; entities are the names of users."""
-    name = call.user.get_username()
-    user = {
-        "id": str(call.user.pk),
+    return {"viewer": user_json(call.user)} | server(call)
+
+
+def user_json(user: User) -> JSON:
+    name = user.get_username()
+    return {
+        "id": str(user.pk),
         "entity": name,
         "username": name,
-        "name": call.user.get_full_name() or name,
-        "email": call.user.email,
+        "name": user.get_full_name() or name,
+        "email": user.email,
         "flags": "{}",
-        "admin": bool(call.user.is_superuser),
+        "admin": bool(user.is_superuser),
         "teams": {"edges": [{"node": {"name": name}}]},
         "apiKeys": {"edges": []},
         "deletedAt": None,
         "capabilities": [],
     }
-    return {"viewer": user} | server(call)
 
 
 def entity(call: Call) -> JSON:
@@ -58,6 +74,26 @@ def entity(call: Call) -> JSON:
             "xxhashDigestsEnabled": False, "defaultEntity": {"name": name},
         }
     }  # fmt: skip
+
+
+def organization(_call: Call) -> JSON:
+    return {"organization": {"featureFlags": []}}
+
+
+def type_fields(call: Call) -> JSON:
+    """Return the fields of a type of W&B's schema; without those that a newer client asks for, it does without."""
+    names = _FIELDS.get(call.text("typeName"))
+    fields = None if names is None else [{"name": name} for name in names]
+    return {"TypeInfo": None if fields is None else {"fields": fields, "inputFields": fields}}
+
+
+def probed(query: str) -> JSON:
+    """Answer what older clients ask about types of W&B's schema, with the fields that make a difference to them."""
+    return {
+        alias: {"name": name, "fields": fields, "inputFields": fields}
+        for alias, name in _TYPES.findall(query)
+        for fields in [[{"name": field} for field in _FIELDS.get(name, ())]]
+    }
 
 
 def project(call: Call) -> JSON:
@@ -73,8 +109,6 @@ def projects(call: Call) -> JSON:
 
 
 def create_project(call: Call) -> JSON:
-    from .places import experiment_of
-
     fields = call.data.get("input") if isinstance(call.data.get("input"), dict) else call.data
     name = str(fields.get("name") or fields.get("project") or "") if isinstance(fields, dict) else ""
     experiment = experiment_of(call.text("entity"), name, call.user, is_new=True)
@@ -93,7 +127,7 @@ def project_json(experiment: Experiment, call: Call) -> JSON:
         "createdAt": experiment.created_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "isBenchmark": False,
         "readOnly": False,
-        "user": {"id": "", "name": name, "username": name, "email": ""},
+        "user": user_json(experiment.owner),
         "description": experiment.question,
         "runCount": WandbRun.objects.filter(experiment=experiment, tracked__deleted_at=None).count(),
         "tags": [],
@@ -207,8 +241,6 @@ def _is_in(value: Any, operand: Any) -> bool:
 
 
 def _matches(value: Any, operand: Any) -> bool:
-    import re
-
     try:
         return isinstance(value, str) and len(str(operand)) < 200 and bool(re.search(str(operand), value[:1_000]))
     except re.error:
@@ -216,7 +248,7 @@ def _matches(value: Any, operand: Any) -> bool:
 
 
 _OPERATORS: dict[str, Any] = {
-    "$eq": lambda value, operand: _holds(value, operand),
+    "$eq": _holds,
     "$ne": lambda value, operand: not _holds(value, operand),
     "$gt": lambda value, operand: value is not None and value > operand,
     "$gte": lambda value, operand: value is not None and value >= operand,
@@ -246,8 +278,6 @@ def alert(call: Call) -> JSON:
 
 def logs(call: Call) -> JSON:
     """Return the lines of the console: the last ones, or a page of them."""
-    from parlab.series import log
-
     found = run_named(call)
     attempt = found.tracked.run.current_attempt()
     lines = [

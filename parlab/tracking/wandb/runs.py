@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
+from django.db.models import Max
 
 from parlab.lab.models import Experiment, TrackedRun, WandbRun
 from parlab.lab.models.wandb import RUN_ID_LENGTH
@@ -193,7 +194,7 @@ def resume_status(call: Call) -> JSON:
     model: JSON = {"id": name, "name": name, "entity": {"id": entity, "name": entity}, "bucket": None}
     if run is not None:
         positions = run.positions.get("", {})
-        last = {"_step": run.tracked.run.current_attempt().last_step or 0, "_runtime": _runtime(run)}
+        last = {"_step": max(last_step(run), 0), "_runtime": _runtime(run)}
         lines = positions.get(HISTORY, 0)
         model["bucket"] = run_json(run, call) | {
             "logLineCount": lines_of_console(run),
@@ -204,6 +205,13 @@ def resume_status(call: Call) -> JSON:
             "wandbConfig": json.dumps({"t": 1}),
         }
     return {"model": model}
+
+
+def last_step(run: WandbRun) -> int:
+    """Return the last step at which anything was logged; -1 for none."""
+    numbers = run.tracked.run.current_attempt().last_step
+    values = run.tracked.values.aggregate(last=Max("step"))["last"]
+    return max((step for step in (numbers, values) if step is not None), default=-1)
 
 
 def lines_of_console(run: WandbRun) -> int:

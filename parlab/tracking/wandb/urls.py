@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib.auth.decorators import login_not_required
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
@@ -12,7 +12,7 @@ from parlab.lab.models import Experiment
 from . import file_stream, files
 from .operations import graphql
 from .places import find_run
-from .protocol import endpoint
+from .protocol import WandbError, endpoint, failure
 
 
 def run_page(_request: HttpRequest, entity: str, project: str, run: str) -> HttpResponse:
@@ -31,10 +31,15 @@ def discarded(_request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-def stored(request: HttpRequest, key: str, path: str) -> HttpResponse:
+def stored(request: HttpRequest, key: str, path: str) -> HttpResponseBase:
     """Store or return a file of a run."""
+    if request.method == "GET" and files.is_signed(request, key, path):
+        try:
+            return files.file_response(key, path)
+        except WandbError as error:
+            return failure(error)
     view = _upload if request.method == "PUT" else _download
-    return view(request, key=key, path=path)  # type: ignore[return-value]
+    return view(request, key=key, path=path)
 
 
 _upload = endpoint("PUT", files.upload, scope="write")
