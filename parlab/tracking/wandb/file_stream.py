@@ -133,10 +133,19 @@ def _new_rows(run: WandbRun, writer: str, name: str, lines: _Lines) -> Iterator[
     if lines.offset == 0 and lines.content and name not in run.marks:
         run.marks[name] = _mark(lines)
     positions[name] = max(stored, lines.offset + len(lines.content))
+    imported = run.writers.get(writer, {}).get("imported", {})
     for line in lines.content[max(0, stored - lines.offset) :]:
         row = json_of(line, f"A line of {name}")
-        if isinstance(row, dict):
+        if isinstance(row, dict) and not _is_imported(row, imported):
             yield row
+
+
+def _is_imported(row: JSON, imported: Mapping[str, Any]) -> bool:
+    """Return whether a row was stored when the directory of its run was imported."""
+    step, last_step, last_ms = _whole(row.get("_step")), imported.get("step"), imported.get("ms")
+    if step is not None and last_step is not None:
+        return step <= int(last_step)
+    return last_ms is not None and _time_ms(row) <= float(last_ms)
 
 
 def _history(tracked: TrackedRun, rows: Iterator[JSON]) -> list[Point]:

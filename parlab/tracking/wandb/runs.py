@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -88,8 +89,11 @@ def _begin(experiment: Experiment, run_id: str, user: User, name: str) -> WandbR
         WandbRun.objects.filter(pk=earlier.pk).update(run_id=f"{run_id[:100]}~{earlier.pk}")
     # The ID that an import of the same run's directory derives: both are one run.
     identity = identity_of(TRACKER, experiment.name, run_id)
-    if TrackedRun.objects.filter(uuid=identity).exists():
-        identity = identity_of(TRACKER, experiment.name, run_id, str(WandbRun.objects.count()), str(experiment.pk))
+    imported = TrackedRun.objects.select_related("run").filter(uuid=identity).first()
+    if imported is not None and not hasattr(imported, "wandb") and imported.run.experiment_id == experiment.pk:
+        return _adopted(imported, experiment, run_id)
+    if imported is not None:
+        identity = identity_of(TRACKER, str(experiment.pk), run_id, uuid.uuid4().hex)
     tracked = services.tracked_run_start(
         experiment=experiment,
         user=user,
@@ -99,6 +103,14 @@ def _begin(experiment: Experiment, run_id: str, user: User, name: str) -> WandbR
         run_uuid=identity,
     )
     return WandbRun.objects.create(tracked=tracked, experiment=experiment, run_id=run_id)
+
+
+def _adopted(tracked: TrackedRun, experiment: Experiment, run_id: str) -> WandbRun:
+    """Return a run whose directory was imported, with the place up to which its points are stored."""
+    attempt = tracked.run.current_attempt()
+    stored = {"step": attempt.last_step, "ms": tracked.metrics.aggregate(last=Max("timestamp_ms"))["last"]}
+    writers = {"": {"rank": 0, "imported": stored}}
+    return WandbRun.objects.create(tracked=tracked, experiment=experiment, run_id=run_id, writers=writers)
 
 
 def begin_again(run: WandbRun, user: User) -> WandbRun:
