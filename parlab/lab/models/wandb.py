@@ -39,6 +39,21 @@ class WandbRun(models.Model):
     def __str__(self) -> str:
         return self.run_id
 
+    def axes(self) -> dict[str, str]:
+        """Return for each metric that has an axis of its own the metric that it is drawn over (`define_metric`)."""
+        value = (self.config.get("_wandb") or {}).get("value") or {}
+        defined = value.get("m") if isinstance(value, dict) else None
+        names = [item.get("1", "") for item in defined or [] if isinstance(item, dict)]
+        # Fields of MetricRecord: 1 name, 4 name of the axis, 5 its place in this list, from 1.
+        axes = {}
+        for item, name in zip(defined or [], names, strict=False):
+            place, axis = item.get("5"), item.get("4", "")
+            if isinstance(place, int) and 1 <= place <= len(names):
+                axis = names[place - 1]
+            if name and axis:
+                axes[name] = axis
+        return axes
+
 
 class LoggedValue(models.Model):
     """What a script has logged at a step and is not a number: a text, table, picture, histogram."""

@@ -67,7 +67,11 @@ def upsert(call: Call) -> JSON:
         is_begun = bool(call.text("host"))
         if is_begun and RunState(attempt.state) != RunState.RUNNING:
             services.tracked_run_update(tracked=tracked, status=TrackedRun.Status.RUNNING)
-    return {"upsertBucket": {"bucket": run_json(run_by_key(run.tracked.uuid), call), "inserted": is_new}}
+    bucket = run_json(run_by_key(run.tracked.uuid), call)
+    if not key:
+        # Without the server's ID the client does not resume: it counts its lines from the beginning.
+        bucket["historyLineCount"] = 0
+    return {"upsertBucket": {"bucket": bucket, "inserted": is_new}}
 
 
 def _found_or_begun(experiment: Experiment, run_id: str, call: Call) -> tuple[WandbRun, bool]:
