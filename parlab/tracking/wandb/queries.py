@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from django.contrib.auth.models import User
 
@@ -11,11 +10,11 @@ from parlab.lab.models import Experiment, WandbRun
 from parlab.lab.services.events import run_alerted
 from parlab.series import log
 from parlab.tracking import runs as services
-from runners.wire.protocol import RunState
 
+from .filters import order_of, passes
 from .places import experiment_named, experiment_of, run_named
-from .protocol import JSON, Call, WandbError
-from .runs import STATES, run_json
+from .protocol import JSON, Call
+from .runs import run_json
 
 _FIELDS = {
     "Mutation": ("createRunFiles",),
@@ -27,9 +26,6 @@ _FIELDS = {
 _TYPES = re.compile(r'(\w+)\s*:\s*__type\(name:\s*"(\w+)"\)')
 MAX_CLIENT = "99.0.0"
 """Newest client that is accepted: any."""
-# fmt: off
-_ORDERS = {"created_at": "tracked__run__queued_at", "createdAt": "tracked__run__queued_at", "heartbeat_at": "tracked__last_report_at",
-           "name": "run_id", "display_name": "tracked__name", "displayName": "tracked__name"}  # fmt: skip
 
 
 def server(_call: Call) -> JSON:
@@ -149,7 +145,7 @@ def runs(call: Call) -> JSON:
     rows = WandbRun.objects.select_related("tracked__run__experiment")
     rows = rows.filter(experiment=experiment, tracked__deleted_at=None)
     passed = [
-        each for each in rows.order_by(*_order(call.text("order"))) if _passes(each, call.document("filters") or {})
+        each for each in rows.order_by(*order_of(call.text("order"))) if passes(each, call.document("filters") or {})
     ]
     start = int(call.text("cursor") or 0) if call.text("cursor").isdigit() else 0
     part = passed[start : start + call.whole("perPage", call.whole("first", 50))]
@@ -157,109 +153,6 @@ def runs(call: Call) -> JSON:
     info = {"endCursor": str(start + len(part)), "hasNextPage": start + len(part) < len(passed)}
     listed = {"runCount": len(passed), "runs": {"edges": edges, "pageInfo": info}}
     return {"project": project_json(experiment, call) | listed}
-
-
-def _order(order: str) -> list[str]:
-    fields = []
-    for part in order.split(","):
-        name = part.strip().lstrip("+-")
-        if name in _ORDERS:
-            fields.append(("-" if part.strip().startswith("-") else "") + _ORDERS[name])
-    return [*fields, "tracked__run__queued_at", "pk"]
-
-
-def _passes(found: WandbRun, filters: JSON) -> bool:
-    """Return whether a run passes a filter in MongoDB's language. Raises WandbError for an operator not served."""
-    for key, condition in filters.items():
-        if key in ("$and", "$or", "$nor"):
-            results = [_passes(found, part) for part in condition if isinstance(part, dict)]
-            if not {"$and": all, "$or": any, "$nor": lambda each: not any(each)}[key](results):
-                return False
-        elif key == "$not":
-            if _passes(found, condition):
-                return False
-        elif not _holds(_value(found, key), condition):
-            return False
-    return True
-
-
-def _value(found: WandbRun, key: str) -> Any:
-    area, _, name = key.partition(".")
-    if area == "config":
-        stated = found.config.get(name.removesuffix(".value"))
-        return stated.get("value") if isinstance(stated, dict) and "value" in stated else _inner(found.config, name)
-    if area in ("summary", "summary_metrics", "summaryMetrics"):
-        return found.summary.get(name, _inner(found.summary, name))
-    plain = {
-        "state": STATES.get(RunState(found.tracked.run.state), "running"),
-        "name": found.run_id,
-        "displayName": found.tracked.name,
-        "display_name": found.tracked.name,
-        "group": found.facts.get("group"),
-        "jobType": found.facts.get("job_type"),
-        "job_type": found.facts.get("job_type"),
-        "tags": found.facts.get("tags") or [],
-        "username": found.tracked.user_name,
-        "createdAt": found.tracked.run.queued_at.isoformat(),
-        "created_at": found.tracked.run.queued_at.isoformat(),
-        "sweep": None,
-    }
-    if key not in plain:
-        raise WandbError(f"filter on {key[:80]!r} is not served; use state, name, group, tags, config.… or summary.…")
-    return plain[key]
-
-
-def _inner(values: JSON, name: str) -> Any:
-    found: Any = values
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-        found = found.get("value") if isinstance(found, dict) and set(found) <= {"value", "desc"} and found else found
-    return found
-
-
-def _holds(value: Any, condition: Any) -> bool:
-    if not isinstance(condition, dict) or not any(key.startswith("$") for key in condition):
-        return (
-            bool(condition in value)
-            if isinstance(value, list) and not isinstance(condition, list)
-            else bool(value == condition)
-        )
-    return all(_compares(value, operator, operand) for operator, operand in condition.items())
-
-
-def _compares(value: Any, operator: str, operand: Any) -> bool:
-    if operator not in _OPERATORS:
-        raise WandbError(f"filter operator {operator[:40]!r} is not served; use {', '.join(_OPERATORS)}")
-    try:
-        return bool(_OPERATORS[operator](value, operand))
-    except TypeError:
-        return False  # values of different kinds do not compare
-
-
-def _is_in(value: Any, operand: Any) -> bool:
-    return bool(set(value) & set(operand)) if isinstance(value, list) else value in operand
-
-
-def _matches(value: Any, operand: Any) -> bool:
-    try:
-        return isinstance(value, str) and len(str(operand)) < 200 and bool(re.search(str(operand), value[:1_000]))
-    except re.error:
-        raise WandbError(f"filter $regex {str(operand)[:80]!r} is not a regular expression") from None
-
-
-_OPERATORS: dict[str, Any] = {
-    "$eq": _holds,
-    "$ne": lambda value, operand: not _holds(value, operand),
-    "$gt": lambda value, operand: value is not None and value > operand,
-    "$gte": lambda value, operand: value is not None and value >= operand,
-    "$lt": lambda value, operand: value is not None and value < operand,
-    "$lte": lambda value, operand: value is not None and value <= operand,
-    "$in": _is_in,
-    "$nin": lambda value, operand: not _is_in(value, operand),
-    "$exists": lambda value, operand: (value is not None) == bool(operand),
-    "$not": lambda value, operand: not _holds(value, operand),
-    "$regex": _matches,
-}
 
 
 # --- alerts ----------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ _FACTS = {
 def upsert(call: Call) -> JSON:
     """Begin a run, let it go on, or change what is known about it."""
     key = call.text("id")
+    # A script that begins, or goes on, states its host; later changes, and those of Api(), do not.
+    is_begun = bool(call.text("host"))
     run = run_by_key(key) if key else None
     is_new = False
     if run is None:
@@ -63,13 +65,11 @@ def upsert(call: Call) -> JSON:
         if writer:
             run.writers.setdefault(writer, {"rank": len(run.writers)})
         run.save()
-        # A script that begins, or goes on, states its host; later changes, and those of Api(), do not.
-        is_begun = bool(call.text("host"))
         if is_begun and RunState(attempt.state) != RunState.RUNNING:
             services.tracked_run_update(tracked=tracked, status=TrackedRun.Status.RUNNING)
     bucket = run_json(run_by_key(run.tracked.uuid), call)
-    if not key:
-        # Without the server's ID the client does not resume: it counts its lines from the beginning.
+    if is_begun and not key:
+        # A script that begins without the server's ID does not resume: it counts its lines from the beginning.
         bucket["historyLineCount"] = 0
     return {"upsertBucket": {"bucket": bucket, "inserted": is_new}}
 
