@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
-from django.db.models import Max
+from django.db.models import Max, Q
 
 from parlab.lab.models import Experiment, TrackedRun, WandbRun
 from parlab.lab.models.wandb import RUN_ID_LENGTH
@@ -49,14 +49,7 @@ def upsert(call: Call) -> JSON:
     key = call.text("id")
     # A script that begins, or goes on, states its host; later changes, and those of Api(), do not.
     is_begun = bool(call.text("host"))
-    run = run_by_key(key) if key else None
-    is_new = False
-    if run is None:
-        run_id = call.text("name")[:RUN_ID_LENGTH]
-        if not run_id:
-            raise WandbError("name is empty; send the ID of the run")
-        experiment = experiment_of(call.text("entity"), call.text("project"), call.user, is_new=True)
-        run, is_new = _found_or_begun(experiment, run_id, call)
+    run, is_new = (run_by_key(key), False) if key else _found_or_begun(call)
     writer = call.http.headers.get("X-Wandb-Client-Id", "")[:64]
     with transaction.atomic():
         attempt, tracked = services.lock(run.tracked)
@@ -74,7 +67,12 @@ def upsert(call: Call) -> JSON:
     return {"upsertBucket": {"bucket": bucket, "inserted": is_new}}
 
 
-def _found_or_begun(experiment: Experiment, run_id: str, call: Call) -> tuple[WandbRun, bool]:
+def _found_or_begun(call: Call) -> tuple[WandbRun, bool]:
+    """Return the run that a request names, and whether it is new."""
+    run_id = call.text("name")[:RUN_ID_LENGTH]
+    if not run_id:
+        raise WandbError("name is empty; send the ID of the run")
+    experiment = experiment_of(call.text("entity"), call.text("project"), call.user, is_new=True)
     for _ in range(3):
         run = find_run(experiment, run_id)
         if run is not None:
@@ -87,9 +85,13 @@ def _found_or_begun(experiment: Experiment, run_id: str, call: Call) -> tuple[Wa
 
 
 @transaction.atomic
-def _begin(experiment: Experiment, run_id: str, user: User, name: str) -> WandbRun:
-    """Create a run; one of the same ID that was deleted, or has been started again, keeps its data without the ID."""
-    for earlier in WandbRun.objects.filter(experiment=experiment, run_id=run_id):
+def _begin(experiment: Experiment, run_id: str, user: User, name: str, *, replaced: WandbRun | None = None) -> WandbRun:
+    """Create a run; the replaced one, or one that was deleted, keeps its data without the ID.
+
+    Raises IntegrityError where another writer has created the run at the same moment.
+    """
+    is_set_aside = Q(tracked__deleted_at__isnull=False) | Q(pk=replaced.pk if replaced else None)
+    for earlier in WandbRun.objects.filter(is_set_aside, experiment=experiment, run_id=run_id):
         WandbRun.objects.filter(pk=earlier.pk).update(run_id=f"{run_id[:100]}~{earlier.pk}")
     # The ID that an import of the same run's directory derives: both are one run.
     identity = identity_of(TRACKER, experiment.name, run_id)
@@ -121,7 +123,7 @@ def begin_again(run: WandbRun, user: User) -> WandbRun:
     """Begin a run with the ID and settings of one that a script has started again without resuming it."""
     config, summary, facts = run.config, {}, run.facts
     with transaction.atomic():
-        new = _begin(run.experiment, run.run_id, user, run.tracked.name)
+        new = _begin(run.experiment, run.run_id, user, run.tracked.name, replaced=run)
         new.config, new.summary, new.facts = config, summary, facts
         new.save()
         services.parameters_replace(tracked=new.tracked, parameters=_parameters(config))
