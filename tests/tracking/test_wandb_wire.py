@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.test import Client
 
 from parlab.lab.models import Attempt, InboxItem, Run, TrackedRun, WandbArtifact, WandbRun
 from parlab.lab.services.access.tokens import token_create
+from parlab.pages.reads.experiment_series import experiment_series
 from parlab.series import log, store
 
 pytestmark = pytest.mark.django_db
@@ -305,3 +307,22 @@ def test_the_address_that_a_client_prints_leads_to_the_run(sender: Sender, page:
     sender.begin()
     assert page.get("/ada/p/runs/abc")["Location"] == Run.objects.get().get_absolute_url()
     assert page.get("/ada/p/runs/none").status_code == 404
+    own = Run.objects.get().get_absolute_url()
+    assert page.get(own.rstrip("/"))["Location"] == own
+
+
+def test_series_are_drawn_over_the_axis_that_the_script_defines(sender: Sender) -> None:
+    own = {"m": [{"1": "loss", "5": 2}, {"1": "tokens"}]}
+    sender.begin(config=json.dumps({"_wandb": {"value": own}}))
+    sender.stream({HISTORY: (0, [row(step, tokens=step * 1_000) for step in range(3)])})
+    answer = experiment_series([Run.objects.get()], "loss")
+    assert (answer["axis"], answer["runs"][0]["x"], answer["runs"][0]["y"]) == ("tokens", [0, 1_000, 2_000], [0, 1, 2])
+    assert "axis" not in experiment_series([Run.objects.get()], "loss", "time")
+    assert "axis" not in experiment_series([Run.objects.get()], "tokens")
+
+
+def test_new_tokens_have_no_dash(admin: User) -> None:
+    # Clients take what is before a dash for the name of a host, and count the characters after it.
+    for number in range(15):
+        secret = token_create(user=admin, name=f"token {number}", by=admin)[1]
+        assert re.fullmatch(r"parlab_\w{43}", secret)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib.auth.decorators import login_not_required
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.urls import path, re_path
+from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
 from parlab.lab.models import Experiment
@@ -15,8 +15,10 @@ from .places import find_run
 from .protocol import WandbError, endpoint, failure
 
 
-def run_page(_request: HttpRequest, entity: str, project: str, run: str) -> HttpResponse:
+def run_page(request: HttpRequest, entity: str, project: str, run: str) -> HttpResponse:
     """Lead from the address that a client prints to the page of the run."""
+    if entity == "experiments":  # the address of a run of ours, without its last slash
+        return HttpResponseRedirect(f"{request.path}/")
     experiment = Experiment.objects.filter(name=project).first()
     found = find_run(experiment, run) if experiment is not None else None
     if found is None:
@@ -26,9 +28,9 @@ def run_page(_request: HttpRequest, entity: str, project: str, run: str) -> Http
 
 @csrf_exempt
 @login_not_required
-def discarded(_request: HttpRequest) -> HttpResponse:
+def discarded(_request: HttpRequest, kind: str) -> HttpResponse:
     """Accept what clients send about themselves, and keep none of it: a refusal would fill the log of the server."""
-    return HttpResponse()
+    return HttpResponse(f"{kind} are not kept\n", content_type="text/plain")
 
 
 def stored(request: HttpRequest, key: str, path: str) -> HttpResponseBase:
@@ -50,6 +52,6 @@ urlpatterns = [
     path("files/<str:entity>/<str:project>/<str:run>/file_stream",
          endpoint("POST", file_stream.receive, scope="write")),
     path("wandb/files/<str:key>/<path:path>", csrf_exempt(login_not_required(stored))),
-    re_path(r"^sdk/otel/v1/(?:metrics|logs|traces)$", discarded),
-    re_path(r"^(?!experiments/|api/|admin/)(?P<entity>[^/]+)/(?P<project>[^/]+)/runs/(?P<run>[^/]+)$", run_page),
+    path("sdk/otel/v1/<str:kind>", discarded),
+    path("<str:entity>/<str:project>/runs/<str:run>", run_page),
 ]  # fmt: skip

@@ -283,12 +283,14 @@ def killed() -> None:
     code = (
         f"import time, wandb\nrun = wandb.init(project={PROJECT!r}, id='killed', settings=wandb.Settings(silent=True,"
         " x_disable_stats=True))\nprint(run.settings.sync_dir, flush=True)\n"
-        "for step in range(10_000):\n    run.log({'loss': step})\n    time.sleep(0.01)\n"
+        "for step in range(100_000):\n    run.log({'loss': step, 'text': 'x' * 50})\n    if step == 3_000: print('ready', flush=True)\n"
+        "    if step > 3_000: time.sleep(0.01)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     folder = process.stdout.readline().strip()
-    time.sleep(3)
+    assert process.stdout.readline().strip() == "ready"
+    time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)  # with the client's own process, which sends
     process.wait()
     subprocess.run(["wandb", "sync", folder], check=False, capture_output=True)

@@ -83,7 +83,7 @@ def scenarios_right(scale: Scale) -> Result:
     wrong = []
     with tempfile.TemporaryDirectory(prefix="parlab-wandb-") as directory, server_process() as (served, restart):
         for name in names:
-            problem = _problem(name, served, restart, Path(directory))
+            problem = problem_of(name, served, restart, Path(directory))
             if problem:
                 wrong.append(name)
                 print(f"  {name}: {problem}", file=sys.stderr, flush=True)
@@ -110,7 +110,7 @@ def script_ratio(scale: Scale) -> Result:
     return Result.comparison(offline[1] / online[1], text, len(modes["online"]))
 
 
-def _problem(name: str, served: Served, restart: Callable[[], None], directory: Path) -> str:
+def problem_of(name: str, served: Served, restart: Callable[[], None], directory: Path) -> str:
     """Run a script; return what is wrong with its end, its output or what is stored, empty for nothing."""
     project = f"wandb {name} {time.time():.0f}"
     folder = directory / name
