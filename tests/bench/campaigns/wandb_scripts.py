@@ -283,7 +283,8 @@ def killed() -> None:
     code = (
         f"import time, wandb\nrun = wandb.init(project={PROJECT!r}, id='killed', settings=wandb.Settings(silent=True,"
         " x_disable_stats=True))\nprint(run.settings.sync_dir, flush=True)\n"
-        "for step in range(100_000):\n    run.log({'loss': step, 'text': 'x' * 50})\n    if step == 3_000: print('ready', flush=True)\n"
+        "for step in range(100_000):\n    run.log({'loss': step, 'text': 'x' * 50})\n"
+        "    if step == 3_000: print('ready', flush=True)\n"
         "    if step > 3_000: time.sleep(0.01)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
