@@ -278,6 +278,9 @@ def test_who_may_not_write_is_refused(sender: Sender, admin: User, django_user_m
         response = each.post("/graphql", {"query": UPSERT, "variables": {"name": "x", "project": "p"}})
         assert response.status_code == 403
         assert each.post("/files/ada/p/abc/file_stream", {}).status_code == 403
+    disguised = {"query": UPSERT.replace("mutation", "query"), "variables": {"name": "x", "project": "p"}}
+    assert "not served" in limited.post("/graphql", disguised).json()["errors"][0]["message"]
+    assert Run.objects.count() == 1
     assert sender.client.post("/graphql", "{}", "application/json").status_code == 401
     wrong = Sender("parlab_wrong").post("/graphql", {"query": "query Viewer { viewer { id } }"})
     assert (wrong.status_code, "WANDB_API_KEY" in wrong.content.decode()) == (401, True)

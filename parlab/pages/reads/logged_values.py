@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
     columns: list[str]
     rows: list[list[str]]
-    count: int
+    total: int
 
 
 def shown_values(tracked: TrackedRun) -> list[ShownValue]:

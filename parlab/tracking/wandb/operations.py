@@ -16,7 +16,7 @@ from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
 from . import artifact_reads, artifacts, files, history, queries, runs
-from .protocol import JSON, Call, Missing, WandbError, body_of, caller, failure
+from .protocol import JSON, Call, Missing, WandbError, allow, authenticated, body_of, failure
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _PROBE = "Probe"
 _NOTHING: JSON = {"project": None, "model": None, "artifact": None}
 """The answer to a query about what does not exist."""
 
-OPERATIONS: dict[str, Callable[[Call], JSON]] = {
+QUERIES: dict[str, Callable[[Call], JSON]] = {
     "Viewer": queries.viewer,
     "GetViewer": queries.viewer,
     "ServerInfo": queries.server,
@@ -47,18 +47,13 @@ OPERATIONS: dict[str, Callable[[Call], JSON]] = {
     "EntityProjects": queries.projects,
     "ProjectDetails": queries.project,
     "Entity": queries.entity,
-    "CreateProject": queries.create_project,
-    "UpsertModel": queries.create_project,
     "IsProjectReadOnly": queries.project,
-    "UpsertBucket": runs.upsert,
     "RunResumeStatus": runs.resume_status,
     "RunStoppedStatus": queries.run,
     "Run": queries.run,
     "Runs": queries.runs,
     "RunState": queries.run,
     "QueryRunInfo": queries.run,
-    "DeleteRun": runs.delete,
-    "StopRun": runs.stop,
     "HistoryPage": history.page,
     "RunFullHistory": history.full,
     "RunSampledHistory": history.sampled,
@@ -67,20 +62,7 @@ OPERATIONS: dict[str, Callable[[Call], JSON]] = {
     "RunHistoryKeys": history.keys,
     "RunConsoleLogTail": queries.logs,
     "RunConsoleLogPage": queries.logs,
-    "CreateRunFiles": files.create,
-    "MarkRunFilesUploaded": files.uploaded,
     "RunFiles": files.listing,
-    "NotifyScriptableRunAlert": queries.alert,
-    "CreateArtifact": artifacts.create,
-    "CreateArtifactManifest": artifacts.create_manifest,
-    "UpdateArtifactManifest": artifacts.update_manifest,
-    "CreateArtifactFiles": artifacts.create_files,
-    "CommitArtifact": artifacts.commit,
-    "UpdateArtifact": artifacts.update,
-    "AddAliases": partial(artifacts.change_aliases, is_added=True),
-    "DeleteAliases": partial(artifacts.change_aliases, is_added=False),
-    "DeleteArtifact": artifacts.delete,
-    "UseArtifact": artifacts.use,
     "ClientIDMapping": artifact_reads.client_id,
     "ArtifactType": artifact_reads.by_name,
     "ArtifactMembershipByName": artifact_reads.by_name,
@@ -111,6 +93,26 @@ OPERATIONS: dict[str, Callable[[Call], JSON]] = {
     # Clients ask which fields a server has, and do without those that it lacks.
     "TypeFields": queries.type_fields,
     "InputFields": queries.type_fields,
+}
+MUTATIONS: dict[str, Callable[[Call], JSON]] = {
+    "CreateProject": queries.create_project,
+    "UpsertModel": queries.create_project,
+    "UpsertBucket": runs.upsert,
+    "DeleteRun": runs.delete,
+    "StopRun": runs.stop,
+    "CreateRunFiles": files.create,
+    "MarkRunFilesUploaded": files.uploaded,
+    "NotifyScriptableRunAlert": queries.alert,
+    "CreateArtifact": artifacts.create,
+    "CreateArtifactManifest": artifacts.create_manifest,
+    "UpdateArtifactManifest": artifacts.update_manifest,
+    "CreateArtifactFiles": artifacts.create_files,
+    "CommitArtifact": artifacts.commit,
+    "UpdateArtifact": artifacts.update,
+    "AddAliases": partial(artifacts.change_aliases, is_added=True),
+    "DeleteAliases": partial(artifacts.change_aliases, is_added=False),
+    "DeleteArtifact": artifacts.delete,
+    "UseArtifact": artifacts.use,
 }  # fmt: skip
 
 
@@ -121,19 +123,19 @@ def graphql(request: HttpRequest) -> HttpResponse:
     try:
         if request.method != "POST":
             raise WandbError(f"{request.path} accepts POST, not {request.method}", 405)
+        token = authenticated(request)
         body = body_of(request)
-        is_query, name = operation_of(str(body.get("query") or ""))
-        user = caller(request, "read" if is_query else "write")
-        variables = body.get("variables")
-        query = str(body.get("query") or "")
+        query, variables = str(body.get("query") or ""), body.get("variables")
+        is_query, name = operation_of(query)
+        allow(token, "read" if is_query else "write")
         if is_query and name.startswith(_PROBE):
             return JsonResponse({"data": queries.probed(query)})
-        data = _answer(Call(user, variables if isinstance(variables, dict) else {}, request), name, is_query=is_query)
+        call = Call(token.user, variables if isinstance(variables, dict) else {}, request)
+        return JsonResponse(_answer(call, name, is_query=is_query))
     except WandbError as error:
         return failure(error)
     except RequestDataTooBig as error:
         return failure(WandbError(f"The request body is too large: {error}", 413))
-    return JsonResponse(data)
 
 
 def operation_of(query: str) -> tuple[bool, str]:
@@ -144,7 +146,8 @@ def operation_of(query: str) -> tuple[bool, str]:
 
 
 def _answer(call: Call, name: str, *, is_query: bool) -> JSON:
-    serve = OPERATIONS.get(name)
+    # Only what the right of a mutation was checked for may change something, whatever its name.
+    serve = (QUERIES if is_query else MUTATIONS).get(name)
     if serve is None:
         logger.info("wandb: operation %s is not served", name[:80])
         text = f"{name[:80] or 'An operation without a name'} is not served by parlab; see docs/use/logging.md"

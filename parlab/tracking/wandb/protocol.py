@@ -133,14 +133,20 @@ def failure(error: WandbError) -> JsonResponse:
 
 
 def caller(request: HttpRequest, scope: str) -> User:
-    """Authenticate by token, which is the password of any user name, and check that it and its user may do this."""
+    """Authenticate a request, and check that its token and user may do what needs a scope."""
+    token = authenticated(request)
+    allow(token, scope)
+    return token.user
+
+
+def authenticated(request: HttpRequest) -> ApiToken:
+    """Return the token of a request, which is the password of any user name. Raises WandbError."""
     token = token_find(_secret(request))
     if token is None or not token.user.is_active:
         raise WandbError(f"Invalid, expired or revoked token; {NO_TOKEN}", 401)
     request.user = token.user
     request.auth = token  # type: ignore[attr-defined]  # as REST framework does; the audit log names the token
-    allow(token, scope)
-    return token.user
+    return token
 
 
 def allow(token: ApiToken, scope: str) -> None:
