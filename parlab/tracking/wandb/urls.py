@@ -6,6 +6,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_GET
 
 from parlab.lab.models import Experiment
 
@@ -15,6 +16,7 @@ from .places import find_run
 from .protocol import WandbError, endpoint, failure
 
 
+@require_GET
 def run_page(request: HttpRequest, entity: str, project: str, run: str) -> HttpResponse:
     """Lead from the address that a client prints to the page of the run."""
     if entity == "experiments":  # the address of a run of ours, without its last slash
