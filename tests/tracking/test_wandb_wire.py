@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-from parlab.lab.models import Attempt, InboxItem, Run, TrackedRun, WandbArtifact, WandbRun
+from parlab.lab.models import Attempt, AuditEntry, InboxItem, Run, TrackedRun, WandbArtifact, WandbRun
 from parlab.lab.services.access.tokens import token_create
 from parlab.pages.reads.experiment_series import experiment_series
 from parlab.series import log, store
@@ -261,6 +261,18 @@ def test_an_artifact_is_visible_once_its_files_are_there(sender: Sender) -> None
     again = sender.ask(create, input=made)["data"]["createArtifact"]["artifact"]
     assert (again["id"], again["state"]) == (key, "COMMITTED")
     assert sorted(WandbArtifact.objects.get().aliases) == ["best", "latest"]
+
+
+def test_deleting_a_run_is_in_the_audit_log_and_reporting_is_not(sender: Sender) -> None:
+    key = sender.begin()["bucket"]["id"]
+    sender.steps(0, 2)
+    sender.ask("mutation DeleteRun ($id: ID!) { deleteRun { clientMutationId } }", id=key)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.route, entry.token) == ("delete", "wandb DeleteRun", "wandb")
+    assert Run.objects.count() == 0
+    assert sender.begin()["inserted"]
+    sender.steps(0, 1)
+    assert losses() == [0]
 
 
 def test_operations_that_are_not_served_answer_with_their_name(sender: Sender) -> None:

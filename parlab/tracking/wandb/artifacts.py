@@ -8,7 +8,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Max
 
-from parlab.lab.models import WandbArtifact
+from parlab.lab.models import AuditEntry, WandbArtifact
 from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
 from parlab.tracking.artifacts import artifacts_delete, clean_path
@@ -187,6 +187,7 @@ def delete(call: Call) -> JSON:
         artifacts_delete(tracked=artifact.tracked, path=path)
     artifact.state, artifact.aliases = State.DELETED, []
     artifact.save()
+    call.record(AuditEntry.Action.DELETE, "DeleteArtifact", str(artifact))
     return {"result": {"artifact": {"id": key_of(artifact)}}, "deleteArtifact": {"success": True}}
 
 

@@ -18,8 +18,9 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from parlab.lab.models import ApiToken
+from parlab.lab.models import ApiToken, AuditEntry
 from parlab.lab.services import storable
+from parlab.lab.services.access.audit import audit_add
 from parlab.lab.services.access.tokens import token_find
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
@@ -85,6 +86,19 @@ class Call:
     def address(self, path: str) -> str:
         """Return the address of a path as the client reaches this server."""
         return self.http.build_absolute_uri(path)
+
+    def record(self, action: AuditEntry.Action, operation: str, what: str) -> None:
+        """Write into the audit log what an operation has done: its address is that of all operations."""
+        audit_add(
+            user=self.user,
+            action=action,
+            route=f"wandb {operation}",
+            method="POST",
+            path=what,
+            status=200,
+            token=str(getattr(getattr(self.http, "auth", None), "name", "")),
+            address=str(self.http.META.get("REMOTE_ADDR", "")),
+        )
 
 
 Endpoint = Callable[[Call], JSON | HttpResponseBase]

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Q
 
-from parlab.lab.models import Experiment, TrackedRun, WandbRun
+from parlab.lab.models import AuditEntry, Experiment, TrackedRun, WandbRun
 from parlab.lab.models.wandb import RUN_ID_LENGTH
 from parlab.lab.services import storable
 from parlab.tracking import runs as services
@@ -193,6 +193,7 @@ def _tags(facts: JSON) -> dict[str, str]:
 def delete(call: Call) -> JSON:
     run = run_by_key(call.text("id"))
     services.tracked_run_delete(tracked=run.tracked)
+    call.record(AuditEntry.Action.DELETE, "DeleteRun", run.tracked.run.get_absolute_url())
     return {"deleteRun": {"clientMutationId": None, "success": True}}
 
 
