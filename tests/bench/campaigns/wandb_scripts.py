@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import wandb
 
@@ -287,14 +288,16 @@ def killed() -> None:
         "    if step == 3_000: print('ready', flush=True)\n"
         "    if step > 3_000: time.sleep(0.01)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     folder = process.stdout.readline().strip()
     assert process.stdout.readline().strip() == "ready"
     time.sleep(1)
-    os.killpg(process.pid, signal.SIGKILL)  # with the client's own process, which sends
+    senders = psutil.Process(process.pid).children(recursive=True)
+    for each in (*senders, process):
+        each.kill()  # the client's own process, which sends, as well
     process.wait()
-    subprocess.run(["wandb", "sync", folder], check=False, capture_output=True)
+    subprocess.run(["wandb", "sync", "--no-skip-online", folder], check=False, capture_output=True)
     losses = [row["loss"] for row in rows("killed")]
     assert len(losses) > 100, len(losses)
     assert losses == list(range(len(losses))), losses[:5]
