@@ -13,13 +13,18 @@ UNNAMED = "uncategorized"
 """The project of a script that names none, as in W&B."""
 
 
-def experiment_of(entity: str, project: str, user: User, *, is_new: bool = False) -> Experiment:
-    """Return the experiment that entity and project name: the one of that name; the entity only labels.
+def find_experiment(_entity: str, project: str) -> Experiment | None:
+    """Return the experiment that entity and project name: the one of that name; the entity only labels."""
+    return Experiment.objects.filter(name=project or UNNAMED).first()
 
-    `is_new` creates it. Raises WandbError for one that is archived or does not exist.
+
+def experiment_of(entity: str, project: str, user: User, *, is_new: bool = False) -> Experiment:
+    """Return the experiment that entity and project name; `is_new` creates it.
+
+    Raises WandbError for one that is archived or does not exist.
     """
     name = project or UNNAMED
-    experiment = Experiment.objects.filter(name=name).first()
+    experiment = find_experiment(entity, project)
     if experiment is None and is_new:
         try:
             experiment = experiment_create(name=name, owner=user)

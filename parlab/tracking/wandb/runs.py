@@ -17,7 +17,7 @@ from parlab.tracking import runs as services
 from parlab.tracking.stores.foreign import flattened, identity_of
 from runners.wire.protocol import RunState
 
-from .places import UNNAMED, experiment_of, find_run, run_by_key
+from .places import UNNAMED, experiment_of, find_experiment, find_run, run_by_key
 from .protocol import JSON, Call, WandbError
 
 TRACKER = "wandb"
@@ -208,7 +208,7 @@ def stop(call: Call) -> JSON:
 def resume_status(call: Call) -> JSON:
     """Return how far a run is, for a client that wants to go on with it; no bucket for a new one."""
     entity, name = call.text("entity") or call.user.get_username(), call.text("project") or UNNAMED
-    experiment = Experiment.objects.filter(name=name).first()
+    experiment = find_experiment(entity, name)
     run = find_run(experiment, call.text("name")) if experiment is not None else None
     model: JSON = {"id": name, "name": name, "entity": {"id": entity, "name": entity}, "bucket": None}
     if run is not None:

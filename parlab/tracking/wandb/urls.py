@@ -8,11 +8,9 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET
 
-from parlab.lab.models import Experiment
-
 from . import file_stream, files
 from .operations import graphql
-from .places import find_run
+from .places import find_experiment, find_run
 from .protocol import WandbError, endpoint, failure
 
 
@@ -21,7 +19,7 @@ def run_page(request: HttpRequest, entity: str, project: str, run: str) -> HttpR
     """Lead from the address that a client prints to the page of the run."""
     if entity == "experiments":  # the address of a run of ours, without its last slash
         return HttpResponseRedirect(f"{request.path}/")
-    experiment = Experiment.objects.filter(name=project).first()
+    experiment = find_experiment(entity, project)
     found = find_run(experiment, run) if experiment is not None else None
     if found is None:
         raise Http404(f"run {entity}/{project}/{run} does not exist")
