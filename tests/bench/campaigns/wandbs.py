@@ -173,7 +173,7 @@ def server_process() -> Iterator[tuple[Served, Callable[[], None]]]:
 
 
 def _wait_for(connection: Connection) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not is_up(connection):
         if time.monotonic() > until:
             raise RuntimeError("the server does not answer")
