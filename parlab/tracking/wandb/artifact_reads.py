@@ -171,7 +171,10 @@ def _collection_json(call: Call, artifact: WandbArtifact) -> JSON:
         "description": "",
         "createdAt": time_json(artifact.created_at),
         "updatedAt": time_json(artifact.updated_at),
-        "aliases": {"edges": [{"node": {"alias": alias}} for alias in artifact.aliases], "pageInfo": ONE_PAGE},
+        "aliases": {
+            "edges": [{"node": {"alias": alias}, "cursor": alias} for alias in artifact.aliases],
+            "pageInfo": ONE_PAGE,
+        },
         "type": {"name": artifact.type},
         "defaultArtifactType": {"name": artifact.type},
         "tags": {"edges": []},
