@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from parlab.lab.models import WandbRun
@@ -19,6 +20,12 @@ _ORDERS = {
 }
 
 
+_JOINS: dict[str, Callable[[list[bool]], bool]] = {
+    "$and": all,
+    "$or": any,
+    "$nor": lambda results: not any(results),
+    "$not": lambda results: not any(results),
+}
 _REPETITION = re.compile(r"[*+{]")
 _REPEATED_GROUP = re.compile(r"\)[*+{?]|\\\d")
 
@@ -35,12 +42,9 @@ def order_of(order: str) -> list[str]:
 def passes(found: WandbRun, filters: JSON) -> bool:
     """Return whether a run passes a filter in MongoDB's language. Raises WandbError for an operator not served."""
     for key, condition in filters.items():
-        if key in ("$and", "$or", "$nor"):
-            results = [passes(found, part) for part in condition if isinstance(part, dict)]
-            if not {"$and": all, "$or": any, "$nor": lambda each: not any(each)}[key](results):
-                return False
-        elif key == "$not":
-            if passes(found, condition):
+        if key in _JOINS:
+            parts = condition if isinstance(condition, list) else [condition]
+            if not _JOINS[key]([passes(found, part) for part in parts if isinstance(part, dict)]):
                 return False
         elif not _holds(_value(found, key), condition):
             return False

@@ -30,7 +30,7 @@ MAX_CLIENT = "99.0.0"
 
 def server(_call: Call) -> JSON:
     """Return what this server is; it has none of the features that newer clients may ask for."""
-    info = {
+    info: JSON = {
         "cliVersionInfo": {"max_cli_version": MAX_CLIENT, "min_cli_version": "0.22.0"},
         "latestLocalVersionInfo": None,
         "features": [],

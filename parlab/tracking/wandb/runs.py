@@ -121,10 +121,10 @@ def _adopted(tracked: TrackedRun, experiment: Experiment, run_id: str) -> WandbR
 
 def begin_again(run: WandbRun, user: User) -> WandbRun:
     """Begin a run with the ID and settings of one that a script has started again without resuming it."""
-    config, summary, facts = run.config, {}, run.facts
+    config, facts = run.config, run.facts
     with transaction.atomic():
         new = _begin(run.experiment, run.run_id, user, run.tracked.name, replaced=run)
-        new.config, new.summary, new.facts = config, summary, facts
+        new.config, new.facts = config, facts
         new.save()
         services.parameters_replace(tracked=new.tracked, parameters=_parameters(config))
         services.tags_set(tracked=new.tracked, tags=_tags(facts))
@@ -236,7 +236,7 @@ def last_step(run: WandbRun) -> int:
 def lines_of_console(run: WandbRun) -> int:
     """Return how many lines of the console the client has sent; a resumed one continues from there."""
     held = run.writers.get("", {}).get("line")
-    return max(run.positions.get("", {}).get(CONSOLE, 0), held[0] + 1 if held else 0)
+    return max(run.positions.get("", {}).get(CONSOLE, 0), int(held[0]) + 1 if held else 0)
 
 
 def _runtime(run: WandbRun) -> float:
