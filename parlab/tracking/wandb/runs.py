@@ -228,15 +228,16 @@ def resume_status(call: Call) -> JSON:
 
 def last_step(run: WandbRun) -> int:
     """Return the last step at which anything was logged; -1 for none."""
-    numbers = run.tracked.run.current_attempt().last_step
-    values = run.tracked.values.aggregate(last=Max("step"))["last"]
+    numbers: int | None = run.tracked.run.current_attempt().last_step
+    values: int | None = run.tracked.values.aggregate(last=Max("step"))["last"]
     return max((step for step in (numbers, values) if step is not None), default=-1)
 
 
 def lines_of_console(run: WandbRun) -> int:
     """Return how many lines of the console the client has sent; a resumed one continues from there."""
     held = run.writers.get("", {}).get("line")
-    return max(run.positions.get("", {}).get(CONSOLE, 0), int(held[0]) + 1 if held else 0)
+    stored = run.positions.get("", {}).get(CONSOLE, 0)
+    return max(stored, int(held[0]) + 1) if held else stored
 
 
 def _runtime(run: WandbRun) -> float:
