@@ -236,7 +236,7 @@ def last_step(run: WandbRun) -> int:
 def lines_of_console(run: WandbRun) -> int:
     """Return how many lines of the console the client has sent; a resumed one continues from there."""
     held = run.writers.get("", {}).get("line")
-    stored = run.positions.get("", {}).get(CONSOLE, 0)
+    stored: int = run.positions.get("", {}).get(CONSOLE, 0)
     return max(stored, int(held[0]) + 1) if held else stored
 
 
