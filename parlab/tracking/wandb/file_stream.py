@@ -19,7 +19,7 @@ from parlab.lab.models import Attempt, LatestMetric, LoggedValue, TrackedRun, Wa
 from parlab.lab.services import storable
 from parlab.series import store
 from parlab.tracking import runs as services
-from parlab.tracking.runs import Point
+from parlab.tracking.point import Point
 from parlab.tracking.stores.foreign import MAX_KEY, MAX_TIME_MS, number_of, point, row_points
 
 from .places import experiment_of, find_run

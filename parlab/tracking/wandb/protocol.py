@@ -21,6 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 from parlab.lab.models import ApiToken, AuditEntry
 from parlab.lab.services import storable
 from parlab.lab.services.access.audit import audit_add
+from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
 from parlab.lab.services.access.tokens import token_find
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
@@ -36,9 +37,10 @@ NO_TOKEN = "set WANDB_API_KEY to a token from your account page"
 class WandbError(Exception):
     """An answer to a request that cannot be carried out."""
 
-    def __init__(self, message: str, status: int = 400) -> None:
+    def __init__(self, message: str, status: int = 400, *, wait_s: int = 0) -> None:
         super().__init__(message)
         self.status = status
+        self.wait_s = wait_s
 
 
 class Missing(WandbError):
@@ -141,6 +143,8 @@ def endpoint(method: str, function: Endpoint, *, scope: str) -> Callable[..., Ht
 def failure(error: WandbError) -> JsonResponse:
     """Return the response to a request that failed, in the shape of GraphQL."""
     response = JsonResponse({"errors": [{"message": str(error)}], "error": str(error)}, status=error.status)
+    if error.wait_s:
+        response["Retry-After"] = str(error.wait_s)
     if error.status == 401:
         response["WWW-Authenticate"] = 'Basic realm="parlab"'
     return response
@@ -156,6 +160,13 @@ def caller(request: HttpRequest, scope: str) -> User:
 def authenticated(request: HttpRequest) -> ApiToken:
     """Return the token of a request, which is the password of any user name. Raises WandbError."""
     token = token_find(_secret(request))
+    try:
+        if token is None or not token.user.is_active:
+            bad_token_count(str(request.META.get("REMOTE_ADDR", "")))
+        else:
+            request_count(token.user_id)
+    except TooManyRequests as error:
+        raise WandbError(str(error), 429, wait_s=error.wait_s) from None
     if token is None or not token.user.is_active:
         raise WandbError(f"Invalid, expired or revoked token; {NO_TOKEN}", 401)
     request.user = token.user
