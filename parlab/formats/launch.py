@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parlab.formats.grammar.processes import STATED
-from parlab.formats.grammar.quantities import to_float, to_int
+from parlab.formats.grammar.units import to_float, to_int
 
 MAX_ARGUMENTS = 2_000
 MAX_VALUE = 2_000

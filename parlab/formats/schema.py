@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 Number = float | int
+Kind = Literal["printed", "average", "cumulative", "smoothed", "derived", "part"]
+"""How a number came about: `average` since the start, `smoothed` by a bar, `part` of the step only."""
 
 
 class Part(BaseModel):
@@ -48,6 +50,7 @@ class PrintedCell(Part):
     unit: str = ""
     name: str = ""
     """Name of its normal form in `values`."""
+    kind: Kind = "printed"
 
 
 class StepRecord(Part):
@@ -100,6 +103,7 @@ class Statistic(Part):
     max: float
     by_rank: dict[str, float] = {}
     """Rank -> its largest value, if ranks print separately."""
+    kind: Kind = "printed"
 
 
 class Memory(Part):
@@ -183,6 +187,8 @@ class Segment(Part):
     steps: Steps | None = None
     basis: dict[str, str] = {}
     """Figure -> how it was computed."""
+    kinds: dict[str, Kind] = {}
+    """Figure -> how its numbers came about, where they are not printed: derived, average, smoothed, part."""
     metrics: dict[str, Statistic] = {}
     """All numbers of the steps, in normal form."""
     memory: Memory | None = None

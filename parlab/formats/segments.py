@@ -68,6 +68,7 @@ class Segments:
         elif record.kind == "memory":
             builder.remember(record)
         elif record.kind == "metrics":
+            builder.metrics.note(record.fields)
             builder.metrics.add(record.values)
             if record.rank is not None:
                 builder.metrics.spoke(record.rank, record.values)

@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 
 from parlab.formats.documents.tables import cell
-from parlab.formats.grammar.names import quantity_of_metric, setting_of
-from parlab.formats.grammar.quantities import to_float
+from parlab.formats.grammar.names import setting_of
+from parlab.formats.grammar.quantities import quantity_of_metric
+from parlab.formats.grammar.units import to_float
 
 MAX_COLUMNS = 500
 MAX_LINE = 20_000

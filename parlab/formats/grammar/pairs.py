@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from parlab.formats.grammar.quantities import UNITS, to_float
 from parlab.formats.grammar.rates import PATTERN
+from parlab.formats.grammar.units import UNITS, to_float
 
 MAX_TEXT = 8_000
 MAX_PAIRS = 200

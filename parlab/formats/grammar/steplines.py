@@ -2,8 +2,8 @@
 
 Sources: nanoGPT, nanochat, llm.c; torchtune/training/metric_logging.py; InternLM/train; verl/utils/tracking.py, slime,
 OpenRLHF; fairseq/logging/progress_bar.py; mlx-lm/tuner/trainer.py; composer/loggers/console_logger.py; Lightning's and
-tqdm's bars. All of them are read by the same rules, a dialect only names the format and the units that its keys omit.
-The names of the quantities are in `names.py`.
+tqdm's bars. All of them are read by the same rules, a dialect only names the format; what its keys mean is in the table
+of `quantities.py`, under its name or for all trainers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
-from parlab.formats.grammar.quantities import to_float, to_int, unit_of
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.silence import is_measurement
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
+from parlab.formats.grammar.units import to_float, to_int, unit_of
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.ranklines import Clock
 
@@ -63,12 +64,13 @@ _WHOLE = 0.8
 
 @dataclass(frozen=True)
 class Dialect:
-    """A trainer's step lines: patterns to recognise them, and fields of keys without a unit."""
+    """A trainer's step lines: patterns to recognise them."""
 
     SIGNS: Signs
     reads: str = ""
     """The trainers and their lines, for the table of formats."""
-    fields: Mapping[str, Field] = default(default_factory=dict)
+    trainer: str = ""
+    """The name under which the table of quantities has the trainer's own keys."""
     seconds: re.Pattern[str] | None = None
     settings: Mapping[str, str] = default(default_factory=dict)
     """Key of a cell -> setting of the launch."""
@@ -109,11 +111,11 @@ class Dialect:
 
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
-        stated = self.fields.get(cell.key)
-        if stated is not None and cell.unit in ("", stated.unit):
-            return stated._replace(key=cell.key)
-        if stated is not None and (printed := unit_of(cell.unit)) and stated.name.endswith(f"_{printed[0]}"):
-            return stated._replace(key=cell.key, unit=cell.unit, scale=printed[1])
+        known = known_to(self.trainer).get(cell.key)
+        if known is not None and cell.unit in ("", known.unit):
+            return known.field(cell.key)
+        if known is not None and (printed := unit_of(cell.unit)) and known.quantity.unit == printed[0]:
+            return known._replace(unit=cell.unit, scale=printed[1]).field(cell.key)
         if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
             named = metric_field(cell.key.rpartition("/")[2], "s")._replace(key=cell.key)
             return named if named.name.endswith("_s") else named._replace(name=f"{named.name}_s")
@@ -299,7 +301,11 @@ class Parser:
         is_ahead = begin < 60 or text[:begin].endswith("]")
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
-        cells = [cell for cell in cells if cell.key.lower() not in _COUNTER_KEYS or cell.key in self.dialect.fields]
+        cells = [
+            cell
+            for cell in cells
+            if cell.key.lower() not in _COUNTER_KEYS or cell.key in known_to(self.dialect.trainer)
+        ]
         if not _OTHER_WORK.search(text):
             cells = [cell._replace(key="step time") if cell.key.lower() == "took" else cell for cell in cells]
             if took := _TOOK.search(left):

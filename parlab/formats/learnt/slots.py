@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from parlab.formats.grammar.pairs import MAX_PAIRS, MAX_TEXT, Pair, pairs
-from parlab.formats.grammar.quantities import UNITS, to_float
 from parlab.formats.grammar.rates import PATTERN
+from parlab.formats.grammar.units import UNITS, to_float
 
 MAX_HEADINGS = 100
 # A number that stands alone: no part of a word, a path, an address, a clock time or a date.

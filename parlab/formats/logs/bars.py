@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from parlab.formats.grammar.metric_fields import metric_field
 from parlab.formats.grammar.pairs import pairs
-from parlab.formats.grammar.quantities import duration_seconds, normal, slug, to_float
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.repeats import Repeats
+from parlab.formats.grammar.units import duration_seconds, normal, slug, to_float
 
 _BAR = re.compile(
     r"(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
@@ -50,7 +50,7 @@ _OTHER = re.compile(
 )
 
 
-_ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss")
+_ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss", kind="cumulative")
 # A redraw repeats these texts.
 _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
@@ -89,7 +89,7 @@ def is_other_work(name: str) -> bool:
 @lru_cache(maxsize=64)
 def _head(unit: str) -> tuple[Field, ...]:
     """Return the fields of rate and elapsed time."""
-    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit), _ELAPSED
+    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit, kind="smoothed"), _ELAPSED
 
 
 def _as_bar(text: str) -> str:

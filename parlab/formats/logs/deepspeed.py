@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel, spliced, strip_prefix
-from parlab.formats.grammar.quantities import GIB, normal, slug, to_float, unit_of
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import GIB, normal, slug, to_float, unit_of
 from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.launch import command_arguments, is_command
 from parlab.formats.logs.deepspeed_chat import Chat
@@ -61,7 +62,6 @@ _PROFILE = re.compile(
 _PROFILED = re.compile(
     r"\s*(?P<key>world size|data parallel size|model parallel size|batch size per GPU):\s{8,80}(\d{1,9})\s*$"
 )
-_PROFILE_NAMES = {"samples/second": "samples_per_s", "FLOPS per GPU": "flops_per_gpu", "iter latency": "step_time_s"}
 _PROFILE_SETTINGS = {
     "world size": "world_size",
     "data parallel size": "data_parallel_size",
@@ -257,7 +257,8 @@ def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
     else:
         base = unit_of(unit)
         scale, name = base[1] if base else 1.0, f"{slug(key)}_s"
-    field = Field(_PROFILE_NAMES.get(key, name), key, unit, scale)
+    known = known_to("deepspeed").get(key)
+    field = Field(name if known is None else known.quantity.name, key, unit, scale)
     value = to_float(match["value"])
     if value is None:
         return [unread(line, "not a finite number", match[0])]

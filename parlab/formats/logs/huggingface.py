@@ -16,12 +16,12 @@ from typing import Any
 import orjson
 
 from parlab.formats.grammar.prefixes import peel, spliced
-from parlab.formats.grammar.quantities import duration_seconds, slug, to_float
 from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import StepCells
 from parlab.formats.grammar.steplines import Dialect
+from parlab.formats.grammar.units import duration_seconds, slug, to_float
 from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.logs.bars import is_other_work
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
@@ -54,8 +54,6 @@ _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
 _HEADING = re.compile(r"Step\tTraining Loss(?:\t[^\t\r\n]{1,60}){0,12}\s*$")
 _USED = re.compile(r"([\d.]{1,20}) seconds used for training")
 _RECENT = 64
-# Between two entries, for an error of at most a tenth.
-_LEAST_ELAPSED_S = 10.0
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
 _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
 
@@ -85,8 +83,6 @@ class Parser:
         """Whether no entry of this launch has stated an earlier epoch."""
         self.bar_began_again = False
         """Whether the bar has begun again, which it may do before the first entry of another launch."""
-        self.timed: tuple[int, float] | None = None
-        """Step and elapsed time, from which the next step time is counted."""
         self.columns: tuple[str, ...] = ()
         """Columns of the table of a notebook that is being read."""
 
@@ -146,7 +142,9 @@ class Parser:
             self.step, self.total = at, total
             number = to_float(rate) if rate else None
             seconds = None if not number else number if unit == "s/it" else 1.0 / number
-            self.rate = None if seconds is None else (seconds, Field("step_time_s", str(unit)), str(rate))
+            self.rate = (
+                None if seconds is None else (seconds, Field("step_time_s", str(unit), kind="smoothed"), str(rate))
+            )
             self.unused_bar = None if seconds is None or self.is_timed else (line, at)
 
     def _last_bar(self) -> list[Record]:
@@ -217,22 +215,7 @@ class Parser:
             data = orjson.loads(text)
         except orjson.JSONDecodeError:
             return [unread(line, "a JSON object that cannot be read", text)]
-        records = placed(line, rank, data)
-        if records and records[0].kind == "step" and isinstance(data.get("elapsed_time"), str):
-            self._timed(records[0], duration_seconds(data["elapsed_time"]))
-        return records
-
-    def _timed(self, step: Record, elapsed: float | None) -> None:
-        """Compute the step time from the elapsed times of two entries, which are whole seconds."""
-        if elapsed is None or step.iteration is None:
-            return
-        before, self.timed = self.timed, (step.iteration, elapsed)
-        if before is None or step.iteration <= before[0]:
-            return
-        if elapsed - before[1] < _LEAST_ELAPSED_S:
-            self.timed = before
-            return
-        step.values.setdefault("step_time_s", (elapsed - before[1]) / (step.iteration - before[0]))
+        return placed(line, rank, data)
 
     def _launch(self, line: int) -> list[Record]:
         settings, self.settings = self.settings, {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.quantities import to_int
+from parlab.formats.grammar.units import to_int
 
 _SETTING = re.compile(
     r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>|- INFO - [\w.]{1,60} -|\[ {0,4}INFO\] - )?"

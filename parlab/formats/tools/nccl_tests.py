@@ -13,9 +13,9 @@ from typing import Any
 from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import slug, to_float
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import slug, to_float
 from parlab.formats.launch import typed
 from parlab.formats.schema import Cell, Table
 

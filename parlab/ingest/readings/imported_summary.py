@@ -63,8 +63,13 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
         value = getattr(segment, name)
         if value is not None:
             summary.setdefault(name, value)
-    if "mfu_pct" in segment.metrics:
-        summary.setdefault("mfu_pct", segment.metrics["mfu_pct"].median)
+    kinds = dict(segment.kinds)
+    for name, scale in (("mfu_pct", 1.0), ("mfu", 100.0), ("average_mfu", 100.0)):
+        if "mfu_pct" not in summary and (mfu := segment.metrics.get(name)) is not None:
+            summary["mfu_pct"] = mfu.median * scale
+            kinds |= {} if mfu.kind == "printed" else {"mfu_pct": mfu.kind}
+    if kinds := {name: kind for name, kind in kinds.items() if name in summary and name not in stated}:
+        summary["kinds"] = kinds
     if segment.validation:
         summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
     figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}

@@ -1,0 +1,139 @@
+"""What the numbers of a file say together, completed record by record: the scale of a MFU, step times of a clock.
+
+A MFU without a unit is a fraction or per cent for the whole file. Where steps state how long the training has run, but
+not their own time, the time of a step is the difference of two statements, divided by the steps between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from parlab.formats.grammar.records import Field, Record
+
+# A utilization above this is no fraction: it is per cent, or wrong in either way.
+LARGEST_SHARE = 1.5
+# The first steps of a training are slow: one of so many shows whether a utilization is a fraction.
+MFU_VALUES = 3
+MAX_HELD = 4_096
+MAX_RANKS = 1_024
+# Of the digits of a clock: a difference of so many units of the last digit has an error of at most a tenth.
+LEAST_UNITS = 10.0
+# Clocks of the training, the most exact first.
+CLOCKS = ("train_time_s", "elapsed_s", "elapsed_time_s", "time_elapsed_s", "train_wall_s", "wall_s", "total_time_s",
+          "elapsed_total_s")  # fmt: skip
+
+
+class _Clock(NamedTuple):
+    """A statement of a clock: its name, the step, and its seconds."""
+
+    name: str
+    iteration: int
+    seconds: float
+
+
+def completed(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records with what follows from several of them."""
+    shares = _Shares()
+    clocks: dict[int | None, _Clock] = {}
+    for record in records:
+        if record.kind == "step":
+            if "step_time_s" not in record.values and record.iteration is not None:
+                _time(record, clocks)
+            elif clocks and "derived" not in (field.kind for field in record.fields):
+                clocks.clear()
+        elif record.kind == "launch" and record.opens:
+            clocks.clear()
+        if shares.is_open or "mfu" in record.values:
+            yield from shares.add(record)
+        else:
+            yield record
+    yield from shares.close()
+
+
+def _time(record: Record, clocks: dict[int | None, _Clock]) -> None:
+    """Set the time of a step that states only a clock of the training."""
+    name = next((name for name in CLOCKS if name in record.values), None)
+    if name is None or (record.rank not in clocks and len(clocks) >= MAX_RANKS):
+        return
+    now = _Clock(name, record.iteration or 0, record.values[name])
+    before = clocks.get(record.rank)
+    if before is None or before.name != name or now.iteration <= before.iteration or now.seconds <= before.seconds:
+        clocks[record.rank] = now
+        return
+    seconds = now.seconds - before.seconds
+    if seconds < LEAST_UNITS * _resolution(record, name):
+        return
+    clocks[record.rank] = now
+    record.values["step_time_s"] = seconds / (now.iteration - before.iteration)
+    record.fields += (Field("step_time_s", f"difference of {_key_of(record, name)}", "s", kind="derived"),)
+    record.raw += (f"{record.values['step_time_s']:.6g}",)
+
+
+def _resolution(record: Record, name: str) -> float:
+    """Return the unit of the last digit of a value in seconds: of `2.45 m`, 0.6 s."""
+    for field, text in zip(record.fields, record.raw, strict=False):
+        if field.name == name:
+            digits = len(text.partition(".")[2]) if text.replace(".", "", 1).isdigit() else 0
+            return float(field.scale) / 10.0**digits
+    return 1.0
+
+
+def _key_of(record: Record, name: str) -> str:
+    return next((field.key for field in record.fields if field.name == name), name)
+
+
+class _Shares:
+    """Finds whether a MFU without a unit is a fraction or per cent, by its first values."""
+
+    def __init__(self) -> None:
+        self.held: list[Record] = []
+        self.count = 0
+        self.largest = 0.0
+        self.is_percent: bool | None = None
+        self.fields: dict[int, tuple[tuple[Field, ...], tuple[Field, ...]]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether records wait for a decision."""
+        return bool(self.held)
+
+    def add(self, record: Record) -> Iterable[Record]:
+        """Hold a record until the scale is known, and return those whose scale is."""
+        if self.is_percent is not None:
+            return (self._scaled(record),)
+        self.held.append(record)
+        if "mfu" in record.values and _is_bare(record):
+            self.count += 1
+            self.largest = max(self.largest, record.values["mfu"])
+        if self.count >= MFU_VALUES or self.largest > LARGEST_SHARE or len(self.held) >= MAX_HELD:
+            return self.close()
+        return ()
+
+    def close(self) -> list[Record]:
+        """Decide, and return the records that were held."""
+        if self.count:
+            self.is_percent = self.largest > LARGEST_SHARE
+        held, self.held = self.held, []
+        return [self._scaled(record) for record in held]
+
+    def _scaled(self, record: Record) -> Record:
+        if self.is_percent and "mfu" in record.values and _is_bare(record):
+            record.values["mfu"] /= 100.0
+            record.fields = self._per_cent(record.fields)
+        return record
+
+    def _per_cent(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        """Return the fields with a MFU in per cent; lines of a layout share theirs."""
+        known = self.fields.get(id(fields))
+        if known is None or known[0] is not fields:
+            scaled = tuple(f._replace(unit="%", scale=0.01) if f.name == "mfu" else f for f in fields)
+            known = (fields, scaled)
+            if len(self.fields) < MAX_RANKS:
+                self.fields[id(fields)] = known
+        return known[1]
+
+
+def _is_bare(record: Record) -> bool:
+    """Return whether the MFU of a record has no unit."""
+    return any(field.name == "mfu" and not field.unit for field in record.fields)
