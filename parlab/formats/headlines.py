@@ -87,9 +87,15 @@ def _of_launch(segment: schema.Segment, builder: Builder) -> bool:
 
 
 def _of_only_time(segment: schema.Segment, builder: Builder) -> bool:
-    alone = builder.timers.by_name.get("time")
-    # A clock of the whole run only grows.
-    if alone is None or alone.count < _ENOUGH or (alone.first <= alone.minimum and alone.last >= alone.maximum):
+    timers = builder.timers.by_name
+    alone = timers.get("time") or (next(iter(timers.values())) if len(timers) == 1 and builder.records else None)
+    # A clock of the whole run only grows; the time of other work is not that of every step.
+    if (
+        alone is None
+        or alone.count < builder.records
+        or alone.count < _ENOUGH
+        or (alone.first <= alone.minimum and alone.last >= alone.maximum)
+    ):
         return False
     segment.step_time_s = _of(alone)
     _set(segment, "step_time_s", f"the only time that each step prints; {alone.count} records")

@@ -156,7 +156,7 @@ class Figure(Part):
     total: float | None = None
     """The total of which the value is a part: `5624MiB - 6176MiB / 40537MiB` is low, high and total."""
     unit: str = ""
-    """Unit as printed."""
+    """Unit of the value; the printed one is part of the text."""
     text: str = ""
     """The text from which the value was read."""
     line: int = 0

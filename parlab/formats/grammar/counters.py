@@ -41,6 +41,12 @@ _COUNTERS = (
         r"\bProgress on:\s?train\s(?P<at>\d{1,15})(?:\.\d{1,3})?it/(?:(?P<total>\d{1,15})(?:\.\d)?|[\d.]{1,9}[kM])it\b"
     ),  # Levanter
     re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
+    # A number alone in front of cells, or of values with their names behind them.
+    re.compile(r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?\s?\|(?=\s?[A-Za-z][\w/ ]{0,40}[:= ]\s?[+-]?\d)"),
+    re.compile(
+        r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?[,:]?\s{1,4}"
+        r"(?=\d{1,12}(?:\.\d{1,12})?\s?(?:[mnu]?s|[KMGT]i?B)\s[a-z]{2,20}, \s{0,8}[\d.]{1,20}\s?[A-Za-z])"
+    ),
     re.compile(r"(?:^|[\s|\]])(?P<at>\d{1,15})(?P<total>(?!))? (?:updates|steps|iterations|iters)(?=\s?[|:,])"),
 )
 

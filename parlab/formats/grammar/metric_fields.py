@@ -23,6 +23,9 @@ _PER_STEP = re.compile(r"(?i)(?:wall|time|elapsed)(?:/|_per_)(?:it|iter|iteratio
 HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _PARAMETERS = re.compile(r"(?i)\bparam(?:eter)?s?\b")
 _SIZES = frozenset("KMG")
+# Powers of ten behind a number; B is one of counts, and bytes of memory.
+POWERS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_OF_BYTES = re.compile(r"(?i)mem|bytes|alloc|reserv|vram|cache|buffer|used|free|peak|disk|size of|payload")
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
 # Times of the whole run, not of a phase of a step.
@@ -88,6 +91,9 @@ def _printed_field(key: str, base: str, unit: str) -> Field | None:
 
 def _named(key: str, base: str, unit: str) -> Field:
     """Return the field of a name in the table of quantities, or of the name itself."""
+    if unit in POWERS and not (unit == "B" and _OF_BYTES.search(base)):
+        plain_field = _named(key, base, "")
+        return plain_field._replace(unit=unit, scale=plain_field.scale * POWERS[unit])
     if unit == "%":
         share = known_name(base)
         is_mfu = share is not None and share.quantity.name == "mfu"
@@ -112,4 +118,6 @@ _DIMENSIONS = {"flops_per_gpu": "FLOP/s"}
 
 def _flops(field: Field, unit: str) -> Field:
     """Name FLOP/s per GPU plainly, whatever the key is: `GPU utilization: 58.2TFLOP/s/GPU`."""
+    if field.key == unit and field.name.endswith("_flops"):
+        return field._replace(name="flops")
     return field._replace(name="flops_per_gpu") if unit_of(unit) == ("flops_per_gpu", 1e12) else field

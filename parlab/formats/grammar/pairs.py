@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from parlab.formats.grammar.rates import PATTERN
@@ -26,11 +26,13 @@ _NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?![\d,])|\d{1,40}|(?=\.\d))(?:\.\d{0,
 _WORDS = "|".join([PATTERN, *sorted((re.escape(unit) for unit in UNITS if unit != "%"), key=len, reverse=True)])
 _UNIT = rf"\s?(?:(?i:{_WORDS})(?![\w/])|%)|[A-Za-zµ][A-Za-z/]{{0,15}}(?![\w])"
 _KEY = r"[A-Za-z_][\w./@-]{0,80}(?: [A-Za-z][\w./@-]{0,30}){0,4}(?:\s?\([^()|:=]{1,40}\))?"
+# A unit in brackets behind its number: `350 (ms)`.
+_BRACKETED = "|".join(sorted((re.escape(unit) for unit in UNITS if unit not in ("%", "x")), key=len, reverse=True))
 # A number of which another one follows, `41.2/80.0GB`, is the part of a whole; a factor is no value.
 _OF = rf"(?:\s?/\s?{_NUMBER}(?=\s?[KMGT]i?B\b))?"
 _PAIR = re.compile(
     rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,4}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
-    r"(?P<unit>" + _UNIT + r")?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
+    r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
 )
 _SPACED = re.compile(
     rf"^\s*(?P<key>[A-Za-z][\w/]{{0,40}}(?: [A-Za-z][\w/]{{0,30}}){{0,5}})\s{{1,20}}"
@@ -40,6 +42,9 @@ _SPACED = re.compile(
 _BARE = re.compile(
     rf"^\s*\(?\s*(?P<value>{_NUMBER})\s?(?P<unit>(?i:{_WORDS})(?![\w/])|%)(?:\s+(?P<key>[\w ]{{1,40}}?))?\s*\)?\s*$"
 )
+# A value in front of its name, `11.875 loss`, in a line of such values.
+_NAMED_BEHIND = re.compile(rf"^\s*(?P<value>{_NUMBER})\s(?P<unit>(?!))?(?P<key>[A-Za-z][A-Za-z_]{{0,30}})\s*$")
+MIN_BEHIND = 3
 # A rate names its quantity wherever it stands.
 _RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
 _FRAMES = str.maketrans("│┃║", "|||")
@@ -57,7 +62,10 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     cells: list[Pair] = []
     rest: list[str] = []
     has_bars = "|" in text
-    for part in text.split("|") if has_bars else _sentences(text):
+    parts = text.split("|") if has_bars else _sentences(text)
+    if not has_bars and len(parts) >= MIN_BEHIND and (behind := _named_behind(parts)):
+        return behind, ""
+    for part in parts:
         matches = [match for match in _PAIR.finditer(part) if ".py" not in match["key"]]
         blank = _blanked(part, matches)
         rated = list(_RATED.finditer(blank)) if matches else []
@@ -73,6 +81,14 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
         if len(cells) >= MAX_PAIRS:
             break
     return cells, " ".join(rest)
+
+
+def _named_behind(parts: Sequence[str]) -> list[Pair]:
+    """Return the cells of a line whose parts are all values with their names behind them; none for any other line."""
+    matches = [_BARE.match(part) or _NAMED_BEHIND.match(part) for part in parts if part.strip()]
+    if not all(matches) or not any(match is not None and match.re is _NAMED_BEHIND for match in matches):
+        return []
+    return [_pair(match["key"] or match["unit"], match) for match in matches if match is not None]
 
 
 def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
@@ -114,6 +130,6 @@ def _pair(key: str, match: re.Match[str]) -> Pair:
     return Pair(
         " ".join(key.split()).removesuffix(" is").removesuffix(" was"),
         text,
-        (match["unit"] or "").strip(),
+        (match["unit"] or "").strip(" ()"),
         to_float(text),
     )

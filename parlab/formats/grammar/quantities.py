@@ -137,6 +137,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("max_allocated_bytes", "bytes", per="rank", title="Peak memory", series="memory_peak_bytes", aliases=(
         "memorypeak maxmemoryallocated peakmemory memorymaxallocated maxallocated peakmemoryallocated peakmem",
         "memorymaxmemallocated peakmemoryalloc maxcudamemoryusage",
+        "memoryusagewhiletraining ?",  # axolotl
         "maxmem maxmemory peakvram maxvram peakgpumemory maxgpumemory peakgpumem peakcudamemory maxcudamemoryallocated"
         " mempeak vrampeak memmax peakdevicememory ?",
         "torchtune: peak_memory_alloc [GiB]", "composer: memory/peak_allocated_mem [GB 1e9]",

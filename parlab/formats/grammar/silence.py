@@ -104,6 +104,17 @@ PARTS: dict[str, re.Pattern[str]] = {
 }
 PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")
 
+# A bar that a person has pasted: bold, quoted, or escaped for HTML.
+_MARKED = re.compile(r"\*\*|&lt;|&#124;|^\s{0,3}>")
+
+
+def unmarked(text: str) -> str:
+    """Return a bar without the marks of Markdown and HTML around it."""
+    text = text.replace("**", "").replace("&lt;", "<").replace("&#124;", "|").replace("&gt;", ">")
+    return _QUOTED.sub("", text)
+
+
+_QUOTED = re.compile(r"^\s{0,3}(?:>\s?){1,4}")
 _AHEAD = 256
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
 _HEAD = 200
@@ -134,7 +145,8 @@ class _Watch:
         """The numbers of processes that lines state."""
 
     def __iter__(self) -> Iterator[str]:
-        for number, text in enumerate(self.lines, 1):
+        for number, line in enumerate(self.lines, 1):
+            text = unmarked(line) if "%|" in line and _MARKED.search(line) is not None else line
             if number <= _HEAD:
                 self._hear(number, text)
             yield text

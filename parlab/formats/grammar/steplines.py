@@ -15,10 +15,11 @@ from dataclasses import field as default
 
 from parlab.formats.grammar.counters import Counter, counter_in, parts_of
 from parlab.formats.grammar.endings import ending
-from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
+from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
 from parlab.formats.grammar.quantities import known_to
+from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.silence import is_measurement
@@ -26,6 +27,7 @@ from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
 from parlab.formats.grammar.units import to_float, to_int, unit_of
+from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.ranklines import Clock
 
@@ -112,6 +114,8 @@ class Dialect:
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
         known = known_to(self.trainer).get(cell.key)
+        if known is not None and known.scale == 1.0 and (power := POWERS.get(cell.unit)):
+            return known._replace(scale=power).field(cell.key)
         if known is not None and cell.unit in ("", known.unit):
             return known.field(cell.key)
         if known is not None and (printed := unit_of(cell.unit)) and known.quantity.unit == printed[0]:
@@ -197,7 +201,12 @@ class Parser:
             return False
         side, key, name, value = cell.groups()
         own = self.held_out if side is not None and side != "Train" else self.cells
-        own.append(Pair(key or name, value, "", to_float(value)))
+        number = amount(value) if to_float(value) is None else None
+        own.append(
+            Pair(key or name, value, "", to_float(value))
+            if number is None
+            else Pair(key or name, value.removesuffix(number[1]), number[1], number[0])
+        )
         return True
 
     @staticmethod
@@ -244,7 +253,7 @@ class Parser:
             if cut is not None:
                 records.append(unread(line, INTERRUPTED, part[-80:]))
             whole = part if cut is None else part[: cut.start()]
-            records += self._line(line, rank, time, whole) or _ended(line, rank, time, whole)
+            records += self._line(line, rank, time, whole) or _about_launch(line, rank, time, whole)
         return records
 
     def close(self) -> list[Record]:
@@ -345,6 +354,10 @@ UNNAMED = "a number with a unit, but without a name"
 INTERRUPTED = "another record begins within this number"
 
 
-def _ended(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+def _about_launch(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the settings of a command or of printed arguments, or how the launch ended."""
+    settings = namespace_arguments(text) or (command_arguments(text) if is_command(text) else {})
+    if settings:
+        return [Record("launch", line, data=settings)]
     end = ending(text)
     return [Record("end", line, data=end, rank=rank, time=time)] if end else []

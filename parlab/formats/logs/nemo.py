@@ -22,6 +22,7 @@ from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import slug, to_float
+from parlab.formats.grammar.wrapping import NEMO, Unwrapped
 
 SIGNS: Signs = (
     (re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|"), 10),
@@ -163,8 +164,11 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     parser = Parser()
     ended = False
     listing: set[int | None] = set()
-    for line, rank, time, text in peel(lines, _BARS):
+    unwrapped = Unwrapped(lines, NEMO)
+    for line, rank, time, text in peel(unwrapped, _BARS):
         if "Training epoch" in text and (records := parser.lines(line, rank, time, text)):
+            if line in unwrapped.ends:
+                unwrapped.extend(records)
             yield from records
             continue
         listed = _LIST.search(text) if "timing in s" in text else None
