@@ -14,7 +14,8 @@ from parlab.formats.schema import Kind
 
 _BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")
 _AVERAGE = re.compile(
-    r"(?i)(?<![a-z])(?:\(?(?:actual|running|moving)[ _]?(?:avg|average|mean)\)?|avg|averaged?|ema|smoothed)(?![a-z])"
+    r"(?i)(?<![a-z])(?:\(?(?:actual|running|moving)[ _]?(?:avg|average|mean)\)?|avg|averaged?|overall|ema|smoothed)"
+    r"(?![a-z])"
 )
 _AVERAGED = frozenset({"s", "samples/s", "tokens/s", "steps/s", "FLOP/s"})
 _TIMING = re.compile(r"^timing_(s|ms)/(.+)")

@@ -21,7 +21,15 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
         ),
         reads="nanoGPT, nanochat, llm.c: `step N | loss | dt | tok/sec`",
-        settings={"num_processes": "world_size"},
+        settings={"num_processes": "world_size", "tokens in all": "tokens_per_step",
+                  "gradient accumulation steps": "gradient_accumulation_steps",
+                  "tokens per iteration will be": "tokens_per_step"},
+        rewritten=(
+            (re.compile(r"^Total batch size ([\d,]{1,20}) => (?=gradient accumulation steps: \d)"),
+             r"tokens in all: \1 | "),
+            # nanochat leaves out the sign of a percentage.
+            (re.compile(r"(\| lrm: .{1,120}\| mfu: [\d.]{1,12})(?= \|)"), r"\1%"),
+        ),
     ),
     "torchtune": Dialect(
         (
