@@ -27,6 +27,9 @@ UNKNOWN_VOCABULARY = (0, 262_144)
 VARIES = 0.10
 """FLOP/s follow the time: within a run, they vary at most 10 % more than the times do."""
 
+SLOW_START = 1.5
+"""A first step that takes so many times the median contains other work."""
+
 _PEAK_NAMES = ("mfu_pct", "hfu_pct", "memory_share_pct", "gpu_util_pct")
 # The readers have a utilization as a fraction where the trainer does not print per cent.
 _PEAKS_OF_STEPS = (*((name, 1.0) for name in _PEAK_NAMES), ("mfu", 100.0), ("average_mfu", 100.0))
@@ -112,7 +115,8 @@ def above_peak(share_pct: Amount, name: str) -> Contradiction | None:
 
 def varying_work(flops: Statistic, step: Statistic) -> Contradiction | None:
     """Compare how much FLOP/s and step times vary: their product is constant, so FLOP/s vary as the times do."""
-    if min(flops.min, step.min) <= 0 or flops.max / flops.min <= (1 + VARIES) * step.max / step.min:
+    is_slow_start = step.first > SLOW_START * step.median
+    if is_slow_start or min(flops.min, step.min) <= 0 or flops.max / flops.min <= (1 + VARIES) * step.max / step.min:
         return None
     return Contradiction(
         f"{shown(flops.min / 1e12)} and {shown(flops.max / 1e12)} TFLOP/s are printed for steps of {shown(step.min)} to"

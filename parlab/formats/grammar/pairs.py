@@ -35,7 +35,7 @@ _PAIR = re.compile(
     r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
 )
 _SPACED = re.compile(
-    rf"^\s*(?P<key>[A-Za-z][\w/]{{0,40}}(?: [A-Za-z][\w/]{{0,30}}){{0,5}})\s{{1,20}}"
+    rf"^\s*(?P<key>[A-Za-z][\w/-]{{0,40}}(?: [A-Za-z][\w/-]{{0,30}}){{0,5}})\s{{1,20}}"
     rf"(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
     rf"(?P<unit>{_UNIT})?\s*(?:\([^()]{{0,40}})?\)?\s*$"
 )
@@ -71,12 +71,9 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
         rated = list(_RATED.finditer(blank)) if matches else []
         cells += [_pair(match["key"], match) for match in matches]
         cells += [_pair(match["unit"], match) for match in rated]
-        if not matches and (cell := _single(part, is_cell=has_bars)) is not None:
-            cells.append(cell)
-            blank = ""
-        elif not matches:
-            rated = list(_RATED.finditer(part))
-            cells += [_pair(match["unit"], match) for match in rated]
+        if not matches:
+            own, blank = _without_signs(part, is_cell=has_bars)
+            cells += own
         rest.append(_blanked(blank, rated))
         if len(cells) >= MAX_PAIRS:
             break
@@ -88,7 +85,9 @@ def _named_behind(parts: Sequence[str]) -> list[Pair]:
     matches = [_BARE.match(part) or _NAMED_BEHIND.match(part) for part in parts if part.strip()]
     if not all(matches) or not any(match is not None and match.re is _NAMED_BEHIND for match in matches):
         return []
-    return [_pair(match["key"] or match["unit"], match) for match in matches if match is not None]
+    cells = [_pair(match["key"] or match["unit"], match) for match in matches if match is not None]
+    # `7.34 s run`: the time of the whole step.
+    return [cell._replace(key="step time") if cell.key == "run" and cell.unit else cell for cell in cells]
 
 
 def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
@@ -101,6 +100,35 @@ def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
 def _sentences(text: str) -> list[str]:
     """Split a line without bars at commas that end a cell; a line of `key: value` pairs stays whole."""
     return text.split(", ") if ", " in text else [text]
+
+
+# A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
+_NAME_VALUE = re.compile(
+    rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
+    rf"(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)"
+)
+
+
+def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
+    """Read a part without colons: one cell, several of them in turn, or a cell with others in brackets behind it.
+
+    Returns the cells, and the text of the others.
+    """
+    inner = [text for text in _BRACKETS.split(part) if text.strip()]
+    if len(inner) > 1 and any(_RATED.search(text) or _SPACED.match(text) for text in inner[1:]):
+        read = [_without_signs(text, is_cell=is_cell) for text in inner]
+        return [cell for cells, _ in read for cell in cells], " ".join(text for _, text in read)
+    if (cell := _single(part, is_cell=is_cell)) is not None:
+        return [cell], ""
+    in_turn = list(_NAME_VALUE.finditer(part))
+    if len(in_turn) > 1 and not _BETWEEN.sub("", _NAME_VALUE.sub("", part)):
+        return [_pair(match["key"], match) for match in in_turn], ""
+    rated = list(_RATED.finditer(part))
+    return [_pair(match["unit"], match) for match in rated], _blanked(part, rated)
+
+
+_BETWEEN = re.compile(r"[\s,;]")
+_BRACKETS = re.compile(r"\s\(|\)\s*$")
 
 
 def _single(part: str, *, is_cell: bool) -> Pair | None:

@@ -52,6 +52,7 @@ _HELD_OUT_LINE = re.compile(r"(?:\((?:val|test)\)|^\W{0,3}(?:Test|Eval(?:uation)
 _TOOK = re.compile(
     r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
 )
+_TAKEN = frozenset({"took", "in"})
 _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
 _LEFT = re.compile(
@@ -316,7 +317,7 @@ class Parser:
             if cell.key.lower() not in _COUNTER_KEYS or cell.key in known_to(self.dialect.trainer)
         ]
         if not _OTHER_WORK.search(text):
-            cells = [cell._replace(key="step time") if cell.key.lower() == "took" else cell for cell in cells]
+            cells = [cell._replace(key="step time") if cell.key.lower() in _TAKEN else cell for cell in cells]
             if took := _TOOK.search(left):
                 cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))
                 left = left[: took.start()] + left[took.end() :]
