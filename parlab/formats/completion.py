@@ -16,7 +16,7 @@ LARGEST_SHARE = 1.5
 # The first steps of a training are slow: one of so many shows whether a utilization is a fraction.
 MFU_VALUES = 3
 MAX_HELD = 4_096
-MAX_RANKS = 1_024
+MAX_RANKS = MAX_PLANS = 1_024
 # Of the digits of a clock: a difference of so many units of the last digit has an error of at most a tenth.
 LEAST_UNITS = 10.0
 # Clocks of the training, the most exact first.
@@ -32,31 +32,57 @@ class _Clock(NamedTuple):
     seconds: float
 
 
+class _Plan(NamedTuple):
+    """What is to complete in records with the same fields, of which a log has few."""
+
+    fields: tuple[Field, ...]
+    has_time: bool
+    clock: str
+    """Name of the clock from which the step time may follow; empty for none."""
+    has_bare_mfu: bool
+
+
+def _plan_of(fields: tuple[Field, ...]) -> _Plan:
+    names = {field.name for field in fields}
+    has_time = "step_time_s" in names
+    clock = "" if has_time else next((name for name in CLOCKS if name in names), "")
+    has_bare_mfu = any(field.name == "mfu" and not field.unit for field in fields)
+    return _Plan(fields, has_time, clock, has_bare_mfu)
+
+
 def completed(records: Iterable[Record]) -> Iterator[Record]:
     """Yield the records with what follows from several of them."""
     shares = _Shares()
     clocks: dict[int | None, _Clock] = {}
+    plans: dict[int, _Plan] = {}
     for record in records:
+        fields = record.fields
+        plan = plans.get(id(fields))
+        if plan is None or plan.fields is not fields:
+            plan = _plan_of(fields)
+            if len(plans) < MAX_PLANS:
+                plans[id(fields)] = plan
         if record.kind == "step":
-            if "step_time_s" not in record.values and record.iteration is not None:
-                _time(record, clocks)
-            elif clocks and "derived" not in (field.kind for field in record.fields):
+            if plan.clock:
+                _time(record, plan.clock, clocks)
+            elif clocks and plan.has_time:
                 clocks.clear()
-        elif record.kind == "launch" and record.opens:
+        elif clocks and record.kind == "launch" and record.opens:
             clocks.clear()
-        if shares.is_open or "mfu" in record.values:
-            yield from shares.add(record)
+        if shares.held or plan.has_bare_mfu:
+            yield from shares.add(record, is_bare=plan.has_bare_mfu)
         else:
             yield record
     yield from shares.close()
 
 
-def _time(record: Record, clocks: dict[int | None, _Clock]) -> None:
+def _time(record: Record, name: str, clocks: dict[int | None, _Clock]) -> None:
     """Set the time of a step that states only a clock of the training."""
-    name = next((name for name in CLOCKS if name in record.values), None)
-    if name is None or (record.rank not in clocks and len(clocks) >= MAX_RANKS):
+    if record.iteration is None or name not in record.values or "step_time_s" in record.values:
         return
-    now = _Clock(name, record.iteration or 0, record.values[name])
+    if record.rank not in clocks and len(clocks) >= MAX_RANKS:
+        return
+    now = _Clock(name, record.iteration, record.values[name])
     before = clocks.get(record.rank)
     if before is None or before.name != name or now.iteration <= before.iteration or now.seconds <= before.seconds:
         clocks[record.rank] = now
@@ -87,23 +113,18 @@ class _Shares:
     """Finds whether a MFU without a unit is a fraction or per cent, by its first values."""
 
     def __init__(self) -> None:
-        self.held: list[Record] = []
+        self.held: list[tuple[Record, bool]] = []
         self.count = 0
         self.largest = 0.0
         self.is_percent: bool | None = None
         self.fields: dict[int, tuple[tuple[Field, ...], tuple[Field, ...]]] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether records wait for a decision."""
-        return bool(self.held)
-
-    def add(self, record: Record) -> Iterable[Record]:
+    def add(self, record: Record, *, is_bare: bool) -> Iterable[Record]:
         """Hold a record until the scale is known, and return those whose scale is."""
         if self.is_percent is not None:
-            return (self._scaled(record),)
-        self.held.append(record)
-        if "mfu" in record.values and _is_bare(record):
+            return (self._scaled(record) if is_bare else record,)
+        self.held.append((record, is_bare))
+        if is_bare and "mfu" in record.values:
             self.count += 1
             self.largest = max(self.largest, record.values["mfu"])
         if self.count >= MFU_VALUES or self.largest > LARGEST_SHARE or len(self.held) >= MAX_HELD:
@@ -115,10 +136,10 @@ class _Shares:
         if self.count:
             self.is_percent = self.largest > LARGEST_SHARE
         held, self.held = self.held, []
-        return [self._scaled(record) for record in held]
+        return [self._scaled(record) if is_bare else record for record, is_bare in held]
 
     def _scaled(self, record: Record) -> Record:
-        if self.is_percent and "mfu" in record.values and _is_bare(record):
+        if self.is_percent and "mfu" in record.values:
             record.values["mfu"] /= 100.0
             record.fields = self._per_cent(record.fields)
         return record
@@ -132,8 +153,3 @@ class _Shares:
             if len(self.fields) < MAX_RANKS:
                 self.fields[id(fields)] = known
         return known[1]
-
-
-def _is_bare(record: Record) -> bool:
-    """Return whether the MFU of a record has no unit."""
-    return any(field.name == "mfu" and not field.unit for field in record.fields)

@@ -104,8 +104,10 @@ PARTS: dict[str, re.Pattern[str]] = {
 }
 PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")
 
+
 # A bar that a person has pasted: bold, quoted, or escaped for HTML.
-_MARKED = re.compile(r"\*\*|&lt;|&#124;|^\s{0,3}>")
+def _is_marked(text: str) -> bool:
+    return "**" in text or "&lt;" in text or "&#124;" in text or text.lstrip(" ").startswith(">")
 
 
 def unmarked(text: str) -> str:
@@ -146,7 +148,7 @@ class _Watch:
 
     def __iter__(self) -> Iterator[str]:
         for number, line in enumerate(self.lines, 1):
-            text = unmarked(line) if "%|" in line and _MARKED.search(line) is not None else line
+            text = unmarked(line) if "%|" in line and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
             yield text

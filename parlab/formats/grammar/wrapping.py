@@ -78,6 +78,8 @@ class Unwrapped:
 
     def _goes_on(self, line: str) -> bool:
         """Add a line to the parts if it may continue them."""
+        if self._begins.match(line):
+            return False
         size = len(line.rstrip("\r\n"))
         full = len(self._parts[-1].rstrip("\r\n")) >= self._longest - 1
         if not full or size > self._longest or len(self._parts) >= MAX_PARTS or _ANOTHER.match(line):

@@ -90,6 +90,8 @@ class Parser:
         """Columns of the table of a notebook that is being read."""
         self.placed: int | None = None
         """The step of the bar to which the last entry belongs."""
+        self.has_bars: bool | None = None
+        """Whether bars stand between the entries: unknown until a bar, or two entries without one."""
         self.held: list[Record] = []
         """An entry in front of the bar of its step: the bar before it is that of another entry, or of no step."""
 
@@ -117,6 +119,8 @@ class Parser:
         records, self.held = self.held, []
         if self._is_ahead():
             self._place(records)
+        elif self.step is None:
+            self.has_bars = False
         return records
 
     def _is_ahead(self) -> bool:
@@ -196,6 +200,7 @@ class Parser:
     def _bar(self, line: int, at: int, total: int, rate: str | None, unit: str | None) -> None:
         """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
         if total >= self.total and at <= total:
+            self.has_bars = True
             self.bar_began_again = self.bar_began_again or (self.step is not None and at < self.step)
             self.step, self.total = at, total
             number = to_float(rate) if rate else None
@@ -223,7 +228,7 @@ class Parser:
         if stated is not None:
             self.step, self.total = stated, int(records[0].values.get("total_iterations", self.total))
         measured = records[0].kind
-        is_early = stated is None and measured == "step" and not self._is_ahead()
+        is_early = stated is None and measured == "step" and self.has_bars is not False and not self._is_ahead()
         for record in records:
             record.iteration = None if record.kind == "unread" or is_early else self.step
         if measured == "step":
