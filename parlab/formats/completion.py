@@ -1,4 +1,4 @@
-"""What the numbers of a file say together, completed record by record: the scale of a MFU, step times of a clock.
+"""What the numbers of a file say together, record by record: the scale of a MFU, step times of a clock, ranks.
 
 A MFU without a unit is a fraction or per cent for the whole file. Where steps state how long the training has run, but
 not their own time, the time of a step is the difference of two statements, divided by the steps between them.
@@ -6,7 +6,8 @@ not their own time, the time of a step is the difference of two statements, divi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
 from parlab.formats.grammar.records import Field, Record
@@ -17,6 +18,8 @@ LARGEST_SHARE = 1.5
 MFU_VALUES = 3
 MAX_HELD = 4_096
 MAX_RANKS = MAX_PLANS = 1_024
+# Steps from which the number of ranks without a tag follows.
+FIRST_STEPS = 64
 # Of the digits of a clock: a difference of so many units of the last digit has an error of at most a tenth.
 LEAST_UNITS = 10.0
 # Clocks of the training, the most exact first.
@@ -55,7 +58,7 @@ def completed(records: Iterable[Record]) -> Iterator[Record]:
     shares = _Shares()
     clocks: dict[int | None, _Clock] = {}
     plans: dict[int, _Plan] = {}
-    for record in records:
+    for record in ranked(records):
         fields = record.fields
         plan = plans.get(id(fields))
         if plan is None or plan.fields is not fields:
@@ -107,6 +110,48 @@ def _resolution(record: Record, name: str) -> float:
 
 def _key_of(record: Record, name: str) -> str:
     return next((field.key for field in record.fields if field.name == name), name)
+
+
+def ranked(records: Iterable[Record]) -> Iterator[Record]:
+    """Number the ranks of a file whose steps all come several times, in lines of one form with different numbers."""
+    stream = iter(records)
+    head: list[Record] = []
+    steps: list[Record] = []
+    for record in stream:
+        head.append(record)
+        if record.kind == "step":
+            steps.append(record)
+            if record.rank is not None or (len(steps) == 2 and record.iteration != steps[0].iteration):
+                break
+        if len(steps) >= FIRST_STEPS or (record.kind == "launch" and steps) or len(head) >= MAX_HELD:
+            break
+    ranks = _ranks_of(steps)
+    if ranks == 1:
+        yield from head
+        yield from stream
+        return
+    place, iteration = 0, None
+    for record in chain(head, stream):
+        if record.kind == "step" and record.rank is None:
+            place = place + 1 if record.iteration == iteration else 0
+            iteration = record.iteration
+        if record.kind in ("step", "timers") and record.rank is None and record.iteration == iteration:
+            record.rank = place
+        yield record
+
+
+def _ranks_of(steps: Sequence[Record]) -> int:
+    """Return how often each step comes: 1 unless at least two whole steps come equally often, with other results."""
+    groups = [list(group) for _, group in groupby(steps, key=lambda step: step.iteration)]
+    whole = groups[:-1] if len(groups) > 2 else groups
+    sizes = {len(group) for group in whole}
+    if len(whole) < 2 or len(sizes) != 1 or sizes == {1} or any(step.rank is not None for step in steps):
+        return 1
+    names = {tuple(field.key for field in step.fields) for step in steps}
+    iterations = [group[0].iteration for group in groups]
+    is_growing = all(a is not None and b is not None and a < b for a, b in pairwise(iterations))
+    differs = any(group[0].values != step.values for group in whole for step in group[1:])
+    return sizes.pop() if len(names) == 1 and is_growing and differs else 1
 
 
 class _Shares:

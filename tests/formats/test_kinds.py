@@ -126,3 +126,11 @@ def test_a_person_chooses_from_the_same_table() -> None:
     known = known_name("gpu_mem_peak_mb")
     assert known is not None
     assert (known.quantity.name, known.scale) == ("max_allocated_bytes", 2.0**20)
+
+
+def test_a_time_without_a_unit_keeps_its_printed_name() -> None:
+    segment = only("".join(f"step: {n}, loss: 2.5, step_time: 0.5, lr: 0.1\n" for n in (1, 2, 3)))
+    assert segment.step_time_s is None
+    assert segment.metrics["step_time"].last == 0.5
+    segment = only("".join(f"step: {n}, loss: 2.5, step_time_sec: 0.5, lr: 0.1\n" for n in (1, 2, 3)))
+    assert segment.step_time_s is not None

@@ -155,3 +155,28 @@ def test_averages_of_a_batch_are_its_loss_and_its_parts_are_not() -> None:
     segment = only("".join(f"{line.format(n=n)}, total avg loss: 0.7, batch size: 10\n" for n in (1, 2, 3)))
     assert segment.loss is not None
     assert (segment.loss.first, segment.loss.last) == (0.61, 0.63)
+
+
+def test_lines_of_deepspeed_between_those_of_another_trainer_are_its_timers() -> None:
+    head = "[2026-01-15 14:48:0{n},446] [INFO] [logging.py:107:log_dist] [Rank 0] "
+    head += "time (ms) | fwd: 40.25 | bwd: 70.5 | step: 5.5\nstep {n}/90 | loss: 2.{n} | step time: 0.5 s | tok/s: 80\n"
+    text = "".join(head.format(n=n) for n in (1, 2, 3))
+    document = read(text)
+    (segment,) = document.segments
+    assert segment.step_time_s is not None
+    assert (segment.records, segment.step_time_s.median, document.unread.lines) == (3, 0.5, 0)
+    assert segment.timers_s["fwd"].median == 0.04025
+
+
+def test_ranks_without_a_tag_and_with_losses_of_their_own_are_one_launch() -> None:
+    text = "".join(
+        f"step {n} | loss: 2.{n}{rank} | step time: 0.{5 + rank} s\n" for n in (1, 2, 3) for rank in range(4)
+    )
+    segment = only(text)
+    assert segment.step_time_s is not None
+    assert (segment.records, segment.launch.world_size, segment.step_time_s.median) == (3, 4, 0.8)
+
+
+def test_a_step_that_three_launches_print_is_not_one_of_three_ranks() -> None:
+    text = "".join(f"step 100 | loss: 2.{n} | step time: {n}.5 s\n" for n in (1, 2, 4))
+    assert len(read(text).segments) == 3

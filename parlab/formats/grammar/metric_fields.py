@@ -29,6 +29,9 @@ POWERS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15
 _OF_BYTES = re.compile(r"(?i)mem|bytes|alloc|reserv|vram|cache|buffer|used|free|peak|disk|size of|payload")
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
+# Times of a step by their names, which state no unit by themselves; and names that do.
+TIMES = frozenset({"step_time_s", "average_step_time_s"})
+SAYS_UNIT = re.compile(r"(?i)sec|ms\b|_s$|\(s\)|\bs\b")
 # Times of the whole run, not of a phase of a step.
 CLOCKS = frozenset({"eta_s", "elapsed_s", "elapsed_time_s", "remaining_s", "remaining_time_s", "total_time_s", "wall_s",
                     "train_wall_s", "time_elapsed_s", "train_runtime_s", "total_s"})  # fmt: skip

@@ -63,7 +63,7 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     rest: list[str] = []
     has_bars = "|" in text
     parts = text.split("|") if has_bars else _sentences(text)
-    if not has_bars and len(parts) >= MIN_BEHIND and (behind := _named_behind(parts)):
+    if not has_bars and len(parts) >= MIN_BEHIND and (behind := named_behind(parts)):
         return behind, ""
     for part in parts:
         matches = [match for match in _PAIR.finditer(part) if ".py" not in match["key"]]
@@ -80,7 +80,7 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     return cells, " ".join(rest)
 
 
-def _named_behind(parts: Sequence[str]) -> list[Pair]:
+def named_behind(parts: Sequence[str]) -> list[Pair]:
     """Return the cells of a line whose parts are all values with their names behind them; none for any other line."""
     matches = [_BARE.match(part) or _NAMED_BEHIND.match(part) for part in parts if part.strip()]
     if not all(matches) or not any(match is not None and match.re is _NAMED_BEHIND for match in matches):

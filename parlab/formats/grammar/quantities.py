@@ -64,10 +64,11 @@ QUANTITIES: tuple[Quantity, ...] = (
         "nemo: train_step_timing in s; train_step_timing [s]", "maxtext: seconds [s]",
         "nanotron: elapsed_time_per_iteration_ms; time_per_iteration_ms [ms]",
         "events: iteration-time; train_step_timing in s; end_to_end(s) [s]", "hf: step_time; step_time_sec [s]",
+        "pairs: current step time [s]",  # fms-fsdp
         "deepspeed: iter latency; iter time (s) [s]"), title="Step time"),
     Quantity("average_step_time_s", "s", "average", "all", (
         "stepavg trainspeedsit ?", "trainspeedsit [s]",
-        "modded-nanogpt: step_avg [ms]", "hf: avg_step_time_sec [s]")),
+        "modded-nanogpt: step_avg [ms]", "hf: avg_step_time_sec [s]", "pairs: overall step time [s]")),
     Quantity("data_time_s", "s", "part", "all", (
         "espnet: iter_time [s]", "lingua: data [s]", "paddle: avg_reader_cost; reader_cost [s]",
         "detectron2: data_time [s]", "openmmlab: data_time [s]", "torchvision: data [s]", "imagenet: Data [s]",

@@ -47,6 +47,8 @@ NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
         "model or data set that is read or written",
     ),
     (re.compile(r"(?i)\bcheckpoint(?:s|ing)?\b"), "checkpoint"),
+    (re.compile(r"Invalidate trace cache @ step \d|(?i:reducing (?:loss )?scale|gradient overflow)"), "event"),
+    (re.compile(r"(?i)^\W*(?:beginning|start) of (?:an? )?epoch|^\W*\*{3,} ?(?:running|evaluating|starting)"), "event"),
     (
         re.compile(r"(?i)\bbuil[dt](?:ing)?\b|\bcompil(?:e|ed|ing|ation)\b|\binitializ(?:e|ed|ing|ation)\b|\bset(?:ting|up)\b"),
         "start of the program",

@@ -15,7 +15,7 @@ from dataclasses import field as default
 
 from parlab.formats.grammar.counters import Counter, counter_in, parts_of
 from parlab.formats.grammar.endings import ending
-from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, metric_field
+from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
 from parlab.formats.grammar.quantities import known_to
@@ -26,9 +26,10 @@ from parlab.formats.grammar.silence import is_measurement
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
-from parlab.formats.grammar.units import to_float, to_int, unit_of
+from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
 from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
+from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 from parlab.formats.logs.ranklines import Clock
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
@@ -52,6 +53,7 @@ _HELD_OUT_LINE = re.compile(r"(?:\((?:val|test)\)|^\W{0,3}(?:Test|Eval(?:uation)
 _TOOK = re.compile(
     r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
 )
+UNKNOWN_TRAINER = "pairs"
 _TAKEN = frozenset({"took", "in"})
 _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
@@ -124,7 +126,10 @@ class Dialect:
         if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
             named = metric_field(cell.key.rpartition("/")[2], "s")._replace(key=cell.key)
             return named if named.name.endswith("_s") else named._replace(name=f"{named.name}_s")
-        return metric_field(cell.key, cell.unit)
+        field = metric_field(cell.key, cell.unit)
+        # A time of a trainer that nobody knows may be in any unit, unless its name says which.
+        is_guess = self.trainer == UNKNOWN_TRAINER and not cell.unit and field.name in TIMES and field.scale == 1.0
+        return Field(slug(cell.key), cell.key) if is_guess and not SAYS_UNIT.search(cell.key) else field
 
 
 class Parser:
@@ -140,6 +145,7 @@ class Parser:
         self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
+        self.engine: DeepSpeed | None = None
         self.epoch: int | None = None
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
@@ -228,7 +234,22 @@ class Parser:
         if "poch" in text and (head := _EPOCH.match(text[:80])):
             self.epoch = int(head[1])
             return []
+        if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
+            return own
         return self._counted(self.repeats.read(line, rank, time, text))
+
+    def _of_engine(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line of DeepSpeed between those of the trainer: timers and figures beside its steps.
+
+        The engine counts from another start than trainers do, so that its steps are not theirs.
+        """
+        self.engine = self.engine or DeepSpeed()
+        records = self.engine.feed(line, rank, time, text)
+        for record in records:
+            if record.kind in ("step", "timers"):
+                record.kind = "metrics" if record.kind == "step" else record.kind
+                record.iteration = None
+        return records
 
     def _counted(self, records: list[Record]) -> list[Record]:
         """Number the steps of a counter that begins again in every epoch."""

@@ -51,6 +51,10 @@ _STEP = re.compile(r"step=(\d{1,18}), skipped=(\d{1,18}), lr=\[([^\]]{0,400})\](
 _PIPELINE = re.compile(r"\s*steps: (\d{1,18}) loss: (\S{1,30}) iter time \(s\): (\S{1,30}) samples/sec: (\S{1,30})")
 _OVERFLOW = re.compile(r"(?i:overflow)! (?:Rank (\d{1,7}) )?Skipping step\. Attempted loss scale: ([\d.e+]{1,30})")
 _MEMORY = re.compile(r"\bMA (\S{1,20}) GB\s+Max_MA (\S{1,20}) GB\s+CA (\S{1,20}) GB\s+Max_CA (\S{1,20}) GB")
+# Of DeepSpeed-Chat's first two steps: `Model Parameters: 1.316 B, Latency: 0.36s, TFLOPs: 40.2, ...`.
+_MODEL = re.compile(
+    r"\s*Model Parameters: [\d.]{1,12} B, Latency: ([\d.]{1,12})s, TFLOPs: ([\d.]{1,12}), Samples/sec: ([\d.]{1,12})\b"
+)
 _REWARD = re.compile(r"\s*[Aa]verage reward score: (\S{1,30})")
 _PERPLEXITY = re.compile(r"\s*ppl: (\S{1,30})(?:, loss: (\S{1,30}))?\s*$")
 _CONFIG_TAG = re.compile(r"\[config\.py:\d+:print")
@@ -168,6 +172,13 @@ class Parser:
             return figures("memory", line, None, rank, None, zip(names, match.groups(), strict=True), "GB", GIB)
         if (match := _PROFILE.match(body)) or (match := _PROFILED.match(body)):
             return _profile(line, rank, match)
+        if (match := _MODEL.match(body)) is not None:
+            profiled = zip(("step_time_s", "flops_per_gpu", "samples_per_s"), match.groups(), strict=True)
+            records = figures("metrics", line, None, rank, time, profiled)
+            for record in records:
+                if "flops_per_gpu" in record.values:
+                    record.values["flops_per_gpu"] *= 1e12
+            return records
         match = _REWARD.match(body)
         if match:
             return self.chat.close() + figures("metrics", line, None, rank, None, [("reward", match[1])])

@@ -135,9 +135,11 @@ class Parser:
         values = records[0].values
         if self.total:
             values["total_iterations"] = float(self.total)
-        if self.rate is not None and "step_time_s" not in values:
+        if self.rate is not None:
             seconds, field, printed = self.rate
-            values["step_time_s"] = seconds
+            if "step_time_s" in values:
+                field = field._replace(name="bar_step_time_s")
+            values[field.name] = seconds
             records[0].fields += (field,)
             records[0].raw += (printed,)
         if "step_time_s" in values:

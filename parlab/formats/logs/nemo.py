@@ -38,6 +38,8 @@ _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\s?:[\s:]{0,12}(?:\d{1,3}%)?\s?\|?[^|\[\]]{0,200}\|?\s{0,4}"
     r"(?P<at>\d{1,15})/(?P<total>\d{1,15}|\?)\s\[(?P<cells>[^\]]{0,4000})"
 )
+# The rate of a bar: 1.52it/s, 3.20s/it.
+_RATE = re.compile(r",\s{1,4}([\d.]{1,12})\s?(s/it|it/s)(?=,|\s*$)")
 # The bar shows these with every step; they were measured on held-out data.
 _HELD_OUT = re.compile(r"^(?:val|validation|test)_(?!step_timing)")
 LARGEST_STEP = 1e15
@@ -45,6 +47,8 @@ _NO_MEASUREMENT = frozenset({"v_num"})
 
 
 def _field(key: str) -> Field:
+    if key in ("s/it", "it/s"):
+        return Field("step_time_s" if key == "s/it" else "steps_per_s", key, key, kind="smoothed")
     if (known := known_to("nemo").get(key)) is not None:
         return known.field(key)
     base, _, seconds = key.rpartition(" in ")
@@ -111,6 +115,9 @@ class Parser:
                 step_text = text if key == "global_step" else step_text
         if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
             return []
+        if not any(cell.key.startswith("train_step_timing") for cell in cells):
+            rate = _RATE.search(match["cells"][:80])
+            cells += [Cell(rate[2], rate[1], to_float(rate[1]))] if rate is not None else []
         records = _records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
         self.stepped = self.stepped or records[0].kind == "step"
         records = [record for record in records if record.kind != "validation" or not self._is_repeated(record)]
