@@ -191,6 +191,8 @@ _SINGLE = {
     "n",
     "ntasks",
     "nproc_per_node",
+    "ntasks_per_node",
+    "gpus_per_node",
     "nnodes",
     "nodes",
     "num_gpus",

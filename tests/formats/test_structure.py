@@ -142,6 +142,7 @@ def test_the_cells_of_a_wrapped_line_are_whole() -> None:
         ("accelerate launch --num_processes 16 --num_machines 2 train.py --lr 1e-5", 16),
         ("NCCL_DEBUG=INFO srun -n 32 python train.py --bf16", 32),
         ("torchrun --nproc-per-node=8 --nnodes=2 train.py --bf16", 16),
+        ("+ srun --nodes=4 --ntasks-per-node 8 python train.py --bf16", 32),
         ("DP=8 BS=8 python3 train.py", None),
     ],
 )
@@ -180,3 +181,15 @@ def test_ranks_without_a_tag_and_with_losses_of_their_own_are_one_launch() -> No
 def test_a_step_that_three_launches_print_is_not_one_of_three_ranks() -> None:
     text = "".join(f"step 100 | loss: 2.{n} | step time: {n}.5 s\n" for n in (1, 2, 4))
     assert len(read(text).segments) == 3
+
+
+def test_cells_between_bars_behind_a_counter_in_brackets_are_no_table() -> None:
+    text = "".join(
+        f"2026-02-01 10:0{n}:00,123 - INFO - [Step   {n}00/ 5000] loss=2.{n} | 1.25 s/step | 26.5k tok/s | MFU 38.1%\n"
+        for n in (1, 2, 3)
+    )
+    document = read(text)
+    (segment,) = document.segments
+    assert segment.step_time_s is not None
+    assert (document.format, segment.records, segment.step_time_s.median) == ("pairs", 3, 1.25)
+    assert (segment.tokens_per_s, segment.metrics["mfu"].last) == (26500.0, pytest.approx(0.381))
