@@ -22,8 +22,10 @@ GUESSED = frozenset({"pairs"})
 _UNITS = (("_bytes_per_s", "bytes/s"), ("_bits_per_s", "bit/s"), ("_bytes", "bytes"), ("_per_s", ""), ("_s", "s"))
 
 
-def _unit_of(name: str, printed: str) -> str:
-    """Return the unit of a figure's value, which is in the unit of its name."""
+def _unit_of(name: str, printed: str, text: str) -> str:
+    """Return the unit of a figure's value, which is in the unit of its name; of a figure about a unit, that unit."""
+    if not any(map(str.isdigit, text)):
+        return printed
     unit = next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
     return unit or printed
 
@@ -84,7 +86,7 @@ class Collector:
             low=data.get("low"),
             high=data.get("high"),
             total=data.get("total"),
-            unit=_unit_of(data["name"], data["unit"]),
+            unit=_unit_of(data["name"], data["unit"], record.raw[0] if record.raw else ""),
             text=record.raw[0] if record.raw else "",
             line=record.line,
             section=self.section,
