@@ -27,12 +27,19 @@ CLOCKS = ("train_time_s", "elapsed_s", "elapsed_time_s", "time_elapsed_s", "trai
           "elapsed_total_s")  # fmt: skip
 
 
+# Names that some trainers give to the time of one step: clocks once they have grown so often, and never where they
+# fall, unless they are printed as clocks are.
+AMBIGUOUS = frozenset({"elapsed_s", "elapsed_time_s", "time_elapsed_s", "total_time_s"})
+GROWN = 3
+
+
 class _Clock(NamedTuple):
-    """A statement of a clock: its name, the step, and its seconds."""
+    """A statement of a clock: its name, the step, its seconds, and how often it has grown."""
 
     name: str
     iteration: int
     seconds: float
+    grown: int = 0
 
 
 class _Plan(NamedTuple):
@@ -87,16 +94,27 @@ def _time(record: Record, name: str, clocks: dict[int | None, _Clock]) -> None:
         return
     now = _Clock(name, record.iteration, record.values[name])
     before = clocks.get(record.rank)
-    if before is None or before.name != name or now.iteration <= before.iteration or now.seconds <= before.seconds:
+    if before is None or before.name != name or now.iteration <= before.iteration:
         clocks[record.rank] = now
         return
     seconds = now.seconds - before.seconds
+    if seconds <= 0.0:
+        clocks[record.rank] = now._replace(grown=-MAX_HELD)
+        return
     if seconds < LEAST_UNITS * _resolution(record, name):
         return
-    clocks[record.rank] = now
+    clocks[record.rank] = now._replace(grown=before.grown + 1)
+    if name in AMBIGUOUS and before.grown < GROWN and not _is_printed_as_clock(record, name):
+        return
     record.values["step_time_s"] = seconds / (now.iteration - before.iteration)
     record.fields += (Field("step_time_s", f"difference of {_key_of(record, name)}", "s", kind="derived"),)
     record.raw += (f"{record.values['step_time_s']:.6g}",)
+
+
+def _is_printed_as_clock(record: Record, name: str) -> bool:
+    """Return whether a time is printed as `1:02:03`, `18m 26s` or in minutes or hours."""
+    field, text = next((f, t) for f, t in zip(record.fields, record.raw, strict=False) if f.name == name)
+    return field.scale > 1.0 or ":" in text or "m" in text
 
 
 def _resolution(record: Record, name: str) -> float:

@@ -134,3 +134,13 @@ def test_a_time_without_a_unit_keeps_its_printed_name() -> None:
     assert segment.metrics["step_time"].last == 0.5
     segment = only("".join(f"step: {n}, loss: 2.5, step_time_sec: 0.5, lr: 0.1\n" for n in (1, 2, 3)))
     assert segment.step_time_s is not None
+
+
+def test_an_elapsed_time_that_goes_up_and_down_is_no_clock() -> None:
+    noisy = (1.2011, 1.2511, 1.2231, 1.2972, 1.3481, 1.4012, 1.4534)
+    segment = only("".join(f"step {n} | loss: 2.{n} | elapsed: {time} s\n" for n, time in enumerate(noisy, 1)))
+    assert segment.step_time_s is None
+    steady = (1.25, 2.5, 3.75, 5.0, 6.25, 7.5)
+    segment = only("".join(f"step {n} | loss: 2.{n} | elapsed: {time} s\n" for n, time in enumerate(steady, 1)))
+    assert segment.step_time_s is not None
+    assert (segment.step_time_s.median, segment.kinds["step_time_s"]) == (1.25, "derived")
