@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from parlab.findings.contradictions import Amount, Contradiction, RunFacts, agree, looks_like, percent, ratio_of, shown
 from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
-from parlab.formats.schema import Document, Statistic, StepRecord
+from parlab.formats.schema import Document, Segment, Statistic, StepRecord
 from parlab.planner.job.hardware import Peak, fastest, peak_of
 from parlab.planner.prediction.flops import Shape, executed_flops, model_flops, parameters
 
@@ -194,25 +194,30 @@ def model_work_in_document(document: Document) -> Iterator[Contradiction]:
 
 
 def constant_work_in_document(document: Document) -> Iterator[Contradiction]:
-    """Compare the last record with the medians; if FLOP/s x time is constant, the medians describe the same work."""
+    """Compare all records, and the last record with the medians; growing batches and sequences are other work."""
     for index, segment in enumerate(document.segments):
-        flops, step, batches = (
-            segment.metrics.get(name) for name in ("flops_per_gpu", "step_time_s", "global_batch_size")
-        )
-        last = _work_of(segment.last)
+        flops, step = (segment.metrics.get(name) for name in ("flops_per_gpu", "step_time_s"))
+        batches = segment.metrics.get("global_batch_size")
         is_fixed = batches is None or batches.min == batches.max
-        is_printed = flops is not None and step is not None and flops.kind == step.kind == "printed"
-        is_varied = flops and step and is_fixed and is_printed and flops.count == step.count > 1
-        if flops and step and is_varied and (contradiction := varying_work(flops, step)) is not None:
+        if flops is None or step is None or not is_fixed or segment_sizes(segment).is_curriculum:
+            continue
+        if contradiction := _varying(flops, step) or _unlike_usual(segment, flops, step):
             line = segment.last.line if segment.last else None
             yield contradiction.at(line, segment=index, figure="tflops_per_gpu")
-            continue
-        if not (flops and step and last and segment.last) or min(flops.count, step.count) < LEAST_RECORDS:
-            continue
-        if (batches is not None and batches.min != batches.max) or segment_sizes(segment).is_curriculum:
-            continue
-        if contradiction := constant_work((Amount(flops.median), Amount(step.median)), last):
-            yield contradiction.at(segment.last.line, segment=index, figure="tflops_per_gpu")
+
+
+def _varying(flops: Statistic, step: Statistic) -> Contradiction | None:
+    """Compare the ranges of figures that each step prints."""
+    is_printed = flops.kind == step.kind == "printed" and flops.count == step.count > 1
+    return varying_work(flops, step) if is_printed else None
+
+
+def _unlike_usual(segment: Segment, flops: Statistic, step: Statistic) -> Contradiction | None:
+    """Compare the last record with the medians."""
+    last = _work_of(segment.last)
+    if last is None or min(flops.count, step.count) < LEAST_RECORDS:
+        return None
+    return constant_work((Amount(flops.median), Amount(step.median)), last)
 
 
 def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:
