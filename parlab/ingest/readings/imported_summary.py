@@ -68,15 +68,18 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
         summary["kinds"] = kinds
     if segment.validation:
         summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
-    figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}
-    figures |= {
-        name: {"value": metric.last, "unit": "", "text": ""}
-        for name, metric in segment.metrics.items()
-        if segment.steps is None and name not in figures
-    }
-    if figures:
+    if figures := _figures_of(segment):
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def _figures_of(segment: Segment) -> dict[str, Any]:
+    """Return the figures of prose, and those of a launch without steps."""
+    figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}
+    if segment.steps is None:
+        metrics = {name: {"value": metric.last, "unit": "", "text": ""} for name, metric in segment.metrics.items()}
+        figures |= {name: metric for name, metric in metrics.items() if name not in figures}
+    return figures
 
 
 def _utilisation_as_printed(summary: dict[str, Any], segment: Segment) -> dict[str, Kind]:
