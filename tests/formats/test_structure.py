@@ -40,7 +40,8 @@ def test_a_number_in_front_of_cells_counts_the_steps_and_a_bare_time_is_theirs()
     segment = only("".join(lines))
     assert segment.steps is not None
     assert segment.step_time_s is not None
-    assert (segment.steps.first, segment.steps.last, segment.step_time_s.median) == (30, 50, pytest.approx(0.9124))
+    assert (segment.steps.first, segment.steps.last) == (30, 50)
+    assert segment.step_time_s.median == pytest.approx(0.9124)
 
 
 @pytest.mark.parametrize(
@@ -192,4 +193,5 @@ def test_cells_between_bars_behind_a_counter_in_brackets_are_no_table() -> None:
     (segment,) = document.segments
     assert segment.step_time_s is not None
     assert (document.format, segment.records, segment.step_time_s.median) == ("pairs", 3, 1.25)
-    assert (segment.tokens_per_s, segment.metrics["mfu"].last) == (26500.0, pytest.approx(0.381))
+    assert segment.tokens_per_s == 26500.0
+    assert segment.metrics["mfu"].last == pytest.approx(0.381)
