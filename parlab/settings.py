@@ -274,7 +274,7 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.throttling.TokenThrottle"],
+    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.throttling.TokenThrottle", "parlab.api.readable.ReadableBody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "parlab.api.errors.handle",
@@ -289,6 +289,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
+        "parlab.api.reporting.add_protocol",
         "parlab.api.schema.add_refusals",
     ],
     "ENUM_NAME_OVERRIDES": {"RunStateEnum": "parlab.lab.models.run.STATE_CHOICES"},

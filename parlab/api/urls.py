@@ -1,16 +1,15 @@
 """Addresses of the API; /api/schema/ and docs/use/api.md describe the requests and responses."""
 
 from django.urls import path
-from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView
 
-from . import device_logins, enrolment, server_version
+from . import device_logins, documents, enrolment, server_version
 from .experiments import (
     actions,
     advice,
     decisions,
     experiments,
     findable,
+    frames,
     marks,
     numbers,
     pictures,
@@ -29,13 +28,16 @@ RUN = f"{EXPERIMENT}runs/<int:number>/"
 VERSION = "reports/<slug:slug>/versions/<int:number>/"
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="api:schema"), name="root"),
-    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("", documents.root, name="root"),
+    path("schema/", documents.Schema.as_view(), name="schema"),
     path("version", server_version.ServerVersion.as_view(), name="server-version"),
     path("login/device/", device_logins.DeviceLogins.as_view(), name="device-logins"),
     path("login/device/token/", device_logins.DeviceToken.as_view(), name="device-token"),
     path("enrolment/redis/", enrolment.RedisAddress.as_view(), name="enrolment-redis"),
     path("imports/", experiments.Imports.as_view(), name="imports"),
+    path("runs/", frames.FoundRuns.as_view(), name="found-runs"),
+    path("runs/<str:run_id>/", frames.FoundOne.as_view(), name="found-run"),
+    path("series/", frames.ManySeries.as_view(), name="many-series"),
     path("experiments/", actions.Experiments.as_view(), name="experiments"),
     path(EXPERIMENT, experiments.OneExperiment.as_view(), name="experiment"),
     path(f"{EXPERIMENT}runs/", experiments.Runs.as_view(), name="runs"),

@@ -13,6 +13,17 @@ from typing import Any
 
 from parlab.client.run import Run, init
 
+_DEEPSPEED_TIMERS = {
+    f"Train/Samples/elapsed_time_ms_{name}": timer
+    for name, timer in {
+        "forward": "forward-compute",
+        "backward": "backward-compute",
+        "backward_inner": "backward-inner",
+        "backward_allreduce": "backward-allreduce",
+        "step": "optimizer",
+    }.items()
+}
+"""Timers of DeepSpeed's `wall_clock_breakdown` -> those of engines; they are of one step, in ms."""
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -72,6 +83,8 @@ class DeepSpeedMonitor:
         self._run = run
         self._monitor = monitor
         self._batch_size = batch_size
+        if batch_size > 1:
+            run.update_config({"train_batch_size": batch_size})
 
     def write_events(self, event_list: Iterable[tuple[str, Any, int]]) -> None:
         """Record (name, value, samples) triples."""
@@ -80,6 +93,8 @@ class DeepSpeedMonitor:
         for name, value, samples in events:
             by_step.setdefault(int(samples) // self._batch_size, {})[name] = value
         for step, values in by_step.items():
+            timers = {name: values.pop(name) for name in list(values) if name in _DEEPSPEED_TIMERS}
+            self._run.add_timers({_DEEPSPEED_TIMERS[name]: float(ms) / 1e3 for name, ms in timers.items()})
             self._run.log(values, step=step)
         if getattr(self._monitor, "enabled", False):
             self._monitor.write_events(events)

@@ -97,9 +97,17 @@ def flat(config: Any) -> dict[str, str]:
     """Return settings as texts under dotted names: {"model": {"layers": 2}} -> {"model.layers": "2"}."""
     if config is None:
         return {}
+    try:
+        return _bounded(_mapping(config))
+    except Exception as error:  # a class of the script may fail in any way
+        log.warning("config is not recorded: %s", error)
+        return {}
+
+
+def _bounded(config: Mapping[Any, Any]) -> dict[str, str]:
     settings: dict[str, str] = {}
     characters = 0
-    for name, value in _pairs("", _mapping(config), depth=0):
+    for name, value in _pairs("", config, depth=0):
         characters += len(name) + len(value)
         if characters > MAX_CHARACTERS or len(settings) >= MAX_SETTINGS:
             log.warning("config is too large: the settings from %r are not recorded", name)
@@ -127,4 +135,12 @@ def _pairs(prefix: str, config: Mapping[Any, Any], depth: int) -> Iterator[tuple
         if isinstance(value, Mapping) and value and depth < 8:
             yield from _pairs(f"{name}.", value, depth + 1)
         else:
-            yield name[:KEY_LENGTH], str(value)[:VALUE_LENGTH]
+            yield _text(name)[:KEY_LENGTH], _text(value)[:VALUE_LENGTH]
+
+
+def _text(value: Any) -> str:
+    try:
+        # JSON has no lone surrogates.
+        return str(value).encode("utf-8", "replace").decode()
+    except Exception:
+        return type(value).__name__

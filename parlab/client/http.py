@@ -41,6 +41,8 @@ class Connection:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not the address of a server; use one like http://127.0.0.1:8000")
         self.url = url
+        self.agent = ""
+        """Name of the agent that acts with the token, for the audit log."""
         self._parts = parts
         self._token = token
         self._timeout_s = timeout_s
@@ -88,6 +90,8 @@ class Connection:
         sent = {"Accept": "application/json", **(headers or {})}
         if self._token:
             sent["Authorization"] = f"Token {self._token}"
+        if self.agent:
+            sent["Parlab-Agent"] = self.agent
         with self._lock:
             is_reused = self._connection is not None
             try:

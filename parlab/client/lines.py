@@ -12,7 +12,7 @@ LINE_LIMIT = 4_096
 """Bytes; a longer line is no event."""
 MAX_STEP = 2**31 - 1
 NAME_LENGTH = 250
-MAX_NAMES = 10_000
+MAX_NAMES = 100_000
 
 _ENCODE = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
@@ -29,10 +29,15 @@ def template(rank: int, names: Iterable[str]) -> str:
 
 
 def event_lines(
-    rank: int, step: int, values: Mapping[str, float], timers: Mapping[str, float] | None = None
+    rank: int,
+    step: int,
+    values: Mapping[str, float],
+    timers: Mapping[str, float] | None = None,
+    *,
+    at: float | None = None,
 ) -> Iterator[bytes]:
-    """Yield lines that together contain all values, each shorter than LINE_LIMIT."""
-    head = _head(rank, step)
+    """Yield lines that together contain all values, each shorter than LINE_LIMIT, at a Unix time: now."""
+    head = _head(rank, step, time.time() if at is None else at)
     for field, numbers in (("timers_s", timers or {}), ("metrics", values)):
         part: list[str] = []
         size = 0
@@ -47,8 +52,8 @@ def event_lines(
             yield f'{head}"{field}":{{{",".join(part)}}}}}\n'.encode("ascii")
 
 
-def _head(rank: int, step: int) -> str:
-    return f'{{"parlab":1,"t":{time.time():.3f},"rank":{rank},"event":"step","step":{step},'
+def _head(rank: int, step: int, at: float) -> str:
+    return f'{{"parlab":1,"t":{at:.3f},"rank":{rank},"event":"step","step":{step},'
 
 
 def _json_number(value: float) -> str:
@@ -62,10 +67,10 @@ def number_of(value: Any) -> float | None:
         return int(value)
     if isinstance(value, (str, bytes)):
         return None
-    if isinstance(value, (int, float)):
-        return value if isinstance(value, float) or abs(value) < 2**63 else float(value)
     try:
+        if isinstance(value, (int, float)):
+            return value if isinstance(value, float) or abs(value) < 2**63 else float(value)
         # Of a tensor that requires gradients, float() would warn.
         return float(value.item() if hasattr(value, "item") else value)
-    except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
+    except Exception:  # a class of the script may fail in any way
         return None

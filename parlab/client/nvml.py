@@ -16,6 +16,7 @@ _SUCCESS = 0
 _NEVER = (3, 4, 13)
 _TEMPERATURE_GPU = 0
 _CLOCK_SM, _CLOCK_MEM = 1, 2
+_TEXT_BYTES = 96
 _loading = threading.Lock()
 
 
@@ -54,6 +55,14 @@ class Device:
         self._handle = handle
         self._absent: set[str] = set()
 
+    def description(self) -> dict[str, Any]:
+        """Return name, memory (bytes) and UUID, as far as the driver states them."""
+        facts: dict[str, Any] = {"name": self._text("nvmlDeviceGetName"), "uuid": self._text("nvmlDeviceGetUUID")}
+        memory = Memory1()
+        if self._call("nvmlDeviceGetMemoryInfo", ctypes.byref(memory)) == _SUCCESS:
+            facts["memory_bytes"] = int(memory.total)
+        return {name: value for name, value in facts.items() if value}
+
     def counters(self) -> dict[str, float]:
         """Read all counters that the device supports, in SI units."""
         numbers: dict[str, float] = {}
@@ -85,6 +94,11 @@ class Device:
         code = self._call(function, *(ctypes.c_int(argument) for argument in arguments), ctypes.byref(value))
         return code, {metric: value.value * scale}
 
+    def _text(self, function: str) -> str:
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self._call(function, buffer, ctypes.c_uint(_TEXT_BYTES))
+        return buffer.value.decode("utf-8", "replace") if code == _SUCCESS else ""
+
     def _call(self, function: str, *arguments: Any) -> int:
         try:
             return int(getattr(self._library, function)(self._handle, *arguments))
@@ -114,6 +128,12 @@ class Library:
         """Return the number of GPUs."""
         number = ctypes.c_uint()
         return number.value if self._library.nvmlDeviceGetCount_v2(ctypes.byref(number)) == _SUCCESS else 0
+
+    def driver(self) -> str:
+        """Return the version of the driver."""
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self._library.nvmlSystemGetDriverVersion(buffer, ctypes.c_uint(_TEXT_BYTES))
+        return buffer.value.decode("utf-8", "replace") if code == _SUCCESS else ""
 
     def device(self, name: str) -> Device | None:
         """Return a GPU by index or UUID; None if there is no such GPU."""

@@ -14,9 +14,12 @@ import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from parlab.client import environment, journal, launch, lines
+from parlab.client import environment, journal, launch, lines, media, mending
+from parlab.client.artifacts import FileLog
+from parlab.client.definitions import BEST, Definition, Definitions, Summary, flattened
 from parlab.client.http import Connection
 from parlab.client.recent import Recent
 from parlab.client.settings import settings
@@ -49,7 +52,7 @@ def init(
     config: Any = None,
     *,
     name: str = "",
-    tags: Mapping[str, Any] | None = None,
+    tags: Mapping[str, Any] | Iterable[str] | None = None,
     rank: int | None = None,
     run_id: str | None = None,
     url: str | None = None,
@@ -60,12 +63,16 @@ def init(
 
     `config` is a mapping, an `argparse.Namespace` or a dataclass. All ranks of one launch report into one run: `rank`
     and `run_id` come from the variables of the launcher (torchrun, mpirun, srun, `parlab run`) unless given.
-    `telemetry=False` or PARLAB_TELEMETRY=0 switches the samples of GPU, processor, memory and network off.
+    `telemetry=False` or PARLAB_TELEMETRY=0 switches the samples of GPU, processor, memory and network off. `tags` are
+    a mapping or a list of names. Names and IDs that no server accepts are changed, with a warning.
     """
     global _inits  # noqa: PLW0603  # ranks that call `init` twice agree on both runs
-    place = launch.launch(os.environ, rank=rank, run_id=run_id)
-    is_derived = not (run_id or os.environ.get("PARLAB_RUN_ID")) and place.world_size > 1
-    place = place._replace(run_id=f"{place.run_id}-{_inits}" if is_derived and _inits else place.run_id)
+    run_id = mending.run_id(run_id or os.environ.get("PARLAB_RUN_ID"))
+    place = launch.launch(os.environ, rank=mending.rank(rank), run_id=run_id)
+    if _inits and place.key:
+        place = place._replace(key=f"{place.key}-{_inits}")
+    elif _inits and place.world_size > 1 and not run_id:
+        place = place._replace(run_id=f"{place.run_id}-{_inits}")
     _inits += 1
     if not place.is_shared:
         log.warning(
@@ -74,28 +81,29 @@ def init(
             place.world_size,
         )
     login = settings(url, token)
+    if "PARLAB_RUN_ID" in os.environ:
+        experiment = os.environ.get("PARLAB_EXPERIMENT", experiment)
     opening = {
         "url": login.url,
         "run_id": place.run_id,
-        "experiment": experiment
-        if "PARLAB_RUN_ID" not in os.environ
-        else os.environ.get("PARLAB_EXPERIMENT", experiment),
-        "name": name,
+        "experiment": mending.name("experiment", experiment, "Default"),
+        "name": mending.name("name", name),
         "config": environment.flat(config),
-        "tags": {str(key): str(value) for key, value in (tags or {}).items()},
+        "tags": mending.tags(tags),
         "kind": "rank",
         "rank": place.rank,
         "world_size": place.world_size,
         "started_at": time.time(),
+        **launch.facts(place),
         **environment.description(),
     }
     run = Run(opening, token=login.token)
     if is_wanted(os.environ, telemetry):
-        run.watch(of_rank(run.append_later, place, os.environ))
+        run.watch(of_rank(run.append_later, place, os.environ, run.describe))
     return run
 
 
-class Run:
+class Run(FileLog):
     """A run that is reported. `log` appends to a file and returns; a thread sends the file to the server."""
 
     def __init__(self, opening: dict[str, Any], *, token: str) -> None:
@@ -103,6 +111,10 @@ class Run:
         self.rank: int = opening["rank"]
         self.url = ""
         """Address of the run's page, once the server has answered."""
+        self.summary = Summary(self._report_summary)
+        """Values of the whole run: `run.summary["best"] = 0.1`."""
+        self._definitions = Definitions()
+        self._files: media.Files | None = None
         self._lock = threading.Lock()
         self._recent = Recent(self._lock)
         self._templates: dict[tuple[str, ...], str] = {}
@@ -117,6 +129,7 @@ class Run:
         try:
             self._stream = Stream.create(opening)
             self._writer = journal.Writer(self._stream.records)
+            self._files = media.Files(self._stream.path)
         except OSError as error:
             log.warning("this run is not recorded: %s; set PARLAB_HOME to a directory that can be written", error)
             return
@@ -163,12 +176,14 @@ class Run:
                     return
                 step = valid
             self._step = step
-            data = self._fast_line(step, values) or self._slow_lines(step, values)
             try:
+                data = self._fast_line(step, values) or self._slow_lines(step, values)
                 if data:
                     self._write(self._writer, data)
             except OSError as error:
                 self._warn("disk", f"numbers are not recorded: {error}; free space in {self._writer.directory}")
+            except Exception as error:  # a value of the script may fail in any way
+                self._warn("values", f"step {step} is not recorded: {error}; log a mapping of names to numbers")
 
     @contextmanager
     def phase(self, name: str, *, synchronize: bool = False) -> Iterator[None]:
@@ -203,13 +218,28 @@ class Run:
         """Add settings that were not known at the start; a setting that exists keeps its value."""
         self._report({"kind": "config", "config": environment.flat(config)})
 
-    def set_tags(self, tags: Mapping[str, Any]) -> None:
-        """Set tags; a tag that exists gets the new value."""
-        self._report({"kind": "tags", "tags": {str(key): str(value) for key, value in tags.items()}})
+    def set_tags(self, tags: Mapping[str, Any] | Iterable[str]) -> None:
+        """Set tags, a mapping or a list of names; a tag that exists gets the new value."""
+        self._report({"kind": "tags", "tags": mending.tags(tags)})
+
+    def define_metric(self, name: str, step_metric: str = "", summary: str = "") -> None:
+        """Give the metrics of a name, or of a pattern like `val/*`, an x axis of their own, or keep their best value.
+
+        `step_metric` is a logged metric of whole numbers, such as an epoch: later values are recorded at its steps.
+        With `summary` "min" or "max" the best value so far is logged beside each as `<name>.min` or `<name>.max`.
+        """
+        summary = mending.text(summary or "")
+        if summary not in ("", "last", *BEST):
+            self._warn(f"summary {mending.text(name)}", f"summary {mending.text(summary)} is not known; use min or max")
+        with self._lock:
+            self._definitions.add(
+                Definition(mending.text(name), mending.text(step_metric or ""), summary if summary in BEST else "")
+            )
+            self._templates.clear()
 
     def print(self, text: str) -> None:
         """Add text to the log of the run."""
-        data = text.encode("utf-8", "replace")
+        data = (text if isinstance(text, str) else mending.text(text, 1 << 20)).encode("utf-8", "replace")
         self.append_later(data if data.endswith(b"\n") else data + b"\n")
 
     def finish(
@@ -230,7 +260,13 @@ class Run:
         if self._telemetry is not None:
             self._telemetry.stop()
         state = state or ("failed" if exit_code else "finished")
-        end = {"kind": "end", "state": state, "exit_code": exit_code, "reason": reason, "traceback": trace[-32_000:]}
+        end = {
+            "kind": "end",
+            "state": state,
+            "exit_code": exit_code,
+            "reason": reason,
+            "traceback": mending.tail(trace),
+        }
         self._report({**end, "at": time.time()})
         with self._lock:
             writer, self._writer = self._writer, None
@@ -257,6 +293,15 @@ class Run:
         if self._writer is not None:
             self._telemetry = telemetry
             telemetry.start()
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Add facts to the environment of the run."""
+        self._report({"kind": "environment", "environment": dict(facts)})
+
+    def add_timers(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds to the timers that the next `log` records."""
+        for name, value in seconds.items():
+            self._timers[name] = self._timers.get(name, 0.0) + value
 
     def append(self, output: bytes) -> bool:
         """Append whole lines of output and send them without delay; return whether they are on disk."""
@@ -291,9 +336,34 @@ class Run:
             if self._writer is None:
                 return
             try:
-                self._writer.append(journal.encode(journal.Kind.REPORT, json.dumps(report).encode()))
+                payload = json.dumps(report, default=mending.text).encode()
+                self._writer.append(journal.encode(journal.Kind.REPORT, payload))
             except OSError as error:
                 self._warn("disk", f"{report['kind']} is not recorded: {error}; free space in {self._writer.directory}")
+        if self._shipper is not None:
+            self._shipper.wake()
+
+    def _report_summary(self, values: Mapping[str, Any]) -> None:
+        numbers = {mending.text(name): lines.number_of(value) for name, value in values.items()}
+        texts = {
+            name: mending.text(value, 8_000) for name, value in values.items() if numbers[mending.text(name)] is None
+        }
+        # JSON has no infinities: they travel as texts.
+        stated = {name: str(number) for name, number in numbers.items() if number is not None}
+        self._report({"kind": "summary", "numbers": stated, "texts": texts})
+
+    def _media_step(self, step: int | None) -> int:
+        if step is None:
+            return max(self._step, 0)
+        valid = self._valid_step(step)
+        return max(self._step, 0) if valid is None else valid
+
+    def _add_file(self, path: str, content: bytes | Path) -> None:
+        with self._lock:
+            clean = media.clean_path(path)
+            if self._writer is None or self._files is None or not clean:
+                return
+            self._files.add(clean, content)
         if self._shipper is not None:
             self._shipper.wake()
 
@@ -303,31 +373,49 @@ class Run:
         if template is None or self._timers:
             return None
         numbers = values.values()
-        # A sum is finite only if all its parts are.
-        if not lines.PLAIN.issuperset(map(type, numbers)) or not -lines.LARGEST < sum(numbers) < lines.LARGEST:
+        try:
+            # A sum is finite only if all its parts are.
+            if not lines.PLAIN.issuperset(map(type, numbers)) or not -lines.LARGEST < sum(numbers) < lines.LARGEST:
+                return None
+        except OverflowError:  # an integer beyond all floats
             return None
         line = template % (time.time(), step, *numbers)
         return line.encode("ascii") if len(line) < lines.LINE_LIMIT else None
 
-    def _slow_lines(self, step: int, values: Mapping[str, Any]) -> bytes:
+    def _slow_lines(self, step: int, values: Any) -> bytes:
         """Write values of any kind, without those that cannot be recorded; remember names that can."""
+        if not isinstance(values, Mapping):
+            self._warn("values", f"{_shown(values)} is not recorded; log a mapping of names to numbers")
+            return b""
+        flat = dict(flattened(values))
+        if self._definitions:
+            parts = [(at, self._numbers(part)) for at, part in self._definitions.parts(step, flat)]
+        else:
+            parts = [(step, self._numbers(flat))]
+            if (
+                len(parts[0][1]) == len(values)
+                and flat.keys() == values.keys()
+                and len(self._templates) < MAX_TEMPLATES
+            ):
+                self._templates[tuple(values)] = lines.template(self.rank, values)
+        timers, self._timers = self._timers, {}
+        data = b"".join(lines.event_lines(self.rank, step, {}, timers)) if timers else b""
+        return data + b"".join(line for at, part in parts for line in lines.event_lines(self.rank, at, part))
+
+    def _numbers(self, values: Mapping[Any, Any]) -> dict[str, float]:
+        """Return the values that can be recorded, and warn of the others."""
         numbers: dict[str, float] = {}
-        is_plain = True
         for name, value in values.items():
             if not self._is_valid_name(name):
-                is_plain = False
                 continue
             number = lines.number_of(value)
             if number is None:
                 self._warn(
-                    f"value {name}", f"metric {name!r}: {value!r:.80} is not a number; log a number, or use print"
+                    f"value {name}", f"metric {name!r}: {_shown(value)} is not a number; log a number, or use print"
                 )
                 continue
             numbers[name] = number
-        if is_plain and len(self._templates) < MAX_TEMPLATES:
-            self._templates[tuple(values)] = lines.template(self.rank, values)
-        timers, self._timers = self._timers, {}
-        return b"".join(lines.event_lines(self.rank, step, numbers, timers))
+        return numbers
 
     def _is_valid_name(self, name: Any) -> bool:
         if name in self._names:
@@ -348,11 +436,11 @@ class Run:
     def _valid_step(self, step: Any) -> int | None:
         try:
             number = operator.index(step.item() if hasattr(step, "item") else step)
-        except (TypeError, ValueError, RuntimeError):
+        except Exception:  # a class of the script may fail in any way
             number = int(step) if isinstance(step, float) and step.is_integer() else lines.MAX_STEP + 1
         if abs(number) <= lines.MAX_STEP:
             return number
-        self._warn("step", f"step {step!r:.40} is not recorded; use a whole number between ±{lines.MAX_STEP}")
+        self._warn("step", f"step {_shown(step)} is not recorded; use a whole number between ±{lines.MAX_STEP}")
         return None
 
     def _warn(self, subject: str, message: str) -> None:
@@ -362,7 +450,7 @@ class Run:
             log.warning("%s", message)
 
     def _announce(self, run: dict[str, Any]) -> None:
-        self.url = str(run.get("url", ""))
+        self.id, self.url = str(run.get("id", self.id)), str(run.get("url", ""))
         if self.rank <= 0:
             sys.stderr.write(f"parlab: run {run.get('number')} of {run.get('experiment')}: {self.url}\n")
 
@@ -405,6 +493,12 @@ def _watch_failures() -> None:
 
     hook.is_parlab = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value!r:.80}" if isinstance(value, (str, bytes, list, tuple, int, type(None))) else mending.text(value, 80)
+    )
 
 
 def _exit_code(error: SystemExit) -> int:

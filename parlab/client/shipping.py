@@ -15,6 +15,7 @@ from urllib.parse import quote
 from parlab.client import journal
 from parlab.client.beats import Beats
 from parlab.client.http import Connection, Refused, Unreachable
+from parlab.client.media import Files
 from parlab.client.recent import BLOCK_BYTES, Recent
 from parlab.client.spools import Stream, leftovers
 
@@ -31,9 +32,15 @@ RETRY_MAX_S = 8.0
 """Longest pause between tries: what a script logs is to be on the server within 30 s after it has come back."""
 TRIES_AT_THE_END = 3
 """After so many failed tries, `finish` does not wait for a server that has never answered."""
+WATCH_S = 10.0
+"""How often a rank looks whether another one of its run has been killed on this node."""
 COMPRESS_BYTES = 2_048
 
 log = logging.getLogger("parlab")
+
+
+class Undecided(Unreachable):
+    """The server does not know yet whether the launch before this one at the same address still runs."""
 
 
 class Batch(NamedTuple):
@@ -56,15 +63,21 @@ class Shipment:
         """Experiment, number and address of the run, once the server has answered."""
         self._connection = connection
         self._opening = stream.opening()
-        self._path = f"/api/runs/{quote(str(self._opening.get('run_id')), safe='')}/streams/{stream.id}/"
+        self._path = self._own_path = self._path_in(str(self._opening.get("run_id")))
+        self._began = time.monotonic()
         self._position: int | None = None
         self._prepared: Batch | None = None
         self._limit = BATCH_BYTES
+        self._files = Files(stream.path)
+
+    def _path_in(self, run_id: str) -> str:
+        return f"/api/runs/{quote(run_id, safe='')}/streams/{self.stream.id}/"
 
     @property
     def is_complete(self) -> bool:
         """Whether the server has stored everything that is on disk."""
-        return self._position is not None and self._position >= journal.tail(self.stream.records)
+        is_stored = self._position is not None and self._position >= journal.tail(self.stream.records)
+        return is_stored and not self._files.waiting()
 
     def send(self) -> bool:
         """Send the next batch; return whether there was one. Raises Unreachable or Refused."""
@@ -75,6 +88,20 @@ class Shipment:
         if batch.next_position == self._position:
             return False
         self._send(batch)
+        return True
+
+    def send_file(self) -> bool:
+        """Send the next file that the script has logged; return whether there was one."""
+        waiting = self._files.waiting()
+        if not waiting or not self.run:
+            return False
+        path, file = waiting[0]
+        address = f"/api/artifacts/{quote(str(self.run['id']), safe='')}/{quote(path)}"
+        try:
+            self._connection.request("PUT", address, file.read_bytes(), {"Content-Type": "application/octet-stream"})
+        except Refused as error:
+            log.warning("file %s is not on the server: %s", path, error)
+        file.unlink()
         return True
 
     def _batch(self, position: int) -> Batch:
@@ -110,8 +137,18 @@ class Shipment:
         self._send(Batch(self._position, self._position, b""))
 
     def _open(self) -> None:
-        answer = self._connection.json("PUT", self._path, {**self._opening, "sent_at": time.time()})
+        body = {**self._opening, "sent_at": time.time()}
+        if "launch" in body:
+            body["launch"] = {**body["launch"], "waited_s": time.monotonic() - self._began}
+        try:
+            answer = self._connection.json("PUT", self._own_path, body)
+        except Refused as error:
+            if error.status == 409 and any(each.get("field") == "launch" for each in error.errors):
+                raise Undecided(str(error)) from error
+            raise
         self.run, self._position = answer["run"], max(int(answer["committed"]), 0)
+        # The ranks of a launch that share no ID get into the run of the first of them.
+        self._path = self._path_in(str(self.run["id"]))
 
     def _send(self, batch: Batch) -> None:
         headers = {"Content-Type": "application/octet-stream"}
@@ -155,18 +192,20 @@ class Shipper(threading.Thread):
         self._stop_requested = threading.Event()
         self._is_announced = False
         self._failures = 0
+        self._is_undecided = False
         self._warning = ""
         self._beats = Beats()
+        self._has_siblings = int(stream.opening().get("world_size") or 1) > 1
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last try failed."""
-        return self._failures > 0
+        """Whether the last try failed, and not because the server waits for other processes."""
+        return self._failures > 0 and not self._is_undecided
 
     @property
     def _never_answered(self) -> bool:
         """Whether the server has not answered once, in several tries."""
-        return self._failures >= TRIES_AT_THE_END and not self.shipment.run
+        return self._failures >= TRIES_AT_THE_END and not self.shipment.run and not self._is_undecided
 
     def wake(self) -> None:
         """Ship without waiting for the next turn."""
@@ -181,14 +220,15 @@ class Shipper(threading.Thread):
 
     def run(self) -> None:
         """Ship until stopped and done; nothing that goes wrong here reaches the script."""
-        is_clean = False
+        clean_at = time.monotonic()
         while True:
             try:
-                if not is_clean:
+                if time.monotonic() >= clean_at:
                     self._clean()
-                    is_clean = True
+                    # Later, it is the death of another rank on this node that is found.
+                    clean_at = time.monotonic() + WATCH_S if self._has_siblings else float("inf")
                 pause = self._turn()
-                self._failures = 0
+                self._failures, self._is_undecided = 0, False
                 if self._stop_requested.is_set() and self.shipment.is_complete:
                     return
             except (Unreachable, Refused) as error:
@@ -212,6 +252,8 @@ class Shipper(threading.Thread):
             pause = min(max(POLL_S, (ended - began) / REQUEST_SHARE), POLL_MAX_S)
             began = ended
             self._opened()
+        while shipment.send_file():
+            self._beats.data_sent()
         if self._beats.is_due:
             shipment.beat()
             self._beats.beat_sent()
@@ -229,7 +271,7 @@ class Shipper(threading.Thread):
         for stream in leftovers():
             try:
                 opening = stream.opening()
-                if opening.get("url") == own.get("url") and opening.get("run_id") == own.get("run_id"):
+                if opening.get("url") == own.get("url") and _launched_as(opening) == _launched_as(own):
                     sync(stream, self._connection)
             except Refused as error:
                 stream.refuse(str(error))
@@ -239,12 +281,13 @@ class Shipper(threading.Thread):
     def _failed(self, error: Exception) -> float:
         """Log a new reason once; return the pause before the next try in seconds."""
         self._failures += 1
+        self._is_undecided = isinstance(error, Undecided)
         if self._warning != str(error)[:80]:
             self._warning = str(error)[:80]
             log.warning("%s (the data stays on disk and is sent later; `parlab sync` sends it, too)", error)
         if isinstance(error, Refused):
             self.shipment.stream.refuse(str(error))
-        if self._stop_requested.is_set():
+        if self._stop_requested.is_set() or self._is_undecided:
             return RETRY_S
         return float(min(RETRY_S * 2 ** min(self._failures - 1, 10), RETRY_MAX_S) * random.uniform(0.7, 1.0))
 
@@ -253,16 +296,22 @@ def sync(stream: Stream, connection: Connection) -> dict[str, Any]:
     """Ship all of an ended process's stream and delete it; return its run. Raises Unreachable or Refused."""
     if not stream.has_ended:
         with journal.Writer(stream.records) as writer:
-            writer.append(journal.encode(journal.Kind.REPORT, json.dumps(abandoned()).encode()))
+            end = abandoned(stream.last_written_at)
+            writer.append(journal.encode(journal.Kind.REPORT, json.dumps(end).encode()))
     shipment = Shipment(stream, connection)
-    while shipment.send():
+    while shipment.send() or shipment.send_file():
         pass
     if shipment.is_complete:
         stream.remove()
     return shipment.run
 
 
-def abandoned() -> dict[str, Any]:
-    """Return the report of an end for a process that was killed."""
+def _launched_as(opening: dict[str, Any]) -> object:
+    """Return what the processes of one launch, and of the next launch at its address, have in common."""
+    return (opening.get("launch") or {}).get("key") or opening.get("run_id")
+
+
+def abandoned(ended_at: float) -> dict[str, Any]:
+    """Return the report of an end for a process that was killed, after it had last written something (Unix time, s)."""
     reason = "the process ended without finishing the run, for example because it was killed"
-    return {"kind": "end", "state": "failed", "exit_code": None, "reason": reason, "at": time.time()}
+    return {"kind": "end", "state": "failed", "exit_code": None, "reason": reason, "at": ended_at}

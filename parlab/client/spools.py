@@ -108,9 +108,37 @@ class Stream:
             return bool(json.loads(last.payload).get("kind") == "end")
         return False
 
+    @property
+    def last_written_at(self) -> float:
+        """When the process of the stream last recorded something (Unix time, s)."""
+        starts = journal.segments(self.records)
+        return _changed_at(journal.segment_path(self.records, starts[-1]) if starts else self.path / "open.json")
+
     def refuse(self, message: str) -> None:
         """Note that the server refuses the stream; `parlab sync` tries again."""
         (self.path / "refused").write_text(message, encoding="utf-8")
+
+    @property
+    def refusal(self) -> str:
+        """Why the server has refused the stream, empty if it has not."""
+        try:
+            return (self.path / "refused").read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait to be sent."""
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+
+    def rename(self, **names: str) -> None:
+        """Change the experiment or the ID of the run in the description; what a server has of it stays there."""
+        opening = {**self.opening(), **{name: value for name, value in names.items() if value}}
+        draft = self.path / "open.draft"
+        draft.write_text(json.dumps(opening), encoding="utf-8")
+        draft.replace(self.path / "open.json")
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / "refused").unlink()
 
     def remove(self) -> None:
         """Delete the stream."""

@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from parlab.client import nvml
 from parlab.client.launch import Launch, node_rank
+from parlab.client.nvml import Device, Library
 from parlab.client.traffic import Counts, Rates
 
 EVERY_S = 1.0
 MAX_PROCESSES = 2_000
+MAX_GPUS = 64
 _PROC = Path("/proc")
 
 
@@ -41,12 +44,14 @@ class Telemetry:
         first_rank: int | None,
         node_rank: int,
         root: int | None,
+        describe: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         """`gpus` returns UUIDs or indices; `first_rank` is the rank of the first one, by default counted over nodes.
 
-        The descendants of process `root` and the network of the node are sampled by one process of each node.
+        `describe` gets the GPUs and the driver once. One process of each node samples the descendants of process
+        `root` and the network of the node.
         """
-        self._append = append
+        self._append, self._describe = append, describe
         self._gpus, self._first_rank, self._node_rank, self._root = gpus, first_rank, node_rank, root
         self._stop = threading.Event()
 
@@ -72,12 +77,25 @@ class Telemetry:
     def _sample_gpus(self) -> None:
         with nvml.opened() as library:
             devices = [] if library is None else [library.device(name) for name in self._gpus()]
+            if library is not None and self._describe is not None:
+                self._describe(hardware(library, devices))
             first_rank = self._node_rank * len(devices) if self._first_rank is None else self._first_rank
             while any(devices) and not self._stop.is_set():
                 for position, device in enumerate(devices):
                     if device is not None and (numbers := device.counters()):
                         self._append(event_line(first_rank + position, time.time(), numbers))
                 self._stop.wait(EVERY_S)
+
+
+def hardware(library: Library, used: Sequence[Device | None]) -> dict[str, Any]:
+    """Describe the GPUs of the node, those that the process uses, and the driver, as engines do."""
+    every = [library.device(str(index)) for index in range(min(library.count(), MAX_GPUS))]
+    gpus = [{"index": index, **device.description()} for index, device in enumerate(every) if device is not None]
+    return {
+        "gpus": gpus,
+        "gpus_used": [device.description() for device in used if device is not None],
+        "driver": library.driver(),
+    }
 
 
 def event_line(rank: int, at: float, numbers: Mapping[str, float]) -> bytes:
@@ -160,7 +178,12 @@ def interface_counts() -> dict[str, Counts]:
     return counts
 
 
-def of_rank(append: Callable[[bytes], object], place: Launch, environ: Mapping[str, str]) -> Telemetry:
+def of_rank(
+    append: Callable[[bytes], object],
+    place: Launch,
+    environ: Mapping[str, str],
+    describe: Callable[[dict[str, Any]], object] | None = None,
+) -> Telemetry:
     """Return the telemetry of one rank: its GPU, and for the first rank of a node also processes and network."""
     # The launcher of a node is the parent of its ranks; a script without a launcher has a parent of its own.
     root = os.getppid() if place.world_size > 1 else os.getpid()
@@ -170,10 +193,15 @@ def of_rank(append: Callable[[bytes], object], place: Launch, environ: Mapping[s
         first_rank=max(place.rank, 0),
         node_rank=node_rank(environ),
         root=root if place.local_rank == 0 else None,
+        describe=describe,
     )
 
 
-def of_node(append: Callable[[bytes], object], environ: Mapping[str, str]) -> Telemetry:
+def of_node(
+    append: Callable[[bytes], object],
+    environ: Mapping[str, str],
+    describe: Callable[[dict[str, Any]], object] | None = None,
+) -> Telemetry:
     """Return the telemetry of a wrapped command: all GPUs of its node, its processes, the network."""
     return Telemetry(
         append,
@@ -181,4 +209,5 @@ def of_node(append: Callable[[bytes], object], environ: Mapping[str, str]) -> Te
         first_rank=None,
         node_rank=node_rank(environ),
         root=os.getpid(),
+        describe=describe,
     )

@@ -43,7 +43,7 @@ from parlab.tracking.stores.foreign import ForeignRun, Store, identity_of
 logger = logging.getLogger(__name__)
 
 ORIGIN_TAG = "parlab.imported_from"
-MAX_METRICS = 10_000
+MAX_METRICS = 100_000
 MAX_VERSIONS = 100
 MAX_COMPARED = 200
 """Metrics of which the last stored point is compared with the store."""

@@ -20,7 +20,7 @@ import orjson
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Max, QuerySet
+from django.db.models import F, Max, QuerySet
 from django.utils import timezone
 
 from parlab.formats.grammar.names import launch_of
@@ -61,6 +61,8 @@ STATES = {
     TrackedRun.Status.KILLED: RunState.CANCELLED,
 }
 _MAX_MS = 10**14
+SILENT_S = 60.0
+"""A client reports at least every 20 s."""
 _BLOCK = 500
 
 
@@ -77,8 +79,9 @@ def tracked_run_start(
     start_ms: int | None = None,
     tags: Mapping[str, str] | None = None,
     run_uuid: str | None = None,
+    launch_key: str = "",
 ) -> TrackedRun:
-    """Create a run in state running, with its only attempt."""
+    """Create a run in state running, with its first attempt."""
     now = timezone.now()
     started_at = _moment(start_ms) or now
     with transaction.atomic():
@@ -105,6 +108,7 @@ def tracked_run_start(
             name=storable.text(name)[:500],
             user_name=storable.text(user_name)[:256],
             start_ms=start_ms,
+            launch_key=launch_key,
             last_report_at=now,
         )
         tags_set(tracked=tracked, tags=tags or {})
@@ -166,7 +170,7 @@ def state_set(
         "ended_at": (ended_at or timezone.now()) if state.is_final else None,
     }
     Attempt.objects.filter(pk=attempt.pk).update(**facts)
-    Run.everything.filter(pk=attempt.run_id).update(**facts)
+    Run.everything.filter(pk=attempt.run_id, attempt_number=attempt.number).update(**facts)
     if state.is_final:
         if is_news and attempt.state != state:
             run_ended(run=attempt.run, attempt_number=attempt.number, state=state, reason=reason)
@@ -229,9 +233,8 @@ def parameters_add(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
 def settings_read(*, tracked: TrackedRun) -> None:
     """Derive the configuration of a run from its parameters, by the names that its experiment gives them."""
     meanings = NameMeaning.objects.filter(experiment__runs=tracked.run_id, kind=NameMeaning.Kind.SETTING)
-    launch = launch_of(
-        dict(tracked.parameters.values_list("key", "value")), dict(meanings.values_list("name", "meaning"))
-    )
+    parameters = dict(tracked.parameters.values_list("key", "value"))
+    launch = launch_of(parameters, dict(meanings.values_list("name", "meaning")), world_size=tracked.world_size)
     Run.everything.filter(pk=tracked.run_id).update(
         launch=storable.json(launch.model_dump()), resolved=resolved_of(launch)
     )
@@ -282,6 +285,7 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
     if attempt.last_step != last_step:
         Attempt.objects.filter(pk=attempt.pk).update(last_step=attempt.last_step)
     latest_update({tracked.pk: points})
+    heard(attempt)
     if RunState(attempt.state) == RunState.LOST:
         state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
     TrackedRun.objects.filter(pk=tracked.pk).update(**facts)
@@ -354,20 +358,22 @@ def _rank(point: Point) -> tuple[int, int, float]:
 # What storing a batch needs; anything else that is read after all is fetched then.
 _READ = (
     *("number", "state", "last_step", "summary", "run__origin", "run__state", "run__experiment_id"),
+    "run__attempt_number",
+    "run__reason",
     *("run__tracked__uuid", "run__tracked__status", "run__tracked__last_batch", "run__tracked__deleted_at"),
 )
 
 
 def lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
-    """Lock a run's attempt until the transaction ends; return it and the run as they now are."""
-    attempt = _locked_attempts().get(run_id=tracked.run_id)
+    """Lock a run's current attempt until the transaction ends; return it and the run as they now are."""
+    attempt = _locked_attempts().get(run_id=tracked.run_id, number=F("run__attempt_number"))
     return attempt, attempt.run.tracked
 
 
-def lock_all(run_ids: Collection[str]) -> dict[str, Attempt]:
-    """Lock the attempts of runs, {ID: attempt}, in the order of their rows, so that no two writers block each other."""
+def lock_all(run_ids: Collection[str]) -> dict[tuple[str, int], Attempt]:
+    """Lock the attempts of runs, {(ID, number): attempt}, by their rows, so that no two writers block each other."""
     attempts = _locked_attempts().filter(run__tracked__uuid__in=run_ids).order_by("pk")
-    return {attempt.run.tracked.uuid: attempt for attempt in attempts}
+    return {(attempt.run.tracked.uuid, attempt.number): attempt for attempt in attempts}
 
 
 def _locked_attempts() -> QuerySet[Attempt]:
@@ -385,8 +391,27 @@ def _moment(milliseconds: int | None) -> datetime | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
+def heard(attempt: Attempt) -> None:
+    """Show a run as running again that was shown as silent."""
+    if attempt.run.reason.startswith(Run.SILENT):
+        Run.everything.filter(pk=attempt.run_id, state=RunState.RUNNING).update(reason="")
+
+
+def _silence_show() -> None:
+    """Show running runs as silent that have reported nothing for SILENT_S."""
+    now = timezone.now()
+    silent = TrackedRun.objects.filter(
+        status=TrackedRun.Status.RUNNING, last_report_at__lt=now - timedelta(seconds=SILENT_S), deleted_at=None
+    )
+    rows = Run.everything.filter(tracked__in=silent, state=RunState.RUNNING, reason="")
+    rows.update(
+        reason=f"{Run.SILENT}: no report for a minute or more; it is lost after {settings.TRACKING_SILENCE_S:g} s"
+    )
+
+
 def reap() -> int:
     """Mark running runs that have been silent for TRACKING_SILENCE_S as lost; returns how many."""
+    _silence_show()
     limit_s = settings.TRACKING_SILENCE_S
     silent = TrackedRun.objects.filter(
         deleted_at=None, run__state=RunState.RUNNING, last_report_at__lt=timezone.now() - timedelta(seconds=limit_s)

@@ -20,12 +20,14 @@ from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
 from parlab.client.journal import HEADER, Kind, encode
-from parlab.lab.models import Stream
+from parlab.lab.models import Stream, TrackedRun
 from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
 from parlab.lab.services.access.tokens import token_find
 from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
 
+from . import artifacts
+from .launches import Undecided
 from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, streams_apply
 
 MAX_BODY_BYTES = 4 * MAX_BATCH_BYTES
@@ -72,6 +74,28 @@ def stream(request: HttpRequest, run: str, stream: str) -> JsonResponse:
     return response
 
 
+@csrf_exempt
+@login_not_required
+def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
+    """Store a file of a run as its artifact (PUT)."""
+    try:
+        user = _user(request.headers.get("Authorization", ""), str(request.META.get("REMOTE_ADDR", "")))
+        request_count(user.pk)
+        if request.method != "PUT":
+            raise _not_allowed(request, "PUT")
+        tracked = TrackedRun.objects.filter(uuid=run, deleted_at=None).first()
+        if tracked is None:
+            raise Problem(404, f"run {run} is not open here", field="run", value=run, remedy="open a stream with PUT")
+        blocks = iter(lambda: request.read(artifacts.BLOCK_BYTES), b"")
+        stored = artifacts.artifact_store(tracked=tracked, path=path, blocks=blocks)
+    except artifacts.BadArtifact as error:
+        message, _, remedy = str(error).partition("; ")
+        return _refused(Problem(400, message, field="path", value=path, remedy=remedy))
+    except (Problem, TooManyRequests) as problem:
+        return _refused(problem)
+    return JsonResponse({"path": stored.path, "size": stored.size, "sha256": stored.sha256})
+
+
 def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -> JsonResponse:
     """Answer a request; a batch is only checked, and its response waits for `batches_store`.
 
@@ -84,11 +108,15 @@ def received(request: HttpRequest, run: str, key: str, users: dict[str, User]) -
         _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
         _matched("stream", key, _STREAM_ID, "1 to 64 letters, digits and '-'")
         return _answer(request, user, run, key)
-    except Problem as problem:
+    except (Problem, TooManyRequests) as problem:
+        return _refused(problem)
+
+
+def _refused(problem: Problem | TooManyRequests) -> JsonResponse:
+    if isinstance(problem, Problem):
         return JsonResponse({"errors": [problem.error]}, status=problem.status)
-    except TooManyRequests as error:
-        above = Problem(429, str(error), field=None, value=None, remedy="send larger batches")
-        return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(error.wait_s)})
+    above = Problem(429, str(problem), field=None, value=None, remedy="send larger batches")
+    return JsonResponse({"errors": [above.error]}, status=429, headers={"Retry-After": str(problem.wait_s)})
 
 
 def batches_store(waiting: Sequence[Waiting]) -> None:
@@ -108,7 +136,12 @@ def _answer(request: HttpRequest, user: User, run: str, key: str) -> JsonRespons
         if row is None:
             raise _unknown(run, key)
         return JsonResponse({"committed": row.committed, "state": row.state})
-    raise Problem(405, f"method {request.method} is not allowed", field=None, value=None, remedy="use PUT, POST or GET")
+    raise _not_allowed(request, "PUT, POST or GET")
+
+
+def _not_allowed(request: HttpRequest, methods: str) -> Problem:
+    message = f"method {request.method} is not allowed"
+    return Problem(405, message, field=None, value=None, remedy=f"use {methods}")
 
 
 def _user(authorization: str, address: str) -> User:
@@ -149,12 +182,15 @@ def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
     except Occupied as error:
         message, _, remedy = str(error).partition("; ")
         raise Problem(409, message, field="rank", value=opening.rank, remedy=remedy) from error
+    except Undecided as error:
+        message, _, remedy = str(error).partition("; ")
+        raise Problem(409, message, field="launch", value=opening.rank, remedy=remedy) from error
     except ValueError as error:
         message, _, remedy = str(error).partition("; ")
         remedy = remedy or "report under another ID"
         raise Problem(400, message, field="experiment", value=opening.experiment, remedy=remedy) from error
     owner = row.tracked.run
-    place = {"id": run, "experiment": owner.experiment.slug, "number": owner.number}
+    place = {"id": row.tracked.uuid, "experiment": owner.experiment.slug, "number": owner.number}
     url = request.build_absolute_uri(owner.get_absolute_url())
     return JsonResponse({"run": {**place, "url": url}, "stream": key, "committed": row.committed})
 
@@ -237,4 +273,7 @@ def _damaged(at: int) -> Problem:
     return Problem(400, message, field=None, value=None, remedy="send the batch again")
 
 
-urlpatterns = [path("api/runs/<str:run>/streams/<str:stream>/", stream, name="stream")]
+urlpatterns = [
+    path("api/runs/<str:run>/streams/<str:stream>/", stream, name="stream"),
+    path("api/artifacts/<str:run>/<path:path>", file, name="stream-file"),
+]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,16 +25,21 @@ from parlab.ingest.batches.services import summarise_at_intervals
 from parlab.ingest.summaries.printed import is_sampled
 from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
 from parlab.lab.services import storable
+from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.experiments import experiment_create
 from parlab.series.statements import Update
 from runners.wire.protocol import RunState
 
+from . import launches
+from .launches import HELD_S, LaunchFacts, Newcomer
 from .point import Point
 from .runs import (
+    heard,
     latest_update,
     lock,
     lock_all,
     parameters_add,
+    settings_read,
     state_set,
     tags_set,
     touch,
@@ -42,8 +48,6 @@ from .runs import (
 
 logger = logging.getLogger(__name__)
 
-HELD_S = 45.0
-"""A stream that reported this recently and has not ended is alive; its rank belongs to it."""
 CLOCK_TOLERANCE_S = 5.0
 UNKNOWN = -1
 """Answer to a batch of a stream that was never opened here."""
@@ -67,6 +71,9 @@ class Opening(BaseModel):
     tags: dict[str, str] = Field(default={}, max_length=1_000)
     kind: Stream.Kind = Stream.Kind.RANK
     rank: int = Field(default=0, ge=0, le=2**31 - 1)
+    world_size: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    launch: LaunchFacts | None = None
+    """Of a launch whose nodes share no ID: the server finds its run."""
     host: str = Field(default="", max_length=255)
     command: list[str] = Field(default=[], max_length=1_000)
     environment: dict[str, Any] = {}
@@ -88,37 +95,59 @@ class Report(NamedTuple):
 
 
 def stream_open(*, run_id: str, key: str, opening: Opening, user: User) -> Stream:
-    """Return the stream, new or as it is; creates experiment and run. Raises Occupied, or ValueError with a remedy."""
+    """Return the stream, new or as it is; creates experiment and run.
+
+    Raises Occupied, Undecided, or ValueError with a remedy.
+    """
     now = timezone.now()
     for _ in range(3):
         try:
             with transaction.atomic():
-                tracked = TrackedRun.objects.filter(uuid=run_id).first() or _start(run_id, opening, user)
-                return _opened(tracked, key, opening)
+                tracked = _launched(key, opening, user) or TrackedRun.objects.filter(uuid=run_id).first()
+                return _opened(tracked or _start(run_id, opening, user), key, opening)
         except IntegrityError:
             continue  # another rank created the run at the same moment
     raise ValueError(f"run {run_id!r} cannot be created now; try again at {now:%H:%M:%S} or later")
 
 
-def _start(run_id: str, opening: Opening, user: User) -> TrackedRun:
+def _launched(key: str, opening: Opening, user: User) -> TrackedRun | None:
+    """Return the run of the launch that a process belongs to; None without one, and for the first of a launch."""
+    if opening.launch is None:
+        return None
+    held = Stream.objects.filter(key=key, tracked__launch_key=opening.launch.key).first()
+    if held is not None:
+        return held.tracked
+    experiment = _experiment(opening, user)
+    lock_experiment(experiment)
+    started_at = launches.moment(opening.launch.started_at, _clock_offset_s(opening))
+    newcomer = Newcomer(opening.launch, opening.kind, opening.rank, opening.config, started_at)
+    return launches.launched_run(experiment, newcomer, timezone.now())
+
+
+def _experiment(opening: Opening, user: User) -> Experiment:
     name = storable.text(opening.experiment)
     experiment = Experiment.objects.filter(name=name).first() or Experiment.objects.filter(slug=name).first()
     if experiment is None:
         experiment = experiment_create(name=name, owner=user)
     if experiment.archived_at is not None:
         raise ValueError(f"experiment {name!r} is archived; restore it or use another name")
+    return experiment
+
+
+def _start(run_id: str, opening: Opening, user: User) -> TrackedRun:
     started_at = opening.started_at
     if started_at is not None:
         # NaN and times beyond the year 5000 compare as false.
         started_at = started_at - _clock_offset_s(opening) if abs(started_at) < 1e11 else None
     return tracked_run_start(
-        experiment=experiment,
+        experiment=_experiment(opening, user),
         user=user,
         name=opening.name,
         user_name=user.get_username(),
         start_ms=None if started_at is None else int(started_at * 1000),
         tags=_texts(opening.tags, 8_000),
         run_uuid=run_id,
+        launch_key=opening.launch.key if opening.launch else "",
     )
 
 
@@ -129,7 +158,8 @@ def _opened(tracked: TrackedRun, key: str, opening: Opening) -> Stream:
     now = timezone.now()
     stream = tracked.streams.filter(key=key).first()
     if stream is None:
-        same_place = tracked.streams.filter(kind=opening.kind, rank=opening.rank, state=RunState.RUNNING)
+        in_attempt = tracked.streams.filter(attempt_number=attempt.number)
+        same_place = in_attempt.filter(kind=opening.kind, rank=opening.rank, state=RunState.RUNNING)
         other = same_place.filter(last_report_at__gt=now - timedelta(seconds=HELD_S)).first()
         if other is not None:
             raise Occupied(
@@ -141,6 +171,8 @@ def _opened(tracked: TrackedRun, key: str, opening: Opening) -> Stream:
             key=key,
             kind=opening.kind,
             rank=opening.rank,
+            attempt_number=attempt.number,
+            parent=opening.launch.parent if opening.launch else "",
             host=storable.text(opening.host),
             command=storable.json(opening.command),
             environment=storable.json(opening.environment),
@@ -148,17 +180,26 @@ def _opened(tracked: TrackedRun, key: str, opening: Opening) -> Stream:
             opened_at=now,
             last_report_at=now,
         )
+        _world_size_set(tracked, opening)
         parameters_add(tracked=tracked, parameters=_texts(opening.config, 6_000))
         if not attempt.command or opening.kind == Stream.Kind.OUTPUT:
             facts = {"command": stream.command, "environment": stream.environment}
             Attempt.objects.filter(pk=attempt.pk).update(**facts)
         _state_derive(tracked, attempt)
     elif opening.resume and stream.state in _ENDS:
-        stream.state, stream.exit_code, stream.reason = RunState.RUNNING.value, None, ""
-        stream.save(update_fields=["state", "exit_code", "reason"])
+        stream.state, stream.exit_code, stream.reason, stream.ended_at = RunState.RUNNING.value, None, "", None
+        stream.save(update_fields=["state", "exit_code", "reason", "ended_at"])
         _state_derive(tracked, attempt)
     touch(tracked)
     return stream
+
+
+def _world_size_set(tracked: TrackedRun, opening: Opening) -> None:
+    """Keep how many ranks the launcher started, from which the global batch follows."""
+    if opening.kind == Stream.Kind.RANK and opening.world_size and tracked.world_size != opening.world_size:
+        tracked.world_size = opening.world_size
+        TrackedRun.objects.filter(pk=tracked.pk).update(world_size=opening.world_size)
+        settings_read(tracked=tracked)
 
 
 def _clock_offset_s(opening: Opening) -> float:
@@ -214,7 +255,7 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
         stream = streams.get((batch.run_id, batch.key))
         if stream is not None and batch.position == stream.committed:
             stream.committed, stream.last_report_at = batch.next_position, now
-            stored.append(_Stored(batch, stream, attempts[batch.run_id]))
+            stored.append(_Stored(batch, stream, attempts[batch.run_id, stream.attempt_number]))
         positions.append(UNKNOWN if stream is None else stream.committed)
     _outputs_store(stored)
     _stream_write([each.stream for each in stored if not each.batch.reports])
@@ -222,6 +263,7 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     advanced = {each.attempt.pk: each.attempt for each in stored}
     for attempt in advanced.values():
         attempt.run.tracked.last_report_at = now
+        heard(attempt)
         if attempt.pk in ended or RunState(attempt.state) == RunState.LOST:
             _state_derive(attempt.run.tracked, attempt)
         if attempt.pk not in ended:
@@ -230,7 +272,7 @@ def streams_apply(*, batches: Sequence[StreamBatch]) -> list[int]:
     return positions
 
 
-def _streams_of(attempts: Mapping[str, Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
+def _streams_of(attempts: Mapping[tuple[str, int], Attempt], keys: Collection[str]) -> dict[tuple[str, str], Stream]:
     """Return streams of locked attempts: {(run ID, key): stream}."""
     runs = {attempt.run.tracked.pk: attempt.run.tracked for attempt in attempts.values()}
     rows = Stream.objects.filter(tracked__in=list(runs), key__in=keys).defer(*_UNREAD)
@@ -256,7 +298,17 @@ def _outputs_store(stored: Sequence[_Stored]) -> None:
         return
     parsed = outputs_append([Output(attempts[pk], bytes(text)) for pk, text in outputs.items()])
     _step_write(list(attempts.values()))
-    latest_update({attempts[pk].run.tracked.pk: _latest_points(each) for pk, each in zip(outputs, parsed, strict=True)})
+    latest_update(
+        {
+            attempts[pk].run.tracked.pk: _latest_points(each)
+            for pk, each in zip(outputs, parsed, strict=True)
+            if _is_current(attempts[pk])
+        }
+    )
+
+
+def _is_current(attempt: Attempt) -> bool:
+    return attempt.number == attempt.run.attempt_number
 
 
 def _reports_apply(stored: _Stored) -> bool:
@@ -264,7 +316,7 @@ def _reports_apply(stored: _Stored) -> bool:
     batch, stream, attempt = stored
     is_ended = False
     for report in map(_parse_report, batch.reports):
-        is_ended = _report_apply(attempt.run.tracked, stream, report) or is_ended
+        is_ended = _report_apply(attempt, stream, report) or is_ended
     stream.save()
     return is_ended
 
@@ -288,15 +340,16 @@ def _parse_report(payload: bytes) -> Report:
         return Report("", {})
 
 
-def _report_apply(tracked: TrackedRun, stream: Stream, report: Report) -> bool:
+def _report_apply(attempt: Attempt, stream: Stream, report: Report) -> bool:
     """Apply a report; return whether it ends the stream. One that makes no sense is ignored and logged."""
-    fields = report.fields
+    fields, tracked = report.fields, attempt.run.tracked
     if report.kind == "end" and fields.get("state") in _ENDS:
         stream.state = fields["state"]
         stream.reason = storable.text(str(fields.get("reason") or ""))[:4_000]
         stream.traceback = storable.text(str(fields.get("traceback") or ""))[-32_000:]
         code = fields.get("exit_code")
         stream.exit_code = code if type(code) is int and abs(code) < 2**31 else None
+        stream.ended_at = _ended_at(stream, fields.get("at"))
         return True
     if report.kind == "config" and isinstance(fields.get("config"), dict):
         pairs = {str(key): str(value) for key, value in list(fields["config"].items())[:10_000]}
@@ -304,14 +357,50 @@ def _report_apply(tracked: TrackedRun, stream: Stream, report: Report) -> bool:
     elif report.kind == "tags" and isinstance(fields.get("tags"), dict):
         pairs = {str(key): str(value) for key, value in list(fields["tags"].items())[:1_000]}
         tags_set(tracked=tracked, tags=_texts(pairs, 8_000))
+    elif report.kind == "summary" and isinstance(fields.get("numbers"), dict):
+        _summary_set(attempt, fields["numbers"], fields.get("texts"))
+    elif report.kind == "environment" and isinstance(fields.get("environment"), dict):
+        _environment_add(attempt, stream, storable.json(fields["environment"]))
     else:
         logger.warning("%s: report of unknown kind %r ignored", stream, report.kind[:80])
     return False
 
 
+def _summary_set(attempt: Attempt, numbers: Mapping[str, Any], texts: Any) -> None:
+    """Set values of a whole run: numbers as the last values of metrics, texts as tags."""
+    tracked, now_ms = attempt.run.tracked, int(timezone.now().timestamp() * 1000)
+    names = [storable.text(name)[:250] for name in list(numbers)[:1_000]]
+    steps = dict(tracked.metrics.filter(key__in=names).values_list("key", "step"))
+    points = []
+    for name, text in zip(names, numbers.values(), strict=False):
+        with suppress(ValueError):
+            points.append(Point(name, float(str(text)[:40]), now_ms, max(steps.get(name, 0), attempt.last_step or 0)))
+    if _is_current(attempt):
+        latest_update({tracked.pk: [point for point in points if point.key]})
+    if isinstance(texts, dict):
+        pairs = {str(key): str(value) for key, value in list(texts.items())[:1_000]}
+        tags_set(tracked=tracked, tags=_texts(pairs, 8_000))
+
+
+def _environment_add(attempt: Attempt, stream: Stream, facts: dict[str, Any]) -> None:
+    """Add facts that a process found out after its start; those of the lowest rank are those of the attempt."""
+    stream.environment = {**stream.environment, **facts}
+    lowest = Stream.objects.filter(tracked=stream.tracked_id, attempt_number=attempt.number).order_by("rank", "pk")
+    if lowest.values_list("pk", flat=True).first() == stream.pk:
+        environment = Attempt.objects.values_list("environment", flat=True).get(pk=attempt.pk)
+        Attempt.objects.filter(pk=attempt.pk).update(environment={**environment, **facts})
+
+
+def _ended_at(stream: Stream, at: Any) -> datetime:
+    """Return when the process of a stream ended, at the latest now."""
+    now = timezone.now()
+    stated = launches.moment(at, stream.clock_offset_s) if isinstance(at, (int, float)) and 0 <= at < 1e11 else now
+    return min(stated, now)
+
+
 def _state_derive(tracked: TrackedRun, attempt: Attempt) -> None:
     """Set the state of a run from its streams: a wrapper knows exit codes; without one, every rank counts."""
-    streams = list(tracked.streams.order_by("pk"))
+    streams = list(tracked.streams.filter(attempt_number=attempt.number).order_by("pk"))
     worst = _deciding_stream(streams)
     state = RunState.RUNNING if worst is None else RunState(worst.state)
     cause = worst
@@ -320,12 +409,13 @@ def _state_derive(tracked: TrackedRun, attempt: Attempt) -> None:
         cause = next((stream for stream in streams if stream.traceback and stream.state == worst.state), worst)
     status = _STATUS.get(state, TrackedRun.Status.RUNNING)
     now_ms = int(timezone.now().timestamp() * 1000)
-    TrackedRun.objects.filter(pk=tracked.pk).update(status=status, end_ms=now_ms if state.is_final else None)
+    if _is_current(attempt):
+        TrackedRun.objects.filter(pk=tracked.pk).update(status=status, end_ms=now_ms if state.is_final else None)
     if cause is not None:
         facts = {"traceback": cause.traceback, "exit_code": worst.exit_code if worst else None}
         Attempt.objects.filter(pk=attempt.pk).update(**facts)
-    if state != RunState(attempt.state) or state.is_final:
-        state_set(attempt, state, reason=cause.reason if cause else "")
+    if state.is_final or (state != RunState(attempt.state) and _is_current(attempt)):
+        state_set(attempt, state, reason=cause.reason if cause else "", is_news=_is_current(attempt))
 
 
 def _deciding_stream(streams: Sequence[Stream]) -> Stream | None:

@@ -28,7 +28,7 @@ def client_home(tmp_path: Path) -> Path:
 def offline(client_home: Path) -> dict[str, str]:
     """Environment of scripts that reach no server: nothing listens at port 9."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PARLAB_", "SLURM_"))}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         variables.pop(name, None)
     return {
         **variables,

@@ -54,6 +54,15 @@ class FakeNvml:
                 return 6  # not found
             arguments[1].value = 100 + index
             return 0
+        if function == "nvmlSystemGetDriverVersion":
+            arguments[0].value = b"570.1"
+            return 0
+        if function in ("nvmlDeviceGetName", "nvmlDeviceGetUUID"):
+            arguments[1].value = b"NVIDIA H100" if function.endswith("Name") else b"GPU-a"
+            return 0
+        if function == "nvmlDeviceGetMemoryInfo" and arguments[0].value == 100:
+            arguments[1].total = 80 << 30
+            return 0
         if function == "nvmlDeviceGetUtilizationRates":
             arguments[1].gpu, arguments[1].memory = 55, 12
             return 0
@@ -91,6 +100,15 @@ def test_counters_of_gpus_have_the_names_and_units_of_engines() -> None:
         first.counters()
         assert library.calls == ["nvmlDeviceGetUtilizationRates"]  # what is not supported is asked for once
     assert library.calls[-1] == "nvmlShutdown"
+
+
+def test_the_gpus_of_a_node_and_its_driver_are_described_like_those_of_engines() -> None:
+    with nvml.opened(lambda _: FakeNvml()) as opened:
+        assert opened is not None
+        described = telemetry.hardware(opened, [opened.device("0"), None])
+    first = {"name": "NVIDIA H100", "uuid": "GPU-a", "memory_bytes": 80 * 2**30}
+    assert described["gpus"][0] == {"index": 0, **first}
+    assert (len(described["gpus"]), described["gpus_used"], described["driver"]) == (2, [first], "570.1")
 
 
 def test_structures_match_those_of_nvidias_own_binding() -> None:

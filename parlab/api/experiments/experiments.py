@@ -142,19 +142,19 @@ class OneExperiment(generics.RetrieveAPIView[Experiment]):
 
 
 def _runs(slug: str) -> QuerySet[Run]:
-    experiment = get_object_or_404(Experiment, slug=slug)
+    return annotated_runs(get_object_or_404(Experiment, slug=slug).runs.all()).order_by("number")
+
+
+def annotated_runs(runs: QuerySet[Run]) -> QuerySet[Run]:
+    """Add what rows of runs show beyond their columns."""
     attempts = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt_number"))
-    return (
-        experiment.runs.select_related("config", "experiment")
-        .annotate(
-            findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None),
-            last_step=Subquery(attempts.values("last_step")[:1]),
-            planned_steps=F("resolved__train__iterations"),
-            stored_mfu=F("summary__mfu"),
-            stored_compute=F("resolved__train__compute"),
-            stored_utilization=F("summary__gpu_utilization__mean"),
-        )
-        .order_by("number")
+    return runs.select_related("config", "experiment").annotate(
+        findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None),
+        last_step=Subquery(attempts.values("last_step")[:1]),
+        planned_steps=F("resolved__train__iterations"),
+        stored_mfu=F("summary__mfu"),
+        stored_compute=F("resolved__train__compute"),
+        stored_utilization=F("summary__gpu_utilization__mean"),
     )
 
 

@@ -92,11 +92,11 @@ def find_run(slug: str, number: int) -> Run:
 
 
 def _attempt(run: Run, request: Request) -> Attempt:
-    number = _whole(request, "attempt", run.attempt_number) or run.attempt_number
+    number = whole_number(request, "attempt", run.attempt_number) or run.attempt_number
     return get_object_or_404(run.attempts, number=number)
 
 
-def _whole(request: Request, field: str, default: int | None = None, at_least: int = -(2**31)) -> int | None:
+def whole_number(request: Request, field: str, default: int | None = None, at_least: int = -(2**31)) -> int | None:
     text = request.GET.get(field, "")
     if not text:
         return default
@@ -158,19 +158,23 @@ class OneSeries(APIView):
         if metric not in names:
             shown = ", ".join(names[:20]) or "none yet"
             raise Problem(f"run {number} has no series {metric[:80]!r}", field="metric", value=metric, remedy=shown)
-        points, rank = _whole(request, "points", at_least=3), _whole(request, "rank", at_least=0)
+        points, rank = whole_number(request, "points", at_least=3), whole_number(request, "rank", at_least=0)
         series = store.read_many(
-            [attempt.pk], [metric], rank=rank, first_step=_whole(request, "from"), last_step=_whole(request, "to")
+            [attempt.pk],
+            [metric],
+            rank=rank,
+            first_step=whole_number(request, "from"),
+            last_step=whole_number(request, "to"),
         )
         by_rank = {key[2]: columns for key, columns in series.items()}
         if form == "arrow":
             return _arrow(by_rank, points, f"{slug}-run-{number}.arrows")
         if form == "csv":
             return _csv(by_rank, points, f"{slug}-run-{number}.csv")
-        return Response(_json(metric, attempt, by_rank, min(points or MAX_POINTS, MAX_POINTS)))
+        return Response(series_json(metric, attempt, by_rank, min(points or MAX_POINTS, MAX_POINTS)))
 
 
-def _json(metric: str, attempt: Attempt, by_rank: dict[int, Columns], points: int) -> dict[str, Any]:
+def series_json(metric: str, attempt: Attempt, by_rank: dict[int, Columns], points: int) -> dict[str, Any]:
     ranks = []
     for rank, columns in sorted(by_rank.items()):
         thinned = columns.thinned(points)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any, cast
+
 from drf_spectacular.utils import extend_schema
+from pydantic import ValidationError
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -10,10 +14,11 @@ from rest_framework.views import APIView
 
 from parlab.api import serializers
 from parlab.api.bodies import Body
-from parlab.api.errors import Problem
+from parlab.api.errors import Problem, Problems
 from parlab.lab.selectors.analysis.plans import device_of, plan_context, priced
 from parlab.planner.requests.answer import answer
 from parlab.planner.requests.answer_json import WrittenPlan, written
+from parlab.planner.requests.fitting import fitting_defaults
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 
@@ -32,7 +37,7 @@ class Plans(APIView):
         description="Omitted fields have the defaults of the schema. See docs/use/planner.md.",
     )
     def post(self, request: Request) -> Response:
-        question, price = priced(BODY.read(PlanRequest, request, plan_context()))
+        question, price = priced(_question(request))
         try:
             answered = answer(question, device_of(question))
             return Response(written(answered, price).model_dump(mode="json"))
@@ -40,3 +45,13 @@ class Plans(APIView):
             field = str(error).split(" ")[0]
             value, remedy = question.model_dump().get(field), "use a value that the message names"
             raise Problem(str(error), field=field, value=value, remedy=remedy) from error
+
+
+def _question(request: Request) -> PlanRequest:
+    """Return the question; where defaults do not fit the given sizes, with those that do."""
+    try:
+        return BODY.read(PlanRequest, request, plan_context())
+    except Problems:
+        with suppress(ValidationError):
+            return PlanRequest.model_validate(fitting_defaults(cast("Any", request.data)), context=plan_context())
+        raise

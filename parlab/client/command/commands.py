@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from parlab.client.command import actions, completion
+from parlab.client.command import actions, boards, completion, syncing
 from parlab.client.command.device_login import NotOffered, confirmed_token
+from parlab.client.command.events import is_event_file
 from parlab.client.command.output import Followed, follow, run_command
 from parlab.client.command.parts import add_parts
 from parlab.client.command.tables import print_json, print_table, table_cell
@@ -21,8 +22,6 @@ from parlab.client.http import Connection, Refused, Unreachable
 from parlab.client.server.api import Api
 from parlab.client.server.experiments import Experiment
 from parlab.client.settings import Settings, settings, store
-from parlab.client.shipping import sync
-from parlab.client.spools import leftovers
 from parlab.client.version import VERSION
 
 OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
@@ -46,6 +45,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments.more = more
     try:
         code: int = arguments.function(arguments, settings(arguments.url))
+        if not sys.stdout.closed:  # as `parlab mcp` leaves it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output has ended, as `head` does; at exit Python would flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except Unreachable as error:
         return _error(str(error), UNREACHABLE)
     except (Refused, ValueError, OSError, ImportError) as error:
@@ -95,11 +100,11 @@ def command_parser() -> argparse.ArgumentParser:
         added.add_argument("number", type=int, help="number of the run")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
     _add_actions(command, [listing, show])
-    command("sync", _sync, "send what scripts have recorded and the server does not have")
+    syncing.add_options(command("sync", syncing.run, "send what scripts have recorded and the server does not have"))
     run = command("run", _run, "run a command and report it: parlab run -- torchrun train.py")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments")
-    followed = command("follow", _follow, "report a file of output that grows")
-    followed.add_argument("file", type=Path)
+    followed = command("follow", _follow, "report a file of output, or TensorBoard's event files, as they grow")
+    followed.add_argument("file", type=Path, help="a log, an event file, or a directory of event files")
     followed.add_argument("--pid", type=int, help="end when this process has ended")
     followed.add_argument("--idle", type=float, metavar="SECONDS", help="end when the file has not grown for this long")
     for added in (run, followed):
@@ -248,24 +253,6 @@ def _logs(arguments: argparse.Namespace, login: Settings) -> int:
         time.sleep(FOLLOW_S)
 
 
-def _sync(_arguments: argparse.Namespace, login: Settings) -> int:
-    connection = _connection(login)
-    code, count = OK, 0
-    for stream in leftovers():
-        rank = stream.opening().get("rank", 0)
-        try:
-            run = sync(stream, connection)
-            count += 1
-            sys.stdout.write(f"sent rank {rank} of run {run['number']}: {run['url']}\n")
-        except Refused as error:
-            stream.refuse(str(error))
-            code = _error(f"{stream.path}: {error}", FAILED)
-        finally:
-            stream.unlock()
-    sys.stdout.write(f"{count} sent\n" if count else "nothing sent\n" if code else "nothing to send\n")
-    return code
-
-
 def _run(arguments: argparse.Namespace, login: Settings) -> int:
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
@@ -274,7 +261,10 @@ def _run(arguments: argparse.Namespace, login: Settings) -> int:
 
 
 def _follow(arguments: argparse.Namespace, login: Settings) -> int:
-    followed = Followed(
+    boards.check(arguments.file)
+    is_board = arguments.file.is_dir() or is_event_file(arguments.file)
+    kind = boards.FollowedBoard if is_board else Followed
+    followed = kind(
         arguments.file, login, experiment=arguments.experiment, name=arguments.name, run_id=arguments.run_id
     )
 
@@ -285,7 +275,7 @@ def _follow(arguments: argparse.Namespace, login: Settings) -> int:
 
     run = follow(followed, is_over=is_over)
     if not run:
-        return _error(f"{arguments.file} has no line that could be sent", FAILED)
+        return _error(f"{arguments.file} has nothing that could be sent: no whole line, no event file", FAILED)
     sys.stdout.write(f"run {run['number']} of {run['experiment']}: {run['url']}\n")
     return OK
 

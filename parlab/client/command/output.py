@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from parlab.client import environment, journal, launch
 from parlab.client.beats import Beats
@@ -38,7 +38,7 @@ def run_command(argv: list[str], login: Settings, *, experiment: str, name: str,
     run_id = run_id or os.environ.get("PARLAB_RUN_ID") or launch.job_id(os.environ) or uuid.uuid4().hex
     run = Run(_opening(login, argv, experiment=experiment, name=name, run_id=run_id), token=login.token)
     if is_wanted(os.environ, None):
-        run.watch(of_node(run.append_later, os.environ))
+        run.watch(of_node(run.append_later, os.environ, run.describe))
     # Scripts inside leave telemetry to the wrapper, which samples the whole node.
     variables = {**os.environ, "PARLAB_RUN_ID": run_id, "PARLAB_EXPERIMENT": experiment, "PARLAB_TELEMETRY": "0"}
     variables.update({"PARLAB_URL": login.url, "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")})
@@ -200,7 +200,18 @@ class Followed:
         self.position = int(json.loads(answer)["committed"])
 
 
-def follow(followed: Followed, *, is_over: Callable[[float], bool]) -> dict[str, Any]:
+class Growing(Protocol):
+    """What `follow` follows."""
+
+    @property
+    def run(self) -> dict[str, Any]: ...
+    def open(self) -> bool: ...
+    def send(self) -> bool: ...
+    def beat(self) -> None: ...
+    def finish(self, end: dict[str, Any]) -> None: ...
+
+
+def follow(followed: Growing, *, is_over: Callable[[float], bool]) -> dict[str, Any]:
     """Send what a file gets until it is over (called with the seconds since it last grew); returns the run.
 
     A server that is away is waited for: the file keeps what it gets. Raises Refused or ValueError.

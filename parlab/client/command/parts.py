@@ -31,7 +31,7 @@ Command = Callable[[str, Callable[[argparse.Namespace, Settings], int], str], ar
 
 
 def add_parts(command: Command) -> None:
-    """Add the commands `serve`, `manage`, `doctor` and `node`."""
+    """Add the commands `serve`, `manage`, `doctor`, `mcp` and `node`."""
     serve = command("serve", _serve, "run a server on this machine until Ctrl-C")
     serve.add_argument(
         "--data", type=Path, metavar="DIR", help="directory of all data (default: PARLAB_DATA_DIR, or the user's own)"
@@ -41,6 +41,10 @@ def add_parts(command: Command) -> None:
     serve.add_argument("--node", action="store_true", help="also run the daemon of a node on this machine")
     manage = command("manage", _manage, "administer a server on this machine: parlab manage token USER")
     manage.add_argument("rest", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command, or help")
+    agents = command("mcp", _mcp, "serve the API as tools of an agent (MCP), over standard input and output")
+    agents.add_argument("--agent", default="agent", help="name of the agent in the audit log")
+    agents.add_argument("--runs", type=int, default=0, help="runs that it may launch in all (default: 0)")
+    agents.add_argument("--gpu-hours", type=float, default=0.0, help="GPU hours that these may take (default: 0)")
     doctor = command("doctor", _doctor, "check a server on this machine, and say what to do")
     doctor.add_argument("--json", action="store_true", help="write a list of objects")
     doctor.add_argument("--mend", action="store_true", help="first change what can be changed here")
@@ -75,6 +79,12 @@ def _doctor(arguments: argparse.Namespace, _login: Settings) -> int:
 def _run_manage(arguments: list[str], extra: str = "server", required: Sequence[str] = SERVER) -> int:
     module = _imported("parlab.manage", arguments[0] if arguments else "manage", extra, required)
     module.main(["parlab", *arguments])
+    return 0
+
+
+def _mcp(arguments: argparse.Namespace, login: Settings) -> int:
+    module = _imported("parlab.agents.server", "mcp", "mcp", ("mcp",))
+    module.main(login.url, login.token, agent=arguments.agent, runs=arguments.runs, gpu_hours=arguments.gpu_hours)
     return 0
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from parlab.client.http import Connection
 from parlab.client.server.account import Account
 from parlab.client.server.decisions import Decisions
-from parlab.client.server.experiments import Experiment, Run, Study
+from parlab.client.server.experiments import Experiment, Run, Runs, Study, found_runs
 from parlab.client.server.files import upload
 from parlab.client.settings import settings
 
@@ -41,8 +41,23 @@ class Api(Decisions, Account):
         data = self.connection.json("POST", "/api/experiments/", {"name": name, "question": question})
         return self.experiment(data["slug"])
 
-    def run(self, slug: str, number: int) -> Run:
-        """Return one run."""
+    def runs(self, filter: str = "", *, experiment: str = "") -> Runs:
+        """Return the runs that match a filter, newest first: `api.runs("loss < 2 and params.lr = 0.1")`.
+
+        The language is that of MLflow; a name alone is a metric, or a field like `state` or `tokens_per_s`.
+        """
+        return found_runs(self.connection, filter=filter, experiment=experiment)
+
+    def run(self, run: str, number: int | None = None) -> Run:
+        """Return one run: by experiment and number, by `"experiment:number"`, or by the ID that its script knows."""
+        slug, _, text = run.rpartition(":")
+        if number is None and not (slug and text.isdecimal()):
+            found = self.connection.json("GET", f"/api/runs/{quote(run, safe='')}/")
+            slug, number = found["experiment"], found["number"]
+        elif number is None:
+            number = int(text)
+        else:
+            slug = run
         return Run(self.connection, slug, number).refresh()
 
     def studies(self) -> list[Study]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -14,6 +14,9 @@ from parlab.client.server.frames import Series, frame
 from parlab.client.server.resources import Resource
 
 WAIT_S = 25.0
+RUNS_AT_ONCE = 100
+"""Runs whose series are read with one request; their names are part of its address."""
+_COLUMNS = ("steps", "times", "values")
 FINAL = ("finished", "oom", "failed", "cancelled", "lost")
 STUDY_FINAL = ("finished", "failed", "cancelled")
 
@@ -143,8 +146,8 @@ class Experiment(Resource):
         return download(self._connection, f"{self.path}sources/{source}/", target)
 
     def frame(self, library: str | None = None) -> Any:
-        """Return the runs as a frame of polars or pandas, one row per run."""
-        return frame([run.data for run in self.runs()], library)
+        """Return the runs as a frame of polars or pandas: a row per run, with its parameters and last metrics."""
+        return found_runs(self._connection, experiment=self.slug).frame(library)
 
 
 class Run(Resource):
@@ -300,6 +303,46 @@ class Run(Resource):
     def time(self) -> dict[str, Any]:
         """Return where the time of a step goes, measured and predicted."""
         return self.send("GET", "time/")
+
+
+class Runs(list[Run]):
+    """Runs of any experiments; `frame` and `series` read those of all in few requests."""
+
+    def __init__(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        super().__init__(Run(connection, row["experiment"], row["number"], row) for row in rows)
+        self._connection = connection
+
+    def frame(self, library: str | None = None) -> Any:
+        """Return a frame of polars or pandas with a column for each parameter and the last value of each metric."""
+        return frame([_flat_row(run.data) for run in self], library)
+
+    def series(self, *metrics: str, points: int = 1_000, rank: int | None = None) -> dict[tuple[str, int, str], Any]:
+        """Return {(experiment, number, metric): {rank: {"steps", "times", "values"}}} of all runs."""
+        answers: dict[tuple[str, int, str], Any] = {}
+        for first in range(0, len(self), RUNS_AT_ONCE):
+            part = self[first : first + RUNS_AT_ONCE]
+            query: list[tuple[str, Any]] = [("run", f"{run.slug}:{run.number}") for run in part]
+            query += [*(("metric", metric) for metric in metrics), ("points", points)]
+            query += [] if rank is None else [("rank", rank)]
+            for item in self._connection.json("GET", f"/api/series/?{urlencode(query)}")["series"]:
+                slug, _, number = item["run"].rpartition(":")
+                ranks = {each["rank"]: {name: each[name] for name in _COLUMNS} for each in item["ranks"]}
+                answers[slug, int(number), item["metric"]] = ranks
+        return answers
+
+
+def found_runs(connection: Connection, *, filter: str = "", experiment: str = "") -> Runs:
+    """Return the runs that match a filter, newest first, of one experiment or of all."""
+    query = urlencode({name: value for name, value in (("filter", filter), ("experiment", experiment)) if value})
+    return Runs(connection, connection.rows(f"/api/runs/?{query}" if query else "/api/runs/"))
+
+
+def _flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose parameters and metrics are columns, under their names in filters."""
+    flat = {name: value for name, value in row.items() if name not in ("parameters", "metrics")}
+    flat.update({f"params.{name}": value for name, value in (row.get("parameters") or {}).items()})
+    flat.update({f"metrics.{name}": value for name, value in (row.get("metrics") or {}).items()})
+    return flat
 
 
 class Study(Resource):

@@ -51,8 +51,12 @@ def setting_of(name: str) -> str:
     return next((field for field, names in _SETTINGS.items() if own_names & set(names)), "")
 
 
-def launch_of(settings: Mapping[str, Any], meanings: Mapping[str, str] | None = None) -> Launch:
+def launch_of(
+    settings: Mapping[str, Any], meanings: Mapping[str, str] | None = None, *, world_size: int | None = None
+) -> Launch:
     """Return the settings of a run as a Launch: those with a known meaning under normal names, all as arguments.
+
+    `world_size` is that of the launcher, for settings that do not state it.
 
     Values may be numbers or their texts; a value of another kind leaves its normal field empty. `meanings` are the
     fields that a person has chosen for names, empty for none; they take precedence over the tables here.
@@ -76,6 +80,11 @@ def launch_of(settings: Mapping[str, Any], meanings: Mapping[str, str] | None = 
     precision = _precision({**reduced, "precision": chosen["precision"]} if "precision" in chosen else reduced)
     if precision is not None:
         fields["precision"] = precision
+    if world_size is not None:
+        fields.setdefault("world_size", world_size)
+        # `batch_size` of a script on many ranks is that of each rank's data loader.
+        if "global_batch_size" not in fields and (number := _whole(reduced.get("batchsize"))):
+            fields.setdefault("micro_batch_size", number)
     derived = _derive(fields)
     arguments = {str(name): _typed(value) for name, value in settings.items()}
     return Launch(**fields, derived=derived, arguments=arguments)

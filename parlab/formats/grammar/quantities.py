@@ -94,7 +94,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("tokens_per_s_per_gpu", "tokens/s", per="GPU", aliases=(
         "tokenspersecondpergpu tokenspersecpergpu tgs tokenstrainpersecpergpu perfthroughput",
         "throughputdevicetokenspersec devicetokenspersec throughputdevicetps throughputdevicetokenspersecond",
-        "tokenspergpupersecond tokensgpus tokenssgpu tokenspersdevice tokenssdevice tokenspergpupersecondtgs",
+        "throughputtps tokenspergpupersecond tokensgpus tokenssgpu tokenspersdevice tokenssdevice tokenspergpupersecondtgs",
         "lingua: wps [words/s]", "paddle: ips [tokens/s]", "maxtext: Tokens/s/device [tokens/s]",
         "megatron: tokens per GPU (tokens/s/GPU); tokens/s/GPU; tokens per gpu per second (tgs) [tokens/s]",
         "megatron: tokens per sec per GPU; tokens-per-second-per-gpu [tokens/s]",
@@ -147,14 +147,14 @@ QUANTITIES: tuple[Quantity, ...] = (
         "torchvision: max mem [MB]", "nanotron: cuda_max_memory_allocated [B 1]",
         "nemo: peak_memory_usage; max_memory_allocated [B 1]")),
     Quantity("max_active_bytes", "bytes", per="rank", series="memory_active_bytes", aliases=(
-        "memorymaxactive memorymaxmemactive peakmemoryactive", "peakactivecudamemory ?",
+        "memorymaxactive memorymaxmemactive peakmemoryactive", "memorymaxactivegib [GiB]", "peakactivecudamemory ?",
         "torchtune: peak_memory_active [GiB]", "composer: memory/peak_active_mem [GB 1e9]",
         "olmo: system/GPU active mem (GiB); gpu_memory/GPU active mem (GiB) [GiB]",
         "events: max_active(GiB) [GiB]")),
     Quantity("max_reserved_bytes", "bytes", per="rank", title="Reserved memory, peak", series="memory_reserved_bytes",
              aliases=(
         "memorydevicereserved peakmemoryreserved memorydevicememreserved maxmemoryreserved reservedmemory",
-        "peakreservedmemory maxcudamemoryreserved ?",
+        "peakreservedmemory maxcudamemoryreserved ?", "memorymaxreservedgib [GiB]",
         "torchtune: peak_memory_reserved [GiB]", "composer: memory/peak_reserved_mem [GB 1e9]",
         "xtuner: reserved_memory [GB]",
         "olmo: system/GPU reserved mem (GiB); gpu_memory/GPU reserved mem (GiB) [GiB]",
@@ -186,6 +186,8 @@ QUANTITIES: tuple[Quantity, ...] = (
         "olmo: optim/LR (group 0)"), title="Learning rate"),
     Quantity("global_batch_size", "", per="all", aliases=("events: batch-size",), title="Global batch size"),
     Quantity("consumed_samples", "", "cumulative", "all", title="Consumed samples"),
+    Quantity("tokens_seen", "", "cumulative", "all", (
+        "numinputtokensseen trainnuminputtokensseen tokensseen ntokensseen numtokens totaltokens consumedtokens",)),
     Quantity("tokens", "", per="all", aliases=("maxtext: total_weights",)),
     Quantity("skipped_iterations", "", aliases=("megatron: number of skipped iterations",)),
     Quantity("nan_iterations", "", aliases=("megatron: number of nan iterations",)),
@@ -295,7 +297,10 @@ def known_name(name: str) -> Known | None:
 
 def _without_unit(name: str) -> Known | None:
     known = _OF_ALL.get(plain(name))
-    return None if known is None or known.needs_unit else known
+    if known is None or known.needs_unit:
+        return None
+    in_per_cent = known.quantity.name == "mfu" and name.rstrip(")] ").endswith("%")
+    return known._replace(scale=0.01) if in_per_cent else known
 
 
 def _with_unit(name: str) -> Known | None:

@@ -22,7 +22,7 @@ from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_METRICS = 20_000
 """Distinct metrics of one attempt; further metrics remain in the log only."""
-MAX_REPORTED_METRICS = 10_000
+MAX_REPORTED_METRICS = 100_000
 """Distinct metrics of an attempt that a script reports."""
 MAX_NODES = 100_000
 """Nodes of a reported run, whose number no configuration states."""

@@ -103,7 +103,7 @@ def _series_summarise(attempt: Attempt) -> None:
     """Compute the summary of an attempt from its series and store it."""
     resolved = attempt.run.resolved
     if attempt.run.origin == Run.Origin.REPORTED:
-        summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
+        summary_store(attempt=attempt, summary=_reported_summary(attempt, resolved))
         return
     engine = engine_of(resolved)
     if engine.is_external:
@@ -113,6 +113,15 @@ def _series_summarise(attempt: Attempt) -> None:
     if engine.trains:
         summary |= utilisation.parts_of(summary, resolved, world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)
+
+
+def _reported_summary(attempt: Attempt, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise what a script has reported; FLOP/s and MFU follow where model, ranks and devices are known."""
+    ranks = Run.everything.values_list("launch__world_size", flat=True).get(pk=attempt.run_id)
+    devices = ranks if isinstance(ranks, int) and ranks > 0 else None
+    summary = summarise_reported(attempt.pk, resolved, world_size=devices)
+    parts = utilisation.parts_of(summary, resolved, devices or summary.get("ranks"), _reference(attempt, resolved))
+    return parts | summary  # what the script states itself counts
 
 
 def _command_summarise(attempt: Attempt) -> None:

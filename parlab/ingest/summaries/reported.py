@@ -16,6 +16,7 @@ from parlab.series import store
 from parlab.series.columns import Columns
 
 _RATES = ("samples_per_s", "tokens_per_s", "tflops_per_gpu", "mfu")
+_SEEN = "tokens_seen"
 _TIMERS = "timer/"
 _MIN_STEPS = 3
 """Minimum number of reports for a step time from time stamps; two could be the start and the end."""
@@ -48,8 +49,13 @@ def sources_of(
     return sources
 
 
-def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise a reported run; `sources` in the summary names the metric behind each quantity."""
+def summarise_reported(
+    attempt_id: int, resolved: Mapping[str, Any], *, world_size: int | None = None
+) -> dict[str, Any]:
+    """Summarise a reported run; `sources` in the summary names the metric behind each quantity.
+
+    `world_size` is the number of ranks, by which rates per GPU become those of the run.
+    """
     # What the client samples once a second has no steps of its own, from which a step time could follow.
     metrics = {info.metric for info in store.metrics(attempt_id) if not is_sampled((info.metric, info.rank))}
     rows = NameMeaning.objects.filter(experiment__runs__attempts=attempt_id, kind=NameMeaning.Kind.METRIC)
@@ -64,14 +70,46 @@ def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str
     for name in _RATES:
         if name not in summary and (rate := _median(series.get(name, {}))) is not None:
             summary[name] = rate
+    _add_tokens(summary, series, world_size)
     ranks = {rank for by_rank in series.values() for rank in by_rank if rank >= 0}
     if ranks:
         summary["ranks"] = len(ranks)
     if is_derived and "basis" in summary:
         summary["basis"] += "; step times are the time stamps of the reports divided by their steps"
+    if "memory_peak_bytes" not in summary and (peaks := _sampled_peaks(samples[GPU])):
+        summary["memory_peak_bytes"] = {"min": min(peaks.values()), "max": max(peaks.values()), "by_rank": peaks}
+        sources = {**sources, "memory_peak_bytes": Source(GPU, 1.0)}
     if sources:
         summary["sources"] = {name: source.metric for name, source in sorted(sources.items())}
     return summary | memory_growth(samples)
+
+
+def _add_tokens(summary: dict[str, Any], series: Mapping[str, ByRank], world_size: int | None) -> None:
+    """Add tokens/s from those of each GPU, or from the sum of the tokens so far."""
+    if "tokens_per_s" in summary:
+        return
+    each = _median(series.get("tokens_per_s_per_gpu", {}))
+    if each is not None:
+        summary["tokens_per_s"] = each * (world_size or 1)
+    elif (rate := _rate(series.get(_SEEN, {}))) is not None:
+        summary["tokens_per_s"] = rate
+
+
+def _rate(by_rank: ByRank) -> float | None:
+    """Return the median increase per second of a sum that never falls; of the first rank: all log the same sum."""
+    columns = by_rank[min(by_rank)] if by_rank else None
+    if columns is None or len(columns) < _MIN_STEPS:
+        return None
+    gains, seconds = np.diff(columns.values), np.diff(columns.times)
+    if not (gains >= 0).all() or not (gains > 0).any():
+        return None
+    counts = (gains > 0) & (seconds > 0)
+    return float(np.median(gains[counts] / seconds[counts])) if counts.any() else None
+
+
+def _sampled_peaks(samples: ByRank) -> dict[str, int]:
+    """Return the highest memory of each rank's GPU that was sampled, in bytes."""
+    return {str(rank): int(columns.values.max()) for rank, columns in samples.items() if rank >= 0 and len(columns)}
 
 
 def _series_of(

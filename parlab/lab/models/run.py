@@ -74,6 +74,8 @@ class Run(models.Model):
 
     UNFINISHED = "unfinished"
     """Shown in place of `finished` where a log does not state how the training ended."""
+    SILENT = "silent"
+    """Shown in place of `running` where a script has reported nothing for a minute; its reason begins with it."""
 
     class LossMark(models.TextChoices):
         """What a rule says about the loss (`ingest.summaries.loss`)."""
@@ -198,6 +200,12 @@ class Run(models.Model):
     @property
     def shown_state(self) -> str:
         """The state as pages show it: an imported log that does not state an end is not called finished."""
+        if (
+            self.state == RunState.RUNNING
+            and self.origin == self.Origin.REPORTED
+            and self.reason.startswith(self.SILENT)
+        ):
+            return self.SILENT
         return self.shown_state_of(self.state, has_end=self.has_end)
 
     @classmethod

@@ -16,6 +16,10 @@ class Stream(models.Model):
     key = models.CharField(max_length=64, help_text="ID that the client chose.")
     kind = models.CharField(max_length=10, choices=Kind, default=Kind.RANK)
     rank = models.IntegerField(default=0, help_text="Rank of the process; of an output, that of its node.")
+    attempt_number = models.PositiveSmallIntegerField(default=1, help_text="The attempt of the run that it reports to.")
+    parent = models.CharField(
+        max_length=64, blank=True, help_text="The same for processes that one launcher started on one node."
+    )
     committed = models.BigIntegerField(default=0, help_text="Position up to which batches are stored.")
     state = models.CharField(max_length=12, default="running")
     reason = models.TextField(blank=True)
@@ -27,6 +31,7 @@ class Stream(models.Model):
     clock_offset_s = models.FloatField(default=0.0, help_text="Clock of the client minus that of the server.")
     opened_at = models.DateTimeField()
     last_report_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When the process ended, by the server's clock.")
 
     class Meta:
         ordering = ["tracked", "pk"]

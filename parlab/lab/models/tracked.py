@@ -30,6 +30,10 @@ class TrackedRun(models.Model):
     end_ms = models.BigIntegerField(null=True, blank=True)
     last_report_at = models.DateTimeField(help_text="When the server last received anything from the run.")
     deleted_at = models.DateTimeField(null=True, blank=True)
+    launch_key = models.CharField(
+        max_length=80, blank=True, db_index=True, help_text="What all ranks of a launch state that share no ID."
+    )
+    world_size = models.PositiveIntegerField(null=True, blank=True, help_text="Ranks of the launch, by its launcher.")
     last_batch = models.CharField(
         max_length=64,
         blank=True,

@@ -39,6 +39,7 @@ QUIET = frozenset(
             "inbox-unmute",
             "plan-config",
             "stream",
+            "stream-file",
             "timelines",
             "api:plan",
             "api:simulate",
@@ -118,6 +119,12 @@ def action_of(match: ResolverMatch, method: str, fields: Any, status: int) -> Ac
     return Action.CANCEL if "cancel" in hints else Action.CHANGE
 
 
+def _sender(request: HttpRequest, token: str) -> str:
+    """Return the name of the token, with the agent that acts with it."""
+    agent = request.headers.get("Parlab-Agent", "")
+    return f"{token[:35]}, agent {agent[:35]}" if token and agent else token
+
+
 def _record(request: HttpRequest, match: ResolverMatch, response: HttpResponse, user: User) -> None:
     # Only forms were read by the time of the answer; the body of other requests may be large.
     is_form = request.content_type in ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -134,7 +141,7 @@ def _record(request: HttpRequest, match: ResolverMatch, response: HttpResponse, 
             method=method,
             path=request.path,
             status=response.status_code,
-            token=str(getattr(token, "name", "")),
+            token=_sender(request, str(getattr(token, "name", ""))),
             address=str(request.META.get("REMOTE_ADDR", "")),
         )
     except DatabaseError:

@@ -24,7 +24,10 @@ from runners.wire.protocol import RunState
 register = template.Library()
 
 STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM", Run.UNFINISHED: "log ends"}
-STATE_TITLES = {Run.UNFINISHED: "The log does not state how the training ended"}
+STATE_TITLES = {
+    Run.UNFINISHED: "The log does not state how the training ended",
+    Run.SILENT: "The script has reported nothing for a minute or more",
+}
 
 
 @register.filter

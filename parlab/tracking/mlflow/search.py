@@ -179,7 +179,12 @@ def _unreadable(text: str, place: str, why: str) -> Exception:
 
 def filtered_runs(runs: QuerySet[TrackedRun], text: str) -> QuerySet[TrackedRun]:
     """Keep the runs that match every term of a filter."""
-    for term in parse_filter(text):
+    return filtered_by(runs, parse_filter(text))
+
+
+def filtered_by(runs: QuerySet[TrackedRun], terms: Sequence[Term]) -> QuerySet[TrackedRun]:
+    """Keep the runs that match every term."""
+    for term in terms:
         runs = runs.filter(_dataset_condition(term, runs) if term.kind == "dataset" else _run_condition(term))
     return runs
 
