@@ -94,7 +94,8 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("tokens_per_s_per_gpu", "tokens/s", per="GPU", aliases=(
         "tokenspersecondpergpu tokenspersecpergpu tgs tokenstrainpersecpergpu perfthroughput",
         "throughputdevicetokenspersec devicetokenspersec throughputdevicetps throughputdevicetokenspersecond",
-        "throughputtps tokenspergpupersecond tokensgpus tokenssgpu tokenspersdevice tokenssdevice tokenspergpupersecondtgs",
+        "tokenspergpupersecond tokensgpus tokenssgpu tokenspersdevice tokenssdevice tokenspergpupersecondtgs",
+        "throughputtps",
         "lingua: wps [words/s]", "paddle: ips [tokens/s]", "maxtext: Tokens/s/device [tokens/s]",
         "megatron: tokens per GPU (tokens/s/GPU); tokens/s/GPU; tokens per gpu per second (tgs) [tokens/s]",
         "megatron: tokens per sec per GPU; tokens-per-second-per-gpu [tokens/s]",
