@@ -11,7 +11,8 @@ from django.http import FileResponse, Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from parlab.formats.grammar.names import MEANINGS, SETTINGS
+from parlab.formats.grammar.names import SETTINGS
+from parlab.formats.grammar.quantities import CHOICES
 from parlab.lab.models import Artifact, Experiment, NameMeaning, Run
 from parlab.pages.reads.logged_values import PICTURES, shown_values, table_of
 from parlab.publishing.downloads import UNSTYLED, safe_name
@@ -106,7 +107,7 @@ def names(request: HttpRequest, slug: str) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
     if request.method == "POST":
         return _names_save(request, experiment)
-    titles = {key: title for key, (title, _) in MEANINGS.items()}
+    titles = {key: choice.title for key, choice in CHOICES.items()}
     fields = {name: name for name in SETTINGS}
     tables = [
         {"kind": "metric", "title": "Metrics", "rows": _options(metric_rows(experiment), titles)},
