@@ -8,6 +8,7 @@ from parlab.serve.readiness import ready
 urlpatterns = [
     path("ready", ready),
     path("admin/", admin.site.urls),
+    path("", include("parlab.tracking.wandb.urls")),
     path("", include("parlab.tracking.mlflow.urls")),
     path("", include("parlab.tracking.stream_views")),
     path("api/", include("parlab.api.urls")),

@@ -27,6 +27,7 @@ from .stored_file import StoredFile
 from .stream import Stream
 from .trace import RankTrace
 from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameMeaning, RunParameter, RunTag, TrackedRun
+from .wandb import LoggedValue, WandbArtifact, WandbRun
 
 __all__ = [
     "ACTIVE_MEMBER_STATES",
@@ -52,6 +53,7 @@ __all__ = [
     "LatestMetric",
     "LogFormat",
     "LoggedModel",
+    "LoggedValue",
     "LoginFailure",
     "Member",
     "MemberState",
@@ -83,4 +85,6 @@ __all__ = [
     "TagOfRun",
     "TrackedRun",
     "Visit",
+    "WandbArtifact",
+    "WandbRun",
 ]
