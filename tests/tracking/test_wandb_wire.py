@@ -232,7 +232,7 @@ def test_files_are_uploaded_with_the_token_and_read_by_a_signed_address(sender: 
     listing = sender.ask("query RunFiles ($name: String!) { project { run { files } } }", project="p", name="abc")
     [edge] = listing["data"]["project"]["run"]["files"]["edges"]
     signed = edge["node"]["directUrl"].removeprefix("http://testserver")
-    response = Client().get(signed)
+    response: Any = Client().get(signed)
     assert b"".join(response.streaming_content) == b"\x89PNG"
     assert response["Content-Disposition"].startswith("attachment")
     assert Client().get(signed.replace("a%20b", "c")).status_code == 401

@@ -131,7 +131,7 @@ def labels() -> None:
 @script
 def alert() -> None:
     run = init(id="alert")
-    run.alert("Loss is high", "12.5 at step 3", level=wandb.AlertLevel.WARN)
+    run.alert("Loss is high", "12.5 at step 3", level=wandb.AlertLevel.WARN)  # type: ignore[attr-defined]
     run.log({"loss": 12.5})
     run.finish()
 
@@ -295,7 +295,7 @@ def killed() -> None:
     time.sleep(1)
     senders = psutil.Process(process.pid).children(recursive=True)
     for each in (*senders, process):
-        each.kill()  # the client's own process, which sends, as well
+        each.kill()  # type: ignore[attr-defined]  # the client's own process, which sends, as well
     process.wait()
     subprocess.run(["wandb", "sync", "--no-skip-online", folder], check=False, capture_output=True)
     losses = [row["loss"] for row in rows("killed")]
@@ -385,7 +385,7 @@ def hugging_face() -> None:
 
 @script
 def accelerate_tracker() -> None:
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]
 
     accelerator = Accelerator(log_with="wandb", cpu=True)
     accelerator.init_trackers(
