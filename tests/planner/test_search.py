@@ -152,6 +152,7 @@ def test_a_search_offers_what_surely_fits_and_names_the_faster_layout_that_may_n
     assert risky is not None
     chance = risky.layout.prediction.fits_probability
     assert chance is not None
+    assert risky.gained_s is not None
     assert 0.05 <= chance < CONFIDENT
     assert risky.layout.prediction.iteration_s < sure.fitting[0].prediction.iteration_s
     assert risky.lost_s == pytest.approx((1 - chance) * 600)
