@@ -25,5 +25,8 @@ application = BodyLimit(
     BodyTime(TrustedProxies(KnownDatabase(ReportRoad(django_application)), settings.TRUSTED_PROXIES)),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
-    upload_prefixes=("/api/artifacts/", "/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"),
+    upload_prefixes=(
+        *("/api/artifacts/", "/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"),
+        "/wandb/files/",
+    ),
 )

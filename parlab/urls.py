@@ -10,6 +10,7 @@ urlpatterns = [
     path("ready", ready),
     path("admin/r/<int:content_type_id>/<path:object_id>/", view_on_site, name="view-on-site"),
     path("admin/", admin.site.urls),
+    path("", include("parlab.tracking.wandb.urls")),
     path("", include("parlab.tracking.mlflow.urls")),
     path("", include("parlab.tracking.stream_views")),
     path("api/", include("parlab.api.urls")),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from parlab.findings import compute, links, rates, records, sizes, sweep_points, tables, timers, totals
+from parlab.findings import compute, links, rates, records, sizes, sweep_points, tables, timers, totals, work
 from parlab.findings.contradictions import Contradiction, RunFacts
 from parlab.formats.schema import Document, Finding, Place
 
@@ -62,6 +62,8 @@ RULES: dict[str, Rule] = {
         (rates.tokens_per_second_in_document,),
         (rates.tokens_of_run,),
     ),
+    "tokens-of-step": Rule("error", "Tokens/s x step time = tokens of a step", (work.tokens_of_step_in_document,)),
+    "steps-of-examples": Rule("error", "Planned steps = examples x epochs / batch", (work.steps_in_document,)),
     "throughputs-apart": Rule("warning", "The throughputs of one log agree", (rates.throughputs_in_document,)),
     "flops-of-model": Rule(
         "warning",
@@ -72,6 +74,12 @@ RULES: dict[str, Rule] = {
     "flops-times-time": Rule("warning", "TFLOP/s x time is constant", (compute.constant_work_in_document, tables.work)),
     "above-peak": Rule(
         "error", "A utilization is at most 100 %", (compute.peak_in_document, tables.shares), (compute.peak_of_run,)
+    ),
+    "above-any-device": Rule(
+        "error",
+        "FLOP/s per GPU are at most those of the fastest device",
+        (compute.fastest_in_document,),
+        (compute.fastest_of_run,),
     ),
     "aggregate": Rule("error", "Aggregate = GPUs x figure per GPU", (compute.totals_in_document, tables.aggregates)),
     "off-neighbours": Rule(
@@ -104,6 +112,8 @@ RULES: dict[str, Rule] = {
         (records.placeholders_in_document,),
         (records.placeholders_of_run,),
     ),
+    "gradients": Rule("warning", "Gradients are neither 0 nor explode", (work.gradients_in_document,)),
+    "loss-scale": Rule("warning", "The loss scale does not collapse", (work.scales_in_document,)),
     "again": Rule("info", "Launches do not overlap", (records.again,)),
     "link-off-setting": Rule("warning", "A measured link matches its configuration", runs=(links.links_of_run,)),
     "cut-short": Rule("error", "A finished run has completed all its iterations", runs=(records.cut_short,)),

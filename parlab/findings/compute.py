@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from parlab.findings.contradictions import Amount, Contradiction, RunFacts, agree, looks_like, percent, ratio_of, shown
 from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
-from parlab.formats.schema import Document, StepRecord
-from parlab.planner.job.hardware import Peak, peak_of
+from parlab.formats.schema import Document, Segment, Statistic, StepRecord
+from parlab.planner.job.hardware import Peak, fastest, peak_of
 from parlab.planner.prediction.flops import Shape, executed_flops, model_flops, parameters
 
 FORMULA = 0.10
@@ -24,7 +24,15 @@ LEAST_RECORDS = 5
 UNKNOWN_VOCABULARY = (0, 262_144)
 """Range if no argument gives the size: none, to the largest vocabulary of known models."""
 
+VARIES = 0.10
+"""FLOP/s follow the time: within a run, they vary at most 10 % more than the times do."""
+
+SLOW_START = 1.5
+"""A first step that takes so many times the median contains other work."""
+
 _PEAK_NAMES = ("mfu_pct", "hfu_pct", "memory_share_pct", "gpu_util_pct")
+# The readers have a utilization as a fraction where the trainer does not print per cent.
+_PEAKS_OF_STEPS = (*((name, 1.0) for name in _PEAK_NAMES), ("mfu", 100.0), ("average_mfu", 100.0))
 
 
 class Work(NamedTuple):
@@ -105,6 +113,49 @@ def above_peak(share_pct: Amount, name: str) -> Contradiction | None:
     )
 
 
+def varying_work(flops: Statistic, step: Statistic) -> Contradiction | None:
+    """Compare how much FLOP/s and step times vary: their product is constant, so FLOP/s vary as the times do."""
+    is_slow_start = step.first > SLOW_START * step.median
+    if is_slow_start or min(flops.min, step.min) <= 0 or flops.max / flops.min <= (1 + VARIES) * step.max / step.min:
+        return None
+    return Contradiction(
+        f"{shown(flops.min / 1e12)} and {shown(flops.max / 1e12)} TFLOP/s are printed for steps of {shown(step.min)} to"
+        f" {shown(step.max)} s of the same work: the FLOP/s do not follow the time.",
+        {"least_tflops": flops.min / 1e12, "most_tflops": flops.max / 1e12, "least_step_time_s": step.min,
+         "most_step_time_s": step.max},
+    )  # fmt: skip
+
+
+def above_any_device(flops_per_gpu: float, name: str) -> Contradiction | None:
+    """Check FLOP/s per GPU against the fastest device of the catalogue, in its fastest precision of training."""
+    if flops_per_gpu <= _FASTEST.flops_per_s:
+        return None
+    return Contradiction(
+        f"{shown(flops_per_gpu / 1e12)} TFLOP/s per GPU ({name}) are more than the {shown(_FASTEST.flops_per_s / 1e12)}"
+        f" TFLOP/s of the fastest device ({_FASTEST.source}): a unit, a formula or the number of GPUs is wrong.",
+        {"tflops_per_gpu": flops_per_gpu / 1e12, "peak_tflops": _FASTEST.flops_per_s / 1e12},
+    )
+
+
+_FASTEST = fastest("fp8")
+
+
+def fastest_in_document(document: Document) -> Iterator[Contradiction]:
+    for index, segment in enumerate(document.segments):
+        for name in ("flops_per_gpu", "hardware_flops_per_gpu", "average_flops_per_gpu"):
+            metric = segment.metrics.get(name)
+            if metric is not None and (contradiction := above_any_device(metric.median, "median of the steps")):
+                line = segment.last.line if segment.last is not None else None
+                yield contradiction.at(line, segment=index, figure="tflops_per_gpu")
+                break
+
+
+def fastest_of_run(run: RunFacts) -> Iterator[Contradiction]:
+    tflops = number(run.summary.get("tflops_per_gpu"))
+    if tflops is not None and (contradiction := above_any_device(tflops * 1e12, "of the run")):
+        yield contradiction.at(run=run.number, figure="tflops_per_gpu")
+
+
 def above_device(flops_per_gpu: float, peak: Peak, device: str) -> Contradiction | None:
     """Check the FLOP/s per GPU that a run needs against the peak of its device."""
     if flops_per_gpu <= peak.flops_per_s:
@@ -143,18 +194,30 @@ def model_work_in_document(document: Document) -> Iterator[Contradiction]:
 
 
 def constant_work_in_document(document: Document) -> Iterator[Contradiction]:
-    """Compare the last record with the medians; if FLOP/s x time is constant, the medians describe the same work."""
+    """Compare all records, and the last record with the medians; growing batches and sequences are other work."""
     for index, segment in enumerate(document.segments):
-        flops, step, batches = (
-            segment.metrics.get(name) for name in ("flops_per_gpu", "step_time_s", "global_batch_size")
-        )
-        last = _work_of(segment.last)
-        if not (flops and step and last and segment.last) or min(flops.count, step.count) < LEAST_RECORDS:
+        flops, step = (segment.metrics.get(name) for name in ("flops_per_gpu", "step_time_s"))
+        batches = segment.metrics.get("global_batch_size")
+        is_fixed = batches is None or batches.min == batches.max
+        if flops is None or step is None or not is_fixed or segment_sizes(segment).is_curriculum:
             continue
-        if (batches is not None and batches.min != batches.max) or segment_sizes(segment).is_curriculum:
-            continue
-        if contradiction := constant_work((Amount(flops.median), Amount(step.median)), last):
-            yield contradiction.at(segment.last.line, segment=index, figure="tflops_per_gpu")
+        if contradiction := _varying(flops, step) or _unlike_usual(segment, flops, step):
+            line = segment.last.line if segment.last else None
+            yield contradiction.at(line, segment=index, figure="tflops_per_gpu")
+
+
+def _varying(flops: Statistic, step: Statistic) -> Contradiction | None:
+    """Compare the ranges of figures that each step prints."""
+    is_printed = flops.kind == step.kind == "printed" and flops.count == step.count > 1
+    return varying_work(flops, step) if is_printed else None
+
+
+def _unlike_usual(segment: Segment, flops: Statistic, step: Statistic) -> Contradiction | None:
+    """Compare the last record with the medians."""
+    last = _work_of(segment.last)
+    if last is None or min(flops.count, step.count) < LEAST_RECORDS:
+        return None
+    return constant_work((Amount(flops.median), Amount(step.median)), last)
 
 
 def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:
@@ -167,9 +230,9 @@ def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:
 def peak_in_document(document: Document) -> Iterator[Contradiction]:
     """Check utilizations in the records of logs and in prose."""
     for index, segment in enumerate(document.segments):
-        for name in _PEAK_NAMES:
+        for name, scale in _PEAKS_OF_STEPS:
             metric = segment.metrics.get(name)
-            contradiction = above_peak(Amount(metric.max), _title(name)) if metric else None
+            contradiction = above_peak(Amount(metric.max * scale), _title(name)) if metric else None
             if contradiction:
                 line = segment.lines.first if segment.lines else None
                 yield contradiction.at(line, segment=index, figure=name)
@@ -179,17 +242,21 @@ def peak_in_document(document: Document) -> Iterator[Contradiction]:
                 yield contradiction.at(figure.line, figure=name, index=number_of_figure)
 
 
+_TITLES = {
+    "mfu_pct": "An MFU", "mfu": "An MFU", "average_mfu": "An average MFU", "hfu_pct": "An HFU",
+    "memory_share_pct": "A memory utilization",
+}  # fmt: skip
+
+
 def _title(name: str) -> str:
-    return {"mfu_pct": "An MFU", "hfu_pct": "An HFU", "memory_share_pct": "A memory utilization"}.get(
-        name, "A GPU utilization"
-    )
+    return _TITLES.get(name, "A GPU utilization")
 
 
 def totals_in_document(document: Document) -> Iterator[Contradiction]:
     """Compare tokens/s of all GPUs with tokens/s per GPU if a log prints both."""
     for index, segment in enumerate(document.segments):
         record, gpus = segment.last, segment.launch.world_size
-        if record is None or not gpus:
+        if record is None or not gpus or "world_size" in segment.launch.derived:
             continue
         stated, each = record_amount(record, "tokens_per_s"), record_amount(record, "tokens_per_s_per_gpu")
         contradiction = total(stated, gpus, each, "tokens/s") if stated and each else None

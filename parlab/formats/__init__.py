@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
+from parlab.formats.completion import completed
 from parlab.formats.documents import configuration, markdown, rst, text_tables
 from parlab.formats.documents.documents import Collector, Counted
 from parlab.formats.exports import histories
@@ -77,7 +78,8 @@ def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]
         format, lines = format_of(head), chain(head, stream)
     if format == UNKNOWN:
         return _unknown(lines)
-    return watched(FORMATS[format].read, lines, format) if format in WATCHED else FORMATS[format].read(lines)
+    read = watched(FORMATS[format].read, lines, format) if format in WATCHED else FORMATS[format].read(lines)
+    return completed(read)
 
 
 def _unknown(lines: Iterable[str]) -> Iterator[Record]:

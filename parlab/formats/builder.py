@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any
 
 from parlab.formats import schema
-from parlab.formats.grammar.records import Ending, Record
+from parlab.formats.grammar.records import Ending, Field, Record
 from parlab.formats.launch import MAX_ARGUMENTS
 from parlab.formats.statistics import BLOCK, Stream
 
@@ -55,6 +55,16 @@ class Streams:
         self.by_name: dict[str, Stream] = {}
         self.by_rank: dict[str, dict[int, float]] = {}
         self.pending = 0
+        self.kinds: dict[str, schema.Kind] = {}
+        """Name -> how its values came about, if they are not printed as such."""
+        self.fields: dict[int, tuple[Field, ...]] = {}
+
+    def note(self, fields: tuple[Field, ...]) -> None:
+        """Keep the kinds of fields; lines of a layout share theirs, which are looked at once."""
+        if id(fields) in self.fields or len(self.fields) > MAX_NAMES:
+            return
+        self.fields[id(fields)] = fields
+        self.kinds.update({field.name: field.kind for field in fields if field.kind != "printed"})
 
     def add(self, values: dict[str, float]) -> None:
         by_name = self.by_name
@@ -94,6 +104,7 @@ class Streams:
             min=stream.minimum if low is None else min(low, stream.minimum),
             max=stream.maximum,
             by_rank={str(rank): value for rank, value in sorted(ranks.items())} if len(ranks) > 1 else {},
+            kind=self.kinds.get(name, "printed"),
         )
 
 
@@ -255,6 +266,7 @@ class Builder:
         cumulative = values.get("skipped_total")
         if cumulative is not None:
             self.skipped_total = max(self.skipped_total or 0.0, cumulative)
+        self.steps.note(record.fields)
         self.steps.add(values if self._sound(values) else measured(values))
 
     @staticmethod

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parlab.formats.grammar.processes import STATED
-from parlab.formats.grammar.quantities import to_float, to_int
+from parlab.formats.grammar.units import to_float, to_int
 
 MAX_ARGUMENTS = 2_000
 MAX_VALUE = 2_000
@@ -37,7 +37,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     ),
     "sequence_length": (
         "seq_length", "sequence_length", "seq_len", "encoder_seq_length", "max_seq_len", "max_seq_length",
-        "max_sequence_length", "block_size",
+        "max_sequence_length", "block_size", "seqlen",
     ),
     "num_layers": (
         "num_layers", "n_layers", "n_layer", "num_hidden_layers", "encoder_num_layers",
@@ -167,6 +167,9 @@ def _derive(values: dict[str, int | str | None], derived: dict[str, str], contex
         values["data_parallel_size"] = world // share
         by_context = " * context_parallel_size" if context > 1 else ""
         derived["data_parallel_size"] = f"world_size / (tensor_parallel_size * pipeline_parallel_size{by_context})"
+    if world is None and (data := get("data_parallel_size")):
+        values["world_size"] = data * share
+        derived["world_size"] = "data_parallel_size * tensor_parallel_size * pipeline_parallel_size"
     data, micro, batch = get("data_parallel_size"), get("micro_batch_size"), get("global_batch_size")
     steps = get("gradient_accumulation_steps")
     if steps is None and data and micro and batch and batch % (micro * data) == 0:
@@ -188,18 +191,36 @@ _SINGLE = {
     "n",
     "ntasks",
     "nproc_per_node",
+    "ntasks_per_node",
+    "gpus_per_node",
     "nnodes",
     "nodes",
     "num_gpus",
     "num_nodes",
+    "num_machines",
+    "num_processes",
     "node_rank",
     "master_port",
 }
 
 
+# `BS=8 DP=8 python3 train.py`: settings in the environment of a command.
+_ENVIRONMENT = re.compile(
+    r"\W{0,3}(?:[A-Z][A-Z0-9_]{0,60}=\S{0,400}\s{1,4}){2,100}(?:\S*python[\d.]*|torchrun|deepspeed)\s"
+)
+
+
 def is_command(text: str) -> bool:
-    """Return whether a line is a command that starts a program with options."""
-    return " --" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
+    """Return whether a line is a command that starts a program with options, or with settings in its environment."""
+    if len(text) >= 100_000:
+        return False
+    return (" --" in text and _COMMAND.search(text) is not None) or (
+        "=" in text[:80] and _ENVIRONMENT.match(text) is not None
+    )
+
+
+_SIZE_NAMES = frozenset(name for names in SIZES.values() for name in names)
+_VARIABLE = re.compile(r"([A-Z][A-Z0-9_]{0,60})=(.{0,400})")
 
 
 def command_arguments(text: str) -> dict[str, Any]:
@@ -209,6 +230,7 @@ def command_arguments(text: str) -> dict[str, Any]:
     except ValueError:
         tokens = text.split()
     arguments: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
     name: str | None = None
     values: list[str] = []
 
@@ -217,7 +239,10 @@ def command_arguments(text: str) -> dict[str, Any]:
             arguments.setdefault(name, typed(" ".join(values)) if values else True)
 
     for word in tokens:
-        if word.startswith("--") and len(word) > 2 and not word[2].isdigit():
+        if name is None and (variable := _VARIABLE.fullmatch(word)):
+            if variable[1].lower() in _SIZE_NAMES:
+                environment.setdefault(variable[1].lower(), typed(variable[2]))
+        elif word.startswith("--") and len(word) > 2 and not word[2].isdigit():
             close()
             head, equals, value = word.partition("=")
             name, values = normal_name(head), [value] if equals else []
@@ -230,7 +255,7 @@ def command_arguments(text: str) -> dict[str, Any]:
         elif name and (len(values) < 1 or name not in _SINGLE):
             values.append(word)
     close()
-    return _with_world(text, arguments)
+    return _with_world(text, {**environment, **arguments})
 
 
 def _with_world(text: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +266,7 @@ def _with_world(text: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
     each = size("nproc_per_node", "ntasks_per_node", "num_gpus")
     nodes = size("nnodes", "nodes", "num_nodes") or 1
-    started = size("np", "n", "ntasks") if re.match(r"\W*(?:mpirun|mpiexec|srun)\b", text) else None
+    started = size("np", "n", "ntasks") if _SPAWNED.search(text) else size("num_processes")
     world = each * nodes if each else started
     if world and "world_size" not in arguments:
         arguments["world_size"] = world
@@ -249,6 +274,8 @@ def _with_world(text: str, arguments: dict[str, Any]) -> dict[str, Any]:
         arguments.pop(name, None)
     return arguments
 
+
+_SPAWNED = re.compile(r"(?:^|[\s;&|$])(?:mpirun|mpiexec|srun)\b")
 
 _NAMESPACE = re.compile(r"\bNamespace\((.{1,60000})\)\s*$")
 _ITEM = re.compile(r"(\w{1,80})=('[^']{0,2000}'|\"[^\"]{0,2000}\"|\[[^\]]{0,2000}\]|[^,()]{0,200})")

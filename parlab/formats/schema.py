@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 Number = float | int
+Kind = Literal["printed", "average", "cumulative", "smoothed", "derived", "part"]
+"""How a number came about: `average` since the start, `smoothed` by a bar, `part` of the step only."""
 
 
 class Part(BaseModel):
@@ -48,6 +50,7 @@ class PrintedCell(Part):
     unit: str = ""
     name: str = ""
     """Name of its normal form in `values`."""
+    kind: Kind = "printed"
 
 
 class StepRecord(Part):
@@ -100,6 +103,7 @@ class Statistic(Part):
     max: float
     by_rank: dict[str, float] = {}
     """Rank -> its largest value, if ranks print separately."""
+    kind: Kind = "printed"
 
 
 class Memory(Part):
@@ -152,7 +156,7 @@ class Figure(Part):
     total: float | None = None
     """The total of which the value is a part: `5624MiB - 6176MiB / 40537MiB` is low, high and total."""
     unit: str = ""
-    """Unit as printed."""
+    """Unit of the value; the printed one is part of the text."""
     text: str = ""
     """The text from which the value was read."""
     line: int = 0
@@ -183,6 +187,8 @@ class Segment(Part):
     steps: Steps | None = None
     basis: dict[str, str] = {}
     """Figure -> how it was computed."""
+    kinds: dict[str, Kind] = {}
+    """Figure -> how its numbers came about, where they are not printed: derived, average, smoothed, part."""
     metrics: dict[str, Statistic] = {}
     """All numbers of the steps, in normal form."""
     memory: Memory | None = None

@@ -25,8 +25,10 @@ def _has_settings(arguments: dict[str, Any]) -> bool:
 def _is_other_setting(current: dict[str, Any], arguments: dict[str, Any]) -> bool:
     """Return whether a command line contradicts the settings of the current launch."""
     stated, _ = normalise(current)
+    others, derived = normalise(arguments)
     return any(
-        value is not None and stated.get(name) not in (None, value) for name, value in normalise(arguments)[0].items()
+        value is not None and name not in derived and stated.get(name) not in (None, value)
+        for name, value in others.items()
     )
 
 
@@ -68,6 +70,7 @@ class Segments:
         elif record.kind == "memory":
             builder.remember(record)
         elif record.kind == "metrics":
+            builder.metrics.note(record.fields)
             builder.metrics.add(record.values)
             if record.rank is not None:
                 builder.metrics.spoke(record.rank, record.values)

@@ -7,6 +7,7 @@ import codecs
 import gzip
 import io
 import lzma
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,20 +50,65 @@ class Lines:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a file as text: UTF-16 if it has a byte order mark, else UTF-8; only line feeds end a line.
+    """Open a file as text: UTF-16 if it has a byte order mark or zeros for it, else UTF-8; only line feeds end a line.
 
-    Files of gzip, bzip2, xz and zstd are decompressed; a damaged one ends where it can no longer be read.
+    Files of gzip, bzip2, xz and zstd, and the logs in a zip archive, are decompressed; a damaged one ends where it can
+    no longer be read.
     """
     with path.open("rb") as file:
-        start = file.read(6)
+        start = file.read(_HEAD)
     unpack = next((unpack for mark, unpack in _PACKED if start.startswith(mark)), None)
     if unpack is None:
-        encoding = next((name for mark, name in _MARKS if start.startswith(mark)), "utf-8")
-        return path.open(encoding=encoding, errors="replace", newline="\n")
+        return path.open(encoding=_encoding(start), errors="replace", newline="\n")
     packed = io.BufferedReader(_Unpacked(unpack(path)), 2**16)
-    start = packed.peek(4)[:4]
-    encoding = next((name for mark, name in _MARKS if start.startswith(mark)), "utf-8")
-    return io.TextIOWrapper(packed, encoding=encoding, errors="replace", newline="\n")
+    return io.TextIOWrapper(packed, encoding=_encoding(packed.peek(_HEAD)[:_HEAD]), errors="replace", newline="\n")
+
+
+_HEAD = 512
+# Share of zeros among every second byte of a text in UTF-16 that is mostly ASCII.
+_ZEROS = 0.7
+
+
+def _encoding(start: bytes) -> str:
+    """Return the encoding of a text that begins with these bytes."""
+    marked = next((name for mark, name in _MARKS if start.startswith(mark)), None)
+    if marked is not None:
+        return marked
+    low, high = start[::2], start[1::2]
+    if high and high.count(0) >= _ZEROS * len(high) and not low.count(0):
+        return "utf-16-le"
+    return "utf-16-be" if low and low.count(0) >= _ZEROS * len(low) and not high.count(0) else "utf-8"
+
+
+# Files of a log; others in an archive, as the arrays of a checkpoint, are no text.
+_TEXTS = frozenset({"", ".log", ".txt", ".out", ".err", ".md", ".csv", ".tsv", ".json", ".jsonl", ".rst"})
+
+
+class _Archive:
+    """The texts of a zip archive, one behind the other."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, ValueError):
+            self._members: list[zipfile.ZipInfo] = []
+            self._file: Any = path.open("rb")
+            return
+        members = [member for member in self._zip.infolist() if not member.is_dir()]
+        is_text = bool(members) and all(Path(member.filename).suffix.lower() in _TEXTS for member in members)
+        self._members = members if is_text else []
+        self._file = io.BytesIO() if is_text else path.open("rb")
+
+    def read1(self, size: int) -> bytes:
+        """Return some bytes of the texts; of an archive with other files, those of the archive."""
+        while True:
+            data: bytes = self._file.read(size)
+            if data or not self._members:
+                return data
+            self._file = self._zip.open(self._members.pop(0))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _open_zstd(path: Path) -> Any:
@@ -74,7 +120,15 @@ _PACKED: tuple[tuple[bytes, Callable[[Path], Any]], ...] = (
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ\x00", lzma.LZMAFile),
     (b"\x28\xb5\x2f\xfd", _open_zstd),
+    (b"PK\x03\x04", _Archive),
 )
+
+
+# Also of a zip archive that is encrypted, or packed in an unknown way.
+_DAMAGES = (
+    OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, zipfile.BadZipFile, RuntimeError,
+    NotImplementedError,
+)  # fmt: skip
 
 
 class _Unpacked(io.RawIOBase):
@@ -92,7 +146,7 @@ class _Unpacked(io.RawIOBase):
         if not self._left:
             try:
                 self._left = self._stream.read1(2**16)
-            except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
+            except _DAMAGES:
                 self._stream, self.is_damaged = io.BytesIO(), True
         count = min(len(buffer), len(self._left))
         buffer[:count], self._left = self._left[:count], self._left[count:]

@@ -6,14 +6,15 @@ p10 and p90 include all records.
 
 from __future__ import annotations
 
-from parlab.formats import schema
+from collections.abc import Mapping
+
+from parlab.formats import headlines, schema
 from parlab.formats.builder import Builder
 from parlab.formats.grammar.records import Record
 from parlab.formats.launch import normalise
-from parlab.formats.statistics import Stream
 
-_PRINTED_MEAN = "mean of the printed values, without the first record"
-_PRINTED_OVERALL = "printed in the log for the whole launch"
+# Rates of all GPUs by those of one are a whole number, but for their digits.
+_WHOLE = 0.01
 _LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss")
 
 
@@ -21,7 +22,8 @@ def _record(record: Record | None) -> schema.StepRecord | None:
     if record is None:
         return None
     printed = {
-        cell.key: schema.PrintedCell(value=cell.value, unit=cell.unit, name=cell.name) for cell in record.printed()
+        cell.key: schema.PrintedCell(value=cell.value, unit=cell.unit, name=cell.name, kind=cell.kind)
+        for cell in record.printed()
     }
     return schema.StepRecord(
         iteration=record.iteration,
@@ -38,10 +40,28 @@ def whole(value: float) -> int | None:
     return int(value) if abs(value) < 2**53 else None
 
 
+def _world(builder: Builder, values: Mapping[str, int | str | None]) -> tuple[int, str] | None:
+    """Derive the number of GPUs, and say how: from rates of all and of one, or from the ranks that print steps."""
+    steps = builder.steps.by_name
+    total, each = steps.get("tokens_per_s"), steps.get("tokens_per_s_per_gpu")
+    if total and each and each.minimum > 0:
+        ratio = total.quantiles(0.5)[0] / each.quantiles(0.5)[0]
+        if 1 <= round(ratio) < 2**20 and abs(ratio - round(ratio)) <= _WHOLE * ratio:
+            return round(ratio), "tokens per second / tokens per second and GPU"
+    ranks = {rank for rank in builder.by_rank if rank is not None}
+    is_split = any(values[f"{side}_parallel_size"] for side in ("data", "tensor", "pipeline"))
+    if len(ranks) > 1 and ranks == set(range(len(ranks))) and not is_split:
+        return len(ranks), "ranks that print steps"
+    return None
+
+
 def segment_of(builder: Builder) -> schema.Segment:
     """Return the segment of a launch; the builder must not be used afterwards."""
     builder.close_steps()
     values, derived = normalise(builder.arguments)
+    if values["world_size"] is None and (world := _world(builder, values)) is not None:
+        values, more_derived = normalise({**builder.arguments, "world_size": world[0]})
+        derived = {**more_derived, "world_size": world[1]}
     batch = builder.steps.by_name.get("global_batch_size")
     if batch is not None:
         batch.flush()
@@ -49,7 +69,8 @@ def segment_of(builder: Builder) -> schema.Segment:
     if values["global_batch_size"] is None and printed is not None:
         values["global_batch_size"] = printed
         derived["global_batch_size"] = "printed with each iteration"
-        values, more_derived = normalise({**builder.arguments, "global_batch_size": printed})
+        known = {"world_size": values["world_size"]} if values["world_size"] is not None else {}
+        values, more_derived = normalise({**builder.arguments, **known, "global_batch_size": printed})
         derived = {**more_derived, **derived}
     segment = schema.Segment(
         launch=schema.Launch.model_validate({**values, "derived": derived, "arguments": builder.arguments}),
@@ -64,45 +85,10 @@ def segment_of(builder: Builder) -> schema.Segment:
         lines=schema.Lines(first=builder.line, last=builder.last_line),
     )
     _fill_steps(segment, builder)
-    _fill_wall_clock(segment, builder)
-    _fill_rates(segment, builder)
+    headlines.fill(segment, builder)
     _fill_memory(segment, builder)
     segment.end = _end(builder)
     return segment
-
-
-_ENOUGH = 3
-# DeepSpeed's wall clock of a step: these three timers follow one another.
-_WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
-
-
-def _fill_wall_clock(segment: schema.Segment, builder: Builder) -> None:
-    """Set a step time that no step states: the one of the launch, or the sum of DeepSpeed's timers."""
-    if segment.step_time_s is None and (overall := builder.metrics.by_name.get("step_time_s")):
-        p10, median, p90 = overall.quantiles(0.1, 0.5, 0.9)
-        segment.step_time_s = schema.StepTime(median=median, mean=overall.mean, p10=p10, p90=p90)
-        segment.basis["step_time_s"] = _PRINTED_OVERALL
-    timers = builder.timers.by_name
-    alone = timers.get("time")
-    # A clock of the whole run only grows.
-    if (
-        segment.step_time_s is None
-        and alone
-        and alone.count >= _ENOUGH
-        and not (alone.first <= alone.minimum and alone.last >= alone.maximum)
-    ):
-        p10, median, p90 = alone.quantiles(0.1, 0.5, 0.9)
-        segment.step_time_s = schema.StepTime(
-            median=median, mean=alone.mean, mean_without_first=alone.mean_without_first, p10=p10, p90=p90
-        )
-        segment.basis["step_time_s"] = f"the only time that each step prints; {alone.count} records"
-    names = next((names for names in _WALL_CLOCKS if all(name in timers for name in names)), None)
-    if segment.step_time_s is not None or names is None:
-        return
-    streams = [timers[name] for name in names]
-    p10, median, p90 = (sum(parts) for parts in zip(*(s.quantiles(0.1, 0.5, 0.9) for s in streams), strict=True))
-    segment.step_time_s = schema.StepTime(median=median, mean=sum(s.mean for s in streams), p10=p10, p90=p90)
-    segment.basis["step_time_s"] = f"sum of the timers {', '.join(names)}; {streams[0].count} records"
 
 
 def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
@@ -122,7 +108,6 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
     skipped = builder.skipped if cumulative is None else cumulative
     segment.skipped_iterations = None if skipped is None else whole(skipped)
     _fill_loss(segment)
-    _fill_step_time(segment, builder)
 
 
 def _fill_loss(segment: schema.Segment) -> None:
@@ -131,84 +116,6 @@ def _fill_loss(segment: schema.Segment) -> None:
         name = min(losses, key=lambda n: _LOSSES.index(n) if n in _LOSSES else len(_LOSSES))
         loss = segment.metrics[name]
         segment.loss = schema.Loss(name=name, first=loss.first, last=loss.last, min=loss.min)
-
-
-def _fill_step_time(segment: schema.Segment, builder: Builder) -> None:
-    """Set the step time: as printed, else from printed steps per second."""
-    times = builder.steps.by_name.get("step_time_s")
-    rates = builder.steps.by_name.get("steps_per_s")
-    if times is None and rates is not None and rates.minimum > 0:
-        p10, median, p90 = (1.0 / rate for rate in rates.quantiles(0.9, 0.5, 0.1))
-        segment.step_time_s = schema.StepTime(median=median, mean=1.0 / rates.mean, p10=p10, p90=p90)
-        segment.basis["step_time_s"] = f"1 / printed steps per second, {rates.count} records"
-    if times is not None:
-        p10, median, p90 = times.quantiles(0.1, 0.5, 0.9)
-        segment.step_time_s = schema.StepTime(
-            median=median, mean=times.mean, mean_without_first=times.mean_without_first, p10=p10, p90=p90
-        )
-        sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
-        smoothed = "; progress bars print smoothed times" if _is_of_bar(builder.last) else ""
-        segment.basis["step_time_s"] = (
-            f"{times.count} records; mean_without_first excludes the first as warm-up{sampled}{smoothed}"
-        )
-
-
-def _is_of_bar(record: Record | None) -> bool:
-    """Return whether the step time of a record is the rate of a progress bar, a moving average."""
-    fields = () if record is None else record.fields
-    return any(field.name == "step_time_s" and field.key in ("s/it", "it/s") for field in fields)
-
-
-def _fill_rates(segment: schema.Segment, builder: Builder) -> None:
-    """Set samples/s, tokens/s and TFLOP/s: computed from batch and time if both are printed, else as printed."""
-    _fill_samples_per_s(segment, builder)
-    _fill_tokens_per_s(segment, builder)
-    for streams in (builder.steps, builder.metrics):
-        flops = streams.by_name.get("flops_per_gpu")
-        if flops and segment.tflops_per_gpu is None:
-            segment.tflops_per_gpu = _warm_mean(flops) / 1e12
-            segment.basis["tflops_per_gpu"] = _PRINTED_MEAN
-
-
-def _fill_samples_per_s(segment: schema.Segment, builder: Builder) -> None:
-    time = segment.step_time_s
-    seconds = (time.mean_without_first or time.mean) if time else None
-    batch = builder.steps.by_name.get("global_batch_size")
-    batch_size = _warm_mean(batch) if batch else segment.launch.global_batch_size
-    printed = builder.steps.by_name.get("samples_per_s") or builder.steps.by_name.get("running_avg_samples_per_s")
-    overall = builder.metrics.by_name.get("samples_per_s")
-    # The Trainer of Hugging Face states the rate of the whole launch; its bars show times that are smoothed.
-    is_stated = overall is not None and "train_runtime_s" in builder.metrics.by_name
-    if seconds and batch_size and not is_stated:
-        segment.samples_per_s = batch_size / seconds
-        segment.basis["samples_per_s"] = "global batch size / step time, without the first record"
-    elif printed:
-        segment.samples_per_s = _warm_mean(printed)
-        segment.basis["samples_per_s"] = _PRINTED_MEAN
-    elif overall:
-        segment.samples_per_s = overall.mean
-        segment.basis["samples_per_s"] = _PRINTED_OVERALL
-
-
-def _fill_tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
-    length = segment.launch.sequence_length
-    if tokens := builder.steps.by_name.get("tokens_per_s"):
-        segment.tokens_per_s = _warm_mean(tokens)
-        segment.basis["tokens_per_s"] = _PRINTED_MEAN
-    elif segment.samples_per_s and length:
-        segment.tokens_per_s = segment.samples_per_s * length
-        segment.basis["tokens_per_s"] = "samples per second * sequence length"
-    elif overall := builder.metrics.by_name.get("tokens_per_s"):
-        segment.tokens_per_s = overall.mean
-        segment.basis["tokens_per_s"] = _PRINTED_OVERALL
-    elif (each := builder.steps.by_name.get("tokens_per_s_per_gpu")) and segment.launch.world_size:
-        segment.tokens_per_s = _warm_mean(each) * segment.launch.world_size
-        segment.basis["tokens_per_s"] = "tokens per second and GPU * world size, without the first record"
-
-
-def _warm_mean(stream: Stream) -> float:
-    """Return the mean without the first record, which is warm-up; with a single record, its value."""
-    return stream.mean_without_first or stream.mean
 
 
 def _fill_memory(segment: schema.Segment, builder: Builder) -> None:

@@ -23,6 +23,7 @@ TOPICS = {
     "failed": Topic("Run failed or lost", frozenset({Kind.RUN_FAILED, Kind.RUN_LOST})),
     "oom": Topic("Run out of memory", frozenset({Kind.RUN_OOM})),
     "loss": Topic("Loss NaN, diverging or spiking", frozenset({Kind.RUN_NAN, Kind.RUN_DIVERGED, Kind.RUN_SPIKE})),
+    "alert": Topic("Alert of a script", frozenset({Kind.RUN_ALERT})),
     "finding": Topic("New finding", frozenset({Kind.FINDING_NEW})),
     "node": Topic("Node lost", frozenset({Kind.NODE_LOST})),
     "study": Topic("Study done", frozenset({Kind.STUDY_DONE})),

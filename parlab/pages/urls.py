@@ -266,6 +266,7 @@ urlpatterns = [
     path(f"{RUN}ranks/", ranks.run_ranks, name="run-ranks"),
     path(f"{RUN}engine/", runs.run_engine, name="run-engine"),
     path(f"{RUN}artifacts/<path:path>", reported.artifact, name="run-artifact"),
+    path(f"{RUN}artifact-picture/<path:path>", reported.artifact_picture, name="run-artifact-picture"),
     path(f"{RUN}artifact-text/<path:path>", reported.artifact_text, name="run-artifact-text"),
     path(f"{RUN}cancel/", runs.cancel, name="run-cancel"),
     path(f"{RUN}simulate/", schedules.simulate, name="run-simulate"),

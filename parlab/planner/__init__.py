@@ -4,6 +4,7 @@ from parlab.planner.calibration.calibration import DEFAULT, Calibration, Observa
 from parlab.planner.job.cluster import Cluster, Link, cluster
 from parlab.planner.job.workload import Job, Model
 from parlab.planner.prediction.prediction import Prediction, predict, predict_job
+from parlab.planner.publications import rows
 
 __all__ = [
     "DEFAULT",
@@ -18,4 +19,5 @@ __all__ = [
     "cluster",
     "predict",
     "predict_job",
+    "rows",
 ]

@@ -38,6 +38,7 @@ def read_nsight(file: IO[bytes], folder: Path | None = None) -> RankTrace:
         connection = sqlite3.connect(f"file:{copy.name}?mode=ro&immutable=1", uri=True)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
             return _Export(connection, copy.tell(), folder).trace()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             message = f"the database cannot be read ({error}); export the report again with nsys export"

@@ -1,1 +1,1 @@
-"""Runs that scripts report from outside: MLflow's protocol and the services behind it."""
+"""Runs that scripts report from outside: the protocols of MLflow and W&B, and the services behind them."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import Count
 
-from parlab.formats.grammar.names import MEANINGS, SETTINGS, quantity_of_metric, setting_of
+from parlab.formats.grammar.names import SETTINGS, setting_of
+from parlab.formats.grammar.quantities import CHOICES, quantity_of_metric
 from parlab.ingest.batches.services import attempts_end
 from parlab.ingest.summaries.attempt_summaries import attempt_summarise, is_printed
 from parlab.lab.models import Experiment, LatestMetric, NameMeaning, Run, RunParameter, TrackedRun
@@ -28,7 +29,7 @@ class NameRow(NamedTuple):
     name: str
     runs: int
     guess: str
-    """Key of MEANINGS or SETTINGS; empty: no meaning."""
+    """Key of CHOICES or SETTINGS; empty: no meaning."""
     chosen: str | None
     """None: the guess counts."""
 
@@ -59,11 +60,11 @@ def _rows(experiment: Experiment, kind: NameMeaning.Kind) -> list[NameRow]:
 
 
 def metric_guess(name: str) -> str:
-    """Return the key of MEANINGS that a metric of this name has by itself; empty for none."""
+    """Return the key of CHOICES that a metric of this name has by itself; empty for none."""
     quantity = quantity_of_metric(name)
     if quantity is None:
         return ""
-    exact = (key for key, (_, meaning) in MEANINGS.items() if meaning == quantity)
+    exact = (key for key, choice in CHOICES.items() if choice.meaning == quantity)
     return next(exact, quantity.name)
 
 
@@ -73,7 +74,7 @@ def meanings_set(*, experiment: Experiment, kind: str, meanings: Mapping[str, st
 
     Raises ValueError for a meaning that does not exist.
     """
-    choices: Sequence[str] = list(MEANINGS) if kind == Kind.METRIC else SETTINGS
+    choices: Sequence[str] = list(CHOICES) if kind == Kind.METRIC else SETTINGS
     for name, meaning in meanings.items():
         if meaning and meaning not in choices:
             raise ValueError(f"unknown meaning {meaning!r} of {name!r}; use one of {', '.join(choices)}, or none")

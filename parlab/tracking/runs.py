@@ -141,6 +141,7 @@ def tracked_run_update(
     status: str | None = None,
     end_ms: int | None = None,
     name: str | None = None,
+    reason: str = "",
     is_news: bool = True,
 ) -> TrackedRun:
     """Change name, status or end of a run; an end computes its summary and findings.
@@ -154,7 +155,7 @@ def tracked_run_update(
     if status is not None:
         tracked.status = TrackedRun.Status(status)
         tracked.end_ms = end_ms if STATES[tracked.status].is_final else None
-        state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms), is_news=is_news)
+        state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms), reason=reason, is_news=is_news)
     tracked.last_report_at = timezone.now()
     tracked.save(update_fields=["name", "status", "end_ms", "last_report_at"])
     return tracked
@@ -230,6 +231,24 @@ def parameters_add(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
     parameters_set(tracked=tracked, parameters={key: value for key, value in parameters.items() if key not in existing})
 
 
+@transaction.atomic
+def parameters_replace(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> None:
+    """Store parameters in place of those of the same name: some clients may change what they have stated."""
+    lock(tracked)
+    existing = dict(tracked.parameters.values_list("key", "value"))
+    changed = {key: value for key, value in parameters.items() if existing.get(key) != value}
+    if not changed:
+        return
+    RunParameter.objects.bulk_create(
+        [RunParameter(tracked=tracked, key=key, value=value) for key, value in changed.items()],
+        update_conflicts=True,
+        unique_fields=["tracked", "key"],
+        update_fields=["value"],
+        batch_size=_BLOCK,
+    )
+    settings_read(tracked=tracked)
+
+
 def settings_read(*, tracked: TrackedRun) -> None:
     """Derive the configuration of a run from its parameters, by the names that its experiment gives them."""
     meanings = NameMeaning.objects.filter(experiment__runs=tracked.run_id, kind=NameMeaning.Kind.SETTING)
@@ -266,15 +285,17 @@ def labels_set(*, experiment: Experiment, labels: Mapping[str, str]) -> None:
 
 
 @transaction.atomic(savepoint=False)
-def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable: bool = False) -> None:
-    """Append points to the run's series in the order given, and its log; a silent run is running again.
+def points_append(
+    *, tracked: TrackedRun, points: Sequence[Point], rank: int = 0, text: bytes = b"", is_repeatable: bool = False
+) -> None:
+    """Append points to a rank's series in the order given, and them and text to the log; a silent run is running again.
 
     With `is_repeatable` the same points again, one after the other, are a request that a client has sent twice.
     """
-    if not points:
+    if not points and not text:
         return
     attempt, tracked = lock(tracked)
-    output = b"".join(event_lines(points))
+    output = b"".join(event_lines(points, rank)) + text
     facts: dict[str, Any] = {"last_report_at": timezone.now()}
     if is_repeatable:
         facts["last_batch"] = hashlib.sha256(output).hexdigest()
@@ -284,7 +305,8 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
     output_append(attempt, output)
     if attempt.last_step != last_step:
         Attempt.objects.filter(pk=attempt.pk).update(last_step=attempt.last_step)
-    latest_update({tracked.pk: points})
+    if points:
+        latest_update({tracked.pk: points})
     heard(attempt)
     if RunState(attempt.state) == RunState.LOST:
         state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
@@ -292,8 +314,8 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
     transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
 
 
-def event_lines(points: Iterable[Point]) -> Iterable[bytes]:
-    """Write points as event lines; neighbours of one step and time share a line until it is full."""
+def event_lines(points: Iterable[Point], rank: int = 0) -> Iterable[bytes]:
+    """Write points of a rank as event lines; neighbours of one step and time share a line until it is full."""
     place: tuple[int, int] | None = None
     values: dict[str, Any] = {}
     size = 0
@@ -301,21 +323,21 @@ def event_lines(points: Iterable[Point]) -> Iterable[bytes]:
         width = len(point.key) + 40
         if place != (point.step, point.timestamp_ms) or point.key in values or size + width > EVENT_LINE_LIMIT - 200:
             if place is not None:
-                yield _event_line(*place, values)
+                yield _event_line(*place, values, rank)
             place, values, size = (point.step, point.timestamp_ms), {}, 0
         values[point.key] = point.value
         size += width
     if place is not None:
-        yield _event_line(*place, values)
+        yield _event_line(*place, values, rank)
 
 
-def _event_line(step: int, timestamp_ms: int, values: Mapping[str, float]) -> bytes:
+def _event_line(step: int, timestamp_ms: int, values: Mapping[str, float], rank: int) -> bytes:
     # JSON has no infinities: they travel as texts, and null is not a number.
     metrics = {
         key: value if math.isfinite(value) else (None if math.isnan(value) else str(value))
         for key, value in values.items()
     }
-    event = {"t": timestamp_ms / 1000, "rank": 0, "event": "step", "step": step, "metrics": metrics}
+    event = {"t": timestamp_ms / 1000, "rank": rank, "event": "step", "step": step, "metrics": metrics}
     return b'{"parlab":1,' + orjson.dumps(event)[1:] + b"\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,9 +14,8 @@ from runners.config import RunConfig
 
 logger = logging.getLogger(__name__)
 
-_UNCERTAINTIES = 3.0
-"""Half of the predictions are off by less than the planner's uncertainty, nearly all by less than this multiple."""
-_LARGEST_ERROR = 0.5
+_TENTHS = 2.563
+"""Standard deviations between the first and the last tenth of a normal distribution."""
 
 
 class Plan(NamedTuple):
@@ -24,8 +24,8 @@ class Plan(NamedTuple):
     iteration_s: float | None = None
     memory_bytes: float | None = None
     memory_limit_bytes: float | None = None
-    memory_error: float = 0.06
-    """Relative error of `memory_bytes`."""
+    memory_deviation: float = 0.036
+    """Standard deviation of the logarithm of the memory."""
 
 
 class Planner(Protocol):
@@ -69,8 +69,10 @@ class NodePlanner:
         except ValueError as problem:
             logger.info("no plan: %s", problem)
             return Plan()
-        error = min(_UNCERTAINTIES * prediction.memory_uncertainty, _LARGEST_ERROR)
-        return Plan(prediction.iteration_s, prediction.memory_bytes, float(machines.device.memory_bytes), error)
+        needed = prediction.distribution
+        deviation = math.log(needed.quantile(0.9) / needed.quantile(0.1)) / _TENTHS
+        limit = float(machines.device.memory_bytes)
+        return Plan(prediction.iteration_s, needed.quantile(0.5), limit, deviation)
 
 
 def planner_for(config: Config) -> Planner:

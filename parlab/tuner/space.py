@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal
 
+SURE = 0.95
+"""Probability of fitting from which on a setting counts as one that fits; below 1 - SURE it does not."""
 Objective = Literal["throughput", "latency", "cost"]
 
 
@@ -44,8 +46,8 @@ class Candidate:
     """Planned seconds per iteration, before any measurement of this study."""
     predicted_bytes: float | None = None
     memory_limit_bytes: float | None = None
-    memory_error: float = 0.06
-    """Relative error of `predicted_bytes`: between limit / (1 + error) and limit · (1 + error) it may fit."""
+    memory_deviation: float = 0.036
+    """Standard deviation of the logarithm of the needed bytes around that of `predicted_bytes`."""
 
     def value(self, objective: Objective, step_time_s: float) -> float:
         """Return the objective of a step time: samples/s, iterations/s or samples per device second; more is better."""
@@ -54,12 +56,23 @@ class Candidate:
         return self.samples / step_time_s / (self.devices if objective == "cost" else 1)
 
     @property
+    def room(self) -> float | None:
+        """Return log(limit/predicted bytes): above 0 if it is predicted to fit; None without a prediction."""
+        if not self.predicted_bytes or not self.memory_limit_bytes:
+            return None
+        return math.log(self.memory_limit_bytes / self.predicted_bytes)
+
+    @property
+    def fits_probability(self) -> float:
+        """Return the probability that the setting does not run out of memory; 1 without a prediction."""
+        if self.room is None:
+            return 1.0
+        return 0.5 * math.erfc(-self.room / (self.memory_deviation * math.sqrt(2)))
+
+    @property
     def fit(self) -> Fit:
-        if self.predicted_bytes is None or self.memory_limit_bytes is None:
-            return Fit.YES
-        if self.predicted_bytes * (1 + self.memory_error) <= self.memory_limit_bytes:
-            return Fit.YES
-        return Fit.UNSURE if self.predicted_bytes <= self.memory_limit_bytes * (1 + self.memory_error) else Fit.NO
+        probability = self.fits_probability
+        return Fit.YES if probability >= SURE else Fit.UNSURE if probability > 1 - SURE else Fit.NO
 
 
 @dataclass(frozen=True, slots=True)

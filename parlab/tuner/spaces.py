@@ -66,7 +66,7 @@ def candidate(key: str, point: Point, config: RunConfig, plan: Plan) -> Candidat
         predicted_s=plan.iteration_s,
         predicted_bytes=plan.memory_bytes,
         memory_limit_bytes=plan.memory_limit_bytes,
-        memory_error=plan.memory_error,
+        memory_deviation=plan.memory_deviation,
     )
 
 

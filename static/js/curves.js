@@ -93,7 +93,7 @@ window.parlabCurves = (() => {
     take(answer, { isPart = false } = {}) {
       if (!isPart) this.lines.clear();
       for (const { n, x, y, thin } of answer.runs) this.lines.set(n, { x, y, thin: Boolean(thin), smooth: new Map() });
-      if (answer.runs.length || !isPart) Object.assign(this, { title: answer.title, unit: answer.unit, fromZero: answer.fromZero, warmup: answer.warmup });
+      if (answer.runs.length || !isPart) Object.assign(this, { title: answer.title, unit: answer.unit, fromZero: answer.fromZero, warmup: answer.warmup, axis: answer.axis || "" });
       this.kept = null;
     }
 
@@ -108,7 +108,9 @@ window.parlabCurves = (() => {
     }
 
     // view: {runs (in the order of the list), hidden, range, smooth, looks, bands (groups of runs, or null), apart, xTitle}
-    draw(view) {
+    draw(shared) {
+      // A series with an axis of its own (`define_metric`) shares no range with panels over steps.
+      const view = this.axis ? { ...shared, over: "axis", range: null, xTitle: this.axis } : shared;
       this.view = view;
       const { element } = this, width = element.clientWidth, height = element.clientHeight;
       if (!width || !height) return;

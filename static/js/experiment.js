@@ -302,6 +302,7 @@
       from = null;
       panel.brush(null);
       if (Math.abs(to - began) < 6) { const n = panel.runAt(to, top); if (n !== null) pin(n); return; }
+      if (panel.axis) return;
       const ends = [panel.xAt(began), panel.xAt(to)].sort((a, b) => a - b);
       zoom([Math.max(ends[0], panel.x0), Math.min(ends[1], panel.x1)]);
     });

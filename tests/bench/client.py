@@ -208,7 +208,7 @@ def server() -> Iterator[tuple[str, str]]:
     port = free_port()
     connection = Connection(f"http://127.0.0.1:{port}", secret)
     arguments = ["--port", str(port), "--log-level", "warning"]
-    with running([sys.executable, "-m", "uvicorn", "parlab.asgi:application", *arguments], partial(_is_up, connection)):
+    with running([sys.executable, "-m", "uvicorn", "parlab.asgi:application", *arguments], partial(is_up, connection)):
         yield connection.url, secret
     token.delete()
 
@@ -229,7 +229,7 @@ def running(
         process.wait()
 
 
-def _is_up(connection: Connection) -> bool:
+def is_up(connection: Connection) -> bool:
     try:
         connection.json("GET", "/api/experiments/")
     except Unreachable:

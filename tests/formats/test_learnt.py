@@ -183,3 +183,13 @@ def test_the_counter_is_that_of_most_lines_and_other_lines_are_no_steps() -> Non
     assert [record.iteration for record in steps(lines, format)] == list(range(1, 31))
     unread = [record.data.text for record in read(lines, format) if record.kind == "unread"]
     assert [text.split()[2] for text in unread] == ["10", "20", "30"]
+
+
+def test_a_learnt_format_keeps_thousands_whole_and_names_behind_their_values() -> None:
+    slots = Slots()
+    (pushed,) = [cell for cell in slots.of("update 12 took 2.5 s, pushed 86,557 tok") if cell.key == "pushed"]
+    assert pushed.value == 86557.0
+    cells = slots.of("    3 7.34 s run, 11.875 loss, 0.0001 LR, 45.5 GB used, 236258.78 GFLOPS")
+    assert [(cell.key, cell.value) for cell in cells] == [
+        ("step time", 7.34), ("loss", 11.875), ("LR", 0.0001), ("used", 45.5), ("GFLOPS", 236258.78),
+    ]  # fmt: skip

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats.documents.markdown import _blocks, _document, _parse
+from parlab.formats import read_document
+from parlab.formats.documents.markdown import MAX_CELLS, _blocks, _Bounded, _document, _parse
 from parlab.formats.documents.markdown_parts import parts
 
 HERE = Path(__file__).parent
@@ -69,3 +70,22 @@ def test_most_of_a_page_of_results_needs_no_parser() -> None:
 def test_what_an_earlier_line_may_change_is_read_as_a_whole(text: str) -> None:
     by_parts, whole = readings(text)
     assert by_parts == whole
+
+
+@pytest.mark.parametrize("row", ["| {n} | 2.5 |\n", "| **{n}** | 2.5 |\r\n"])
+def test_a_long_table_is_read_up_to_a_number_of_cells_and_the_text_below_it_too(row: str) -> None:
+    body = "".join(row.format(n=n) for n in range(30_000))
+    lines = f"# Results\n\n| a | b |\n|---|---|\n{body}\n## Below\n\n| c | d |\n".splitlines(keepends=True)
+    document = read_document(lines, file="x", format="markdown")
+    (table,) = document.tables
+    assert 10_000 < len(table.rows) * len(table.columns) <= MAX_CELLS
+    assert document.unread.examples[0].line == len(table.rows) + 5
+    assert "rows of tables beyond" in document.unread.examples[0].reason
+
+
+def test_rows_without_bars_around_them_count_as_well() -> None:
+    bounded = _Bounded(["a | b\n", "--|--\n", *(f"{n} | 2.5\n" for n in range(30_000)), "\n", "a | b\n"])
+    kept = [line for line in bounded if line != "\n"]
+    assert len(kept) == 30_003 - bounded.rows
+    assert 2 * len(kept) <= MAX_CELLS + 4
+    assert kept[-1] == "a | b\n", "a line of prose below the table is no row"

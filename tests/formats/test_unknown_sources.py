@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,32 @@ def test_a_packed_log_reads_as_the_log(tmp_path: Path, pack: Callable[[bytes], b
     path.write_bytes(pack(LOG.encode("utf-16")))
     document = read_file(path)
     assert (document.segments[0].records, document.unread.lines) == (50, 0)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_told_by_its_zeros(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(LOG.encode(encoding))
+    assert read_file(path).segments[0].records == 50
+
+
+def test_the_logs_of_a_zip_archive_are_read_and_other_archives_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "logs.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("run/stdout.log", LOG)
+    assert read_file(path).segments[0].records == 50
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("run/weights.bin", b"\0" * 100)
+    assert read_file(path).format == "unknown"
+    path.write_bytes(path.read_bytes()[:200])
+    assert read_file(path).segments == []
+
+
+def test_a_command_behind_the_prefix_of_a_pod_states_the_launch() -> None:
+    pod = "[pod/train-0/pytorch] "
+    lines = "".join(f"{pod}step {n} | loss: 2.{n} | step time: 0.5 s\n" for n in (1, 2, 3))
+    document = read(f"{pod}+ torchrun --nproc_per_node=8 --nnodes=2 train.py --bf16\n{lines}")
+    assert document.segments[0].launch.world_size == 16
 
 
 def test_a_truncated_packed_log_is_read_up_to_the_damage(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parlab.formats import read_document
 from parlab.ingest.batches.events import Limits, parse
+from parlab.ingest.readings.imported_summary import segment_summary
 from parlab.ingest.summaries.summary import summarise, summary_of
 from parlab.lab.models import Attempt
 from parlab.series import store
@@ -157,3 +159,12 @@ def test_the_summary_is_json_with_finite_numbers_for_any_output(lines: list[byte
     if "step_time_s" in result:
         assert result["steps"]["count"] >= 1
         assert result["step_time_s"]["p10"] <= result["step_time_s"]["median"] <= result["step_time_s"]["p90"]
+
+
+def test_the_summary_of_an_import_tells_the_kind_of_what_is_not_printed() -> None:
+    lines = [f"step {n}: loss 2.{n}, avg step time: {500 + n} ms, mfu: 0.4{n}\n" for n in (1, 2, 3)]
+    (segment,) = read_document(lines, file="log").segments
+    summary = segment_summary(segment, {}, None)
+    assert summary["step_time_s"]["median"] == 0.503
+    assert summary["mfu_pct"] == pytest.approx(42.0)
+    assert summary["kinds"] == {"step_time_s": "average"}

@@ -220,8 +220,9 @@ def test_the_figure_has_a_point_for_each_number_of_nodes_that_trains(viewer: Cli
 def test_the_api_answers_what_the_planner_does(viewer: Client) -> None:
     reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json")
     assert reply.status_code == 200, reply.content
-    question, price = plans_selectors.priced(PlanRequest.model_validate(SMALL))
-    expected = written(answer(question, device("A100 SXM4 80 GB")), price)
+    stated = PlanRequest.model_validate(SMALL)
+    question, price = plans_selectors.priced(stated)
+    expected = written(answer(question, device("A100 SXM4 80 GB")), price, stated.assumed)
     assert reply.json() == json.loads(expected.model_dump_json())
 
 

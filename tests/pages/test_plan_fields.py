@@ -31,6 +31,7 @@ LLAMA = {
 MOE: dict[str, Any] = BASE | {"experts": 16, "experts_per_token": 2, "expert_parallel": 8, "ffn": 1024}
 MLA: dict[str, Any] = BASE | {"mla": True, "head_dim": 128}
 FSDP: dict[str, Any] = BASE | {"tensor_parallel": 1, "pipeline_parallel": 1, "zero": 3, "global_batch": 512}
+GATED: dict[str, Any] = BASE | {"mlp": "gated", "recompute": "none"}
 FP8: dict[str, Any] = BASE | {"precision": "fp8", "schedule": "interleaved-1f1b", "chunks": 3}
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "model": ({"gpu": "H100 SXM", "recompute": "none", "pipeline_parallel": 1}, "Llama 3 8B"),
@@ -58,6 +59,9 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "link_gb_s": (BASE, 100.0),
     "oversubscription": (BASE | {"overlap_gradients": False}, 4.0),
     "rail_optimized": (BASE | {"overlap_gradients": False, "oversubscription": 4.0}, True),
+    "code_base": (GATED, "NeMo AutoModel"), "optimizer_states": (BASE, "bf16"), "recompute_activation": (GATED, True),
+    "compressed_experts": (MOE | {"recompute": "none"}, True), "expandable_segments": (BASE, True),
+    "gathered_logits": (GATED | {"pipeline_parallel": 1}, True),
     "tokens_billion": (BASE, 1.0), "price": (BASE, 2.0), "wanted_days": (BASE, 10.0),
 }  # fmt: skip
 

@@ -1,6 +1,9 @@
 """`manage.py plan` reads rows of published measurements and prints one prediction for each."""
 
 import json
+import os
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,8 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_each_row_becomes_one_json_line_in_order(tmp_path: Path) -> None:
     lines = plan(written(tmp_path / "rows.json", [SC21_18B, SC21_18B | {"id": "again"}]))
     assert [line["id"] for line in lines] == ["18B", "again"]
-    assert list(lines[0]) == ["id", "iter_s", "tflops_per_gpu", "memory_gb", "fits", "basis"]
+    assert list(lines[0]) == ["id", "iter_s", "tflops_per_gpu", "memory_gb", "fits", "fits_probability", "basis"]
+    assert lines[0]["fits_probability"] > 0.95
     assert lines[0]["fits"] is True
     assert lines[0]["iter_s"] == pytest.approx(9.4, rel=0.3)
 
@@ -149,12 +153,13 @@ def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_similar_ro
 @pytest.mark.parametrize(
     ("section", "value", "note"),
     [
-        ("parallel", {"schedule": "Chimera"}, "unknown schedule 'Chimera': 1F1B assumed"),
-        ("parallel", {"precision": "int4"}, "unknown precision 'int4': bf16 assumed"),
         ("parallel", {"precision": "fp8"}, "precision fp8 is not supported by A100 SXM4 80 GB"),
-        ("parallel", {"tp": 5}, "tp 5 does not divide heads 48"),
-        ("parallel", {"gbs": 8}, "gbs 8 is less than mbs 8 x dp 32"),
-        ("hardware", {"count": 16}, "count 16 is less than tp x pp x cp x dp 256"),
+        ("parallel", {"tp": 32, "dp": 8}, "tp 32 does not divide heads 48"),
+        ("parallel", {"gbs": None}, "gbs is not given: 256 assumed, mbs 8 x dp 32 x gas 1"),
+        ("parallel", {"recompute": None}, "recompute is not given: none assumed"),
+        ("parallel", {"zero": None}, "zero is not given: 0 assumed"),
+        ("model", {"name": "Llama-9 8B"}, "name Llama-9 8B is no known model: only the sizes of the row count"),
+        ("model", {"seq": None}, "seq is not given: 1024 assumed"),
     ],
 )
 def test_an_inconsistent_row_is_predicted_with_a_note(
@@ -163,6 +168,46 @@ def test_an_inconsistent_row_is_predicted_with_a_note(
     line = plan(written(tmp_path / "rows.json", [SC21_18B | {section: SC21_18B[section] | value}]))[0]
     assert line["iter_s"] > 0
     assert note in line["basis"]
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("parallel", {"schedule": "dualpipes"}, "parallel.schedule 'dualpipes' is unknown; did you mean dualpipe?"),
+    ("parallel", {"precision": "fp9"}, "parallel.precision 'fp9' is unknown; did you mean fp8?"),
+    ("parallel", {"recompute": "banana"}, "parallel.recompute 'banana' is unknown; use one of none"),
+    ("parallel", {"attention": "flsh"}, "parallel.attention 'flsh' is unknown; did you mean flash?"),
+    ("parallel", {"optimizer": "lion"}, "parallel.optimizer 'lion' is unknown"),
+    ("parallel", {"sequence_parallel": "false"}, "parallel.sequence_parallel 'false' is not true or false"),
+    ("parallel", {"cuda_graphs": "no"}, "parallel.cuda_graphs 'no' is not true or false"),
+    ("model", {"mlp": "swigluu"}, "model.mlp 'swigluu' is unknown; did you mean swiglu?"),
+    ("model", {"window": 512}, "window 512 needs fused attention"),
+    ("parallel", {"dp": 8}, "dp 8 x tp 8 x pp 1 x cp 1 = 64 is not count 256; use dp 32"),
+    ("parallel", {"ep": 512}, "expert_parallel 512 does not divide num_experts 1"),
+    ("parallel", {"gbs": 100}, "gbs 100 is not a multiple of mbs 8 x dp 32 = 256; use a multiple"),
+    ("parallel", {"gbs": 8}, "gbs 8 is not a multiple of mbs 8 x dp 32 = 256; use a multiple"),
+    ("parallel", {"pp": 8, "dp": 4, "vp": 7}, "vp 7 x pp 8 is more than layers 40"),
+    ("parallel", {"cp": 32, "dp": 1, "tp": 8, "zero": 4}, "zero 4 is not a ZeRO stage"),
+    ("hardware", {"count": 16}, "dp 32 x tp 8 x pp 1 x cp 1 = 256 is not count 16; use dp 2"),
+]
+
+
+@pytest.mark.parametrize(("section", "value", "problem"), REFUSED)
+def test_a_value_that_no_training_can_have_is_refused(
+    tmp_path: Path, section: str, value: dict[str, Any], problem: str
+) -> None:
+    line = plan(written(tmp_path / "rows.json", [SC21_18B | {section: SC21_18B[section] | value}]))[0]
+    assert line["iter_s"] is None
+    assert problem in line["basis"]
+
+
+def test_experts_must_divide_the_gpus_of_a_stage(tmp_path: Path) -> None:
+    row = {
+        "model": {"name": "Qwen3 30B-A3B", "seq": 4096},
+        "parallel": {"pp": 8, "ep": 64, "mbs": 1, "gbs": 64},
+        "hardware": {"gpu": "H100-80GB", "count": 8},
+    }
+    line = plan(written(tmp_path / "rows.json", [row]))[0]
+    assert line["iter_s"] is None
+    assert "ep 64 x etp 1 = 64 does not divide the 1 GPUs of a stage" in line["basis"]
 
 
 def test_an_entry_that_is_not_an_object_does_not_affect_the_others(tmp_path: Path) -> None:
@@ -221,3 +266,22 @@ def test_rows_of_a_known_cluster_use_its_links_unless_they_state_others(tmp_path
     assert seconds[1] > 1.1 * seconds[0]
     assert seconds[2] == pytest.approx(seconds[0])
     assert "links of the A100 partition of Jean Zay" in plan(written(tmp_path / "known.json", [known]))[0]["basis"]
+
+
+@pytest.mark.slow
+def test_a_question_is_answered_without_a_database(tmp_path: Path) -> None:
+    """A fresh clone has no tables: a process of its own, with an empty data directory."""
+    question = {"model": "Llama 3 8B", "gpu": "H100 SXM", "nodes": 1, "tensor_parallel": 1, "pipeline_parallel": 1}
+    path = tmp_path / "question.json"
+    path.write_text(json.dumps(question | {"global_batch": 64}))
+    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path / "data"), "DATABASE_URL": ""}
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "manage.py", "plan", "--question", str(path)]
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert 0 <= answer["fits_probability"] <= 1
+    assert "micro_batch 1" in answer["assumed"]
+    assert not [text for text in answer["assumed"] if text.startswith(("global_batch ", "nodes "))]
+    assert all(layout["fits_probability"] >= 0.95 for layout in answer["short_runs"])
+    assert 1 <= len(answer["short_runs"]) <= 5

@@ -32,7 +32,9 @@ def test_the_best_layout_comes_first_and_slower_ones_have_a_reason() -> None:
 def test_the_reason_of_a_layout_that_does_not_fit_is_its_memory() -> None:
     layouts = search(JOB, cluster("V100 32GB", 128, 4))
     assert layouts.too_large
-    assert all(layout.reason.startswith("does not fit: needs ") for layout in layouts.too_large)
+    assert all(
+        layout.reason.startswith(("does not fit: needs ", "may not fit: needs ")) for layout in layouts.too_large
+    )
 
 
 def test_every_layout_of_a_search_uses_all_gpus_and_divides_the_batch() -> None:
@@ -82,8 +84,8 @@ def test_compared_numbers_of_nodes_include_the_fewest_and_the_requested_one() ->
 
 @pytest.mark.slow
 def test_the_fewest_nodes_that_can_train_divide_the_global_batch() -> None:
-    # The memory of 5 nodes suffices for GPT-3 175B, but no layout of 40 GPUs divides a batch of 1,536.
-    request = PlanRequest(nodes=12)
+    # The memory of 6 nodes suffices for GPT-3 175B, but no layout of 48 GPUs that fits divides a batch of 1,000.
+    request = PlanRequest(nodes=12, global_batch=1000)
     sized = sizing(request, device(request.gpu))
     counts = {size.nodes: size.budget for size in sized.sizes}
     assert sized.fewest is not None

@@ -9,8 +9,10 @@ import pytest
 
 from parlab.planner import Job, cluster, predict_job
 from parlab.planner.job.cluster import Cluster, device
+from parlab.planner.job.code_bases import possible_jobs
 from parlab.planner.job.presets import preset
 from parlab.planner.job.workload import SCHEDULES, Schedule
+from parlab.planner.prediction.fitting import CONFIDENT
 from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.candidates import families
@@ -54,7 +56,7 @@ def test_fsdp_is_tried_with_tensor_parallelism_pipelines_and_groups_of_shards() 
     assert any(layout.tensor_parallel > 1 and layout.pipeline_parallel > 1 for layout in sharded)
     assert {layout.shard_ranks for layout in sharded if layout.tensor_parallel == 2} == {None, 4}
     assert all(layout.reshards_after_forward == (layout.pipeline_parallel == 1) for layout in sharded)
-    assert all(layout.copies_logits for layout in sharded)
+    assert all(any(option.copies_logits for _, option in possible_jobs(layout, "H100")) for layout in sharded)
 
 
 def test_groups_of_shards_are_smaller_than_all_replicas() -> None:
@@ -98,7 +100,7 @@ def test_only_as_many_layers_recompute_as_the_memory_needs() -> None:
     assert partly
     for layout in partly:
         fewer = replace(layout.job, recomputed_layers=(layout.job.recomputed_layers or 0) - 1)
-        assert fewer.recomputed_layers == 0 or not predict_job(fewer, where).fits
+        assert fewer.recomputed_layers == 0 or predict_job(fewer, where).fits_probability < CONFIDENT
 
 
 def test_offloaded_activations_are_tried_if_the_question_has_them() -> None:
@@ -112,7 +114,10 @@ def test_offloaded_activations_are_tried_if_the_question_has_them() -> None:
 
 
 def test_the_best_layout_for_llama_3_405b_is_of_the_published_kind_and_speed() -> None:
-    """The Llama 3 Herd of Models 2024, table 4: TP 8, PP 16, FSDP, 400 TFLOP/s on 16,384 GPUs."""
+    """The Llama 3 Herd of Models 2024, table 4: TP 8, PP 16, FSDP, 400 TFLOP/s on 16,384 GPUs.
+
+    Layouts with half of the stages and the same time are listed before it.
+    """
     question = PlanRequest.model_validate(
         {"model": "Llama 3.1 405B", "gpu": "H100 SXM", "nodes": 2048, "global_batch": 2048, "pipeline_parallel": 16}
     )
@@ -120,11 +125,12 @@ def test_the_best_layout_for_llama_3_405b_is_of_the_published_kind_and_speed() -
     best = layouts[0]
     assert flops_of(best.job)[0] / (16_384 * best.prediction.iteration_s) / 1e12 == pytest.approx(400, rel=0.1)
     assert best.job.recompute != "full"
-    assert (best.job.pipeline_parallel, best.job.schedule) == (16, "interleaved-1f1b")
+    assert best.job.pipeline_parallel in (8, 16)
+    assert best.job.schedule == "interleaved-1f1b"
     assert 1 < best.job.tensor_parallel <= 8
     assert len(layouts) >= LISTED
     published = [layout for layout in layouts if (layout.job.tensor_parallel, layout.job.pipeline_parallel) == (8, 16)]
-    assert published[0].prediction.iteration_s < 1.1 * best.prediction.iteration_s
+    assert published[0].prediction.iteration_s < 1.05 * best.prediction.iteration_s
 
 
 def test_a_reason_names_only_recomputation_that_is_heavier() -> None:
@@ -135,3 +141,29 @@ def test_a_reason_names_only_recomputation_that_is_heavier() -> None:
     assert named
     best = weights.index(fitting[0].job.recompute)
     assert all(weights.index(layout.job.recompute) > best for layout in named)
+
+
+def test_a_search_offers_what_surely_fits_and_names_the_faster_layout_that_may_not() -> None:
+    job = job_for("Llama 3 70B")
+    sure = search(job, NODES)
+    assert all(layout.prediction.fits_probability >= CONFIDENT for layout in sure.fitting)
+    assert all(layout.prediction.fits_probability < CONFIDENT for layout in sure.too_large)
+    risky = sure.risky
+    assert risky is not None
+    chance = risky.layout.prediction.fits_probability
+    assert chance is not None
+    assert risky.gained_s is not None
+    assert 0.05 <= chance < CONFIDENT
+    assert risky.layout.prediction.iteration_s < sure.fitting[0].prediction.iteration_s
+    assert risky.lost_s == pytest.approx((1 - chance) * 600)
+    assert risky.gained_s == pytest.approx(sure.fitting[0].prediction.iteration_s - risky.layout.prediction.iteration_s)
+    assert risky.iterations == pytest.approx(risky.lost_s / (chance * risky.gained_s))
+
+
+def test_with_less_confidence_a_search_offers_what_was_the_risk() -> None:
+    job = job_for("Llama 3 70B")
+    risky = search(job, NODES).risky
+    assert risky is not None
+    bold = search(job, NODES, confidence=0.05)
+    assert bold.fitting[0].prediction.iteration_s <= risky.layout.prediction.iteration_s
+    assert bold.risky is None

@@ -77,6 +77,8 @@ def test_a_damaged_or_foreign_database_is_said(tmp_path: Path) -> None:
     whole = nsight_export(tmp_path / "whole.sqlite", steps=2000).getvalue()
     with pytest.raises(BadTrace, match="cannot be read"):
         read_any(io.BytesIO(whole[: len(whole) // 2]))
+    with pytest.raises(BadTrace, match="cannot be read"):
+        read_any(io.BytesIO(whole.replace(b"CREATE TABLE NVTX_EVENTS", b"CREATE \xef\x28\xffLE NVTX_EVENTS", 1)))
     sqlite3.connect(tmp_path / "other.sqlite").executescript("CREATE TABLE notes (text TEXT);")
     with pytest.raises(BadTrace, match="no tables of Nsight Systems"):
         read_any(io.BytesIO((tmp_path / "other.sqlite").read_bytes()))

@@ -8,6 +8,7 @@ import math
 import sqlite3
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,33 @@ def test_single_files_of_stores_can_be_uploaded(user: User, tmp_path: Path) -> N
 )
 def test_a_damaged_database_is_refused(user: User, content: bytes) -> None:
     with pytest.raises(Refused, match=r"damaged SQLite database|not text"):
+        upload_import(experiment=None, name="mlflow.db", stream=io.BytesIO(content), user=user, stores_of=stores_of)
+
+
+def test_a_database_of_which_only_the_points_are_damaged_is_refused(user: User, tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    run = "0123456789abcdef0123456789abcdef"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            f"""
+            PRAGMA page_size = 4096;
+            CREATE TABLE experiments (experiment_id INTEGER PRIMARY KEY, name TEXT);
+            CREATE TABLE runs (run_uuid TEXT, name TEXT, user_id TEXT, status TEXT, start_time INTEGER,
+                end_time INTEGER, lifecycle_stage TEXT, experiment_id INTEGER);
+            CREATE TABLE params (run_uuid TEXT, key TEXT, value TEXT);
+            CREATE TABLE tags (run_uuid TEXT, key TEXT, value TEXT);
+            CREATE TABLE metrics (run_uuid TEXT, key TEXT, value REAL, timestamp INTEGER, step INTEGER, is_nan INTEGER);
+            INSERT INTO experiments VALUES (1, 'damaged');
+            INSERT INTO runs VALUES ('{run}', 'a', 'ada', 'FINISHED', 1, 2, 'active', 1);
+            """
+        )
+        rows = [(run, "loss", 2.5, step, step, 0) for step in range(500)]
+        database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
+        database.commit()
+        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'metrics'").fetchone()
+    content = bytearray(path.read_bytes())
+    content[4096 * (root - 1) : 4096 * (root - 1) + 512] = b"\xff" * 512
+    with pytest.raises(Refused, match="points of a damaged SQLite database"):
         upload_import(experiment=None, name="mlflow.db", stream=io.BytesIO(content), user=user, stores_of=stores_of)
 
 

@@ -16,7 +16,8 @@ from rest_framework.views import APIView
 from parlab.api.errors import Problem, refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors, FindingItem
-from parlab.formats.grammar.names import MEANINGS, SETTINGS
+from parlab.formats.grammar.names import SETTINGS
+from parlab.formats.grammar.quantities import CHOICES
 from parlab.lab.models import Experiment, Finding, NameMeaning
 from parlab.lab.services.findings import finding_acknowledge, finding_reopen
 from parlab.tracking.meanings import NameRow, meanings_set, metric_rows, setting_rows
@@ -132,4 +133,4 @@ def _rows(experiment: Experiment, kind: NameMeaning.Kind) -> list[NameRow]:
 
 def _names(experiment: Experiment) -> dict[str, Any]:
     rows = {field: [row._asdict() for row in _rows(experiment, kind)] for field, kind in _KINDS.items()}
-    return {**rows, "quantities": {key: title for key, (title, _) in MEANINGS.items()}, "fields": list(SETTINGS)}
+    return {**rows, "quantities": {key: choice.title for key, choice in CHOICES.items()}, "fields": list(SETTINGS)}

@@ -37,10 +37,11 @@ class Plans(APIView):
         description="Omitted fields have the defaults of the schema. See docs/use/planner.md.",
     )
     def post(self, request: Request) -> Response:
-        question, price = priced(_question(request))
+        stated = _question(request)
+        question, price = priced(stated)
         try:
             answered = answer(question, device_of(question))
-            return Response(written(answered, price).model_dump(mode="json"))
+            return Response(written(answered, price, stated.assumed).model_dump(mode="json"))
         except ValueError as error:
             field = str(error).split(" ")[0]
             value, remedy = question.model_dump().get(field), "use a value that the message names"

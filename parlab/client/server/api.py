@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,10 @@ from parlab.client.server.account import Account
 from parlab.client.server.decisions import Decisions
 from parlab.client.server.experiments import Experiment, Run, Runs, Study, found_runs
 from parlab.client.server.files import upload
+from parlab.client.server.packing import pack
 from parlab.client.settings import settings
+
+logger = logging.getLogger("parlab")
 
 
 class Api(Decisions, Account):
@@ -85,9 +88,12 @@ class Api(Decisions, Account):
         fields = {"experiment": experiment, "format": format, "dry_run": "true" if dry_run else "false"}
         with tempfile.TemporaryDirectory(prefix="parlab-import-") as directory:
             if path.is_dir():
-                name = str(Path(directory, path.resolve().name or "directory"))
                 # The archive holds the directory itself, because stores of trackers are recognised by its name.
-                path = Path(shutil.make_archive(name, "gztar", path.resolve().parent, path.resolve().name))
+                archive = Path(directory, f"{path.resolve().name or 'directory'}.tar.gz")
+                links = pack(path, archive)
+                if links:
+                    logger.warning("%d links in %s are skipped, the first is %s", len(links), path, links[0])
+                path = archive
             answer = upload(self.connection, "/api/imports/", path, fields)
         return list(answer["imports"])
 

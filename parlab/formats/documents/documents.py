@@ -18,6 +18,18 @@ MOSTLY = 0.1
 GUESSED = frozenset({"pairs"})
 
 
+# Ending of a normal name -> unit of its values, whatever unit was printed.
+_UNITS = (("_bytes_per_s", "bytes/s"), ("_bits_per_s", "bit/s"), ("_bytes", "bytes"), ("_per_s", ""), ("_s", "s"))
+
+
+def _unit_of(name: str, printed: str, text: str) -> str:
+    """Return the unit of a figure's value, which is in the unit of its name; of a figure about a unit, that unit."""
+    if not any(map(str.isdigit, text)):
+        return printed
+    unit = next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
+    return unit or printed
+
+
 class Collector:
     """Collects records; `document()` returns the result."""
 
@@ -74,7 +86,7 @@ class Collector:
             low=data.get("low"),
             high=data.get("high"),
             total=data.get("total"),
-            unit=data["unit"],
+            unit=_unit_of(data["name"], data["unit"], record.raw[0] if record.raw else ""),
             text=record.raw[0] if record.raw else "",
             line=record.line,
             section=self.section,

@@ -51,10 +51,42 @@ _UNMARKED = re.compile(
 _LINK = re.compile(r"\]\s*[\[(:]|!\[")
 
 
+# Cells of all tables of a document: each takes 2 kB.
+MAX_CELLS = 2**15
+
+
+_DELIMITER = re.compile(r" {0,3}\|? *:?-+:? *\|[ :|-]*$")
+
+
+class _Bounded:
+    """Passes lines on, and empty ones in place of rows of tables beyond MAX_CELLS, which it counts."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self.first = self.rows = 0
+
+    def __iter__(self) -> Iterator[str]:
+        cells = 0
+        is_table = False
+        for number, printed in enumerate(self._lines, 1):
+            line = f"{printed[:-2]}\n" if printed.endswith("\r\n") else printed
+            is_table = (is_table and not line.isspace()) or _DELIMITER.match(line[:200]) is not None
+            if line[:1] == "|" or (is_table and "|" in line):
+                cells += line.count("|") + (-1 if line[0] == "|" else 1)
+                if cells > MAX_CELLS:
+                    self.rows, self.first = self.rows + 1, self.first or number
+                    yield "\n"
+                    continue
+            yield line
+
+
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a Markdown document; yield sections, tables, logs, configurations, images and figures of prose."""
-    text, count, left = take(lines)
+    bounded = _Bounded(lines)
+    text, count, left = take(bounded)
     yield from records(_document(text))
+    if bounded.rows:
+        yield unread(bounded.first, f"{bounded.rows} rows of tables beyond {MAX_CELLS} cells of a document", "")
     if left:
         yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 

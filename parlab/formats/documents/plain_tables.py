@@ -11,8 +11,10 @@ import re
 from collections.abc import Sequence
 
 from parlab.formats.documents.tables import cell
-from parlab.formats.grammar.names import quantity_of_metric, setting_of
-from parlab.formats.grammar.quantities import to_float
+from parlab.formats.grammar.counters import counter_in
+from parlab.formats.grammar.names import setting_of
+from parlab.formats.grammar.quantities import quantity_of_metric
+from parlab.formats.grammar.units import to_float
 
 MAX_COLUMNS = 500
 MAX_LINE = 20_000
@@ -31,6 +33,7 @@ _SEPARATORS = ("\t", ";", ",")
 _BORDER = re.compile(r"^\s*[|+]?[-=+|:\s]*[-=]{2}[-=+|:\s]*$")
 _BOX = str.maketrans({**dict.fromkeys("│┃║", "|"), **dict.fromkeys("─━═", "-"),
                       **dict.fromkeys("┌┐└┘├┤┬┴┼╞╡╪╒╕╘╛╤╧┏┓┗┛┡┩┳┻╇╋╭╮╰╯", "+")})  # fmt: skip
+_TIME = re.compile(r"\b\d\d:\d\d:\d\d\b")
 _GAP = re.compile(r"\s{2,}|\t")
 
 
@@ -87,6 +90,8 @@ def _cells(row: str, split: str) -> list[str]:
 def _is_header(header: Sequence[str]) -> bool:
     if not 2 <= len(header) < MAX_COLUMNS or any(to_float(name) is not None or len(name) > 80 for name in header):
         return False
+    if any(counter_in(name) is not None or _TIME.search(name) for name in header):
+        return False  # a step of a log, with its cells between bars
     if len({*filter(None, header)}) < max(2, len(header) - 1) or any(_COUNTER.search(name) for name in header):
         return False
     measured = [name for name in header if _MEASURED.search(name) or quantity_of_metric(name) is not None]

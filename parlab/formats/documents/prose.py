@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from parlab.formats.documents.prose_gpus import gpu_figures
 from parlab.formats.grammar.literals import Candidates, Sought
-from parlab.formats.grammar.quantities import NUMBER, slug, to_float, unit_of
 from parlab.formats.grammar.records import Record, figure
+from parlab.formats.grammar.units import NUMBER, slug, to_float, unit_of
 
 MAX_LINE = 2_000
 

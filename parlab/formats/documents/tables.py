@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from parlab.formats.grammar.quantities import NUMBER, slug, to_float
+from parlab.formats.grammar.units import NUMBER, slug, to_float
 from parlab.formats.launch import typed
 from parlab.formats.schema import Cell, Table
 

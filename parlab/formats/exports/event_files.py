@@ -17,8 +17,9 @@ from typing import Any
 
 from parlab.formats.exports.event_records import Contents, Event, event_of
 from parlab.formats.exports.protobuf import Damaged
-from parlab.formats.grammar.quantities import GIB, LARGEST, field_for, normal
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.units import LARGEST, field_for, normal
 from parlab.formats.launch import MAX_ARGUMENTS, flatten, typed
 
 NAME = "tensorboard"
@@ -28,32 +29,13 @@ _HELD_OUT = re.compile(r"(?:^|/)(?:eval|val|valid|validation|test)[/_ -]|\bvalid
 _COPY = re.compile(r" vs (?:samples|tokens|steps|time|gigabyte\w*|\w*flops)\b")
 _BY_SAMPLES = re.compile(r"^(?:Train|Validation)/Samples/")
 _TOTALS = re.compile(r"^train/(?:train_|total_flos)")
-_KNOWN = {
-    "iteration-time": Field("step_time_s", "", "s"),
-    "train_step_timing in s": Field("step_time_s", "", "s"),
-    "end_to_end(s)": Field("step_time_s", "", "s"),
-    "batch-size": Field("global_batch_size", ""),
-    "lm loss": Field("lm_loss", ""),
-    "global_avg_loss": Field("loss", ""),
-    "learning-rate": Field("learning_rate", ""),
-    "lr": Field("learning_rate", ""),
-    "grad-norm": Field("grad_norm", ""),
-    "throughput(tps)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "tflops": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "mfu(%)": Field("mfu_pct", "", "%"),
-    "max_reserved(GiB)": Field("max_reserved_bytes", "", "GiB", GIB),
-    "max_active(GiB)": Field("max_active_bytes", "", "GiB", GIB),
-    "train_runtime": Field("train_runtime_s", "", "s"),
-    "train_samples_per_second": Field("samples_per_s", "", "samples/s"),
-    "train_steps_per_second": Field("steps_per_s", "", "steps/s"),
-}
 
 
 def field(tag: str) -> Field:
     """Return the normal name of a scalar's tag: `lm-loss-training/lm loss` -> lm_loss."""
     last = tag.rsplit("/", 1)[-1]
-    scalar_field = _KNOWN.get(last)
-    return (scalar_field or field_for(last))._replace(key=tag)
+    known = known_to("events").get(last)
+    return field_for(last)._replace(key=tag) if known is None else known.field(tag)
 
 
 class Group:

@@ -18,11 +18,11 @@ import orjson
 
 from parlab.formats.grammar import rows
 from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
-from parlab.formats.grammar.quantities import LARGEST, normal, to_float
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.rows import picker
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import is_timer
+from parlab.formats.grammar.units import LARGEST, normal, to_float
 
 MAX_COLUMNS = 2_000
 MAX_RUNS = 100

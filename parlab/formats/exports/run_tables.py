@@ -14,11 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 from parlab.formats.grammar import rows
 from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
-from parlab.formats.grammar.names import launch_of, quantity_of_metric, setting_of
-from parlab.formats.grammar.quantities import normal, to_float
+from parlab.formats.grammar.names import launch_of, setting_of
+from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Ending, Field, Record, unread
 from parlab.formats.grammar.rows import picker
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import normal, to_float
 from parlab.formats.launch import typed
 
 SIGNS: Signs = ((re.compile(r'^\ufeff?"?Name"?,"?State"?,(?=.*(?:Runtime|Created|User|ID))'), 60),)

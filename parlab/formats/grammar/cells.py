@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from parlab.formats.grammar.quantities import LARGEST, floats, normal, to_float
 from parlab.formats.grammar.records import Field
+from parlab.formats.grammar.units import LARGEST, floats, normal, to_float
 
 MAX_LAYOUTS = 32
 MAX_CELLS = 400

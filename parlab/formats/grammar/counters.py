@@ -20,6 +20,7 @@ _IN_EPOCH = (
     ),
     re.compile(r"(?i)\bit(?:er)? (?P<at>\d{1,15})/(?P<total>\d{1,15}) of epoch (?P<epoch>\d{1,9})\b"),
     re.compile(r"(?i)\bepoch: ?(?P<epoch>\d{1,9}),? step: ?(?P<at>\d{1,15})(?P<total>(?!))?(?=\D)"),
+    re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,9})/(?P<at>\d{1,15})(?P<total>(?!))?(?= loss )"),  # WeNet
     re.compile(r"(?P<epoch>(?!))?^\s{0,4}(?P<at>\d{1,15})/(?P<total>\d{1,15}) [\[━].{0,60}? (?=- |\d{1,9}m?s )"),
 )
 _COUNTERS = (
@@ -41,6 +42,13 @@ _COUNTERS = (
         r"\bProgress on:\s?train\s(?P<at>\d{1,15})(?:\.\d{1,3})?it/(?:(?P<total>\d{1,15})(?:\.\d)?|[\d.]{1,9}[kM])it\b"
     ),  # Levanter
     re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
+    re.compile(r"\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})\]\s{1,4}eta: "),  # torchvision's logger
+    # A number alone in front of cells, or of values with their names behind them.
+    re.compile(r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?\s?\|(?=\s?[A-Za-z][\w/ ]{0,40}[:= ]\s?[+-]?\d)"),
+    re.compile(
+        r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?[,:]?\s{1,4}"
+        r"(?=\d{1,12}(?:\.\d{1,12})?\s?(?:[mnu]?s|[KMGT]i?B)\s[a-z]{2,20}, \s{0,8}[\d.]{1,20}\s?[A-Za-z])"
+    ),
     re.compile(r"(?:^|[\s|\]])(?P<at>\d{1,15})(?P<total>(?!))? (?:updates|steps|iterations|iters)(?=\s?[|:,])"),
 )
 
@@ -78,8 +86,9 @@ def parts_of(text: str) -> list[str]:
     if counter is None or counter["at"] is None:
         return [text]
     head = counter[0][: counter.start("at") - counter.start()]
-    again = re.compile(rf"(?<![A-Za-z_/]){re.escape(head.strip(' |,[({-'))}\s{{0,12}}(?=\d)")
-    return spliced(again, text) if len(text) > 2 * len(counter[0]) and head.strip() else [text]
+    words = head.strip(" |,[({-")
+    again = re.compile(rf"(?<![A-Za-z_/]){re.escape(words)}\s{{0,12}}(?=\d)")
+    return spliced(again, text) if len(text) > 2 * len(counter[0]) and words else [text]
 
 
 def counter_of(text: str) -> int | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from parlab.formats.grammar.quantities import UNITS, to_float
 from parlab.formats.grammar.rates import PATTERN
+from parlab.formats.grammar.units import UNITS, to_float
 
 MAX_TEXT = 8_000
 MAX_PAIRS = 200
@@ -26,20 +26,25 @@ _NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?![\d,])|\d{1,40}|(?=\.\d))(?:\.\d{0,
 _WORDS = "|".join([PATTERN, *sorted((re.escape(unit) for unit in UNITS if unit != "%"), key=len, reverse=True)])
 _UNIT = rf"\s?(?:(?i:{_WORDS})(?![\w/])|%)|[A-Za-zµ][A-Za-z/]{{0,15}}(?![\w])"
 _KEY = r"[A-Za-z_][\w./@-]{0,80}(?: [A-Za-z][\w./@-]{0,30}){0,4}(?:\s?\([^()|:=]{1,40}\))?"
+# A unit in brackets behind its number: `350 (ms)`.
+_BRACKETED = "|".join(sorted((re.escape(unit) for unit in UNITS if unit not in ("%", "x")), key=len, reverse=True))
 # A number of which another one follows, `41.2/80.0GB`, is the part of a whole; a factor is no value.
 _OF = rf"(?:\s?/\s?{_NUMBER}(?=\s?[KMGT]i?B\b))?"
 _PAIR = re.compile(
     rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,4}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
-    r"(?P<unit>" + _UNIT + r")?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
+    r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
 )
 _SPACED = re.compile(
-    rf"^\s*(?P<key>[A-Za-z][\w/]{{0,40}}(?: [A-Za-z][\w/]{{0,30}}){{0,5}})\s{{1,20}}"
+    rf"^\s*(?P<key>[A-Za-z][\w/-]{{0,40}}(?: [A-Za-z][\w/-]{{0,30}}){{0,5}})\s{{1,20}}"
     rf"(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
     rf"(?P<unit>{_UNIT})?\s*(?:\([^()]{{0,40}})?\)?\s*$"
 )
 _BARE = re.compile(
     rf"^\s*\(?\s*(?P<value>{_NUMBER})\s?(?P<unit>(?i:{_WORDS})(?![\w/])|%)(?:\s+(?P<key>[\w ]{{1,40}}?))?\s*\)?\s*$"
 )
+# A value in front of its name, `11.875 loss`, in a line of such values.
+_NAMED_BEHIND = re.compile(rf"^\s*(?P<value>{_NUMBER})\s(?P<unit>(?!))?(?P<key>[A-Za-z][A-Za-z_]{{0,30}})\s*$")
+MIN_BEHIND = 3
 # A rate names its quantity wherever it stands.
 _RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
 _FRAMES = str.maketrans("│┃║", "|||")
@@ -57,22 +62,32 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     cells: list[Pair] = []
     rest: list[str] = []
     has_bars = "|" in text
-    for part in text.split("|") if has_bars else _sentences(text):
+    parts = text.split("|") if has_bars else _sentences(text)
+    if not has_bars and len(parts) >= MIN_BEHIND and (behind := named_behind(parts)):
+        return behind, ""
+    for part in parts:
         matches = [match for match in _PAIR.finditer(part) if ".py" not in match["key"]]
         blank = _blanked(part, matches)
         rated = list(_RATED.finditer(blank)) if matches else []
         cells += [_pair(match["key"], match) for match in matches]
         cells += [_pair(match["unit"], match) for match in rated]
-        if not matches and (cell := _single(part, is_cell=has_bars)) is not None:
-            cells.append(cell)
-            blank = ""
-        elif not matches:
-            rated = list(_RATED.finditer(part))
-            cells += [_pair(match["unit"], match) for match in rated]
+        if not matches:
+            own, blank = _without_signs(part, is_cell=has_bars)
+            cells += own
         rest.append(_blanked(blank, rated))
         if len(cells) >= MAX_PAIRS:
             break
     return cells, " ".join(rest)
+
+
+def named_behind(parts: Sequence[str]) -> list[Pair]:
+    """Return the cells of a line whose parts are all values with their names behind them; none for any other line."""
+    matches = [_BARE.match(part) or _NAMED_BEHIND.match(part) for part in parts if part.strip()]
+    if not all(matches) or not any(match is not None and match.re is _NAMED_BEHIND for match in matches):
+        return []
+    cells = [_pair(match["key"] or match["unit"], match) for match in matches if match is not None]
+    # `7.34 s run`: the time of the whole step.
+    return [cell._replace(key="step time") if cell.key == "run" and cell.unit else cell for cell in cells]
 
 
 def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
@@ -85,6 +100,35 @@ def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
 def _sentences(text: str) -> list[str]:
     """Split a line without bars at commas that end a cell; a line of `key: value` pairs stays whole."""
     return text.split(", ") if ", " in text else [text]
+
+
+# A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
+_NAME_VALUE = re.compile(
+    rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
+    rf"(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)"
+)
+
+
+def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
+    """Read a part without colons: one cell, several of them in turn, or a cell with others in brackets behind it.
+
+    Returns the cells, and the text of the others.
+    """
+    inner = [text for text in _BRACKETS.split(part) if text.strip()]
+    if len(inner) > 1 and any(_RATED.search(text) or _SPACED.match(text) for text in inner[1:]):
+        read = [_without_signs(text, is_cell=is_cell) for text in inner]
+        return [cell for cells, _ in read for cell in cells], " ".join(text for _, text in read)
+    if (cell := _single(part, is_cell=is_cell)) is not None:
+        return [cell], ""
+    in_turn = list(_NAME_VALUE.finditer(part))
+    if len(in_turn) > 1 and not _BETWEEN.sub("", _NAME_VALUE.sub("", part)):
+        return [_pair(match["key"], match) for match in in_turn], ""
+    rated = list(_RATED.finditer(part))
+    return [_pair(match["unit"], match) for match in rated], _blanked(part, rated)
+
+
+_BETWEEN = re.compile(r"[\s,;]")
+_BRACKETS = re.compile(r"\s\(|\)\s*$")
 
 
 def _single(part: str, *, is_cell: bool) -> Pair | None:
@@ -114,6 +158,6 @@ def _pair(key: str, match: re.Match[str]) -> Pair:
     return Pair(
         " ".join(key.split()).removesuffix(" is").removesuffix(" was"),
         text,
-        (match["unit"] or "").strip(),
+        (match["unit"] or "").strip(" ()"),
         to_float(text),
     )

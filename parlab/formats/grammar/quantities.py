@@ -1,142 +1,357 @@
-"""Numbers and units: conversion of keys, units and texts to normal units."""
+"""The one table of quantities: what the names mean that trainers print, as parlab stores and shows it. Pure.
+
+Sources of the names: Hugging Face Trainer and Accelerate, Lightning, Megatron-LM, NeMo, DeepSpeed, torchtitan, TRL,
+verl, nanoGPT, MosaicML Composer and the trainers in `logs/dialects.py`, as their documentation and code have them. A
+name that is not in the table keeps its meaning open: it is stored and drawn under its own name.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-
-import orjson
+from typing import Literal, NamedTuple
 
 from parlab.formats.grammar.records import Field
+from parlab.formats.grammar.units import unit_of
+from parlab.formats.schema import Kind
 
-# Larger numbers are rejected, so that products and sums stay finite.
-LARGEST = 1e100
-KIB, MIB, GIB = 2**10, 2**20, 2**30
-
-# Unit as printed -> (suffix of the normal name, factor). Sizes printed with decimal names by torch and DeepSpeed
-# (MB, GB) are binary; readers of tools with decimal units (nccl-tests, network cards) convert these themselves.
-UNITS: dict[str, tuple[str, float]] = {
-    "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "μs": ("s", 1e-6), "ms": ("s", 1e-3),
-    "milliseconds": ("s", 1e-3), "microseconds": ("s", 1e-6),
-    "s": ("s", 1.0), "sec": ("s", 1.0), "secs": ("s", 1.0), "second": ("s", 1.0), "seconds": ("s", 1.0),
-    "min": ("s", 60.0), "mins": ("s", 60.0), "minutes": ("s", 60.0), "h": ("s", 3600.0), "hours": ("s", 3600.0),
-    "b": ("bytes", 1.0), "bytes": ("bytes", 1.0), "kib": ("bytes", KIB), "mib": ("bytes", MIB), "gib": ("bytes", GIB),
-    "kb": ("bytes", KIB), "mb": ("bytes", MIB), "gb": ("bytes", GIB), "tib": ("bytes", 2**40), "tb": ("bytes", 2**40),
-    "%": ("pct", 1.0), "gbps": ("bits_per_s", 1e9), "gbit/s": ("bits_per_s", 1e9), "mbps": ("bits_per_s", 1e6),
-    "tflop/s": ("flops", 1e12), "tflops": ("flops", 1e12), "pflop/s": ("flops", 1e15), "pflops": ("flops", 1e15),
-    "gflop/s": ("flops", 1e9), "gflops": ("flops", 1e9),
-    "tflop/s/gpu": ("flops_per_gpu", 1e12), "tflops/gpu": ("flops_per_gpu", 1e12),
-    "tflop/s/device": ("flops_per_gpu", 1e12),
-    "j/iter/gpu": ("joules_per_gpu", 1.0), "w": ("watts", 1.0), "x": ("ratio", 1.0),
-}  # fmt: skip
-
-# Bounded, and never a part of a longer number: `1.2.3` does not match, and a long line of digits is not slow.
-_NUMBER = (
-    r"(?<![\d.])[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!\d)(?:\.\d{0,40})?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})"
-    r"(?:[eE][+-]?\d{1,4})?(?!\.?\d)"
-)
-NUMBER = re.compile(_NUMBER)
-_GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3}){1,6}(?:\.\d{0,40})?", re.ASCII)
-_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-_SUFFIX = re.compile(r"^(.*?)\s*[(\[]([^()\[\]]{1,16})[)\]]\s*$")
-_SLUG = re.compile(r"[^a-z0-9]+")
+Per = Literal["", "rank", "GPU", "node", "all"]
 
 
-def normal(value: float, scale: float) -> float:
-    """Scale a printed value without rounding errors: 58.16 ms become 0.05816 s, not 0.058159999999999996."""
-    return value * scale if scale >= 1.0 else value / round(1.0 / scale)
+class Quantity(NamedTuple):
+    """One quantity: the name and unit under which its values are stored, and the names that trainers give to it.
 
-
-def factors(scale: float) -> tuple[float, float]:
-    """Return the multiplier and the divisor with which `normal` scales: value * multiplier / divisor."""
-    return (scale, 1.0) if scale >= 1.0 else (1.0, float(round(1.0 / scale)))
-
-
-def to_float(text: str) -> float | None:
-    """Parse a number, also `1,234.5`; return None for other texts, nan, inf, 1_000, 1,2 and numbers beyond LARGEST."""
-    try:
-        value = float(text)
-    except ValueError:
-        if not _GROUPED.fullmatch(text):
-            return None
-        value = float(text.replace(",", ""))
-    if not -LARGEST < value < LARGEST or "_" in text or not text.isascii():
-        return None
-    return value
-
-
-def floats(texts: Sequence[str]) -> list[float]:
-    """Convert texts of plain numbers, those of a list at once; raise ValueError if one of them is none.
-
-    Of a list with a text that JSON does not know (`1.`, `+2`, `007`), each text is converted on its own.
+    An alias is `names [unit factor]`: names without signs and capitals, separated by spaces. A unit states what the
+    names, or the trainer's code, say; `?` stands for names that mean the quantity only with a printed unit. The aliases
+    of one trainer are its own keys, separated by semicolons: `torchtitan: tps; wps [tokens/s]`.
     """
-    if len(texts) == 1:
-        text = texts[0]
-        if "_" in text or not text.isascii():
-            raise ValueError(f"{text} is no plain number")
-        return [float(text)]
-    if texts:
-        try:
-            numbers = orjson.loads(f"[{','.join(texts)}]")
-        except orjson.JSONDecodeError:
-            return _each_float(texts)
-        if len(numbers) == len(texts) and _JSON_NUMBERS.issuperset(map(type, numbers)):
-            return [*map(float, numbers)]
-    return _each_float(texts)
+
+    name: str
+    unit: str = ""
+    kind: Kind = "printed"
+    per: Per = ""
+    aliases: tuple[str, ...] = ()
+    title: str = ""
+    """What a person reads who chooses the quantity; empty if it is not offered."""
+    series: str = ""
+    """The name in series and summaries, if it differs from the name in documents."""
+    series_factor: float = 1.0
+    """Unit of the series, in units of this quantity."""
+
+    @property
+    def stored(self) -> str:
+        """Return the name in series and summaries."""
+        return self.series or self.name
 
 
-_JSON_NUMBERS = {int, float}
+QUANTITIES: tuple[Quantity, ...] = (
+    Quantity("loss", aliases=(
+        "loss trainloss lmloss reducedtrainloss trainlossstep globalavgloss losstrain trainingloss steploss",
+        "traincrossentropyloss losstraintotal batchavgloss",
+        "xtuner: reduced_llm_loss", "litgpt: loss train", "neuronx: step_loss", "marian: Cost",
+        "events: global_avg_loss", "hf: Training Loss"), title="Loss"),
+    Quantity("lm_loss", aliases=("events: lm loss",)),
+    Quantity("step_time_s", "s", per="all", aliases=(
+        "steptime iterationtime itertime timeperstep trainsteptiming dt timestep timingsstep endtoend",
+        "elapsedtimeperiteration timemetricsendtoend timingsteptotal totalsteptime currentsteptime secperstep",
+        "secondsperstep traintimeperstep secondsperiter secperiter",
+        "stepms msperstep perstepms [ms]",
+        "timeperiter timethisiter timeperiteration perstepduration persteptime stepduration batchtime stepdt ?",
+        "detectron2: time [s]", "openmmlab: time [s]", "torchvision: time [s]", "imagenet: Time [s]", "timm: Time [s]",
+        "open-clip: Batch (t) [s]", "xtuner: time [s]", "areal: timeperf/e2e [s]", "tinker: time/total [s]",
+        "prime-rl: Time [s]", "espnet: train_time [s]", "lingua: iter [s]", "paddle: avg_batch_cost; batch_cost [s]",
+        "nemo: train_step_timing in s; train_step_timing [s]", "maxtext: seconds [s]",
+        "nanotron: elapsed_time_per_iteration_ms; time_per_iteration_ms [ms]",
+        "events: iteration-time; train_step_timing in s; end_to_end(s) [s]", "hf: step_time; step_time_sec [s]",
+        "pairs: current step time [s]",  # fms-fsdp
+        "deepspeed: iter latency; iter time (s) [s]"), title="Step time"),
+    Quantity("average_step_time_s", "s", "average", "all", (
+        "stepavg trainspeedsit ?", "trainspeedsit [s]",
+        "modded-nanogpt: step_avg [ms]", "hf: avg_step_time_sec [s]", "pairs: overall step time [s]")),
+    Quantity("data_time_s", "s", "part", "all", (
+        "espnet: iter_time [s]", "lingua: data [s]", "paddle: avg_reader_cost; reader_cost [s]",
+        "detectron2: data_time [s]", "openmmlab: data_time [s]", "torchvision: data [s]", "imagenet: Data [s]",
+        "timm: Data [s]", "open-clip: Data (t) [s]")),
+    Quantity("backward_s", "s", "part", "all", ("nemo: train_backward_timing in s [s]",)),
+    Quantity("validation_step_s", "s", "part", "all", ("nemo: validation_step_timing in s [s]",)),
+    Quantity("last_step_time_s", "s", aliases=("detectron2: last_time [s]",)),
+    Quantity("last_data_time_s", "s", "part", aliases=("detectron2: last_data_time [s]",)),
+    Quantity("samples_per_s", "samples/s", per="all", aliases=(
+        "samplespers samplespersec samplespersecond trainsamplespersecond throughputsamplespersec sequencespersecond",
+        "traintotalips totalips seqspersecond sequencespersec imagespersec imagespersecond examplespersec",
+        "examplespersecond trainingsequencespersecond imgpersec samplessec",
+        "colossalai: avg_throughput [samples/s]", "composer: throughput/samples_per_sec [samples/s]",
+        "neuronx: throughput [seq/s]", "megatron: samples per second [samples/s]", "deepspeed: samples/second",
+        "events: train_samples_per_second [samples/s]", "hf: train_samples_per_second"), title="Samples/s"),
+    Quantity("samples_per_s_per_gpu", "samples/s", per="GPU", aliases=("torchvision: img/s [img/s]",)),
+    Quantity("tokens_per_s", "tokens/s", per="all", aliases=(
+        "tokenspers tokenspersec tokenspersecond toksec tps traintokenspersecond throughputtokenspersec wps tokenssec",
+        "composer: throughput/tokens_per_sec [tokens/s]", "paddle: ips_total [tokens/s]",
+        "megatron: tokens per second [tokens/s]", "nanotron: tokens_per_sec [tokens/s]",
+        "hf: train_tokens_per_second; throughput; step_tokens_per_second"), title="Tokens/s"),
+    Quantity("average_tokens_per_s", "tokens/s", "average", "all", ("hf: avg_tokens_per_second",)),
+    Quantity("tokens_per_s_per_gpu", "tokens/s", per="GPU", aliases=(
+        "tokenspersecondpergpu tokenspersecpergpu tgs tokenstrainpersecpergpu perfthroughput",
+        "throughputdevicetokenspersec devicetokenspersec throughputdevicetps throughputdevicetokenspersecond",
+        "tokenspergpupersecond tokensgpus tokenssgpu tokenspersdevice tokenssdevice tokenspergpupersecondtgs",
+        "throughputtps",
+        "lingua: wps [words/s]", "paddle: ips [tokens/s]", "maxtext: Tokens/s/device [tokens/s]",
+        "megatron: tokens per GPU (tokens/s/GPU); tokens/s/GPU; tokens per gpu per second (tgs) [tokens/s]",
+        "megatron: tokens per sec per GPU; tokens-per-second-per-gpu [tokens/s]",
+        "nanotron: tokens_per_sec_per_gpu [tokens/s]", "nemo: tokens_per_sec_per_gpu [tokens/s]",
+        "torchtitan: tps; wps [tokens/s]", "events: throughput(tps) [tokens/s]"), title="Tokens/s per GPU"),
+    Quantity("average_tokens_per_s_per_gpu", "tokens/s", "average", "GPU", (
+        "olmo: throughput/device/TPS (actual avg) [tokens/s]",)),
+    Quantity("actor_train_tokens_per_s", "tokens/s", "part", aliases=("perfactortraintokpers",)),
+    Quantity("source_tokens_per_s", "tokens/s", aliases=("opennmt: source rate [tok/s]",)),
+    Quantity("target_tokens_per_s", "tokens/s", aliases=("opennmt: target rate [tok/s]",)),
+    Quantity("steps_per_s", "steps/s", per="all", aliases=(
+        "stepspersec trainstepspersecond batchespersec stepspersecond itsec",
+        "fairseq: ups [updates/s]", "composer: throughput/batches_per_sec [batches/s]",
+        "olmo: throughput/device/BPS [batches/s]",
+        "events: train_steps_per_second [steps/s]", "hf: train_steps_per_second"), title="Steps/s"),
+    Quantity("average_steps_per_s", "steps/s", "average", "all", (
+        "trainspeediters",  # ms-swift
+        "olmo: throughput/device/BPS (actual avg) [batches/s]",)),
+    Quantity("flops_per_gpu", "FLOP/s", per="GPU", title="TFLOP/s per GPU", series="tflops_per_gpu",
+             series_factor=1e12, aliases=(
+        "tflopspergpu tflops perfactortraintflops achievedteraflopspersec [TFLOP/s 1e12]",
+        "throughputdeviceflopspersec [FLOP/s]",
+        "lingua: flops [FLOP/s]", "paddle: interval_hardware_tflops_per_device [TFLOP/s 1e12]",
+        "mindformers: train_throughput_per_npu [T 1e12]", "maxtext: TFLOP/s/device [TFLOP/s/device 1e12]",
+        "megatron: throughput per GPU (TFLOP/s/GPU) [TFLOP/s/GPU 1e12]", "megatron: TFLOPs; tflops [TFLOP/s 1e12]",
+        "nanotron: model_tflops_per_gpu [TFLOP/s 1e12]",
+        "nemo: TFLOPS_per_GPU; tflops_per_sec_per_gpu [TFLOP/s 1e12]", "torchtitan: tflops [TFLOP/s 1e12]",
+        "olmo: throughput/device/flopsPS [FLOP/s]",
+        "events: tflops [TFLOP/s 1e12]", "deepspeed: FLOPS per GPU")),
+    Quantity("average_flops_per_gpu", "FLOP/s", "average", "GPU", (
+        "olmo: throughput/device/flopsPS (actual avg) [FLOP/s]",)),
+    Quantity("hardware_flops_per_gpu", "FLOP/s", per="GPU", aliases=(
+        "nanotron: hardware_tflops_per_gpu [TFLOP/s 1e12]",)),
+    Quantity("megatron_flops_per_gpu", "FLOP/s", per="GPU", aliases=(
+        "colossalai: TFLOPS per GPU by Megatron [TFLOP/s 1e12]",)),
+    Quantity("mfu", "", per="GPU", title="MFU", aliases=(
+        "mfu perfmfuactor throughputdevicemfu modelflopsutilization", "bf16mfu [% 0.01]",
+        "nanogpt: bf16_mfu [% 0.01]", "olmo: throughput/device/MFU [% 0.01]")),
+    Quantity("average_mfu", "", "average", "GPU", ("olmo: throughput/device/MFU (actual avg) [% 0.01]",)),
+    Quantity("mfu_pct", "%", per="GPU", aliases=("events: mfu(%) [%]",)),
+    Quantity("max_allocated_bytes", "bytes", per="rank", title="Peak memory", series="memory_peak_bytes", aliases=(
+        "memorypeak maxmemoryallocated peakmemory memorymaxallocated maxallocated peakmemoryallocated peakmem",
+        "memorymaxmemallocated peakmemoryalloc maxcudamemoryusage",
+        "memoryusagewhiletraining ?",  # axolotl
+        "maxmem maxmemory peakvram maxvram peakgpumemory maxgpumemory peakgpumem peakcudamemory maxcudamemoryallocated"
+        " mempeak vrampeak memmax peakdevicememory ?",
+        "torchtune: peak_memory_alloc [GiB]", "composer: memory/peak_allocated_mem [GB 1e9]",
+        "xtuner: max_memory [GB]", "prime-rl: Peak Mem. [GiB]", "automodel: mem [GiB]",
+        "paddle: max_memory_allocated [GiB]", "detectron2: max_mem [M 1048576]", "openmmlab: memory [MB]",
+        "torchvision: max mem [MB]", "nanotron: cuda_max_memory_allocated [B 1]",
+        "nemo: peak_memory_usage; max_memory_allocated [B 1]")),
+    Quantity("max_active_bytes", "bytes", per="rank", series="memory_active_bytes", aliases=(
+        "memorymaxactive memorymaxmemactive peakmemoryactive", "memorymaxactivegib [GiB]", "peakactivecudamemory ?",
+        "torchtune: peak_memory_active [GiB]", "composer: memory/peak_active_mem [GB 1e9]",
+        "olmo: system/GPU active mem (GiB); gpu_memory/GPU active mem (GiB) [GiB]",
+        "events: max_active(GiB) [GiB]")),
+    Quantity("max_reserved_bytes", "bytes", per="rank", title="Reserved memory, peak", series="memory_reserved_bytes",
+             aliases=(
+        "memorydevicereserved peakmemoryreserved memorydevicememreserved maxmemoryreserved reservedmemory",
+        "peakreservedmemory maxcudamemoryreserved ?", "memorymaxreservedgib [GiB]",
+        "torchtune: peak_memory_reserved [GiB]", "composer: memory/peak_reserved_mem [GB 1e9]",
+        "xtuner: reserved_memory [GB]",
+        "olmo: system/GPU reserved mem (GiB); gpu_memory/GPU reserved mem (GiB) [GiB]",
+        "paddle: max_memory_reserved [GiB]", "nanotron: cuda_max_memory_reserved [B 1]",
+        "nemo: max_memory_reserved [B 1]", "events: max_reserved(GiB) [GiB]")),
+    Quantity("allocated_bytes", "bytes", per="rank", title="Memory", series="memory_bytes", aliases=(
+        "composer: memory/allocated_mem [GB 1e9]", "paddle: current_memory_allocated [GiB]",
+        "nanotron: cuda_memory_allocated [B 1]", "nemo: memory_allocated [B 1]", "maxtext: Using (GB) [GB]")),
+    Quantity("memory_bytes", "bytes", per="rank", aliases=(
+        "memoryallocated memory allocatedmemory",
+        "vram gpumem cudamem gpumemory gpumemoryused memused memoryused mem cudamemory memoryusage devicememory ?",
+        "torchtitan: memory [GiB]")),
+    Quantity("active_bytes", "bytes", per="rank", aliases=("composer: memory/active_mem [GB 1e9]",)),
+    Quantity("inactive_bytes", "bytes", per="rank", aliases=("composer: memory/inactive_mem [GB 1e9]",)),
+    Quantity("reserved_bytes", "bytes", per="rank", aliases=(
+        "composer: memory/reserved_mem [GB 1e9]", "paddle: current_memory_reserved [GiB]")),
+    Quantity("memory_peak_bytes", "bytes", per="rank", aliases=("hf: step_peak_memory_allocated_MB [MB]",)),
+    Quantity("memory_reserved_bytes", "bytes", per="rank", aliases=("hf: step_peak_memory_reserved_MB [MB]",)),
+    Quantity("total_memory_peak_bytes", "bytes", per="rank", aliases=("hf: total_peak_memory_allocated_MB [MB]",)),
+    Quantity("total_memory_reserved_bytes", "bytes", per="rank", aliases=("hf: total_peak_memory_reserved_MB [MB]",)),
+    Quantity("free_bytes", "bytes", per="rank", aliases=("fairseq: gb_free [GB]",)),
+    Quantity("disk_total_bytes", "bytes", per="node", aliases=("nanotron: hd_total_memory_tb [B 1]",)),
+    Quantity("disk_used_bytes", "bytes", per="node", aliases=("nanotron: hd_used_memory_tb [B 1]",)),
+    Quantity("disk_free_bytes", "bytes", per="node", aliases=("nanotron: hd_free_memory_tb [B 1]",)),
+    Quantity("grad_norm", aliases=("gradnorm globalgradnorm gnorm norm", "lingua: grad", "events: grad-norm"),
+             title="Gradient norm"),
+    Quantity("learning_rate", aliases=(
+        "learningrate lr", "nanotron: lr", "nemo: lr", "torchtitan: lr", "events: learning-rate; lr",
+        "olmo: optim/LR (group 0)"), title="Learning rate"),
+    Quantity("global_batch_size", "", per="all", aliases=("events: batch-size",), title="Global batch size"),
+    Quantity("consumed_samples", "", "cumulative", "all", title="Consumed samples"),
+    Quantity("tokens_seen", "", "cumulative", "all", (
+        "numinputtokensseen trainnuminputtokensseen tokensseen ntokensseen numtokens totaltokens consumedtokens",)),
+    Quantity("tokens", "", per="all", aliases=("maxtext: total_weights",)),
+    Quantity("skipped_iterations", "", aliases=("megatron: number of skipped iterations",)),
+    Quantity("nan_iterations", "", aliases=("megatron: number of nan iterations",)),
+    Quantity("energy_per_iteration_joules", "J", per="GPU", aliases=("megatron: energy per GPU (J/iter/GPU) [J 1]",)),
+    Quantity("power_watts", "W", per="GPU", aliases=("megatron: power per GPU (W/GPU) [W 1]",)),
+    Quantity("elapsed_s", "s", "cumulative", "all", ("composer: time/train [h]",), title="Time since the start"),
+    Quantity("elapsed_validation_s", "s", "cumulative", "all", ("composer: time/val [h]",)),
+    Quantity("elapsed_total_s", "s", "cumulative", "all", ("composer: time/total [h]",)),
+    Quantity("elapsed_since_last_s", "s", per="all", aliases=("paddle: interval_runtime [s]", "marian: Time [s]")),
+    Quantity("train_time_s", "s", "cumulative", "all", ("modded-nanogpt: train_time [ms]",)),
+    Quantity("measured_duration_s", "s", "cumulative", "rank", ("colossalai: avg_duration [s]",)),
+    Quantity("train_wall_s", "s", "cumulative", "all", ("fairseq: train_wall [s]",)),
+    Quantity("wall_s", "s", "cumulative", "all", ("fairseq: wall [s]",)),
+    Quantity("train_runtime_s", "s", "cumulative", "all", ("events: train_runtime [s]", "hf: train_runtime")),
+    Quantity("remaining_s", "s", aliases=("hf: time_to_completion_sec",)),
+    Quantity("total_time_s", "s", aliases=("hf: estimated_total_time_sec",)),
+    Quantity("floating_point_operations", "FLOP", "cumulative", "all", ("olmo: throughput/total flops [FLOP 1]",)),
+)  # fmt: skip
 
 
-def _each_float(texts: Sequence[str]) -> list[float]:
-    joined = "".join(texts)
-    if "_" in joined or not joined.isascii():
-        raise ValueError("1_000 and digits of other scripts are no plain numbers")
-    return [*map(float, texts)]
+class Known(NamedTuple):
+    """What a name means: its quantity, the unit that the name states, and the factor to the quantity's unit."""
+
+    quantity: Quantity
+    unit: str = ""
+    scale: float = 1.0
+    needs_unit: bool = False
+
+    def field(self, key: str) -> Field:
+        """Return the field of a cell with this name."""
+        return Field(self.quantity.name, key, self.unit, self.scale, self.quantity.kind)
 
 
-def to_int(text: str) -> int | None:
-    """Parse an integer of at most 18 digits, also `1,234`; return None for anything else."""
-    text = text.strip()
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
-    return int(text) if _WHOLE.fullmatch(text) else None
+_ALIAS = re.compile(
+    r"(?:(?P<trainer>[a-z][\w-]*): )?(?P<names>.+?)(?: \[(?P<unit>[^\] ]+) ?(?P<factor>[^\]]+)?\]| (?P<needs>\?))?"
+)
 
 
-_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(?:(\d{1,6}):)?(\d{1,4}):(\d\d(?:\.\d{1,9})?)")
-_PARTS = re.compile(r"(?:(\d{1,6})d\s?)?(?:(\d{1,6})h\s?)?(?:(\d{1,6})m(?:in)?\s?)?(?:(\d{1,6}(?:\.\d{1,9})?)s)?")
+def _aliases() -> Iterator[tuple[str, str, Known]]:
+    """Yield trainer, name and meaning of each alias; names of all trainers have none."""
+    for quantity in QUANTITIES:
+        for alias in quantity.aliases:
+            match = _ALIAS.fullmatch(alias)
+            assert match is not None, alias
+            trainer, names, unit, factor, needs = match.groups()
+            known = Known(quantity, unit or "", float(factor) if factor else _factor(unit or ""), needs is not None)
+            for name in names.split("; ") if trainer else names.split():
+                yield trainer or "", name.strip(), known
 
 
-def duration_seconds(text: str) -> float | None:
-    """Parse `1 day, 2:03:04.5`, `18:26` (minutes and seconds) or `2h 5m 59s`; None for anything else."""
-    text = text.strip()[:80]
-    match = _CLOCK.fullmatch(text) or (_PARTS.fullmatch(text) if text[:1].isdigit() else None)
-    if match is None:
+def _factor(unit: str) -> float:
+    stated = unit_of(unit)
+    return stated[1] if stated is not None and unit != "%" else 1.0
+
+
+BY_NAME: dict[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
+_OF_TRAINERS: dict[str, dict[str, Known]] = {}
+for _trainer, _name, _known in _aliases():
+    _OF_TRAINERS.setdefault(_trainer, {}).setdefault(_name, _known)
+_OF_ALL = _OF_TRAINERS[""]
+
+
+def known_to(trainer: str) -> Mapping[str, Known]:
+    """Return the meanings of the keys of one trainer, as it prints them."""
+    return _OF_TRAINERS.get(trainer, {})
+
+
+def plain(name: str) -> str:
+    """Reduce a name to lower-case letters and digits: `train/Tokens_per-sec` -> traintokenspersec."""
+    return re.sub(r"[^a-z0-9]+", "", name[:250].lower())
+
+
+_UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
+_TRAINING = frozenset(
+    {"train", "training", "perf", "throughput", "timing_s", "timing", "time_metrics", "loss_metrics", "system",
+     "metrics"}
+)  # fmt: skip
+# Words before a name that make it no other quantity, and the words after it that make it one per GPU.
+_PLAIN_WORDS = re.compile(
+    r"^(?:interval|metrics|data/train|data/perf|gpu|cuda|system|per[_ ]rank)[_ ./]+(?=[a-z])", re.I
+)
+_EACH = re.compile(r"^(?P<name>.+?)[_ ./]+per[_ ](?:gpu|device|npu|chip|core)$", re.I)
+
+
+@lru_cache(maxsize=8192)
+def known_name(name: str) -> Known | None:
+    """Return what a name means, from the name and the unit in it; None where the table does not have it."""
+    name = _PLAIN_WORDS.sub("", name[:250])
+    if (each := _EACH.match(name)) is not None:
+        known = known_name(each["name"])
+        if known is not None and known.quantity.name == "tokens_per_s":
+            return known._replace(quantity=BY_NAME["tokens_per_s_per_gpu"])
+        if known is not None and known.quantity.name == "flops_per_gpu":
+            return known
+    if name.isascii() and (whole := _without_unit(name)) is not None:
+        return whole
+    path, _, last = name.rpartition("/")
+    if path and not set(path.lower().split("/")) & _TRAINING:
+        return None  # `eval/loss` is another quantity
+    for candidate in (name, last):
+        if (known := _without_unit(candidate) or _with_unit(candidate)) is not None:
+            return known
+    # A downloaded scalar of TensorBoard has no slashes.
+    rest = name.lower().removeprefix("throughput_")
+    return known_name(rest) if len(rest) < len(name) else None
+
+
+def _without_unit(name: str) -> Known | None:
+    known = _OF_ALL.get(plain(name))
+    if known is None or known.needs_unit:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    in_per_cent = known.quantity.name == "mfu" and name.rstrip(")] ").endswith("%")
+    return known._replace(scale=0.01) if in_per_cent else known
 
 
-def slug(text: str) -> str:
-    """Convert a text to an identifier: `params norm` -> params_norm."""
-    return _SLUG.sub("_", text[:200].lower()).strip("_")[:80] or "unnamed"
+def _with_unit(name: str) -> Known | None:
+    """Return the meaning of a name that ends with its unit: `step time (ms)`, `gpu_mem_mb`."""
+    match = _UNIT_SUFFIX.match(name)
+    known = _OF_ALL.get(plain(match[1])) if match is not None else None
+    unit = unit_of(match[2].lower() if match[2] != "b" else "bytes") if match is not None else None
+    if known is None or unit is None or known.quantity.unit != unit[0]:
+        return None
+    return Known(known.quantity, "", unit[1])
 
 
-def unit_of(unit: str) -> tuple[str, float] | None:
-    """Return (suffix of the normal name, factor) of a printed unit, or None if it is unknown."""
-    return None if unit == "b" else UNITS.get(unit.lower())
+class Meaning(NamedTuple):
+    """The name of a series, and the factor to its unit."""
+
+    name: str
+    scale: float = 1.0
 
 
-@lru_cache(maxsize=4096)
-def field_for(key: str) -> Field:
-    """Return the field of a key with its unit in brackets: `elapsed time (ms)` -> elapsed_time_s."""
-    match = _SUFFIX.match(key)
-    if match:
-        normal_unit = unit_of(match[2])
-        if normal_unit:
-            name = slug(match[1])
-            suffix, factor = normal_unit
-            return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, match[2], factor)
-        return Field(slug(match[1]) + "_" + slug(match[2]), key, match[2])
-    return Field(slug(key), key)
+def quantity_of_metric(name: str) -> Meaning | None:
+    """Return what a metric means, from its name and the unit in it; None where the name is not known."""
+    known = known_name(name)
+    if known is None:
+        return None
+    return Meaning(known.quantity.stored, known.scale / known.quantity.series_factor)
+
+
+class Choice(NamedTuple):
+    """A meaning that a person can give to a metric."""
+
+    title: str
+    meaning: Meaning
+
+
+_CHOSEN = ("loss", "step_time_s", "samples_per_s", "tokens_per_s", "max_allocated_bytes", "allocated_bytes",
+           "flops_per_gpu", "mfu", "grad_norm", "learning_rate")  # fmt: skip
+_CHOSEN_UNITS: dict[str, tuple[tuple[str, str, float], ...]] = {
+    "s": (("_s", " in s", 1.0), ("_ms", " in ms", 1e-3)),
+    "bytes": (("_bytes", " in bytes", 1.0), ("_mib", " in MiB", 2.0**20), ("_gib", " in GiB", 2.0**30)),
+    "mfu": (("", ", 0 to 1", 1.0), ("_pct", " in per cent", 0.01)),
+}
+
+
+def _choices() -> Iterator[tuple[str, Choice]]:
+    for quantity in (BY_NAME[name] for name in _CHOSEN):
+        units = _CHOSEN_UNITS.get(quantity.unit) or _CHOSEN_UNITS.get(quantity.name) or (("", "", 1.0),)
+        base = quantity.stored.removesuffix(units[0][0]) if units[0][0] else quantity.stored
+        for suffix, words, scale in units:
+            yield f"{base}{suffix}", Choice(quantity.title + words, Meaning(quantity.stored, scale))
+
+
+CHOICES: dict[str, Choice] = dict(_choices())
+"""What a person can choose as the meaning of a metric: key -> title, and the series with the factor to its unit."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from parlab.formats.grammar.cells import Cell
-from parlab.formats.grammar.quantities import normal, slug, to_float, unit_of
 from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.units import normal, slug, to_float, unit_of
 
 _AMOUNT = re.compile(r"\s*([+-]?(?:\d[\d,_]{0,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,9})?)\s*(.{0,40}?)\s*")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+from parlab.formats import schema
+
 Kind = Literal[
     "launch",  # arguments of a launch; `opens` starts a new segment
     "step",  # one iteration
@@ -23,12 +25,16 @@ Kind = Literal[
 
 
 class Field(NamedTuple):
-    """One column of a printed line: normal name, key and unit as printed, factor to the normal unit."""
+    """One column of a printed line: normal name, key and unit as printed, factor to the normal unit, and its kind.
+
+    The kind says how the value came about: printed, average, cumulative, smoothed, derived, or part of a step.
+    """
 
     name: str
     key: str
     unit: str = ""
     scale: float = 1.0
+    kind: schema.Kind = "printed"
 
 
 class Printed(NamedTuple):
@@ -38,6 +44,7 @@ class Printed(NamedTuple):
     key: str
     value: str
     unit: str
+    kind: schema.Kind = "printed"
 
 
 class Record:
@@ -93,7 +100,7 @@ class Record:
     def printed(self) -> Iterator[Printed]:
         """Yield the cells as printed, in the order of the line."""
         for field, value in zip(self.fields, self.raw, strict=False):
-            yield Printed(field.name, field.key, value, field.unit)
+            yield Printed(field.name, field.key, value, field.unit, field.kind)
 
     def __repr__(self) -> str:
         return f"Record({self.kind!r}, line={self.line}, iteration={self.iteration}, values={self.values!r})"

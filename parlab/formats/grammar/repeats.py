@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parlab.formats.grammar.prefixes import spliced
-from parlab.formats.grammar.quantities import LARGEST, factors, floats, normal, to_float
 from parlab.formats.grammar.records import Field, Kind, Record
 from parlab.formats.grammar.rows import picker
+from parlab.formats.grammar.units import LARGEST, factors, floats, normal, to_float
 
 Read = Callable[[int, int | None, str | None, str], list[Record]]
 

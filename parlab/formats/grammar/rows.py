@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from parlab.formats.grammar.quantities import LARGEST, factors, floats
 from parlab.formats.grammar.records import Field
+from parlab.formats.grammar.units import LARGEST, factors, floats
 
 Part = TypeVar("Part")
 

@@ -47,6 +47,8 @@ NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
         "model or data set that is read or written",
     ),
     (re.compile(r"(?i)\bcheckpoint(?:s|ing)?\b"), "checkpoint"),
+    (re.compile(r"Invalidate trace cache @ step \d|(?i:reducing (?:loss )?scale|gradient overflow)"), "event"),
+    (re.compile(r"(?i)^\W*(?:beginning|start) of (?:an? )?epoch|^\W*\*{3,} ?(?:running|evaluating|starting)"), "event"),
     (
         re.compile(r"(?i)\bbuil[dt](?:ing)?\b|\bcompil(?:e|ed|ing|ation)\b|\binitializ(?:e|ed|ing|ation)\b|\bset(?:ting|up)\b"),
         "start of the program",
@@ -104,6 +106,19 @@ PARTS: dict[str, re.Pattern[str]] = {
 }
 PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")
 
+
+# A bar that a person has pasted: bold, quoted, or escaped for HTML.
+def _is_marked(text: str) -> bool:
+    return "**" in text or "&lt;" in text or "&#124;" in text or text.lstrip(" ").startswith(">")
+
+
+def unmarked(text: str) -> str:
+    """Return a bar without the marks of Markdown and HTML around it."""
+    text = text.replace("**", "").replace("&lt;", "<").replace("&#124;", "|").replace("&gt;", ">")
+    return _QUOTED.sub("", text)
+
+
+_QUOTED = re.compile(r"^\s{0,3}(?:>\s?){1,4}")
 _AHEAD = 256
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
 _HEAD = 200
@@ -134,7 +149,8 @@ class _Watch:
         """The numbers of processes that lines state."""
 
     def __iter__(self) -> Iterator[str]:
-        for number, text in enumerate(self.lines, 1):
+        for number, line in enumerate(self.lines, 1):
+            text = unmarked(line) if "%|" in line and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
             yield text

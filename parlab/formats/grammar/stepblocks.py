@@ -15,9 +15,9 @@ from parlab.formats.grammar.counters import counter_in
 from parlab.formats.grammar.metric_fields import HELD_OUT
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.prefixes import ANSI
-from parlab.formats.grammar.quantities import LARGEST, floats, to_float, to_int
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.stepcells import StepCells, StepPlan, digits_of, record_of
+from parlab.formats.grammar.units import LARGEST, floats, to_float, to_int
 
 MAX_LINES = 200
 MAX_CELLS = 400

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from parlab.formats.grammar.metric_fields import CLOCKS
 from parlab.formats.grammar.pairs import Pair, pairs
-from parlab.formats.grammar.quantities import factors, normal, slug
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.rows import picker
+from parlab.formats.grammar.units import factors, normal, slug
 from parlab.formats.logs.trainer_settings import trainer_setting
 
 MAX_FIELDS = 4_096

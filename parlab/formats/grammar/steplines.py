@@ -2,8 +2,8 @@
 
 Sources: nanoGPT, nanochat, llm.c; torchtune/training/metric_logging.py; InternLM/train; verl/utils/tracking.py, slime,
 OpenRLHF; fairseq/logging/progress_bar.py; mlx-lm/tuner/trainer.py; composer/loggers/console_logger.py; Lightning's and
-tqdm's bars. All of them are read by the same rules, a dialect only names the format and the units that its keys omit.
-The names of the quantities are in `names.py`.
+tqdm's bars. All of them are read by the same rules, a dialect only names the format; what its keys mean is in the table
+of `quantities.py`, under its name or for all trainers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from dataclasses import field as default
 
 from parlab.formats.grammar.counters import Counter, counter_in, parts_of
 from parlab.formats.grammar.endings import ending
-from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
+from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
-from parlab.formats.grammar.quantities import to_float, to_int, unit_of
+from parlab.formats.grammar.quantities import known_to
+from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.silence import is_measurement
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
+from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
+from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
+from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 from parlab.formats.logs.ranklines import Clock
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
@@ -49,6 +53,8 @@ _HELD_OUT_LINE = re.compile(r"(?:\((?:val|test)\)|^\W{0,3}(?:Test|Eval(?:uation)
 _TOOK = re.compile(
     r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
 )
+UNKNOWN_TRAINER = "pairs"
+_TAKEN = frozenset({"took", "in"})
 _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
 _LEFT = re.compile(
@@ -63,12 +69,13 @@ _WHOLE = 0.8
 
 @dataclass(frozen=True)
 class Dialect:
-    """A trainer's step lines: patterns to recognise them, and fields of keys without a unit."""
+    """A trainer's step lines: patterns to recognise them."""
 
     SIGNS: Signs
     reads: str = ""
     """The trainers and their lines, for the table of formats."""
-    fields: Mapping[str, Field] = default(default_factory=dict)
+    trainer: str = ""
+    """The name under which the table of quantities has the trainer's own keys."""
     seconds: re.Pattern[str] | None = None
     settings: Mapping[str, str] = default(default_factory=dict)
     """Key of a cell -> setting of the launch."""
@@ -109,15 +116,20 @@ class Dialect:
 
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
-        stated = self.fields.get(cell.key)
-        if stated is not None and cell.unit in ("", stated.unit):
-            return stated._replace(key=cell.key)
-        if stated is not None and (printed := unit_of(cell.unit)) and stated.name.endswith(f"_{printed[0]}"):
-            return stated._replace(key=cell.key, unit=cell.unit, scale=printed[1])
+        known = known_to(self.trainer).get(cell.key)
+        if known is not None and known.scale == 1.0 and (power := POWERS.get(cell.unit)):
+            return known._replace(scale=power).field(cell.key)
+        if known is not None and cell.unit in ("", known.unit):
+            return known.field(cell.key)
+        if known is not None and (printed := unit_of(cell.unit)) and known.quantity.unit == printed[0]:
+            return known._replace(unit=cell.unit, scale=printed[1]).field(cell.key)
         if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
             named = metric_field(cell.key.rpartition("/")[2], "s")._replace(key=cell.key)
             return named if named.name.endswith("_s") else named._replace(name=f"{named.name}_s")
-        return metric_field(cell.key, cell.unit)
+        field = metric_field(cell.key, cell.unit)
+        # A time of a trainer that nobody knows may be in any unit, unless its name says which.
+        is_guess = self.trainer == UNKNOWN_TRAINER and not cell.unit and field.name in TIMES and field.scale == 1.0
+        return Field(slug(cell.key), cell.key) if is_guess and not SAYS_UNIT.search(cell.key) else field
 
 
 class Parser:
@@ -133,6 +145,7 @@ class Parser:
         self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
+        self.engine: DeepSpeed | None = None
         self.epoch: int | None = None
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
@@ -195,7 +208,12 @@ class Parser:
             return False
         side, key, name, value = cell.groups()
         own = self.held_out if side is not None and side != "Train" else self.cells
-        own.append(Pair(key or name, value, "", to_float(value)))
+        number = amount(value) if to_float(value) is None else None
+        own.append(
+            Pair(key or name, value, "", to_float(value))
+            if number is None
+            else Pair(key or name, value.removesuffix(number[1]), number[1], number[0])
+        )
         return True
 
     @staticmethod
@@ -216,7 +234,22 @@ class Parser:
         if "poch" in text and (head := _EPOCH.match(text[:80])):
             self.epoch = int(head[1])
             return []
+        if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
+            return own
         return self._counted(self.repeats.read(line, rank, time, text))
+
+    def _of_engine(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line of DeepSpeed between those of the trainer: timers and figures beside its steps.
+
+        The engine counts from another start than trainers do, so that its steps are not theirs.
+        """
+        self.engine = self.engine or DeepSpeed()
+        records = self.engine.feed(line, rank, time, text)
+        for record in records:
+            if record.kind in ("step", "timers"):
+                record.kind = "metrics" if record.kind == "step" else record.kind
+                record.iteration = None
+        return records
 
     def _counted(self, records: list[Record]) -> list[Record]:
         """Number the steps of a counter that begins again in every epoch."""
@@ -242,7 +275,7 @@ class Parser:
             if cut is not None:
                 records.append(unread(line, INTERRUPTED, part[-80:]))
             whole = part if cut is None else part[: cut.start()]
-            records += self._line(line, rank, time, whole) or _ended(line, rank, time, whole)
+            records += self._line(line, rank, time, whole) or _about_launch(line, rank, time, whole)
         return records
 
     def close(self) -> list[Record]:
@@ -299,9 +332,13 @@ class Parser:
         is_ahead = begin < 60 or text[:begin].endswith("]")
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
-        cells = [cell for cell in cells if cell.key.lower() not in _COUNTER_KEYS or cell.key in self.dialect.fields]
+        cells = [
+            cell
+            for cell in cells
+            if cell.key.lower() not in _COUNTER_KEYS or cell.key in known_to(self.dialect.trainer)
+        ]
         if not _OTHER_WORK.search(text):
-            cells = [cell._replace(key="step time") if cell.key.lower() == "took" else cell for cell in cells]
+            cells = [cell._replace(key="step time") if cell.key.lower() in _TAKEN else cell for cell in cells]
             if took := _TOOK.search(left):
                 cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))
                 left = left[: took.start()] + left[took.end() :]
@@ -339,6 +376,10 @@ UNNAMED = "a number with a unit, but without a name"
 INTERRUPTED = "another record begins within this number"
 
 
-def _ended(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+def _about_launch(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the settings of a command or of printed arguments, or how the launch ended."""
+    settings = namespace_arguments(text) or (command_arguments(text) if is_command(text) else {})
+    if settings:
+        return [Record("launch", line, data=settings)]
     end = ending(text)
     return [Record("end", line, data=end, rank=rank, time=time)] if end else []

@@ -1,7 +1,7 @@
-"""Lines of the DeepSpeed engine that a terminal wrapped at its width, joined again.
+"""Lines of the DeepSpeed engine, and of NeMo, that a terminal wrapped at its width, joined again.
 
 All parts but the last are as long as the terminal is wide, so no line before them is longer. The parts are joined only
-if together they are one of the engine's whole lines; otherwise each stays as it is.
+if together they are one whole line of the program; otherwise each stays as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NARROWEST = 40
 MAX_PARTS = 24
 
 _BEGINS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6}\] \[[A-Z]{4,7}\] \[(?:logging|timer)\.py:")
-_ANOTHER = re.compile(r"\s*(?:$|\[\d{4}-|\[(?:default|rank)\d|[{<*]|\d{1,6}: )")
+_ANOTHER = re.compile(r"\s*(?:$|Training epoch|\[\d{4}-|\[(?:default|rank)\d|[{<*]|\d{1,6}: )")
 _NUMBER = r"[+-]?\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,4})?"
 _LIST = r"\[[^\]]{0,400}\]"
 _CELL = rf"\w[\w ./-]{{0,60}}: {_NUMBER}"
@@ -27,14 +27,26 @@ _WHOLE = re.compile(
     rf"|(?:rank=\d{{1,7}} )?time \(ms\) \| ?{_CELL}(?: ?\| ?{_CELL}){{0,60}}"
     r")\s*"
 )
+# NeMo 2.0: cells between bars behind the iteration.
+NEMO = (
+    re.compile(r"(?:\d{1,6}: )?Training epoch \d"),
+    re.compile(
+        r"(?:\d{1,6}: )?Training epoch \d{1,9}, iteration \d{1,15}/\d{1,15}"
+        rf"(?: \| [A-Za-z][\w /-]{{0,60}}: {_NUMBER}){{1,60}}\s*"
+    ),
+)
 _DIGITS = re.compile(r"[\d.\s]*")
 
 
 class Unwrapped:
     """Passes lines on: a joined line in place of its first part, and empty lines in place of the others."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(
+        self, lines: Iterable[str], forms: tuple[re.Pattern[str], re.Pattern[str]] = (_BEGINS, _WHOLE)
+    ) -> None:
+        """`forms` are the beginning of a line and a whole one."""
         self._lines = lines
+        self._begins, self._whole = forms
         self._longest = NARROWEST
         self._width = 0
         """The width of the terminal, once a line was joined beyond doubt."""
@@ -50,7 +62,7 @@ class Unwrapped:
                     continue
                 yield from self._release(number)
             size = len(line)
-            if size >= self._longest and line[0] == "[" and _BEGINS.match(line):
+            if size >= self._longest and self._begins.match(line):
                 self._longest = max(self._longest, len(line.rstrip("\r\n")))
                 self._parts = [line]
                 continue
@@ -66,6 +78,8 @@ class Unwrapped:
 
     def _goes_on(self, line: str) -> bool:
         """Add a line to the parts if it may continue them."""
+        if self._begins.match(line):
+            return False
         size = len(line.rstrip("\r\n"))
         full = len(self._parts[-1].rstrip("\r\n")) >= self._longest - 1
         if not full or size > self._longest or len(self._parts) >= MAX_PARTS or _ANOTHER.match(line):
@@ -91,11 +105,11 @@ class Unwrapped:
     def _joined(self, texts: list[str]) -> str:
         """Return the whole line of these parts, which may have lost the space at their end; empty if it is none."""
         text = "".join(part + " " * (0 < self._longest - len(part) < 2) for part in texts[:-1]) + texts[-1]
-        return f"{text}\n" if _WHOLE.fullmatch(text) else ""
+        return f"{text}\n" if self._whole.fullmatch(text) else ""
 
     def _is_certain(self, texts: list[str]) -> bool:
         """Return whether the parts are more than a whole line with a number of the program's own below it."""
-        if _WHOLE.fullmatch(texts[0]) is None or len(texts) > 2:
+        if self._whole.fullmatch(texts[0]) is None or len(texts) > 2:
             self._width = self._longest
             return True
         return self._width == self._longest or _DIGITS.fullmatch(texts[1]) is None

@@ -17,15 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from parlab.formats.grammar.counters import counter_of
 from parlab.formats.grammar.metric_fields import metric_field
-from parlab.formats.grammar.names import quantity_of_metric
 from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import UNITS, normal, slug, unit_of
+from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Field as Printed
 from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.silence import watched
 from parlab.formats.grammar.stepcells import is_timer
+from parlab.formats.grammar.units import UNITS, normal, slug, unit_of
 from parlab.formats.learnt.slots import Slots
 
 MAX_SHAPES = 1_000

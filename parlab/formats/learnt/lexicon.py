@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.formats.grammar.quantities import GIB, KIB, MIB
+from parlab.formats.grammar.units import GIB, KIB, MIB
 
 TIME, BYTES, FLOPS, SHARE, RATE, PLAIN = "time", "memory", "FLOP/s", "share", "rate", "number"
 

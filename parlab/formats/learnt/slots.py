@@ -6,13 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parlab.formats.grammar.pairs import MAX_PAIRS, MAX_TEXT, Pair, pairs
-from parlab.formats.grammar.quantities import UNITS, to_float
+from parlab.formats.grammar.counters import counter_in
+from parlab.formats.grammar.pairs import MAX_PAIRS, MAX_TEXT, Pair, named_behind, pairs
 from parlab.formats.grammar.rates import PATTERN
+from parlab.formats.grammar.units import UNITS, to_float
 
 MAX_HEADINGS = 100
 # A number that stands alone: no part of a word, a path, an address, a clock time or a date.
-_NUMBER = re.compile(r"(?<![\w./:%-])[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?(?![\w.:-]*\d)")
+_NUMBER = re.compile(
+    r"(?<![\w./:%,-])[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?![\d,])(?:\.\d{0,40})?"
+    r"|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?(?![\w.:-]*\d)"
+)
 _UNITS = "|".join([PATTERN, *sorted(map(re.escape, UNITS), key=len, reverse=True)])
 _UNIT = re.compile(rf"\s?({_UNITS})(?![\w/%])", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z][\w./@-]{0,40}")
@@ -103,6 +107,12 @@ class Slots:
 
 
 def _cells(text: str) -> list[Pair]:
+    counter = counter_in(text[:200])
+    if counter is not None and not text[: counter.match.start()].strip():
+        # `3 7.34 s run, 11.87 loss`: values in front of their names, behind the number of the step.
+        behind = named_behind(text[counter.match.end() :].split(", "))
+        if behind:
+            return behind
     speaker = _SPEAKER.match(text[:80])
     tag = [] if speaker is None else [Pair((speaker[1] or "rank").lower(), speaker[3], "", float(speaker[3]))]
     if speaker is not None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from parlab.formats.grammar.metric_fields import metric_field
 from parlab.formats.grammar.pairs import pairs
-from parlab.formats.grammar.quantities import duration_seconds, normal, slug, to_float
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.repeats import Repeats
+from parlab.formats.grammar.units import duration_seconds, normal, slug, to_float
 
 _BAR = re.compile(
     r"(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
@@ -37,6 +37,8 @@ _RICH = re.compile(
 _ROLLOUTS = re.compile(r"Episode \[\d")
 # Ultralytics' row in front of a bar: epoch, memory, losses, and the size of the images.
 _ROW = re.compile(r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{1,6})?)G(?:\s{1,20}[\d.]{1,12}){2,12}")
+# `step 10/388 completed (loss: 1.23):` in front of a bar.
+_IN_FRONT = re.compile(r"[(\[,]\s?(\w{0,20}loss\s?[:=]\s?[\d.eE+-]{1,20})\s?[)\],]")
 # OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
 _BATCHES = re.compile(r"Train epoch \[\d")
 MAX_HELD = 256
@@ -50,7 +52,7 @@ _OTHER = re.compile(
 )
 
 
-_ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss")
+_ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss", kind="cumulative")
 # A redraw repeats these texts.
 _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
@@ -89,7 +91,7 @@ def is_other_work(name: str) -> bool:
 @lru_cache(maxsize=64)
 def _head(unit: str) -> tuple[Field, ...]:
     """Return the fields of rate and elapsed time."""
-    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit), _ELAPSED
+    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit, kind="smoothed"), _ELAPSED
 
 
 def _as_bar(text: str) -> str:
@@ -169,6 +171,8 @@ class Bars:
         name = _name(text[begin - _MAX_NAME if begin > _MAX_NAME else 0 : begin])
         if name.text.startswith("Loss") and (counted := _COUNTED.search(text, 0, begin)):
             return self._counted(line, rank, time, printed, counted)
+        if "loss" in name.text and (cells := _IN_FRONT.search(name.text)) is not None:
+            printed = (*printed[:8], f", {cells[1]}{printed[8]}")
         if name.memory:
             printed = (*printed[:8], f", GPU memory: {name.memory}GB{printed[8]}")
         if self._is_beside(name):

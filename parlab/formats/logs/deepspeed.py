@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel, spliced, strip_prefix
-from parlab.formats.grammar.quantities import GIB, normal, slug, to_float, unit_of
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import GIB, normal, slug, to_float, unit_of
 from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.launch import command_arguments, is_command
 from parlab.formats.logs.deepspeed_chat import Chat
@@ -50,6 +51,10 @@ _STEP = re.compile(r"step=(\d{1,18}), skipped=(\d{1,18}), lr=\[([^\]]{0,400})\](
 _PIPELINE = re.compile(r"\s*steps: (\d{1,18}) loss: (\S{1,30}) iter time \(s\): (\S{1,30}) samples/sec: (\S{1,30})")
 _OVERFLOW = re.compile(r"(?i:overflow)! (?:Rank (\d{1,7}) )?Skipping step\. Attempted loss scale: ([\d.e+]{1,30})")
 _MEMORY = re.compile(r"\bMA (\S{1,20}) GB\s+Max_MA (\S{1,20}) GB\s+CA (\S{1,20}) GB\s+Max_CA (\S{1,20}) GB")
+# Of DeepSpeed-Chat's first two steps: `Model Parameters: 1.316 B, Latency: 0.36s, TFLOPs: 40.2, ...`.
+_MODEL = re.compile(
+    r"\s*Model Parameters: [\d.]{1,12} B, Latency: ([\d.]{1,12})s, TFLOPs: ([\d.]{1,12}), Samples/sec: ([\d.]{1,12})\b"
+)
 _REWARD = re.compile(r"\s*[Aa]verage reward score: (\S{1,30})")
 _PERPLEXITY = re.compile(r"\s*ppl: (\S{1,30})(?:, loss: (\S{1,30}))?\s*$")
 _CONFIG_TAG = re.compile(r"\[config\.py:\d+:print")
@@ -61,7 +66,6 @@ _PROFILE = re.compile(
 _PROFILED = re.compile(
     r"\s*(?P<key>world size|data parallel size|model parallel size|batch size per GPU):\s{8,80}(\d{1,9})\s*$"
 )
-_PROFILE_NAMES = {"samples/second": "samples_per_s", "FLOPS per GPU": "flops_per_gpu", "iter latency": "step_time_s"}
 _PROFILE_SETTINGS = {
     "world size": "world_size",
     "data parallel size": "data_parallel_size",
@@ -168,6 +172,13 @@ class Parser:
             return figures("memory", line, None, rank, None, zip(names, match.groups(), strict=True), "GB", GIB)
         if (match := _PROFILE.match(body)) or (match := _PROFILED.match(body)):
             return _profile(line, rank, match)
+        if (match := _MODEL.match(body)) is not None:
+            profiled = zip(("step_time_s", "flops_per_gpu", "samples_per_s"), match.groups(), strict=True)
+            records = figures("metrics", line, None, rank, time, profiled)
+            for record in records:
+                if "flops_per_gpu" in record.values:
+                    record.values["flops_per_gpu"] *= 1e12
+            return records
         match = _REWARD.match(body)
         if match:
             return self.chat.close() + figures("metrics", line, None, rank, None, [("reward", match[1])])
@@ -257,7 +268,8 @@ def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
     else:
         base = unit_of(unit)
         scale, name = base[1] if base else 1.0, f"{slug(key)}_s"
-    field = Field(_PROFILE_NAMES.get(key, name), key, unit, scale)
+    known = known_to("deepspeed").get(key)
+    field = Field(name if known is None else known.quantity.name, key, unit, scale)
     value = to_float(match["value"])
     if value is None:
         return [unread(line, "not a finite number", match[0])]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from parlab.formats.grammar.cells import split_cells
-from parlab.formats.grammar.quantities import NUMBER, field_for, normal, slug, to_float
 from parlab.formats.grammar.records import Field, Record, unread
+from parlab.formats.grammar.units import NUMBER, field_for, normal, slug, to_float
 from parlab.formats.logs.deepspeed_records import pairs
 
 _E2E = re.compile(r"\s*\|E2E latency=")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from parlab.formats.grammar.cells import split_cells
-from parlab.formats.grammar.quantities import NUMBER, normal, slug, to_float, unit_of
 from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.units import NUMBER, normal, slug, to_float, unit_of
 
 _BREAKDOWN = re.compile(r"(?:rank=(\d{1,7}) )?time \(ms\) \|")
 _NAMES = {

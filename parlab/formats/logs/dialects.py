@@ -1,31 +1,14 @@
-"""The trainers whose step lines `steplines.py` reads: signs of their lines, and units that their keys omit."""
+"""The trainers whose step lines `steplines.py` reads: signs of their lines, and how parts without a key are written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 
-from parlab.formats.grammar.records import Field
 from parlab.formats.grammar.steplines import Dialect
 from parlab.formats.logs.dialects_more import FRAMEWORKS, VISION
-
-_GB = 1e9  # Composer's memory monitor divides by 10**9.
-_COMPOSER = {
-    "memory/allocated_mem": Field("allocated_bytes", "", "GB", _GB),
-    "memory/active_mem": Field("active_bytes", "", "GB", _GB),
-    "memory/inactive_mem": Field("inactive_bytes", "", "GB", _GB),
-    "memory/reserved_mem": Field("reserved_bytes", "", "GB", _GB),
-    "memory/peak_allocated_mem": Field("max_allocated_bytes", "", "GB", _GB),
-    "memory/peak_active_mem": Field("max_active_bytes", "", "GB", _GB),
-    "memory/peak_reserved_mem": Field("max_reserved_bytes", "", "GB", _GB),
-    "time/train": Field("elapsed_s", "", "h", 3600.0),
-    "time/val": Field("elapsed_validation_s", "", "h", 3600.0),
-    "time/total": Field("elapsed_total_s", "", "h", 3600.0),
-    "throughput/samples_per_sec": Field("samples_per_s", "", "samples/s"),
-    "throughput/tokens_per_sec": Field("tokens_per_s", "", "tokens/s"),
-    "throughput/batches_per_sec": Field("steps_per_s", "", "batches/s"),
-}  # fmt: skip
 
 # SkyRL times the phases of a step.
 _PHASES = (re.compile(r"\bFinished: '(\w{1,80})', time cost: ([\d.]{1,12})s"), r"timing_s/\1: \2")
@@ -38,9 +21,15 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
         ),
         reads="nanoGPT, nanochat, llm.c: `step N | loss | dt | tok/sec`",
-        # nanochat leaves out the sign of a percentage.
-        fields={"mfu": Field("mfu", "", "%", 0.01), "bf16_mfu": Field("mfu", "", "%", 0.01)},
-        settings={"num_processes": "world_size"},
+        settings={"num_processes": "world_size", "tokens in all": "tokens_per_step",
+                  "gradient accumulation steps": "gradient_accumulation_steps",
+                  "tokens per iteration will be": "tokens_per_step"},
+        rewritten=(
+            (re.compile(r"^Total batch size ([\d,]{1,20}) => (?=gradient accumulation steps: \d)"),
+             r"tokens in all: \1 | "),
+            # nanochat leaves out the sign of a percentage.
+            (re.compile(r"(\| lrm: .{1,120}\| mfu: [\d.]{1,12})(?= \|)"), r"\1%"),
+        ),
     ),
     "torchtune": Dialect(
         (
@@ -48,11 +37,6 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"\btorchtune\.utils\."), 4),
         ),
         reads="torchtune: `Step 1 | loss:... tokens_per_second_per_gpu:...`",
-        fields={
-            "peak_memory_active": Field("max_active_bytes", "", "GiB", 2**30),
-            "peak_memory_alloc": Field("max_allocated_bytes", "", "GiB", 2**30),
-            "peak_memory_reserved": Field("max_reserved_bytes", "", "GiB", 2**30),
-        },
     ),
     "internlm": Dialect(
         (
@@ -79,8 +63,6 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"\bnum_updates=\d+, lr="), 6),
         ),
         reads="fairseq: `train_inner | epoch 001: 10 / 100 loss=...`",
-        fields={"ups": Field("steps_per_s", "", "updates/s"), "train_wall": Field("train_wall_s", "", "s"),
-                "wall": Field("wall_s", "", "s"), "gb_free": Field("free_bytes", "", "GB", 2**30)},
     ),
     "colossalai": Dialect(
         (
@@ -90,10 +72,6 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"\bcolossalai - colossalai - [A-Z]+: "), 10),
         ),
         reads="ColossalAI: bars of steps, `avg_duration: ..., avg_throughput: ...`",
-        # The duration of all measured steps of a rank, on average.
-        fields={"avg_duration": Field("measured_duration_s", "", "s"),
-                "avg_throughput": Field("samples_per_s", "", "samples/s"),
-                "TFLOPS per GPU by Megatron": Field("megatron_flops_per_gpu", "", "TFLOP/s", 1e12)},
         settings={"world size": "world_size", "dp_world_size": "data_parallel_size"},
     ),
     "mlx-lm": Dialect(
@@ -108,7 +86,6 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^\s+Train (?:memory|throughput|time|loss|metrics|trainer)/\w+"), 2),
         ),
         reads="Composer and llm-foundry: `[batch=4/10]:` and the lines below it",
-        fields=_COMPOSER,
     ),
     "bars": Dialect(
         (
@@ -144,6 +121,9 @@ DIALECTS: dict[str, Dialect] = {
         has_blocks=True,
     ),
 }  # fmt: skip
+
+
+DIALECTS = {name: replace(dialect, trainer=name) for name, dialect in DIALECTS.items()}
 
 
 def is_readable(head: Iterable[str]) -> bool:

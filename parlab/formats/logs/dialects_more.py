@@ -1,4 +1,4 @@
-"""Trainers of images and of large models whose keys state no unit, or whose numbers have no key.
+"""Trainers of images and of large models with lines of their own, or with numbers that have no key.
 
 Sources: torchvision/references, DETR (MetricLogger); pytorch/examples/imagenet; timm/train.py; open_clip/training;
 detectron2 and LiBai (utils/events); MMCV and MMEngine (LoggerHook); OLMo, Lingua/train.py; litgpt/pretrain.py;
@@ -11,12 +11,7 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.records import Field
 from parlab.formats.grammar.steplines import Dialect
-
-_GIB, _MIB = 2**30, 2**20
-_STEP = Field("step_time_s", "", "s")
-_DATA = Field("data_time_s", "", "s")
 
 VISION: dict[str, Dialect] = {
     "detectron2": Dialect(
@@ -25,16 +20,12 @@ VISION: dict[str, Dialect] = {
             (re.compile(r"\beta: .{4,40} iter(?:ation)?: \d+(?:/\d+)?\s.*\btime: [\d.]+"), 6),
         ),
         reads="detectron2 and LiBai",
-        fields={"time": _STEP, "last_time": Field("last_step_time_s", "", "s"), "data_time": _DATA,
-                "last_data_time": Field("last_data_time_s", "", "s"),
-                "max_mem": Field("max_allocated_bytes", "", "M", _MIB)},
     ),
     "openmmlab": Dialect(
         (
             (re.compile(r"- INFO - (?:Epoch|Iter)(?:\((?:train|val)\))? +\["), 12),
         ),
         reads="MMCV and MMEngine",
-        fields={"time": _STEP, "data_time": _DATA, "memory": Field("max_allocated_bytes", "", "MB", _MIB)},
     ),
     "torchvision": Dialect(
         (
@@ -42,15 +33,12 @@ VISION: dict[str, Dialect] = {
         ),
         reads="torchvision's references and DETR",
         # A rank divides its own batch by the time.
-        fields={"time": _STEP, "data": _DATA, "max mem": Field("max_allocated_bytes", "", "MB", _MIB),
-                "img/s": Field("samples_per_s_per_gpu", "", "img/s")},
     ),
     "imagenet": Dialect(
         (
             (re.compile(r"^Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time "), 12),
         ),
         reads="PyTorch's ImageNet example",
-        fields={"Time": _STEP, "Data": _DATA},
         rewritten=((re.compile(r"\t"), " | "),),
     ),
     "timm": Dialect(
@@ -58,7 +46,6 @@ VISION: dict[str, Dialect] = {
             (re.compile(r"\bTrain: \d+ \[ *\d+/\d+ \(.{0,80}\bTime: [\d.]+s, "), 12),
         ),
         reads="timm",
-        fields={"Time": _STEP, "Data": _DATA},
         rewritten=(
             (re.compile(r"(Time: [\d.]{1,12}s),\s{1,9}([\d.]{1,12})/s\s{1,4}\([^()]{1,60}\)"), r"\1, samples/s: \2"),
         ),
@@ -68,7 +55,6 @@ VISION: dict[str, Dialect] = {
             (re.compile(r"\bTrain Epoch: \d+ \[ *\d+/\d+ \(.{0,40}\bBatch \(t\): "), 12),
         ),
         reads="OpenCLIP",
-        fields={"Batch (t)": _STEP, "Data (t)": _DATA},
         rewritten=(
             (re.compile(r"Train Epoch: (\d{1,9}) \[\s{0,15}(\d{1,15})/\d{1,15} \([^()]{1,12}\)\]"),
              r"epoch: \1 consumed_samples: \2 "),
@@ -116,9 +102,6 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\[XTuner\]\[RANK \d+\].{0,60}\bStep \d+/\d+ "), 12),
         ),
         reads="XTuner V1: boxes of names and numbers below the number of a step",
-        fields={"time": _STEP, "max_memory": Field("max_allocated_bytes", "", "GB", _GIB),
-                "reserved_memory": Field("max_reserved_bytes", "", "GB", _GIB),
-                "reduced_llm_loss": Field("loss", "", "")},
         rewritten=((re.compile(r"^\[XTuner\]\[RANK (\d{1,7})\](?:\[[^\]]{1,40}\]){1,3} "), r"[rank \1] "),),
     ),
     "areal": Dialect(
@@ -126,7 +109,6 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\bStatsLogger INFO: Epoch \d+/\d+ Step \d+/\d+ Train step \d+"), 12),
         ),
         reads="AReaL's StatsLogger: boxes below the number of a step",
-        fields={"timeperf/e2e": _STEP},
         seconds=re.compile(r"^timeperf/\w"),
         has_blocks=True,
     ),
@@ -136,7 +118,6 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"^[│|] (?:progress/(?:batch|done_frac)|time/total) +[│|]"), 12),
         ),
         reads="tinker_cookbook: boxes below the number of a step",
-        fields={"time/total": _STEP},
         seconds=re.compile(r"^time/\w"),
         has_blocks=True,
     ),
@@ -145,24 +126,18 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),
         ),
         reads="OLMo and OLMo-core",
-        fields={"throughput/device/MFU": Field("mfu", "", "%", 0.01),
-                "throughput/device/MFU (actual avg)": Field("average_mfu", "", "%", 0.01),
-                "system/GPU active mem (GiB)": Field("max_active_bytes", "", "GiB", _GIB),
-                "system/GPU reserved mem (GiB)": Field("max_reserved_bytes", "", "GiB", _GIB)},
     ),
     "prime-rl": Dialect(
         (
             (re.compile(r"\bStep \d+ \| Time: [\d.]+s \| (?:Loss|Reward): "), 12),
         ),
         reads="prime-rl's trainer and orchestrator",
-        fields={"Time": _STEP, "Peak Mem.": Field("max_allocated_bytes", "", "GiB", _GIB)},
     ),
     "automodel": Dialect(
         (
             (re.compile(r"\| tps [\d.,]+\([\d.,]+/gpu\)"), 12),
         ),
         reads="NeMo Automodel",
-        fields={"mem": Field("max_allocated_bytes", "", "GiB", _GIB)},
         rewritten=((re.compile(r"\btps ([\d.,]{1,20})\(([\d.,]{1,20})/gpu\)"), r"tok/s: \1 | tok/s/gpu: \2"),),
     ),
     "espnet": Dialect(
@@ -171,7 +146,6 @@ FRAMEWORKS: dict[str, Dialect] = {
         ),
         reads="ESPnet",
         # `iter_time` is the time of the iterator, which loads the data.
-        fields={"iter_time": _DATA, "train_time": _STEP},
         seconds=re.compile(r"^(?:forward|backward|optim_step)_time$"),
         rewritten=(
             (re.compile(r"\b(\d{1,9})epoch:train:\d{1,15}-(\d{1,15})batch:"), r"epoch: \1 step: \2 "),
@@ -183,22 +157,18 @@ FRAMEWORKS: dict[str, Dialect] = {
         ),
         reads="Lingua",
         # Both count the words of one GPU.
-        fields={"iter": _STEP, "data": _DATA, "flops": Field("flops_per_gpu", "", "FLOP/s"),
-                "wps": Field("tokens_per_s_per_gpu", "", "words/s"), "grad": Field("grad_norm", "", "")},
     ),
     "litgpt": Dialect(
         (
             (re.compile(r"\biter \d+ step \d+(?: \||:) loss.{0,60}\biter time: [\d.]+ ?ms"), 20),
         ),
         reads="LitGPT and TinyLlama",
-        fields={"loss train": Field("loss", "", "")},
     ),
     "neuronx": Dialect(
         (
             (re.compile(r"^LOG .{10,40} - \(\d+, \d+\) step_loss : "), 12),
         ),
         reads="neuronx-distributed",
-        fields={"step_loss": Field("loss", "", ""), "throughput": Field("samples_per_s", "", "seq/s")},
         rewritten=((re.compile(r"\((\d{1,9}), (\d{1,15})\) (?=step_loss)"), r"step \2 "),),
     ),
     "paddle": Dialect(
@@ -209,15 +179,6 @@ FRAMEWORKS: dict[str, Dialect] = {
         ),
         reads="PaddleNLP: trainer and GPT",
         # The trainer of PaddleNLP divides sizes by 2**30; `interval_runtime` is the time since the last line.
-        fields={"current_memory_allocated": Field("allocated_bytes", "", "GiB", _GIB),
-                "current_memory_reserved": Field("reserved_bytes", "", "GiB", _GIB),
-                "max_memory_allocated": Field("max_allocated_bytes", "", "GiB", _GIB),
-                "max_memory_reserved": Field("max_reserved_bytes", "", "GiB", _GIB),
-                "interval_runtime": Field("elapsed_since_last_s", "", "s"),
-                "interval_hardware_tflops_per_device": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-                "avg_batch_cost": _STEP, "avg_reader_cost": _DATA, "batch_cost": _STEP, "reader_cost": _DATA,
-                "ips": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-                "ips_total": Field("tokens_per_s", "", "tokens/s")},
     ),
     "recbole": Dialect(
         (
@@ -235,7 +196,6 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"^epoch: ?\d+,? step: ?\d+, loss is [\d.]+"), 10),
         ),
         reads="MindFormers and MindSpore",
-        fields={"train_throughput_per_npu": Field("flops_per_gpu", "", "T", 1e12)},
         rewritten=((re.compile(r"samples/s/p\b"), "samples/s/npu"),),
     ),
     "estimator": Dialect(
@@ -251,15 +211,12 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"^step:\d+/\d+ (?:val_loss:[\d.]+ |train_loss:[\d.]+ )?train_time:"), 12),
         ),
         reads="modded-nanogpt",
-        fields={"step_avg": Field("step_time_s", "", "ms", 1e-3)},
     ),
     "opennmt": Dialect(
         (
             (re.compile(r"\bStep \d+/\d+; acc: .{0,200}\d+/\d+ tok/s;"), 12),
         ),
         reads="OpenNMT-py",
-        fields={"source rate": Field("source_tokens_per_s", "", "tok/s"),
-                "target rate": Field("target_tokens_per_s", "", "tok/s")},
         rewritten=(
             (re.compile(r"(\d{1,12})/\s?(\d{1,12}) tok/s;\s{0,9}(\d{1,12}) sec"),
              r"source rate: \1; target rate: \2; elapsed: \3 sec"),
@@ -270,7 +227,6 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\bEp\. \d+ : Up\. \d+ : Sen\. "), 12),
         ),
         reads="Marian",
-        fields={"Time": Field("elapsed_since_last_s", "", "s"), "Cost": Field("loss", "", "")},
         rewritten=((re.compile(r" : "), " | "), (re.compile(r"(?<=Cost )([\d.]{1,15}) \* [^|]{1,80}"), r"\1 ")),
     ),
 }  # fmt: skip

@@ -16,17 +16,17 @@ from typing import Any
 import orjson
 
 from parlab.formats.grammar.prefixes import peel, spliced
-from parlab.formats.grammar.quantities import duration_seconds, slug, to_float
 from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import StepCells
 from parlab.formats.grammar.steplines import Dialect
+from parlab.formats.grammar.units import duration_seconds, slug, to_float
 from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.logs.bars import is_other_work
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 from parlab.formats.logs.huggingface_entries import entries, placed, quantity_name, state
-from parlab.formats.logs.trainer_settings import trainer_setting
+from parlab.formats.logs.trainer_settings import banner_settings, trainer_setting
 
 SIGNS: Signs = (
     (re.compile(r"\{'(?:train_runtime|train_loss|eval_loss|eval_runtime)': "), 30),
@@ -54,8 +54,9 @@ _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
 _HEADING = re.compile(r"Step\tTraining Loss(?:\t[^\t\r\n]{1,60}){0,12}\s*$")
 _USED = re.compile(r"([\d.]{1,20}) seconds used for training")
 _RECENT = 64
-# Between two entries, for an error of at most a tenth.
-_LEAST_ELAPSED_S = 10.0
+# Behind a bar: the number of the step and its loss.
+_BEHIND = re.compile(r"(?:s/it|it/s)\](\d{1,12}), (\d{1,6}\.\d{1,12})\s*$")
+_LOSS = Field("loss", "loss")
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
 _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
 
@@ -85,18 +86,75 @@ class Parser:
         """Whether no entry of this launch has stated an earlier epoch."""
         self.bar_began_again = False
         """Whether the bar has begun again, which it may do before the first entry of another launch."""
-        self.timed: tuple[int, float] | None = None
-        """Step and elapsed time, from which the next step time is counted."""
         self.columns: tuple[str, ...] = ()
         """Columns of the table of a notebook that is being read."""
+        self.placed: int | None = None
+        """The step of the bar to which the last entry belongs."""
+        self.has_bars: bool | None = None
+        """Whether bars stand between the entries: unknown until a bar, or two entries without one."""
+        self.held: list[Record] = []
+        """An entry in front of the bar of its step: the bar before it is that of another entry, or of no step."""
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
         head = text[:20_000]
+        released: list[Record] = []
         if "|" in head:
             for bar in _BAR.finditer(head):
                 if not bar[1] or not is_other_work(bar[1]):
                     self._bar(line, int(bar[2]), int(bar[3]), bar[4], bar[5])
+                    released += self._release()
+            if (behind := _BEHIND.search(head)) is not None and self.rate is not None:
+                return released + self._behind(line, rank, behind)
+        held = self.held
+        records = self._line(line, rank, time, text, head)
+        # What was held in front of this line comes before what the line states.
+        is_due = bool(records) and self.held is held
+        return released + (self._release(is_due=True) if is_due else []) + records
+
+    def _release(self, *, is_due: bool = False) -> list[Record]:
+        """Return the entry that is held back: with the step of the bar behind it, or, once it is due, without one."""
+        if not self.held or not (is_due or self._is_ahead()):
+            return []
+        records, self.held = self.held, []
+        if self._is_ahead():
+            self._place(records)
+        elif self.step is None:
+            self.has_bars = False
+        return records
+
+    def _is_ahead(self) -> bool:
+        """Return whether the bar shows a step that no entry has."""
+        return bool(self.step) and self.step != self.placed
+
+    def _place(self, records: list[Record]) -> None:
+        """Give an entry the step of the bar, and its rate unless the entry states the time of its step."""
+        self.placed = self.step
+        for record in records:
+            record.iteration = self.step if record.kind != "unread" else None
+        values = records[0].values
+        if self.total:
+            values["total_iterations"] = float(self.total)
+        if self.rate is not None:
+            seconds, field, printed = self.rate
+            if "step_time_s" in values:
+                field = field._replace(name="bar_step_time_s")
+            values[field.name] = seconds
+            records[0].fields += (field,)
+            records[0].raw += (printed,)
+        if "step_time_s" in values:
+            self.is_timed, self.unused_bar = True, None
+
+    def _behind(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
+        """Read `20, 2.2377` behind a bar: the step and its loss, as Unsloth's callback prints them."""
+        record = Record("step", line, {"loss": float(match[2])}, int(match[1]), rank, None, (_LOSS,), (match[2],))
+        step, self.step = self.step, record.iteration
+        self._place([record])
+        self.step = step
+        return [*self._launch(line), record]
+
+    def _line(self, line: int, rank: int | None, time: str | None, text: str, head: str) -> list[Record]:
+        """Read one line without regard to its bars."""
         if head.startswith('{"current_steps"'):
             return [record for part in spliced(_JSON, head) for record in self._json(line, rank, part)]
         if "{'" in head:
@@ -104,6 +162,8 @@ class Parser:
             if records:
                 return records
         setting = trainer_setting(head[:300])
+        if setting is None and " = " in head and "|" in head:
+            setting = banner_settings(head[:300])
         if setting is not None:
             self.settings.update(setting)
             self.total = setting.get("max_steps", self.total)
@@ -142,11 +202,14 @@ class Parser:
     def _bar(self, line: int, at: int, total: int, rate: str | None, unit: str | None) -> None:
         """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
         if total >= self.total and at <= total:
+            self.has_bars = True
             self.bar_began_again = self.bar_began_again or (self.step is not None and at < self.step)
             self.step, self.total = at, total
             number = to_float(rate) if rate else None
             seconds = None if not number else number if unit == "s/it" else 1.0 / number
-            self.rate = None if seconds is None else (seconds, Field("step_time_s", str(unit)), str(rate))
+            self.rate = (
+                None if seconds is None else (seconds, Field("step_time_s", str(unit), kind="smoothed"), str(rate))
+            )
             self.unused_bar = None if seconds is None or self.is_timed else (line, at)
 
     def _last_bar(self) -> list[Record]:
@@ -166,23 +229,19 @@ class Parser:
         stated = records[0].iteration
         if stated is not None:
             self.step, self.total = stated, int(records[0].values.get("total_iterations", self.total))
-        for record in records:
-            record.iteration = self.step if record.kind != "unread" else None
         measured = records[0].kind
+        is_early = stated is None and measured == "step" and self.has_bars is not False and not self._is_ahead()
+        for record in records:
+            record.iteration = None if record.kind == "unread" or is_early else self.step
         if measured == "step":
             if text in self.recent:
                 return []
             self.recent.append(text)
-            if self.total:
-                records[0].values["total_iterations"] = float(self.total)
-            if self.rate is not None and "step_time_s" not in records[0].values:
-                # Unless an entry states the time of its step, the bar in front of it does.
-                seconds, field, printed = self.rate
-                records[0].values["step_time_s"] = seconds
-                records[0].fields += (field,)
-                records[0].raw += (printed,)
-            if "step_time_s" in records[0].values:
-                self.is_timed, self.unused_bar = True, None
+            if is_early:
+                opened += self._launch(line)
+                earlier, self.held = self._release(is_due=True), records
+                return earlier + opened
+            self._place(records)
         elif measured == "metrics":
             records = self._last_bar() + records
         opened += self._launch(line) + records
@@ -217,22 +276,7 @@ class Parser:
             data = orjson.loads(text)
         except orjson.JSONDecodeError:
             return [unread(line, "a JSON object that cannot be read", text)]
-        records = placed(line, rank, data)
-        if records and records[0].kind == "step" and isinstance(data.get("elapsed_time"), str):
-            self._timed(records[0], duration_seconds(data["elapsed_time"]))
-        return records
-
-    def _timed(self, step: Record, elapsed: float | None) -> None:
-        """Compute the step time from the elapsed times of two entries, which are whole seconds."""
-        if elapsed is None or step.iteration is None:
-            return
-        before, self.timed = self.timed, (step.iteration, elapsed)
-        if before is None or step.iteration <= before[0]:
-            return
-        if elapsed - before[1] < _LEAST_ELAPSED_S:
-            self.timed = before
-            return
-        step.values.setdefault("step_time_s", (elapsed - before[1]) / (step.iteration - before[0]))
+        return placed(line, rank, data)
 
     def _launch(self, line: int) -> list[Record]:
         settings, self.settings = self.settings, {}
@@ -273,7 +317,7 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""
-        return self._launch(0) + self._last_bar() + self.engine.finish()
+        return self._release(is_due=True) + self._launch(0) + self._last_bar() + self.engine.finish()
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:

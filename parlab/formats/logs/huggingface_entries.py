@@ -13,34 +13,16 @@ from typing import Any
 import orjson
 
 from parlab.formats.grammar.metric_fields import metric_field
-from parlab.formats.grammar.quantities import LARGEST, MIB, duration_seconds, normal, slug, to_float
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.units import LARGEST, duration_seconds, normal, slug, to_float
 
 # Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
-# Times in seconds, of TRL and others.
-_SECONDS = frozenset({"step_time"})
 _FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
 # Entries that place a step in the run; they are not measurements.
 _PLACES = frozenset({"step", "global_step/max_steps", "current_steps", "total_steps"})
 _OWN = re.compile(r"(?:train|eval|test|predict)_(?:\w{1,60}_)?(?:loss|runtime|samples_per_second|steps_per_second)")
-_NAMES = {
-    "train_runtime": "train_runtime_s",
-    "train_samples_per_second": "samples_per_s",
-    "train_steps_per_second": "steps_per_s",
-    "train_tokens_per_second": "tokens_per_s",
-    "learning_rate": "learning_rate",
-    "throughput": "tokens_per_s",  # LLaMA-Factory
-    # Of Liger-Kernel's examples/huggingface/callback.py, as is its memory, in units of 2**20 bytes.
-    "step_time_sec": "step_time_s",
-    "avg_step_time_sec": "step_time_average_s",
-    "time_to_completion_sec": "remaining_s",
-    "estimated_total_time_sec": "total_time_s",
-    "step_tokens_per_second": "tokens_per_s",
-    "avg_tokens_per_second": "tokens_per_s_average",
-}
-_PEAK = re.compile(r"(step|total)_peak_memory_(allocated|reserved)_MB")
-_PEAKS = {"allocated": "memory_peak", "reserved": "memory_reserved"}
 
 
 def _value(content: Any) -> float | None:
@@ -56,11 +38,10 @@ def _value(content: Any) -> float | None:
 
 def _field(key: str, content: Any) -> Field:
     """Return the field of an entry; a quantity with a path or unit (`memory(GiB)`) is named by the common table."""
-    if "/" in key or "(" in key or key in _SECONDS:
+    if (known := known_to("hf").get(key)) is not None:
+        return known.field(key)
+    if "/" in key or "(" in key:
         return metric_field(key)
-    if peak := _PEAK.fullmatch(key):
-        name = _PEAKS[peak[2]] if peak[1] == "step" else f"total_{_PEAKS[peak[2]]}"
-        return Field(f"{name}_bytes", key, "MB", MIB)
     if isinstance(content, str) and key.endswith("_time"):
         return Field(f"{slug(key)}_s", key, "h:mm:ss")
     return Field(quantity_name(key), key)
@@ -79,9 +60,8 @@ def place(data: Mapping[Any, Any]) -> tuple[int | None, int | None]:
 
 
 def quantity_name(key: str) -> str:
-    standard_name = _NAMES.get(key)
-    if standard_name:
-        return standard_name
+    if (known := known_to("hf").get(key)) is not None:
+        return known.quantity.name
     name = slug(key)
     return f"{name}_s" if name.endswith("_runtime") else name.replace("_per_second", "_per_s")
 

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from parlab.formats.grammar.cells import Cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel
-from parlab.formats.grammar.quantities import GIB, slug, to_float
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.readings import reading
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import slug, to_float
 
 SIGNS: Signs = (
     (re.compile(r"\bcompleted step: \d+, seconds: "), 10),
@@ -28,16 +29,11 @@ _EVAL = re.compile(r"\b(?:eval metrics after step|average loss after step):? (\d
 _CELL = re.compile(r"([A-Za-z][\w/ ().-]{0,60}?)\s?[:=]\s?([^\s,]{1,40})")
 # Of a device, in units of 2**30 bytes.
 _MEMORY = re.compile(r"\s{0,8}Using \(GB\) ([\d.]{1,20}) / [\d.]{1,20} \([^()]{1,20}\) on [A-Za-z]{2,8}_(\d{1,7})")
-_KNOWN = {
-    "seconds": Field("step_time_s", "seconds", "s"),
-    "TFLOP/s/device": Field("flops_per_gpu", "TFLOP/s/device", "TFLOP/s/device", 1e12),
-    "Tokens/s/device": Field("tokens_per_s_per_gpu", "Tokens/s/device", "tokens/s"),
-    "total_weights": Field("tokens", "total_weights"),
-}
 
 
 def _field(key: str) -> Field:
-    return _KNOWN.get(key) or Field(slug(key), key)
+    known = known_to("maxtext").get(key)
+    return Field(slug(key), key) if known is None else known.field(key)
 
 
 def _cells(text: str) -> list[Cell]:
@@ -56,9 +52,11 @@ def _records(line: int, rank: int | None, time: str | None, text: str) -> list[R
     step = _STEP.search(text[:600])
     match = step or _EVAL.search(text[:600])
     if match is None and (memory := _MEMORY.match(text[:200])) and (used := to_float(memory[1])) is not None:
-        field = Field("allocated_bytes", "Using (GB)", "GB", GIB)
+        field = _field("Using (GB)")
         return [
-            Record("memory", line, {field.name: used * GIB}, rank=int(memory[2]), fields=(field,), raw=(memory[1],))
+            Record(
+                "memory", line, {field.name: used * field.scale}, rank=int(memory[2]), fields=(field,), raw=(memory[1],)
+            )
         ]
     if match is None:
         end = ending(text)

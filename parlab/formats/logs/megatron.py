@@ -14,9 +14,9 @@ from typing import Protocol
 from parlab.formats.grammar.cells import Cell, Layouts, continues, joined, split_cells
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import Line, peel_line
-from parlab.formats.grammar.quantities import normal, to_float
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import normal, to_float
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.logs.megatron_blocks import TimerBlock
 from parlab.formats.logs.megatron_launch import MARKS, stated

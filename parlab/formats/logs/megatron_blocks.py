@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from parlab.formats.grammar.cells import Cell
-from parlab.formats.grammar.quantities import to_float
 from parlab.formats.grammar.records import Record, unread
+from parlab.formats.grammar.units import to_float
 from parlab.formats.logs.megatron_records import MAX_TIMERS, timer_record
 
 _RANGE = re.compile(r"\s*([\w/.-][\w/ .-]{0,78}?) \.*: \(([^,()]{1,30}), ([^,()]{1,30})\)")

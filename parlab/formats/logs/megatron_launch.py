@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.quantities import slug, to_float, to_int
 from parlab.formats.grammar.records import Field, Record
+from parlab.formats.grammar.units import slug, to_float, to_int
 
 _WORLD = re.compile(r"using world size: (\d{1,9})(.*)")
 _SIZE = re.compile(r"([a-z]+)(?:-model)?-parallel[- ]size: (\d{1,9})")

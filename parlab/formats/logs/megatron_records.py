@@ -5,27 +5,12 @@ from __future__ import annotations
 import re
 
 from parlab.formats.grammar.cells import AVERAGE, SIZE, Cell, Layout, numbers
-from parlab.formats.grammar.quantities import GIB, LARGEST, MIB, field_for, floats, normal, slug
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Record
+from parlab.formats.grammar.units import GIB, LARGEST, MIB, field_for, floats, normal, slug
 
 _FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
 MAX_TIMERS = 1_000
-_KNOWN = {
-    "throughput per GPU (TFLOP/s/GPU)": Field("flops_per_gpu", "", "TFLOP/s/GPU", 1e12),
-    "TFLOPs": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "tflops": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "samples per second": Field("samples_per_s", "", "samples/s"),
-    "tokens per second": Field("tokens_per_s", "", "tokens/s"),
-    "tokens per GPU (tokens/s/GPU)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "tokens/s/GPU": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "tokens per gpu per second (tgs)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "tokens per sec per GPU": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "tokens-per-second-per-gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "number of skipped iterations": Field("skipped_iterations", ""),
-    "number of nan iterations": Field("nan_iterations", ""),
-    "energy per GPU (J/iter/GPU)": Field("energy_per_iteration_joules", "", "J"),
-    "power per GPU (W/GPU)": Field("power_watts", "", "W"),
-}
 
 
 def cell_field(key: str) -> Field:
@@ -33,12 +18,14 @@ def cell_field(key: str) -> Field:
     base = key.removesuffix(AVERAGE)
     if key.endswith(SIZE):
         return Field(f"{slug(key.removesuffix(SIZE))}_bytes", key.removesuffix(SIZE), "GB", GIB)
-    standard = _KNOWN.get(base)
-    if standard is not None:
-        return standard._replace(key=key, name=standard.name + ("_average" if base != key else ""))
+    if (known := known_to("megatron").get(base)) is not None:
+        field = known.field(key)
+        return field if base == key else field._replace(name=f"average_{field.name}", kind="average")
     if base.startswith("elapsed time per iteration"):
         field = field_for(base)
-        return field._replace(key=key, name="step_time_s" if base == key else "step_time_average_s")
+        if base == key:
+            return field._replace(key=key, name="step_time_s")
+        return field._replace(key=key, name="average_step_time_s", kind="average")
     return field_for(key)
 
 

@@ -13,11 +13,12 @@ from typing import Any
 from parlab.formats.grammar.cells import Cell, split_cells
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel, strip_prefix
-from parlab.formats.grammar.quantities import normal, slug, to_float
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.readings import amount, reading, united
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import normal, slug, to_float
 from parlab.formats.launch import MAX_ARGUMENTS, typed
 
 SIGNS: Signs = (
@@ -36,21 +37,6 @@ _SETTING = re.compile(r"\s*(?:[A-Za-z]\w{0,60}=[A-Z]\w{0,60}\()*([a-z]\w{0,60})=
 _WORLD = re.compile(r"^\s*(\w{1,30})=(\d{1,9})")
 _HUMAN = re.compile(r"([+-]?[\d.]{1,20}(?:[eE][+-]?\d{1,4})?)([KMGTPE])")
 _POWERS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_KNOWN = {
-    "elapsed_time_per_iteration_ms": Field("step_time_s", "", "ms", 1e-3),
-    "time_per_iteration_ms": Field("step_time_s", "", "ms", 1e-3),
-    "tokens_per_sec": Field("tokens_per_s", "", "tokens/s"),
-    "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "model_tflops_per_gpu": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "hardware_tflops_per_gpu": Field("hardware_flops_per_gpu", "", "TFLOP/s", 1e12),
-    "lr": Field("learning_rate", ""),
-    "cuda_memory_allocated": Field("allocated_bytes", "", "B"),
-    "cuda_max_memory_allocated": Field("max_allocated_bytes", "", "B"),
-    "cuda_max_memory_reserved": Field("max_reserved_bytes", "", "B"),
-    "hd_total_memory_tb": Field("disk_total_bytes", "", "B"),
-    "hd_used_memory_tb": Field("disk_used_bytes", "", "B"),
-    "hd_free_memory_tb": Field("disk_free_bytes", "", "B"),
-}
 _WORDS = frozenset({"eta", "time"})
 _SETTINGS = frozenset(
     {"dp", "pp", "tp", "expert_parallel_size", "sequence_length", "train_steps", "micro_batch_size",
@@ -70,9 +56,8 @@ def human(text: str) -> float | None:
 
 
 def _field(key: str) -> Field:
-    standard_field = _KNOWN.get(key)
-    if standard_field:
-        return standard_field._replace(key=key)
+    if (known := known_to("nanotron").get(key)) is not None:
+        return known.field(key)
     if key.endswith("_ms"):
         return Field(f"{slug(key.removesuffix('_ms'))}_s", key, "ms", 1e-3)
     return Field(slug(key), key)

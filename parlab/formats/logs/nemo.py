@@ -16,11 +16,13 @@ from collections.abc import Iterable, Iterator
 from parlab.formats.grammar.cells import Cell, split_cells
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel
-from parlab.formats.grammar.quantities import slug, to_float
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.readings import reading
 from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import slug, to_float
+from parlab.formats.grammar.wrapping import NEMO, Unwrapped
 
 SIGNS: Signs = (
     (re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|"), 10),
@@ -36,20 +38,8 @@ _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\s?:[\s:]{0,12}(?:\d{1,3}%)?\s?\|?[^|\[\]]{0,200}\|?\s{0,4}"
     r"(?P<at>\d{1,15})/(?P<total>\d{1,15}|\?)\s\[(?P<cells>[^\]]{0,4000})"
 )
-_KNOWN = {
-    "train_step_timing in s": Field("step_time_s", "", "s"),
-    "train_backward_timing in s": Field("backward_s", "", "s"),
-    "validation_step_timing in s": Field("validation_step_s", "", "s"),
-    "train_step_timing": Field("step_time_s", "", "s"),
-    "TFLOPS_per_GPU": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "tflops_per_sec_per_gpu": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "peak_memory_usage": Field("max_allocated_bytes", "", "B"),
-    "max_memory_allocated": Field("max_allocated_bytes", "", "B"),
-    "max_memory_reserved": Field("max_reserved_bytes", "", "B"),
-    "memory_allocated": Field("allocated_bytes", "", "B"),
-    "lr": Field("learning_rate", ""),
-}
+# The rate of a bar: 1.52it/s, 3.20s/it.
+_RATE = re.compile(r",\s{1,4}([\d.]{1,12})\s?(s/it|it/s)(?=,|\s*$)")
 # The bar shows these with every step; they were measured on held-out data.
 _HELD_OUT = re.compile(r"^(?:val|validation|test)_(?!step_timing)")
 LARGEST_STEP = 1e15
@@ -57,9 +47,10 @@ _NO_MEASUREMENT = frozenset({"v_num"})
 
 
 def _field(key: str) -> Field:
-    standard_field = _KNOWN.get(key)
-    if standard_field:
-        return standard_field._replace(key=key)
+    if key in ("s/it", "it/s"):
+        return Field("step_time_s" if key == "s/it" else "steps_per_s", key, key, kind="smoothed")
+    if (known := known_to("nemo").get(key)) is not None:
+        return known.field(key)
     base, _, seconds = key.rpartition(" in ")
     return Field(f"{slug(base)}_s", key, "s") if base and seconds == "s" else Field(slug(key), key)
 
@@ -124,6 +115,9 @@ class Parser:
                 step_text = text if key == "global_step" else step_text
         if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
             return []
+        if not any(cell.key.startswith("train_step_timing") for cell in cells):
+            rate = _RATE.search(match["cells"][:80])
+            cells += [Cell(rate[2], rate[1], to_float(rate[1]))] if rate is not None else []
         records = _records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
         self.stepped = self.stepped or records[0].kind == "step"
         records = [record for record in records if record.kind != "validation" or not self._is_repeated(record)]
@@ -177,8 +171,11 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     parser = Parser()
     ended = False
     listing: set[int | None] = set()
-    for line, rank, time, text in peel(lines, _BARS):
+    unwrapped = Unwrapped(lines, NEMO)
+    for line, rank, time, text in peel(unwrapped, _BARS):
         if "Training epoch" in text and (records := parser.lines(line, rank, time, text)):
+            if line in unwrapped.ends:
+                unwrapped.extend(records)
             yield from records
             continue
         listed = _LIST.search(text) if "timing in s" in text else None

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import slug, to_float
 from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import slug, to_float
 from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 
 SIGNS: Signs = (

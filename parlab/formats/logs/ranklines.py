@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import normal
 from parlab.formats.grammar.readings import amount, united
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import normal
 
 _WORD = r"(?i:batch|step|iter(?:ation)?)"
 SIGNS: Signs = (

@@ -21,7 +21,7 @@ from parlab.formats.logs import (
     ranklines,
     torchtitan,
 )
-from parlab.formats.tools import all_reduce_bench, link_tests, mlperf, nccl_tests, nvidia_smi, serving
+from parlab.formats.tools import all_reduce_bench, link_tests, mlperf, nccl_tests, serving, smi_tables
 
 
 class Reader(Protocol):
@@ -47,7 +47,7 @@ LOGS: dict[str, Reader] = {
     "nccl-tests": nccl_tests,
     "link-tests": link_tests,
     "all-reduce-bench": all_reduce_bench,
-    "nvidia-smi": nvidia_smi,
+    "nvidia-smi": smi_tables,
     "mlperf": mlperf,
     "huggingface": huggingface,
     "serving": serving,

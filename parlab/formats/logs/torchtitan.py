@@ -15,11 +15,12 @@ from typing import Any
 from parlab.formats.grammar.cells import Cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel
-from parlab.formats.grammar.quantities import GIB, slug, to_float, to_int
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.readings import amount, reading, united
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import slug, to_float, to_int
 
 SIGNS: Signs = (
     (re.compile(r"\bstep:\s{0,8}\d+\s{1,8}loss:\s{0,8}\S+\s.{0,120}\b(?:tps|wps|memory):"), 10),
@@ -37,14 +38,6 @@ _START = re.compile(
 )
 _CELL = re.compile(r"([A-Za-z][\w/()@. -]{0,60}?):\s{0,8}([^\s:]{1,60})(?=\s|$)")
 _BRACKET = re.compile(r"([^()]{1,40})\(([^()]{1,20})\)")
-_KNOWN = {
-    "tps": Field("tokens_per_s_per_gpu", "tps", "tokens/s"),
-    "wps": Field("tokens_per_s_per_gpu", "wps", "tokens/s"),
-    "tflops": Field("flops_per_gpu", "tflops", "TFLOP/s", 1e12),
-    "memory": Field("memory_bytes", "memory", "GiB", GIB),
-    "lr": Field("learning_rate", "lr"),
-}
-
 # Messages of rank 0 about the layout of the launch: `pp=1, dp_shard=8, tp=1`, `global batch size 64`.
 _LAUNCH = re.compile(
     r"Building (?:device mesh with parallelism:|\d-D device mesh with)|Training starts at step|Trainer is initialized"
@@ -69,11 +62,11 @@ _NAMES = {
 def _field(key: str) -> Field:
     """Return the field of a cell; its key is `name` or `name|unit as printed`."""
     name, _, unit = key.partition("|")
-    standard = _KNOWN.get(name)
+    known = known_to("torchtitan").get(name)
     field = united(name, unit)
-    if standard is None:
+    if known is None:
         return field._replace(key=name)
-    return field._replace(name=standard.name) if unit else standard
+    return field._replace(name=known.quantity.name) if unit else known.field(name)
 
 
 def _cells(text: str) -> Iterator[Cell]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.quantities import to_int
+from parlab.formats.grammar.units import to_int
 
 _SETTING = re.compile(
     r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>|- INFO - [\w.]{1,60} -|\[ {0,4}INFO\] - )?"
@@ -18,7 +18,18 @@ _ARGUMENTS = {
     "Num examples": "num_examples",
     "Num Epochs": "num_train_epochs",
     "Number of trainable parameters": "trainable_parameters",
+    # Unsloth's banner.
+    "Batch size per device": "per_device_train_batch_size",
+    "Total batch size": "total_train_batch_size",
+    "Total steps": "max_steps",
 }
+_ON_BANNER = re.compile(r"([A-Z][A-Za-z ]{2,60}?) = ([\d,]{1,20})(?=\s|$)")
+
+
+def banner_settings(text: str) -> dict[str, int] | None:
+    """Return the arguments of a line of Unsloth's banner, `Total batch size = 16 | Total steps = 312`, or None."""
+    found = {_ARGUMENTS.get(match[1].strip()): to_int(match[2]) for match in _ON_BANNER.finditer(text)}
+    return {name: value for name, value in found.items() if name and value is not None} or None
 
 
 def trainer_setting(text: str) -> dict[str, int] | None:

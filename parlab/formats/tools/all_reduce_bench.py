@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import Line, peel_line
-from parlab.formats.grammar.quantities import to_float
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import to_float
 from parlab.formats.schema import Cell, Table
 
 SIGNS: Signs = (

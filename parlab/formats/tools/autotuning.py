@@ -16,9 +16,9 @@ from parlab.formats.documents.blocks import take
 from parlab.formats.documents.tables import experiment_settings
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.jsontext import loads
-from parlab.formats.grammar.quantities import to_float
 from parlab.formats.grammar.records import Ending, Field, Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import to_float
 from parlab.formats.launch import flatten
 from parlab.formats.schema import Config
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from parlab.formats.documents.tables import cell
-from parlab.formats.grammar.quantities import to_float
 from parlab.formats.grammar.records import Field, Record, figure, unread
+from parlab.formats.grammar.units import to_float
 from parlab.formats.schema import Table
 
 MAX_ROWS = 5_000

@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 
 from parlab.formats.documents.tables import cell
-from parlab.formats.grammar.quantities import normal, slug, to_float, unit_of
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import normal, slug, to_float, unit_of
 from parlab.formats.schema import Table
 
 SIGNS: Signs = (

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel_line
-from parlab.formats.grammar.quantities import MIB
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import MIB
 from parlab.formats.schema import Table
 
 SIGNS: Signs = (

@@ -16,9 +16,9 @@ import orjson
 
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import LARGEST, slug
 from parlab.formats.grammar.records import Ending, Field, Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import LARGEST, slug
 from parlab.formats.launch import MAX_ARGUMENTS
 
 SIGNS: Signs = ((re.compile(r":::MLL(?:OG)? "), 20),)

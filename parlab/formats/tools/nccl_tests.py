@@ -13,9 +13,9 @@ from typing import Any
 from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import slug, to_float
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import slug, to_float
 from parlab.formats.launch import typed
 from parlab.formats.schema import Cell, Table
 
@@ -31,6 +31,10 @@ SIGNS: Signs = (
 MAX_ROWS = 5_000
 MAX_TOKENS = 64
 _ROW = re.compile(rf"\s*(?:\d{{1,20}}\s+){{2}}{_TYPES}\s")
+_HALF = re.compile(
+    rf"\s*(\d{{1,20}}\s+\d{{1,20}}\s+{_TYPES}(?:\s+[a-z]\w{{1,12}}(?=\s))?(?:\s+-?\d{{1,7}}(?![\d.]))?)"
+    r"\s{0,8}(?=\S{1,200} \[\d|\S{1,200}:\d|$)"
+)
 _PLAIN = (
     "size",
     "count",
@@ -109,6 +113,12 @@ class Test:
             self.table.columns = _columns(self.names, [unit.strip("()") for unit in units])
             self.table.header = [self.names, units[:MAX_TOKENS]]
 
+    def completes(self, half: list[str], tokens: list[str]) -> bool:
+        """Return whether these are the numbers of a row of which the first cells stand on an earlier line."""
+        width = len(half) + len(tokens)
+        is_width = width == len(self.names) if self.table is not None else width in (*_LEFT_OUT, len(_PLAIN) - 1)
+        return is_width and all(token == "N/A" or to_float(token) is not None for token in tokens)
+
     def row(self, line: int, tokens: list[str], text: str) -> list[Record]:
         """Read one row; without a header, assume the standard columns."""
         records: list[Record] = []
@@ -127,10 +137,10 @@ class Test:
             return [*records, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
         cells = [*map(cell, tokens)]
         table.rows.append(cells)
-        self._extremes(line, cells, text)
+        self._extremes(line, cells)
         return records
 
-    def _extremes(self, line: int, cells: list[Cell], text: str) -> None:
+    def _extremes(self, line: int, cells: list[Cell]) -> None:
         bus = plain = 0.0
         for at, is_plain in self.bandwidths:
             value = cells[at].value
@@ -141,7 +151,7 @@ class Test:
                 continue
             bus = bus or value
             if self.best is None or value > self.best[0]:
-                self.best = (value, text.strip(), line)
+                self.best = (value, cells[at].text, line)
         if plain > 0.0 and (self.widest is None or plain > self.widest[0]):
             self.widest = (plain, bus)
 
@@ -155,7 +165,7 @@ class Test:
         table.title = self.title
         records = [Record("table", table.line, data=table)]
         if best is not None:
-            records.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, best[1], "GB/s"))
+            records.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, f"{best[1]} GB/s", "GB/s"))
         ranks = _ranks(widest)
         if ranks is not None:
             basis = "busbw / algbw = 2 (n - 1) / n in the row of the largest algbw"
@@ -195,7 +205,7 @@ def _comment(test: Test, line: int, text: str) -> list[Record]:
         value = to_float(match[1])
         if value is None:
             return [unread(line, "not a finite number", text)]
-        return [figure(line, "avg_busbw_bytes_per_s", value * 1e9, match[1], "GB/s")]
+        return [figure(line, "avg_busbw_bytes_per_s", value * 1e9, f"{match[1]} GB/s", "GB/s")]
     match = _WRONG.match(text)
     if match:
         return [figure(line, "out_of_bounds_values", to_float(match[1]), " ".join(match.groups()))]
@@ -218,6 +228,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     """
     test = Test()
     types: set[str] = set()
+    half: tuple[int, list[str]] | None = None
     for line, rank, time, tagged in peel(lines):
         text = tagged.lstrip(" ")
         if text.startswith(_COMMENTS):
@@ -226,6 +237,14 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield from _comment(test, line, text[:4000])
             continue
         tokens = text[:4000].split(maxsplit=MAX_TOKENS)
+        if half is not None and test.completes(half[1], tokens):
+            yield from test.row(half[0], [*half[1], *tokens], text)
+            half = None
+            continue
+        if (first := _HALF.match(text[:400])) is not None:
+            # The test prints the rest of the row behind lines of NCCL itself.
+            half = (line, first[1].split())
+            continue
         if len(tokens) > 3 and tokens[2] in types and tokens[0].isdecimal() and tokens[1].isdecimal():
             yield from test.row(line, tokens, text)
             continue

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import MIB, normal, slug, to_float, to_int, unit_of
 from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, figure, unread
 from parlab.formats.grammar.rows import Columns
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import MIB, normal, slug, to_float, to_int, unit_of
 from parlab.formats.schema import Cell, Table
 
 _QUERY = re.compile(

@@ -13,9 +13,9 @@ from functools import lru_cache
 from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.quantities import normal, slug, to_float, unit_of
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.units import normal, slug, to_float, unit_of
 from parlab.formats.schema import Table
 from parlab.formats.tools import inference
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -18,8 +16,9 @@ from numpy.typing import NDArray
 
 from parlab.formats.builder import Builder, measured
 from parlab.formats.documents.documents import Collector
-from parlab.formats.grammar.names import quantity_of_metric
+from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Record, Unread
+from parlab.formats.grammar.units import LATEST, unix_time
 from parlab.ingest.batches.events import MAX_STEP
 from parlab.series.columns import Columns
 from parlab.series.replacing import Rows, Spool
@@ -34,7 +33,6 @@ _MAX_NAME = 80
 MAX_METRICS = 200
 _MAX_COLUMNS = 10 * MAX_METRICS
 _NAN = float("nan")
-_LATEST = 1e11
 _LARGEST = 1e300
 
 # Normal names of the readers -> names of the same metrics in parlab's own engines.
@@ -147,7 +145,7 @@ class Recording:
             self._has_stamps = True
         elif not self._has_stamps:
             # In a log without time stamps, time is the sum of the step times, from 0.
-            self._time = min(self._time + abs(record.values.get("step_time_s", 0.0)), _LATEST)
+            self._time = min(self._time + abs(record.values.get("step_time_s", 0.0)), LATEST)
 
     def _row_index(self, rows: _Rows, values: Mapping[str, float]) -> int:
         """Return the row of these values: a new row, or the last one if a step continues over several lines."""
@@ -311,29 +309,3 @@ class Recorder:
         segments.close()
         self._keep(len(segments.done) > done, done)
         self._builder = None
-
-
-_STAMPS = ("%m/%d/%Y %H:%M:%S", "%Y_%m_%d %H:%M:%S")
-
-
-@lru_cache(maxsize=64)
-def unix_time(text: str) -> float | None:
-    """Parse a printed time stamp to Unix seconds, as UTC if it has no time zone; None for anything else."""
-    text = text.strip()[:40].replace("/", "-", 2) if text[:4].isdecimal() else text.strip()[:40]
-    moment: datetime | None = None
-    try:
-        moment = datetime.fromisoformat(text.replace("_", "T", 1))
-    except ValueError:
-        for form in _STAMPS:
-            try:
-                moment = datetime.strptime(text, form)
-                break
-            except ValueError:
-                continue
-    if moment is None:
-        return None
-    try:
-        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (OverflowError, ValueError):
-        return None
-    return seconds if 0 <= seconds < _LATEST else None

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from parlab.formats.grammar.names import quantity_of_metric
-from parlab.formats.grammar.quantities import unit_of
+from parlab.formats.grammar.quantities import quantity_of_metric
+from parlab.formats.grammar.units import unit_of
 from parlab.formats.schema import Cell
 
 Role = Literal["setting", "metric", "axis", "figure", "empty"]

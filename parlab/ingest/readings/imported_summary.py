@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parlab.findings.facts import segment_sizes
-from parlab.formats.schema import Figure, Launch, Segment
+from parlab.formats.schema import Figure, Kind, Launch, Segment
 from parlab.ingest.files.recording import FASTEST, NotFinite, Recording
 from parlab.ingest.readings.architecture import is_counted
 from parlab.ingest.readings.launches import Sections
@@ -63,19 +63,32 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
         value = getattr(segment, name)
         if value is not None:
             summary.setdefault(name, value)
-    if "mfu_pct" in segment.metrics:
-        summary.setdefault("mfu_pct", segment.metrics["mfu_pct"].median)
+    kinds = _utilisation_as_printed(summary, segment) | segment.kinds
+    if kinds := {name: kind for name, kind in kinds.items() if name in summary and name not in stated}:
+        summary["kinds"] = kinds
     if segment.validation:
         summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
-    figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}
-    figures |= {
-        name: {"value": metric.last, "unit": "", "text": ""}
-        for name, metric in segment.metrics.items()
-        if segment.steps is None and name not in figures
-    }
-    if figures:
+    if figures := _figures_of(segment):
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def _figures_of(segment: Segment) -> dict[str, Any]:
+    """Return the figures of prose, and those of a launch without steps."""
+    figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}
+    if segment.steps is None:
+        metrics = {name: {"value": metric.last, "unit": "", "text": ""} for name, metric in segment.metrics.items()}
+        figures |= {name: metric for name, metric in metrics.items() if name not in figures}
+    return figures
+
+
+def _utilisation_as_printed(summary: dict[str, Any], segment: Segment) -> dict[str, Kind]:
+    """Add the MFU that the steps print, in per cent; return its kind if it is an average."""
+    for name, scale in (("mfu_pct", 1.0), ("mfu", 100.0), ("average_mfu", 100.0)):
+        if "mfu_pct" not in summary and (mfu := segment.metrics.get(name)) is not None:
+            summary["mfu_pct"] = mfu.median * scale
+            return {} if mfu.kind == "printed" else {"mfu_pct": mfu.kind}
+    return {}
 
 
 def with_utilisation(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.formats.grammar.names import MEANINGS, quantity_of_metric
+from parlab.formats.grammar.quantities import CHOICES, quantity_of_metric
 from parlab.ingest.summaries.memory import GPU, NODE, memory_growth
 from parlab.ingest.summaries.printed import is_sampled
 from parlab.ingest.summaries.summary import UTILISATION, ByRank, summary_of
@@ -34,7 +34,7 @@ def sources_of(
 ) -> dict[str, Source]:
     """Return the metric of each quantity: the metric with the quantity's own name, otherwise the first by name.
 
-    `meanings` are the keys of MEANINGS that a person has chosen for metrics, empty for none; they take precedence.
+    `meanings` are the keys of CHOICES that a person has chosen for metrics, empty for none; they take precedence.
     """
     meanings = meanings or {}
     sources: dict[str, Source] = {}
@@ -43,8 +43,8 @@ def sources_of(
         if quantity is not None and (quantity.name not in sources or metric == quantity.name):
             sources[quantity.name] = Source(metric, quantity.scale)
     for metric in sorted(set(metrics) & meanings.keys(), reverse=True):
-        if meanings[metric] in MEANINGS:
-            quantity = MEANINGS[meanings[metric]][1]
+        if meanings[metric] in CHOICES:
+            quantity = CHOICES[meanings[metric]].meaning
             sources[quantity.name] = Source(metric, quantity.scale)
     return sources
 

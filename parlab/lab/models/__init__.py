@@ -28,6 +28,7 @@ from .stored_file import StoredFile
 from .stream import Stream
 from .trace import RankTrace
 from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameMeaning, RunParameter, RunTag, TrackedRun
+from .wandb import LoggedValue, WandbArtifact, WandbRun
 
 __all__ = [
     "ACTIVE_MEMBER_STATES",
@@ -53,6 +54,7 @@ __all__ = [
     "LatestMetric",
     "LogFormat",
     "LoggedModel",
+    "LoggedValue",
     "LoginFailure",
     "Member",
     "MemberState",
@@ -88,4 +90,6 @@ __all__ = [
     "TagOfRun",
     "TrackedRun",
     "Visit",
+    "WandbArtifact",
+    "WandbRun",
 ]

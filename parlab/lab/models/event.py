@@ -26,6 +26,7 @@ class Event(models.Model):
         FINDING_NEW = "finding.new", "new finding"
         NODE_LOST = "node.lost", "node lost"
         STUDY_DONE = "study.done", "study done"
+        RUN_ALERT = "run.alert", "alert of a script"
         WATCH_ALERT = "watch.alert", "change in a watch"
         TEST = "test", "test"
 

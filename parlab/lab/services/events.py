@@ -63,6 +63,27 @@ def run_ended(*, run: Run, attempt_number: int, state: RunState, reason: str = "
     )
 
 
+def run_alerted(*, run: Run, title: str, text: str, severity: str) -> Event:
+    """Store the event that a script has raised an alert; the same title again is the same cause."""
+    item_open(
+        kind=Event.Kind.RUN_ALERT,
+        key=f"{Event.Kind.RUN_ALERT}/{run.pk}/{storable.text(title)[:120]}",
+        occurrence=timezone.now().isoformat(),
+        path=run.get_absolute_url(),
+        experiment=run.experiment,
+        run_id=run.pk,
+        data={"title": title, "reason": text, "severity": severity},
+    )
+    return event_add(
+        kind=Event.Kind.RUN_ALERT,
+        text=f"Run #{run.number} of {run.experiment.name}: {title}" + (f": {text}" if text else ""),
+        path=run.get_absolute_url(),
+        experiment=run.experiment,
+        run=run,
+        data={"run": run.number, "label": run.label, "title": title, "text": text, "severity": severity},
+    )
+
+
 def loss_judged(*, run: Run, attempt_number: int, loss: Mapping[str, Any]) -> None:
     """Open and close the items about the loss of a run's current attempt, by what the rules say about it."""
     gone = []

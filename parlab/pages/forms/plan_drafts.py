@@ -17,6 +17,7 @@ LAYOUTS = 6
 def plan_draft(request: HttpRequest) -> Draft:
     """Return the draft of the question in the address; `plan=layouts` adds the best layouts as an axis.
 
+    `plan=calibrate` has the layouts whose short runs calibrate the planner best, without that of the question.
     `plan=described` describes the training without changes, for a trainer that is not parlab's. A question with errors
     has the fields that open the builder without a plan.
     """
@@ -24,8 +25,10 @@ def plan_draft(request: HttpRequest) -> Draft:
     if query.question is None or query.outline is None:
         return Draft.of_data({}, {})
     job = query.outline.prediction.job
-    result = query.sizing() if request.GET.get("plan") == "layouts" else None
+    result = query.sizing() if request.GET.get("plan") in ("layouts", "calibrate") else None
     others = [layout.job for layout in result.search.fitting[:LAYOUTS]] if result else []
+    if result and result.short_runs and request.GET.get("plan") == "calibrate":
+        job, *others = [layout.job for layout in result.short_runs]
     per_node = query.question.gpus_per_node
     is_described = request.GET.get("plan") == "described"
     launch = described_launch(job, per_node) if is_described else launch_of(job, per_node, others)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from parlab.charts.format import Unit, unit_for
 from parlab.charts.runs.curves import rounded
 from parlab.charts.sweeps.compare import CURVES
-from parlab.lab.models import Run
+from parlab.lab.models import Run, WandbRun
 from parlab.publishing.figures import compared_curves as curves
 from parlab.publishing.figures.windows import WHOLE, Window
 from parlab.series import store
@@ -22,6 +22,7 @@ AXES = ("step", "time", "tokens", "samples")
 FIRST_POINTS, TOTAL_POINTS = 300, 9_000
 """Points of a line, and of all lines of a panel: as many as its pixels can show."""
 LEAST_POINTS = 100
+MOST_POINTS = 1_000_000
 
 
 class Metric(NamedTuple):
@@ -56,13 +57,19 @@ def metric_of(name: str) -> Metric:
 def experiment_series(runs: Sequence[Run], name: str, over: str = "step", window: Window = WHOLE) -> dict[str, Any]:
     """Return the curve of each run that has this series: `{"runs": [{"n": 5, "x": […], "y": […]}], …}`."""
     metric = metric_of(name)
-    read = _read(runs, metric, window if over == "step" else WHOLE)
+    axis = _own_axis(runs, metric) if over == "step" else ""
+    read = _read(runs, metric, window if over == "step" and not axis else WHOLE)
+    places = _places(runs, read, axis) if axis else {}
     unit = _unit(read.values(), metric.unit)
     points = max(LEAST_POINTS, min(FIRST_POINTS, TOTAL_POINTS // max(1, len(read))))
-    lines = [_line(runs[place], columns, over, unit.factor, points) for place, columns in sorted(read.items())]
+    lines = [
+        _line(runs[place], columns, over, unit.factor, points, places.get(place))
+        for place, columns in sorted(read.items())
+    ]
     return {
         "title": metric.title,
         "unit": unit.name,
+        **({"axis": axis} if axis else {}),
         "fromZero": metric.is_from_zero,
         "warmup": _warmup(runs) if over == "step" and metric.names == ("step_time_s",) else 0,
         "runs": [line for line in lines if line],
@@ -72,6 +79,16 @@ def experiment_series(runs: Sequence[Run], name: str, over: str = "step", window
 def _read(runs: Sequence[Run], metric: Metric, window: Window) -> dict[int, Columns]:
     steps = None if window.first is None or window.last is None else _steps(window.first, window.last)
     return curves.slowest_ranks(runs, metric.names, FIRST_POINTS, steps)
+
+
+def _own_axis(runs: Sequence[Run], metric: Metric) -> str:
+    """Return the series over which the scripts of all runs want this one drawn; empty if they do not agree on one."""
+    if any(run.origin != Run.Origin.REPORTED for run in runs):
+        return ""
+    defined = WandbRun.objects.filter(tracked__run__in=[run.pk for run in runs]).only("config")
+    axes = [each.axes() for each in defined]
+    named = {next((axis[name] for name in metric.names if name in axis), "") for axis in axes}
+    return named.pop() if len(named) == 1 and len(axes) == len(runs) else ""
 
 
 def _steps(first: float, last: float) -> dict[str, int]:
@@ -90,9 +107,19 @@ def _warmup(runs: Sequence[Run]) -> int:
     return max((int(run.resolved.get("train", {}).get("warmup_steps") or 0) for run in runs), default=0)
 
 
-def _line(run: Run, columns: Columns, over: str, factor: float, points: int) -> dict[str, Any]:
+def _places(runs: Sequence[Run], read: Mapping[int, Columns], axis: str) -> dict[int, Columns]:
+    """Read the series that is the axis of others, by the place of its run."""
+    order = sorted(read)
+    found = curves.slowest_ranks([runs[place] for place in order], (axis,), MOST_POINTS)
+    return {order[index]: columns for index, columns in found.items()}
+
+
+def _line(
+    run: Run, columns: Columns, over: str, factor: float, points: int, axis: Columns | None = None
+) -> dict[str, Any]:
     thin = columns.thinned(points)
-    x = _positions(run, thin, over)
+    # The axis has a value at nearly every step that the series has; between two of them it is taken as straight.
+    x = _positions(run, thin, over) if axis is None else np.interp(thin.steps, axis.steps, axis.values)
     if x is None:
         return {}
     values = [value if np.isfinite(value) else None for value in rounded(thin.values.tolist(), factor)]

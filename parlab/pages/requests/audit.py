@@ -41,6 +41,10 @@ QUIET = frozenset(
             "stream",
             "stream-file",
             "timelines",
+            "wandb-file",
+            "wandb-operation",  # what deletes records itself
+            "wandb-stream",
+            "wandb-telemetry",
             "api:plan",
             "api:simulate",
             "api:format-guess",

@@ -182,6 +182,10 @@ def _lost(item: InboxItem) -> SafeString:
     return format_html('<b class="bad">Lost</b>{}', _because(item))
 
 
+def _alert(item: InboxItem) -> SafeString:
+    return format_html('<b class="warn">{}</b>{}', _short(str(item.data.get("title") or "Alert")), _because(item))
+
+
 def _because(item: InboxItem) -> str:
     first = (str(item.data.get("reason") or "").strip().splitlines() or [""])[0]
     return f": {_short(first)}" if first else ""
@@ -289,6 +293,11 @@ def _of_end(_item: InboxItem, size: Size) -> Svg:
     return evidence.stopped("The run ended before its time", size)
 
 
+def _of_alert(item: InboxItem, size: Size) -> Svg:
+    # A script says something: there is nothing to draw.
+    return evidence.curve([], str(item.data.get("title", "")), bad_from=0.0, size=size)
+
+
 def _of_silence(_item: InboxItem, size: Size) -> Svg:
     return evidence.heartbeat("Heartbeats end", size)
 
@@ -318,6 +327,7 @@ KINDS: dict[str, Kind] = {
     Event.Kind.RUN_OOM: Kind("Out of memory", "triangle-alert", "warn", RUNS, _oom, _try_smaller, _of_memory),
     Event.Kind.RUN_FAILED: Kind("Failed run", "circle-x", "bad", RUNS, _failed, _open_run, _of_end),
     Event.Kind.RUN_LOST: Kind("Lost run", "server-off", "bad", RUNS, _lost, _open_run, _of_end),
+    Event.Kind.RUN_ALERT: Kind("Alert of a script", "triangle-alert", "warn", RUNS, _alert, _open_run, _of_alert),
     Event.Kind.NODE_LOST: Kind("Node lost", "server", "warn", CLUSTER, _silent, _open_node, _of_silence),
     Event.Kind.FINDING_NEW: Kind("Finding", "lightbulb", "", RUNS, _finding, _judge, _of_numbers),
 }

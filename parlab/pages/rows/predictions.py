@@ -19,6 +19,8 @@ class Expected(NamedTuple):
     step_time_s: float | None = None
     memory_bytes: float | None = None
     fits: bool = True
+    fits_probability: float | None = None
+    """Probability that it does not run out of memory; None without a prediction."""
     gpu_hours: float | None = None
     """For all iterations on all GPUs."""
     cost: float | None = None
@@ -53,7 +55,15 @@ class Pools:
         note = " ".join([basis, uncertainty, *prediction.reasons, *outside])
         price = self._price(where.device.name)
         cost = None if price is None else price * hours
-        return Expected(note, prediction.iteration_s, prediction.memory_bytes, prediction.fits, hours, cost)
+        return Expected(
+            note,
+            prediction.iteration_s,
+            prediction.memory_bytes,
+            prediction.fits,
+            prediction.fits_probability,
+            hours,
+            cost,
+        )
 
     def _price(self, device: str) -> float | None:
         """Return the price of an hour of a device."""

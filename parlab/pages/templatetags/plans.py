@@ -25,12 +25,6 @@ def gib(value: float) -> SafeString:
     return format_html("{}\u2009GiB", in_gib(value))
 
 
-@register.filter
-def gib_missing(value: float) -> SafeString:
-    """Format negative spare memory as a positive number of GiB."""
-    return gib(-value)
-
-
 @register.simple_tag
 def options(chosen: str, *choices: str) -> SafeString:
     """Render the options of a select, each given as value:title."""

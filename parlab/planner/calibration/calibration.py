@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.code_bases import timed_job
 from parlab.planner.job.workload import Job
 from parlab.planner.prediction.memory import memory, needed_bytes, outside_bytes
 from parlab.planner.prediction.parameters import (
@@ -39,7 +40,7 @@ _LEAST, _MOST = 0.85, 1.1
 """Range of `usable_share`: a limit outside it would mean that the prediction itself is wrong."""
 NOISE = 0.03
 """Expected relative error of an ordinary measurement."""
-CODE_BASES = 0.018
+CODE_BASES = 0.025
 """Deviation of the factors by which code bases differ, for fits to several of them."""
 SPRING = 1.0
 """Scale of the widths of the springs: at 1, a spring of width 1 allows a change by a factor of e at little cost."""
@@ -343,10 +344,11 @@ def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vecto
 @lru_cache(maxsize=4096)
 def _time_formula(job: Job, cluster: Cluster) -> Formula:
     """Return the time of an iteration as a formula of the time constants."""
+    timed = timed_job(job, cluster.device.name)
 
     def seconds(values: list[Any]) -> Any:
         constants = TimeParameters(**dict(zip(names(TimeParameters), values, strict=True)))
-        return Clock(job, cluster, constants).timing().total_s
+        return Clock(timed, cluster, constants).timing().total_s
 
     return Formula(len(names(TimeParameters)), seconds)
 

@@ -1,25 +1,29 @@
 """How far uncalibrated predictions of the time may be off: widths of the intervals that hold 80 % of predictions.
 
-Each width is the largest 80 % quantile, over the publications of its kind, of |log(predicted/measured)| with constants
-fitted to the other publications (`make bench-planner` prints the share of rows inside; docs/understand/planner.md).
+Each width is the 80 % quantile of |log(predicted/measured)| with constants fitted to the other publications, where each
+publication of the kind has the same weight however many rows it has: the next one is a code base of its own
+(`make bench-planner` prints the share of rows inside; docs/understand/planner.md).
 """
 
 from __future__ import annotations
 
 from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.code_bases import possible_jobs
+from parlab.planner.job.practice import is_recent_device
 from parlab.planner.job.workload import Job
 
-USUAL = 0.24
-RECENT = 0.17
-SHAPED = 0.25
-SHORT = 0.65
-EXPERTS = 0.40
-CONTEXT = 0.48
-SHARDED = 0.35
-SHARDED_STAGES = 0.55
-UNHIDDEN = 0.98
-OLD_NETWORK = 0.60
-SHAPED_SHARDED = 0.55
+USUAL = 0.16
+RECENT = 0.125
+SHAPED = 0.19
+SHORT = 0.43
+EXPERTS = 0.36
+UNNAMED = 0.22
+CONTEXT = 0.46
+SHARDED = 0.125
+SHARDED_STAGES = 0.53
+UNHIDDEN = 0.80
+OLD_NETWORK = 0.57
+SHAPED_SHARDED = 0.53
 PROCESSOR = 0.7
 _SHORT_S = 0.5
 
@@ -36,6 +40,8 @@ def usual_spread(job: Job, cluster: Cluster, seconds: float) -> float:
     if cluster.between.is_measured and cluster.gpus_per_node == 1:
         return SHAPED_SHARDED if is_sharded else SHAPED
     widths = [RECENT if job.has_flash_attention else USUAL]
+    if len(possible_jobs(job, cluster.device.name)) > 1 and not is_recent_device(cluster.device.name):
+        widths.append(UNNAMED)
     if job.model.num_experts > 1:
         widths.append(EXPERTS)
     if job.context_parallel > 1:

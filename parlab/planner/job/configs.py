@@ -92,7 +92,6 @@ def job_of(config: RunConfig, gpu: str = "") -> Job:
         zero_offload=parallel.zero_offload,
         optimizer_bytes=_optimizer_bytes(train.optimizer, train.precision),
         has_flash_attention=True,
-        copies_logits=is_described and parallel.zero_stage == 3,
         wire_bytes=_WIRE_BYTES[parallel.wire_precision],
         warmup_slope=parallel.warmup_slope if parallel.schedule == "1f1b" else 1,
         family=parallel.engine,

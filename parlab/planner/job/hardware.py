@@ -205,6 +205,12 @@ def find(device_name: str) -> Gpu | None:
     return next((gpu for key, gpu in _CATALOGUE.items() if set(key.split()) <= name_words), None)
 
 
+def fastest(precision: str) -> Peak:
+    """Return the highest peak of all devices in a precision."""
+    peaks = [peak for gpu in _CATALOGUE.values() if (peak := gpu.peak(precision)) is not None]
+    return max(peaks, key=lambda peak: peak.flops_per_s)
+
+
 def peak_of(device_name: str, precision: str) -> Peak | None:
     """Return the peak of a device in a precision; None if either is unknown."""
     gpu = find(device_name)

@@ -9,6 +9,11 @@ from .workload import Precision
 _RECENT = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB", "MI3")
 
 
+def is_recent_device(gpu: str) -> bool:
+    """Return whether a device is of NVIDIA's Hopper, of AMD's MI300 or later."""
+    return gpu.startswith(_RECENT)
+
+
 @dataclass(frozen=True)
 class Practice:
     """Usual settings of a training."""
@@ -28,7 +33,7 @@ def practice(gpu: str, precision: Precision, chunks: int, *, framework: str = ""
     NVIDIA's frameworks overlap tensor parallel messages in their recipes for 8 bits, and the all-to-all of experts in
     interleaved pipelines; their recipes for racks with Grace processors record CUDA graphs.
     """
-    is_recent = gpu.startswith(_RECENT)
+    is_recent = is_recent_device(gpu)
     is_low_precision = precision in ("fp8", "mxfp8", "nvfp4")
     is_nvidia = is_recent and not is_fsdp and (is_low_precision or framework == "Megatron-Bridge")
     return Practice(

@@ -112,6 +112,14 @@ class Job:
     """The loss overwrites the logits with their gradients instead of copying them in fp32."""
     copies_logits: bool = False
     """The loss keeps two copies of the logits in fp32 (torch's cross entropy); otherwise one (Megatron-LM's)."""
+    gathers_logits: bool = False
+    """Tensor parallel ranks gather the logits of the whole vocabulary before the loss; otherwise each keeps a part."""
+    recomputes_activation: bool = False
+    """The product of a gated MLP is not stored: the activation function is recomputed from its inputs."""
+    has_8_bit_experts: bool = False
+    """Experts store their inputs in 8 bits, and no outputs: the router's weights apply to the activation function."""
+    has_expandable_segments: bool = False
+    """The allocator grows its segments (`expandable_segments` of PyTorch), which leaves fewer fragments."""
     has_cuda_graphs: bool = False
     """Recorded kernels: the processor launches a few graphs per layer instead of each kernel."""
     flash_generation: int | None = None

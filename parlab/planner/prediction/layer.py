@@ -244,6 +244,8 @@ class LayerClock:
             recomputed, passes = forward, 2.0
         elif job.recompute == "operations":
             recomputed, passes = _RECOMPUTED_SHARE * self._matmuls_s + self._pointwise_s, 1.5
+            # The scores of plain attention are not stored either.
+            recomputed += 0.0 if job.has_flash_attention else attention_forward
         elif job.recompute == "selective":
             recomputed = self._pointwise_s + self._expansion_s if job.has_flash_attention else attention_forward
         backward += recomputed * job.recomputed_share
@@ -263,8 +265,14 @@ class LayerClock:
             # Routed tokens are exchanged by the all-to-all instead.
             count = count * (1 + self._dense_share) / 2
         size = job.value_bytes * job.rank_tokens * job.model.hidden_size
-        seconds = count * self.links.all_reduce_s(size, tensor, tensor)
-        return exposed(seconds, 3 * self._matmuls_s) if job.overlaps_tensor else seconds
+        once = self.links.all_reduce_s(size, tensor, tensor)
+        if job.overlaps_tensor:
+            return exposed(count * once, 3 * self._matmuls_s)
+        if not job.fuses_pointwise or self.cluster.device.is_cpu:
+            return count * once
+        # Both messages of the backward pass overlap with the products for the gradients of weights (Megatron-LM).
+        overlapped = 2 * count / (4 + 2 * self._repeated_share)
+        return (count - overlapped) * once + exposed(overlapped * once, self._matmuls_s)
 
     @cached_property
     def head_s(self) -> float:
@@ -272,7 +280,13 @@ class LayerClock:
         job, model = self.job, self.job.model
         logits = model.vocab_size / job.tensor_parallel
         product = self.product_s(job.rank_tokens, logits, model.hidden_size, self.wide_flops_s)
-        return 3 * product + 24 * job.rank_tokens * logits / self.bytes_s
+        tensor = job.tensor_parallel
+        if not job.gathers_logits or tensor == 1:
+            return 3 * product + 24 * job.rank_tokens * logits / self.bytes_s
+        # Each rank computes the loss of the whole vocabulary, after an all-gather: half of an all-reduce.
+        size = job.value_bytes * job.rank_tokens * model.vocab_size
+        gather_s = self.links.all_reduce_s(size, tensor, tensor) / 2
+        return 3 * product + gather_s + 24 * job.rank_tokens * model.vocab_size / self.bytes_s
 
 
 def ceiling(cluster: Cluster, precision: str) -> float:

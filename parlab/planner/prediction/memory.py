@@ -17,6 +17,15 @@ from .parameters import MemoryParameters
 _NETWORK_CHANNELS = 1 / 3
 """NCCL's channels between nodes relative to those inside: one per network card, 8, instead of 24 on NVSwitch (A100)."""
 
+_EAGER_NORMS = 12.0
+"""Bytes per value of the residual stream that the two eager norms of a layer store beside input and output: the input
+in fp32 and the quotient in 16 bits."""
+_GATHERED_COPIES = 2.0
+"""Copies of gathered logits in relation to divided ones: 16 bytes per logit, the gathered ones and their gradient in 16
+bits, and in fp32 their copy, its logarithm of the softmax and its gradient."""
+_EXPANDABLE_SHARE = 0.5
+"""Share of the allocator's fragments that remain with segments that grow."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -89,6 +98,10 @@ def activation_bytes(job: Job) -> tuple[float, float]:
         heads -= model.attention_size
     split = heads / tensor + _mlp_bytes(job)
     scores = model.num_heads * (2 * value + mask) * model.sequence_length
+    if has_eager_kernels(job):
+        # An eager RMSNorm stores its input in fp32 and its quotient; an eager SwiGLU also the output of the gate.
+        replicated += _EAGER_NORMS * model.hidden_size
+        split += value * model.ffn_size * model.experts_per_token / tensor
     linear = job.rank_tokens * (replicated / tensor if job.sequence_parallel else replicated) + job.rank_tokens * split
     quadratic, gradients = job.rank_tokens * scores / tensor, 0.0
     if job.has_flash_attention:
@@ -115,6 +128,14 @@ def activation_bytes(job: Job) -> tuple[float, float]:
     return linear + quadratic, gradients
 
 
+def has_eager_kernels(job: Job) -> bool:
+    """Return whether norms and activation function run as several kernels that store their intermediate values.
+
+    LayerNorm and GELU, which models without a gated MLP have, are one kernel each even in eager PyTorch.
+    """
+    return job.model.is_gated and not job.fuses_pointwise and job.value_bytes == 2
+
+
 def _spared_bytes(job: Job) -> float:
     """Return the bytes per token of the outputs of norms and activation functions, inputs of matrix products."""
     model, tensor = job.model, job.tensor_parallel
@@ -123,17 +144,25 @@ def _spared_bytes(job: Job) -> float:
     if model.attention == "mla":
         # Queries, keys and values are expanded again from their compressed form (DeepSeek-V3 report 2024, 3.2.3).
         norms += job.value_bytes * (3 * model.attention_size + model.num_heads * model.rope_head_dim) / tensor
+    if job.recomputes_activation:
+        return norms
     routed = model.experts_per_token * job.expert_tensor_parallel if model.num_experts > 1 else 1
-    return norms + value * model.ffn_size * (routed + model.shared_experts) / tensor
+    stored = 1 if job.has_8_bit_experts else value
+    return norms + model.ffn_size * (stored * routed + value * model.shared_experts) / tensor
 
 
 def _mlp_bytes(job: Job) -> float:
     """Return the bytes that the MLP of a layer stores per token of the rank, split by tensor parallelism."""
     model, value = job.model, job.value_bytes
     width = model.mlp_matrices * value - (1.0 if job.is_low_precision else 0.0)
+    if job.recomputes_activation and model.is_gated:
+        width = float((model.mlp_matrices - 1) * value)
     if model.num_experts == 1:
         return width * model.ffn_size / job.tensor_parallel
     routed = model.experts_per_token * job.expert_tensor_parallel / job.tensor_parallel
+    if job.has_8_bit_experts:
+        own = width / value * model.ffn_size + model.hidden_size
+        return routed * own + width * model.ffn_size * model.shared_experts / job.tensor_parallel
     # A routed token is stored as input of its experts, in 8 bits if their products are, and as their output.
     permuted = routed * ((1 if job.is_low_precision else value) + value) * model.hidden_size
     return width * model.ffn_size * (routed + model.shared_experts / job.tensor_parallel) + permuted
@@ -231,14 +260,17 @@ def _stage(
     gathered = 2 * layer * job.value_bytes if zero == 3 and job.reshards_after_forward else 0.0
     flat = parameters.flat_factor if 1 <= zero < 3 else 1.0
     copies = (1.5 if job.value_bytes == 4 or job.copies_logits else 1) * (0.5 if job.fuses_loss else 1)
-    logits = job.rank_tokens * model.vocab_size / tensor * parameters.logit_bytes * copies if is_last else 0.0
+    copies = max(copies, _GATHERED_COPIES) if job.gathers_logits else copies
+    vocabulary = model.vocab_size / (1 if job.gathers_logits else tensor)
+    logits = job.rank_tokens * vocabulary * parameters.logit_bytes * copies if is_last else 0.0
     # A stage keeps each output until the gradient of this output arrives.
     boundary = tensor if job.sequence_parallel else 1
     outputs = job.value_bytes * job.rank_tokens * model.hidden_size * in_flight / boundary if stages > 1 else 0.0
     held = min(2.0, in_flight * layers) if job.offloads_activations else in_flight * layers
     masks = _embedding_bytes(job, stage, in_flight)
-    activations = (held * stored + outputs + transient + masks) * parameters.fragmentation
-    logits *= parameters.fragmentation
+    fragments = (parameters.fragmentation - 1) * (_EXPANDABLE_SHARE if job.has_expandable_segments else 1)
+    activations = (held * stored + outputs + transient + masks) * (1 + fragments)
+    logits *= 1 + fragments
     gradient_copies, step = _gradient_copies(job, dense + routed)
     return Memory(
         weights * flat + gathered,

@@ -17,39 +17,39 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.899
+    matmul_efficiency: float = 0.902
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.21
+    matmul_traffic: float = 1.28
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.816
+    memory_efficiency: float = 0.822
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
-    host_s: float = 0.000952
+    host_s: float = 0.000909
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 1.37
-    """Share of the bandwidth inside a node that collectives reach; above 1 if they overlap with computation."""
-    between_efficiency: float = 0.53
+    inside_efficiency: float = 0.791
+    """Share of the bandwidth inside a node that collectives reach."""
+    between_efficiency: float = 0.523
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.917
+    shaped_efficiency: float = 0.911
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0185
+    step_s: float = 0.0183
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    straggler_share: float = 0.0188
+    straggler_share: float = 0.0177
     """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
-    misaligned_slowdown: float = 4.44
+    misaligned_slowdown: float = 4.61
     """Slowdown of attention if the head size is not a multiple of 8."""
     sharded_efficiency: float = 0.112
     """Share of the bandwidth that gathering each parameter on its own reaches (ZeRO-3 of 2021, without overlap)."""
-    attention_efficiency: float = 0.965
+    attention_efficiency: float = 0.973
     """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
     low_precision_efficiency: float = 0.963
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
-    exchange_efficiency: float = 0.6
+    exchange_efficiency: float = 0.876
     """Share of the bandwidth that the all-to-all of experts reaches."""
-    grouped_efficiency: float = 0.737
+    grouped_efficiency: float = 0.632
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
-    routing_s: float = 0.00115
+    routing_s: float = 0.00135
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
-    expert_s: float = 0.00011
+    expert_s: float = 0.000105
     """The same for each expert of a rank (s)."""
 
 
@@ -75,7 +75,7 @@ class MemoryParameters:
 LIMITS: dict[str, float] = {
     "matmul_efficiency": 1.1,
     "memory_efficiency": 1.0,
-    "inside_efficiency": 1.5,
+    "inside_efficiency": 1.0,
     "between_efficiency": 1.5,
     "sharded_efficiency": 1.0,
     "shaped_efficiency": 1.1,
@@ -84,8 +84,8 @@ LIMITS: dict[str, float] = {
     "exchange_efficiency": 1.0,
     "grouped_efficiency": 1.0,
 }
-"""Upper limits. A share of the memory bandwidth is at most 1. The limit of matrix products leaves room for kernels that
-are better than the measured ceiling. Links may appear faster than they are if messages overlap with computation."""
+"""Upper limits. A share of the memory bandwidth and of a link inside a node is at most 1. The limit of matrix products
+leaves room for kernels that are better than the measured ceiling."""
 
 
 WIDTHS: dict[str, float] = {

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from parlab.planner.calibration.calibration import Calibration, default_for, shrunk
 from parlab.planner.calibration.spreads import usual_spread
 from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.code_bases import timed_job
 from parlab.planner.job.configs import job_of
 from parlab.planner.job.workload import Job
 from runners.config import RunConfig
 
+from .fitting import CONFIDENT, LIKELY, MemoryDistribution, limit_bytes, memory_distribution
 from .job_flops import flops_of
 from .memory import Memory, memory
 from .timing import Clock, Timing, scaled
@@ -35,7 +37,10 @@ class Prediction:
     """Relative error that 80 % of such predictions of the time stay within."""
     memory_uncertainty: float
     """Median relative error of the memory of such predictions."""
-    fits: bool
+    fits_probability: float
+    """Probability that the job does not run out of memory."""
+    distribution: MemoryDistribution
+    """Distribution of the memory on the GPU that needs most."""
     reasons: list[str]
     """Why the job does not fit, and which values were assumed."""
     basis: str
@@ -50,6 +55,11 @@ class Prediction:
     def memory_bytes(self) -> float:
         """Memory on the GPU that needs most (bytes)."""
         return self.memory.total_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the job is more likely to fit than to run out of memory."""
+        return self.fits_probability >= LIKELY
 
     @property
     def samples_per_s(self) -> float:
@@ -78,14 +88,11 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
             f" data {job.data_parallel}{context} = {job.world_size}; use {job.world_size} or a smaller layout"
         )
     needed = memory(job, constants.memory, cluster.domain)
+    distribution = memory_distribution(job, cluster, constants, needed)
+    probability = distribution.below(limit_bytes(cluster, constants))
     reasons = []
-    capacity = cluster.device.memory_bytes
-    fits = needed.total_bytes <= capacity * constants.usable_share
-    if not fits:
-        reasons.append(
-            f"does not fit: needs {needed.total_bytes / 2**30:.3g} GiB of {capacity / 2**30:.3g} GiB;"
-            f" {largest_part(needed)} is the largest part"
-        )
+    if probability < CONFIDENT:
+        reasons.append(_shortage(needed, distribution, cluster, probability))
     if calibration and 0 < calibration.most_gpus < job.world_size:
         reasons.append(
             f"outside the calibrated range of at most {calibration.most_gpus} GPUs: constants are closer to the shipped"
@@ -93,7 +100,7 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         )
     if cluster.is_between_assumed and cluster.nodes > 1:
         reasons.append("bandwidth between nodes is not specified: the usual value for such nodes is assumed")
-    parts = Clock(job, cluster, constants.time).timing()
+    parts = Clock(timed_job(job, cluster.device.name), cluster, constants.time).timing()
     spread = usual_spread(job, cluster, parts.total_s)
     if constants.local is not None:
         factor, novelty = constants.local.at(job)
@@ -115,9 +122,19 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         constants.time_error,
         spread,
         constants.memory_error,
-        fits,
+        probability,
+        distribution,
         reasons,
         constants.basis,
+    )
+
+
+def _shortage(needed: Memory, distribution: MemoryDistribution, cluster: Cluster, probability: float) -> str:
+    """Return the reason of a job that may run out of memory."""
+    middle, capacity = distribution.quantile(0.5) / 2**30, cluster.device.memory_bytes / 2**30
+    return (
+        f"{'may' if probability >= LIKELY else 'does'} not fit: needs {middle:.3g} GiB of {capacity:.3g} GiB,"
+        f" {probability:.0%} likely to fit; {largest_part(needed)} is the largest part"
     )
 
 

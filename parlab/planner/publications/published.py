@@ -9,6 +9,7 @@ from typing import Any
 
 from parlab.planner.calibration.calibration import Calibration, Observation, calibrate, default_for
 from parlab.planner.calibration.coverage import warnings
+from parlab.planner.prediction.fitting import LIKELY
 from parlab.planner.prediction.prediction import Prediction, predict_job
 
 from . import rows
@@ -156,10 +157,18 @@ def predict_row(row: rows.Row, calibration: Calibration) -> Prediction:
         lighter = predict_job(replace(row.job, recompute="selective"), row.cluster, calibration)
         full = predict_job(replace(row.job, recompute="full"), row.cluster, calibration)
         assumed = "recompute is not stated: what does not fit is assumed to be recomputed or offloaded"
-        return replace(lighter, fits=full.fits, reasons=[assumed] if full.fits else full.reasons)
+        return replace(
+            lighter,
+            fits_probability=full.fits_probability,
+            reasons=[assumed] if full.fits else full.reasons,
+        )
     if prediction.fits and row.is_precision_open:
         in_fp32 = predict_job(replace(row.job, precision="fp32"), row.cluster, calibration)
-        return replace(prediction, fits=in_fp32.fits, reasons=[*prediction.reasons, *in_fp32.reasons])
+        return replace(
+            prediction,
+            fits_probability=in_fp32.fits_probability,
+            reasons=[*prediction.reasons, *in_fp32.reasons],
+        )
     return prediction
 
 
@@ -184,7 +193,7 @@ def predict_rows(
             prediction.iteration_s,
             rows.tflops_per_gpu(row.job, prediction.iteration_s),
             prediction.memory_bytes / _GIB,
-            prediction.fits,
+            prediction.fits_probability,
             "; ".join([prediction.basis, *prediction.reasons, *row.notes, *warnings(row.job, row.cluster.device)]),
         )
 
@@ -194,7 +203,7 @@ def _line(
     seconds: float | None,
     tflops: float | None,
     memory: float | None,
-    fits: bool | None,
+    probability: float | None,
     basis: str,
 ) -> dict[str, Any]:
     name = row.get("id")
@@ -203,6 +212,7 @@ def _line(
         "iter_s": seconds,
         "tflops_per_gpu": tflops,
         "memory_gb": memory,
-        "fits": fits,
+        "fits": None if probability is None else probability >= LIKELY,
+        "fits_probability": probability,
         "basis": basis,
     }

@@ -68,6 +68,10 @@ PARALLEL = [
     "last_stage_layers",
     "offload_activations",
     "cuda_graphs",
+    "gathered_logits",
+    "recompute_activation",
+    "compressed_experts",
+    "expandable_segments",
 ]
 HARDWARE = [
     "gpu",

@@ -9,6 +9,8 @@ from typing import Any
 from parlab.planner.job.model import Model
 from parlab.planner.job.presets import preset
 
+from . import row_choices
+from .row_choices import flag
 from .row_values import maybe, number, whole
 
 
@@ -37,7 +39,11 @@ def read_model(
             f"layers and hidden are not given: {layers} and {hidden} assumed for params_b {data.get('params_b')}"
         )
     heads = whole(data, "heads", max(1, hidden // 128))
-    is_gated = str(data.get("mlp") or "").lower() in ("gated", "swiglu")
+    is_gated = row_choices.is_gated(data.get("mlp"))
+    if not data.get("seq"):
+        notes.append(f"seq is not given: {sequence} assumed")
+    if not data.get("heads"):
+        notes.append(f"heads is not given: {heads} assumed, of 128 values each")
     # Gated models are of the kind of Llama: rotary positions, an output layer of their own, no dropout.
     if is_gated and not {"tied_embeddings", "positions", "dropout"} <= data.keys():
         notes.append("gated MLP: rotary positions, untied embeddings and no dropout assumed")
@@ -52,11 +58,11 @@ def read_model(
         is_gated=is_gated,
         num_experts=whole(data, "experts", 1),
         experts_per_token=whole(data, "experts_per_token", 1),
-        has_tied_embeddings=bool(data.get("tied_embeddings", not is_gated)),
-        has_positions=str(data.get("positions", "rotary" if is_gated else "learned")) == "learned",
-        is_causal=bool(data.get("causal", True)),
+        has_tied_embeddings=flag("model", data, "tied_embeddings", not is_gated),
+        has_positions=row_choices.has_learned_positions(data.get("positions") or ("rotary" if is_gated else "learned")),
+        is_causal=flag("model", data, "causal", True),
         head_dim=maybe(data, "head_dim"),
-        attention="mla" if "mla" in str(data.get("attention") or "").lower() else "gqa",
+        attention=row_choices.attention_kind(data.get("attention")),
         q_lora_rank=maybe(data, "q_lora_rank") or 0,
         kv_lora_rank=whole(data, "kv_lora_rank", 512),
         rope_head_dim=whole(data, "rope_head_dim", 64),
@@ -65,13 +71,15 @@ def read_model(
         dense_ffn_size=maybe(data, "dense_ffn"),
         sliding_window=maybe(data, "window"),
         windowed_share=number("windowed_share", data.get("windowed_share", 0.5)),
-        has_dropout=bool(data.get("dropout", has_dropout and not is_gated)),
+        has_dropout=flag("model", data, "dropout", has_dropout and not is_gated),
     )
 
 
 def _completed(data: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
     """Return the fields with those that the preset of this name adds; MLA without sizes gets those of DeepSeek-V3."""
     named = preset(str(data.get("name") or ""))
+    if data.get("name") and named is None:
+        notes.append(f"name {str(data['name'])[:40]} is no known model: only the sizes of the row count")
     is_mla = "mla" in str(data.get("attention") or "").lower()
     source = named or (preset("DeepSeek-V3") if is_mla else None)
     if source is None:

@@ -10,18 +10,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from parlab.planner.job.cluster import Cluster, cluster, gbit_s
+from parlab.planner.job.code_bases import code_base, with_code_base
 from parlab.planner.job.practice import practice
-from parlab.planner.job.workload import PRECISIONS, Job, Model, Precision, Recompute, Schedule
+from parlab.planner.job.workload import Job, Model, Precision, Schedule
 from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.prediction.memory import layers_of_stage
 from parlab.planner.requests.fields import refuse_unknown
 
+from . import row_choices
+from .row_checks import refuse_impossible
+from .row_choices import flag
 from .row_fields import HARDWARE, MODEL, PARALLEL
 from .row_models import read_model
 from .row_values import maybe, number, section, whole
 from .sites import site_of
-
-_SCHEDULE_PARTS = ("1f1b", "gpipe", "interleaved", "zb-", "dualpipe")
 
 
 @dataclass(frozen=True)
@@ -62,72 +64,57 @@ def read(row: Mapping[str, Any]) -> Row:
     is_fsdp = str(parallel.get("framework") or "").startswith("FSDP")
     model = read_model(model_data, notes, is_shaped=bool(hardware.get("gbps")), has_dropout=not is_fsdp)
     job = _job(parallel, model, hardware, notes)
+    notes += _defaults(parallel, job)
     is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
     is_open = not is_precision_stated and "V100" in str(hardware.get("gpu"))
     if is_open:
         job = replace(job, precision="fp32")
         notes.append("precision is not given: fp32 assumed, the default of torch")
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
+    job = _with_habits(job, parallel, str(row.get("source") or ""), notes)
     group = str(row.get("group") or "")
     hardware_cluster = _cluster(_with_links(hardware, str(row.get("source") or ""), notes), job, group)
-    notes += _inconsistencies(job, hardware_cluster, whole(hardware, "count", job.world_size))
-    is_recompute_open = _is_recompute_unstated(parallel)
+    refuse_impossible(job, parallel, hardware)
+    notes += _inconsistencies(job, hardware_cluster)
+    is_recompute_open = row_choices.is_recompute_unstated(parallel.get("recompute"))
     measured = _measured(row, job)
     return Row(str(row.get("id", "")), group, job, hardware_cluster, measured, is_open, notes, is_recompute_open)
 
 
-def _is_recompute_unstated(parallel: Mapping[str, Any]) -> bool:
-    """Return whether a row says that its recomputation is not stated."""
-    return str(parallel.get("recompute") or "").lower() in ("not stated", "unknown")
+def _with_habits(job: Job, parallel: Mapping[str, Any], source: str, notes: list[str]) -> Job:
+    """Return a job with the habits of its code base, which the framework or the source of the row names."""
+    named = code_base(str(parallel.get("framework") or ""), source)
+    if named is None:
+        return job
+    if named.habit:
+        notes.append(
+            f"as usual for {named.name}: {', '.join(f'{name} {value}' for name, value in named.habit.items())}"
+        )
+    return replace(with_code_base(job, named.name), family=job.family or named.name)
 
 
-def _inconsistencies(job: Job, hardware: Cluster, count: int) -> Iterator[str]:
-    """Describe inconsistent values and how they are interpreted. Raises ValueError for a job that cannot run."""
-    layers, heads = job.model.num_layers, job.model.num_heads
-    if job.pipeline_parallel > layers:
-        raise ValueError(f"pp {job.pipeline_parallel} is more than layers {layers}; use {layers} stages or fewer")
+def _defaults(data: Mapping[str, Any], job: Job) -> Iterator[str]:
+    """Describe the values of a layout that a row leaves out."""
+    if not data.get("mbs"):
+        yield "mbs is not given: 1 assumed"
+    if not data.get("gbs"):
+        parts = f"mbs {job.micro_batch_size} x dp {job.data_parallel} x gas {whole(data, 'gas', 1)}"
+        yield f"gbs is not given: {job.global_batch_size} assumed, {parts}"
+    if data.get("recompute") is None:
+        yield "recompute is not given: none assumed"
+    if data.get("zero") is None and not data.get("fsdp") and job.replicas > 1:
+        yield f"zero is not given: {job.zero_stage} assumed"
+    if data.get("attention") is None:
+        yield f"attention is not given: {'fused' if job.has_flash_attention else 'plain'} assumed"
+
+
+def _inconsistencies(job: Job, hardware: Cluster) -> Iterator[str]:
+    """Describe inconsistent values and how they are interpreted."""
+    heads = job.model.num_heads
     if heads % job.tensor_parallel:
         yield f"tp {job.tensor_parallel} does not divide heads {heads}: treated as if it did"
-    if count < job.world_size:
-        yield f"count {count} is less than tp x pp x cp x dp {job.world_size}: the GPU count of the layout is used"
-    if job.global_batch_size < job.micro_batch_size * job.data_parallel:
-        yield (
-            f"gbs {job.global_batch_size} is less than mbs {job.micro_batch_size} x dp {job.data_parallel}: one micro"
-            " batch per replica is assumed"
-        )
     if job.is_low_precision and hardware.device.peak(job.precision) is None:
         yield f"precision {job.precision} is not supported by {hardware.device.name}: the speed of bf16 is used"
-
-
-def _recompute(text: object) -> Recompute:
-    mode = str(text or "none").lower()
-    if mode.startswith(("none", "not stated")):
-        return "none"
-    if "per op" in mode or mode == "operations":
-        return "operations"
-    return "selective" if "selective" in mode else "none" if mode in ("unknown", "false") else "full"
-
-
-def _schedule(text: object, virtual: int, layers: int, notes: list[str]) -> tuple[Schedule, int]:
-    name = str(text or "1f1b").lower()
-    if not any(part in name for part in _SCHEDULE_PARTS):
-        notes.append(f"unknown schedule {str(text)[:40]!r}: 1F1B assumed")
-    if name.startswith(("zb-2p", "zb-h2")):
-        return "zb-h2", 1
-    if name.startswith(("zb-1p", "zb-h1")):
-        return "zb-h1", 1
-    if name.startswith("zb-v"):
-        return "zb-v", 1
-    if name.startswith("dualpipe"):
-        return ("dualpipe-v" if name.endswith("v") else "dualpipe"), 1
-    if "gpipe" in name:
-        return "gpipe", 1
-    if name == "1f1b-i" and virtual == 1:
-        # The name in Qi et al. 2023, where each chunk has one layer.
-        return "interleaved-1f1b", max(2, layers)
-    if "interleaved" in name or name == "1f1b-i" or virtual > 1:
-        return "interleaved-1f1b", virtual if virtual > 1 else 2
-    return "1f1b", 1
 
 
 def _offload(columns: object, source: str) -> Literal["none", "optimizer", "all"]:
@@ -146,11 +133,9 @@ def _precision(data: Mapping[str, Any], gpu: str, notes: list[str]) -> Precision
     V100s have no bf16. Megatron-LM of 2020 to 2022, recognised by its option for data parallelism, trains in fp16.
     """
     usual: Precision = "fp16" if "V100" in gpu or data.get("ddp") or data.get("optimizer") == "fp16" else "bf16"
-    precision = str(data.get("precision") or usual).lower()
-    if precision in PRECISIONS:
-        return precision
-    notes.append(f"unknown precision {str(data.get('precision'))[:40]!r}: {usual} assumed")
-    return usual
+    if not data.get("precision"):
+        notes.append(f"precision is not given: {usual} assumed")
+    return row_choices.precision(data.get("precision"), usual)
 
 
 def _zero_stage(value: object) -> int:
@@ -174,8 +159,6 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     count = whole(hardware, "count", tensor * pipeline * context)
     replicas = whole(data, "dp", max(1, count // (tensor * pipeline * context)))
     micro = whole(data, "mbs", 1)
-    if not data.get("mbs"):
-        notes.append("mbs is not given: 1 assumed")
     batch = whole(data, "gbs", micro * replicas * whole(data, "gas", 1))
     framework = str(data.get("framework") or "")
     shard_ranks = maybe(data, "fsdp")
@@ -184,9 +167,10 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     precision = _precision(data, gpu, notes)
     is_recent = practice(gpu, precision, 1).is_recent
     schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
-    recompute = _recompute(data.get("recompute"))
+    recompute = row_choices.recompute(data.get("recompute"))
     # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
     zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
+    has_flash = row_choices.is_fused(data.get("attention"), usual=is_recent)
     usual = practice(gpu, precision, chunks, framework=framework, is_fsdp=is_fsdp)
     return Job(
         model,
@@ -199,33 +183,41 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         recompute=recompute,
         schedule=schedule,
         virtual_stages=chunks,
-        sequence_parallel=bool(data.get("sequence_parallel", is_recent)) or "SP" in str(data.get("recompute") or ""),
+        sequence_parallel=flag("parallel", data, "sequence_parallel", is_recent)
+        or "SP" in str(data.get("recompute") or ""),
         zero_stage=zero,
         gradient_bytes=_gradient_bytes(data, shard_ranks),
-        overlaps_gradients=bool(data.get("overlap_gradients", usual.overlaps_gradients)),
+        overlaps_gradients=flag("parallel", data, "overlap_gradients", usual.overlaps_gradients),
         gradient_messages=16 * (model.num_layers // pipeline) if "allreduce" in str(data.get("dp_comm")) else 1,
-        has_flash_attention="flash" in str(data.get("attention") or "") or is_recent,
+        has_flash_attention=has_flash,
         has_checkpoints_on_cpu="deepspeed" in framework.lower() and zero == 3 and recompute == "full",
         family=framework,
         context_parallel=context,
-        context_exchange="all-gather" if "gather" in str(data.get("cp_comm") or "") else "ring",
+        context_exchange=row_choices.exchange(data.get("cp_comm")),
         expert_parallel=whole(data, "ep", 1),
         expert_tensor_parallel=whole(data, "etp", 1),
         shard_ranks=shard_ranks,
         # torchtitan keeps gathered weights between the micro batches of a pipeline.
-        reshards_after_forward=bool(data.get("reshard_after_forward", pipeline == 1)),
-        overlaps_tensor=bool(data.get("overlap_tensor", usual.overlaps_tensor)),
-        overlaps_experts=bool(data.get("overlap_experts", usual.overlaps_experts or schedule.startswith("dualpipe"))),
-        overlaps_pipeline=bool(data.get("overlap_pipeline", usual.overlaps_pipeline)),
+        reshards_after_forward=flag("parallel", data, "reshard_after_forward", pipeline == 1),
+        overlaps_tensor=flag("parallel", data, "overlap_tensor", usual.overlaps_tensor),
+        overlaps_experts=flag(
+            "parallel", data, "overlap_experts", usual.overlaps_experts or schedule.startswith("dualpipe")
+        ),
+        overlaps_pipeline=flag("parallel", data, "overlap_pipeline", usual.overlaps_pipeline),
         recomputed_layers=maybe(data, "recomputed_layers"),
         first_stage_layers=maybe(data, "first_stage_layers"),
         last_stage_layers=maybe(data, "last_stage_layers"),
-        offloads_activations=bool(data.get("offload_activations")),
+        offloads_activations=flag("parallel", data, "offload_activations"),
         # Experiments with shaped links between single GPUs run plain PyTorch modules (Decentralized FM).
-        fuses_pointwise=data.get("compile") != "eager" and not hardware.get("gbps"),
-        fuses_loss=bool(data.get("fused_loss", framework.startswith("FSDP"))),
+        fuses_pointwise=not row_choices.is_eager(data.get("compile")) and not hardware.get("gbps"),
+        fuses_loss=flag("parallel", data, "fused_loss", framework.startswith("FSDP")),
         copies_logits=is_fsdp and not framework,
-        has_cuda_graphs=bool(data.get("cuda_graphs", usual.has_cuda_graphs)),
+        has_cuda_graphs=flag("parallel", data, "cuda_graphs", usual.has_cuda_graphs),
+        optimizer_bytes=row_choices.optimizer_bytes(data.get("optimizer")),
+        gathers_logits=flag("parallel", data, "gathered_logits"),
+        recomputes_activation=flag("parallel", data, "recompute_activation"),
+        has_8_bit_experts=flag("parallel", data, "compressed_experts"),
+        has_expandable_segments=flag("parallel", data, "expandable_segments"),
         flash_generation=_flash_generation(data, framework, is_fsdp=is_fsdp),
     )
 
@@ -249,7 +241,7 @@ def _layout_schedule(
         notes.append(f"schedule is not given: interleaved 1F1B with {chunks} chunks assumed")
         return ("interleaved-1f1b", chunks) if chunks > 1 else ("1f1b", 1)
     virtual = whole({"virtual_pp": stated}, "virtual_pp", 1)
-    schedule, chunks = _schedule(data.get("schedule"), virtual, layers_each, notes)
+    schedule, chunks = row_choices.schedule(data.get("schedule"), virtual, layers_each)
     return schedule, chunks if pipeline > 1 else 1
 
 
@@ -288,7 +280,7 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
         name=group,
         nvlink_domain=maybe(data, "nvlink_domain"),
         oversubscription=number("oversubscription", data.get("oversubscription") or 1),
-        is_rail_optimized=bool(data.get("rail_optimized")),
+        is_rail_optimized=flag("hardware", data, "rail_optimized"),
     )
 
 

@@ -14,8 +14,9 @@ from parlab.planner.job.workload import SCHEDULES, Job, Model, Recompute
 from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.prediction.prediction import Prediction, predict_job
 from parlab.planner.search.budget import Budget, budget
-from parlab.planner.search.layouts import Search, search
+from parlab.planner.search.layouts import Layout, Search, search
 from parlab.planner.search.questions import Size, Verdict, fewest_nodes, largest_model, node_counts, trade_off, verdict
+from parlab.planner.search.short_runs import chosen
 
 from .request import PlanRequest
 
@@ -63,6 +64,12 @@ class Sizing:
     """The fewest nodes in whose memory the requested model fits."""
     sizes: list[Size]
     verdict: Verdict | None
+
+    @property
+    def short_runs(self) -> list[Layout]:
+        """The layouts of the search whose short runs calibrate the planner best."""
+        fitting = self.search.fitting
+        return [fitting[index] for index in chosen([layout.prediction for layout in fitting])]
 
     @property
     def fewest_training(self) -> int | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict
 
 from parlab.planner.calibration.coverage import warnings
 from parlab.planner.job.prices import Price
 from parlab.planner.prediction.prediction import Prediction
 from parlab.planner.search.budget import Budget
-from parlab.planner.search.layouts import Layout
+from parlab.planner.search.layouts import Layout, Risk
 from parlab.planner.search.questions import Size
 
 from .answer import Answer
@@ -55,6 +57,10 @@ class WrittenMemory(_Part):
     overhead_bytes: float
     micro_batches_in_flight: float
     uncertainty: float
+    low_bytes: float
+    """Memory that one of ten such jobs needs less than."""
+    high_bytes: float
+    """Memory that one of ten such jobs needs more than."""
 
 
 class WrittenWork(_Part):
@@ -106,6 +112,8 @@ class WrittenLayout(_Part):
     """None if it does not fit."""
     memory_bytes: float
     fits: bool
+    fits_probability: float
+    """Probability that it does not run out of memory."""
     reason: str
     """Why it is not the best layout; empty for the best."""
     warnings: list[str]
@@ -122,7 +130,20 @@ class WrittenVariant(_Part):
     activations_bytes: float
     memory_bytes: float
     fits: bool
+    fits_probability: float
     iteration_s: float
+
+
+class WrittenRisk(_Part):
+    """The fastest layout at any risk, if it is faster than the best of the layouts that surely fit."""
+
+    layout: WrittenLayout
+    lost_s: float
+    """Expected time that failed launches cost."""
+    gained_s: float | None
+    """Time that each iteration gains if it fits; None if no layout surely fits."""
+    iterations: float | None
+    """Iterations after which the expected gain exceeds the expected loss."""
 
 
 class WrittenSize(_Part):
@@ -137,6 +158,10 @@ class WrittenPlan(_Part):
     """The complete answer of the planner."""
 
     fits: bool
+    """More likely to fit than to run out of memory."""
+    fits_probability: float
+    assumed: list[str]
+    """Fields that the question does not state, each with the value that counts."""
     reasons: list[str]
     warnings: list[str]
     basis: str
@@ -153,6 +178,10 @@ class WrittenPlan(_Part):
     schedules: list[WrittenVariant]
     """Empty without a pipeline."""
     layouts: list[WrittenLayout]
+    """Those that fit with a probability of at least 0.95, fastest first, then others."""
+    risky: WrittenRisk | None
+    short_runs: list[WrittenLayout]
+    """Layouts whose short runs calibrate the planner best."""
     largest_on_one_node: float | None
     """Parameters of the largest GPT in GPT-3's proportions that trains on one node."""
     fewest_nodes: int | None
@@ -160,11 +189,16 @@ class WrittenPlan(_Part):
     verdict: str | None
 
 
-def written(answer: Answer, price: Price | None = None) -> WrittenPlan:
-    """Convert an answer to its JSON model; `price` is the one of the device, if the question states none."""
+def written(answer: Answer, price: Price | None = None, assumed: Sequence[str] = ()) -> WrittenPlan:
+    """Convert an answer to its JSON model.
+
+    `price` is the one of the device, if the question states none; `assumed` the other fields that it does not state.
+    """
     prediction, work = answer.prediction, answer.work
     return WrittenPlan(
         fits=prediction.fits,
+        fits_probability=prediction.fits_probability,
+        assumed=list(assumed),
         reasons=prediction.reasons,
         warnings=answer.warnings,
         basis=prediction.basis,
@@ -183,6 +217,8 @@ def written(answer: Answer, price: Price | None = None) -> WrittenPlan:
             capacity_bytes=prediction.cluster.device.memory_bytes,
             micro_batches_in_flight=prediction.memory.in_flight,
             uncertainty=prediction.memory_uncertainty,
+            low_bytes=prediction.distribution.quantile(0.1),
+            high_bytes=prediction.distribution.quantile(0.9),
         ),
         work=WrittenWork(**vars(work), parameters=prediction.job.model.parameters),
         budget=_budget(answer.budget),
@@ -190,6 +226,8 @@ def written(answer: Answer, price: Price | None = None) -> WrittenPlan:
         recomputes=[_variant(variant) for variant in answer.recomputes],
         schedules=[_variant(variant) for variant in answer.schedules],
         layouts=[_layout(layout) for layout in [*answer.search.fitting, *answer.search.too_large]],
+        short_runs=[_layout(layout) for layout in answer.short_runs],
+        risky=_risk(answer.search.risky) if answer.search.risky else None,
         largest_on_one_node=answer.largest.parameters if answer.largest else None,
         fewest_nodes=answer.fewest,
         nodes_against_days=[_size(size) for size in answer.sizes],
@@ -210,7 +248,14 @@ def _variant(prediction: Prediction) -> WrittenVariant:
         activations_bytes=prediction.memory.activations_bytes,
         memory_bytes=prediction.memory_bytes,
         fits=prediction.fits,
+        fits_probability=prediction.fits_probability,
         iteration_s=prediction.iteration_s,
+    )
+
+
+def _risk(risk: Risk) -> WrittenRisk:
+    return WrittenRisk(
+        layout=_layout(risk.layout), lost_s=risk.lost_s, gained_s=risk.gained_s, iterations=risk.iterations
     )
 
 
@@ -235,6 +280,7 @@ def _layout(layout: Layout) -> WrittenLayout:
         iteration_s=prediction.iteration_s if prediction.fits else None,
         memory_bytes=prediction.memory_bytes,
         fits=prediction.fits,
+        fits_probability=prediction.fits_probability,
         reason=layout.reason,
         warnings=list(warnings(job, prediction.cluster.device)),
     )

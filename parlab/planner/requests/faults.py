@@ -29,6 +29,10 @@ def _faults_of_model(request: RequestFields) -> Iterator[str]:
         yield f"kv_heads {request.kv_heads} does not divide heads {request.heads}; use a divisor"
     if request.experts_per_token > request.experts:
         yield f"experts_per_token {request.experts_per_token} is more than experts {request.experts}; use at most that"
+    if request.window and request.attention == "plain":
+        yield f"window {request.window} needs fused attention; use attention flash, or leave out window"
+    if request.sequence % request.context_parallel:
+        yield f"context_parallel {request.context_parallel} does not divide sequence {request.sequence}; use a divisor"
     if request.dense_layers > request.layers:
         yield f"dense_layers {request.dense_layers} is more than layers {request.layers}; use at most that"
 

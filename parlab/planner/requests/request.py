@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationInfo, model_validator
 
 from parlab.planner.job.cluster import Cluster, cluster, unknown_device
+from parlab.planner.job.code_bases import with_code_base
 from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.huggingface import read_config
 from parlab.planner.job.practice import practice
@@ -55,7 +56,7 @@ class PlanRequest(RequestFields):
     def job(self) -> Job:
         """Return the job of the request."""
         chunks = self.chunks if self.schedule == "interleaved-1f1b" else 1
-        return Job(
+        job = Job(
             self._model(),
             self.global_batch,
             self.micro_batch,
@@ -72,7 +73,11 @@ class PlanRequest(RequestFields):
             offloads_activations=self.offload_activations,
             first_stage_layers=self.first_stage_layers,
             last_stage_layers=self.last_stage_layers,
-            copies_logits=self.zero == 3,
+            optimizer_bytes=_optimizer_bytes(self.optimizer_states),
+            gathers_logits=self.gathered_logits,
+            recomputes_activation=self.recompute_activation,
+            has_8_bit_experts=self.compressed_experts,
+            has_expandable_segments=self.expandable_segments,
             has_flash_attention=self.attention == "flash",
             context_parallel=self.context_parallel,
             context_exchange=self.context_exchange,
@@ -83,6 +88,13 @@ class PlanRequest(RequestFields):
             recomputed_layers=self.recomputed_layers,
             **self.overlap(self.schedule, chunks, self.zero),
         )
+        return with_code_base(job, self.code_base) if self.code_base else job
+
+    @property
+    def assumed(self) -> list[str]:
+        """The fields that the question does not state, each with the value that counts instead."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.model_fields_set}
+        return [f"{name} {value}" for name, value in values.items() if value not in (None, False)]
 
     def overlap(self, schedule: Schedule, chunks: int, zero: int) -> Overlap:
         """Return what overlaps in a layout: as stated, otherwise as usual for its schedule, chunks and ZeRO stage."""
@@ -162,6 +174,11 @@ def _with_config(data: dict[str, Any]) -> dict[str, Any]:
 
 def _with_memory(gpu: Gpu, gib: float) -> Gpu:
     return Gpu(**{**vars(gpu), "memory_bytes": int(gib * 2**30)})
+
+
+def _optimizer_bytes(states: str | None) -> int | None:
+    """Return bytes of optimizer state per parameter: two moments, and an fp32 copy of the weights."""
+    return {"bf16": 8, "8 bit": 6, "no fp32 weights": 4, "fp32": 12}[states] if states else None
 
 
 def _stated(value: bool | None, usual: bool) -> bool:

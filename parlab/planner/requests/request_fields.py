@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from parlab.planner.job.code_bases import CodeBaseName
+
 _MOST_NODES = 4096
 
 
@@ -134,6 +136,21 @@ class RequestFields(BaseModel):
     """Messages between stages overlap with computation if interleaved; empty: as usual."""
     cuda_graphs: _MaybeBool = None
     """Kernels are recorded in graphs; empty: as usual."""
+    code_base: Annotated[CodeBaseName | None, BeforeValidator(_empty_as_none)] = None
+    """Trainer, whose habits decide the memory; empty: unknown, so that the memory is less certain."""
+    optimizer_states: Annotated[
+        Literal["fp32", "bf16", "8 bit", "no fp32 weights"] | None, BeforeValidator(_empty_as_none)
+    ] = None
+    """Precision of the two moments of Adam; no fp32 weights: all states in bf16, without an fp32 copy of the weights;
+    empty: as usual for the code base."""
+    recompute_activation: bool = False
+    """The activation function of a gated MLP is recomputed instead of storing its product."""
+    compressed_experts: bool = False
+    """Experts store their inputs in 8 bits and no outputs."""
+    expandable_segments: bool = False
+    """PyTorch's allocator grows its segments, which leaves fewer fragments."""
+    gathered_logits: bool = False
+    """Tensor parallel ranks gather the logits of the whole vocabulary before the loss."""
     gpu: Annotated[str, Field(min_length=1, max_length=80)] = "A100 SXM4 80 GB"
     """Name of the device in the catalogue."""
     memory_gib: _MaybePositive = None

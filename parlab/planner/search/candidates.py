@@ -83,7 +83,7 @@ def _shards(split: Job, cluster: Cluster) -> Iterator[Job]:
         yield replace(split, zero_stage=0, reshards_after_forward=True)
         return
     yield replace(split, zero_stage=1, reshards_after_forward=True)
-    fsdp = replace(split, zero_stage=3, copies_logits=True, reshards_after_forward=split.pipeline_parallel == 1)
+    fsdp = replace(split, zero_stage=3, reshards_after_forward=split.pipeline_parallel == 1)
     yield fsdp
     within = cluster.domain // split.tensor_parallel
     if split.pipeline_parallel == 1 and 1 < within < split.replicas and split.replicas % within == 0:

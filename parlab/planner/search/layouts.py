@@ -9,7 +9,7 @@ from math import inf
 from parlab.planner.calibration.calibration import Calibration, default_for
 from parlab.planner.job.cluster import Cluster
 from parlab.planner.job.workload import Job, Recompute
-from parlab.planner.prediction.memory import memory
+from parlab.planner.prediction.fitting import CONFIDENT, is_confident
 from parlab.planner.prediction.prediction import Prediction, predict_job
 
 from .candidates import OverlapOf, families
@@ -31,6 +31,10 @@ MAX_LAYOUTS = 20_000
 """Upper limit of predictions in one search; a larger search is refused."""
 LISTED = 20
 """Layouts that a search lists at least, if so many fit: with fewer splits also other micro batches and schedules."""
+LAUNCH_S = 600.0
+"""Usual time from the start of a job on many nodes until its first iteration, in which it runs out of memory (s)."""
+_LEAST_CHANCE = 0.05
+"""Probability of fitting below which a layout is no risk worth naming."""
 _RISEN = 1.02
 """Time relative to that of smaller micro batches from which on larger ones are not tried."""
 
@@ -49,12 +53,32 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Risk:
+    """A faster layout that may run out of memory, and what trying it costs and gains."""
+
+    layout: Layout
+    lost_s: float
+    """Expected time that failed launches cost (s): the probability of running out of memory x the time of a launch."""
+    gained_s: float | None
+    """Time that each iteration gains if it fits, over the best layout that surely fits (s); None without one."""
+
+    @property
+    def iterations(self) -> float | None:
+        """Iterations after which the expected gain exceeds the expected loss; None without a layout to compare with."""
+        if not self.gained_s:
+            return None
+        return self.lost_s / (self.gained_s * self.layout.prediction.fits_probability)
+
+
+@dataclass(frozen=True)
 class Search:
-    """Layouts that fit, fastest first, and layouts that do not fit, smallest first."""
+    """Layouts that fit with the wanted probability, fastest first, and others, smallest first."""
 
     fitting: list[Layout]
     too_large: list[Layout]
     tried: int
+    risky: Risk | None = None
+    """The fastest layout at any risk, if it is faster than the best of `fitting`."""
 
 
 def search(
@@ -63,17 +87,20 @@ def search(
     calibration: Calibration | None = None,
     overlap: OverlapOf | None = None,
     listed: int = LISTED,
+    confidence: float = CONFIDENT,
 ) -> Search:
     """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own sizes, recomputation and ZeRO stage.
 
-    `candidates` describes the layouts. Of the job count its schedule and its offloading, which few trainers have: a
-    search covers them only if the job has them. Each layout uses the lightest recomputation that fits, since more
-    recomputation is only slower. The fastest `listed` splits are exact; a layout that would be slower than these even
-    without recomputation is dropped before its memory is reduced, and so are larger micro batches once they are slower.
+    A layout is offered if its probability of fitting is at least `confidence`; the fastest that is less likely to fit
+    is `risky`. `candidates` describes the layouts. Of the job count its schedule and its offloading, which few trainers
+    have: a search covers them only if the job has them. Each layout uses the lightest recomputation that fits, since
+    more recomputation is only slower. The fastest `listed` splits are exact; a layout that would be slower than these
+    even without recomputation is dropped before its memory is reduced, and so are larger micro batches once they are
+    slower.
     Raises ValueError for more than MAX_LAYOUTS layouts.
     """
     constants = calibration or default_for(cluster)
-    ranking = _Ranking(listed)
+    ranking, risks = _Ranking(listed, confidence), _Risks()
     tried = 0
     for family in families(job, cluster, overlap):
         fastest = inf
@@ -87,10 +114,11 @@ def search(
                     break
                 fastest = prediction.iteration_s
                 continue
-            if not prediction.fits:
-                prediction = _lightest(candidate, cluster, constants, has_offload=job.offloads_activations)
+            if prediction.fits_probability < confidence:
+                risks.add(prediction)
+                prediction = _lightest(candidate, cluster, constants, confidence, has_offload=job.offloads_activations)
             ranking.add(prediction)
-            if not prediction.fits or prediction.iteration_s > _RISEN * fastest:
+            if prediction.fits_probability < confidence or prediction.iteration_s > _RISEN * fastest:
                 break
             fastest = min(fastest, prediction.iteration_s)
     by_time, by_size = ranking.fitting(), ranking.too_large()
@@ -101,14 +129,38 @@ def search(
         ],
         [Layout(prediction, prediction.reasons[0]) for prediction in by_size],
         tried,
+        risks.fastest(by_time[0] if by_time else None),
     )
+
+
+class _Risks:
+    """The fastest layout that may run out of memory."""
+
+    def __init__(self) -> None:
+        self._fastest: Prediction | None = None
+
+    def add(self, prediction: Prediction) -> None:
+        is_faster = self._fastest is None or prediction.iteration_s < self._fastest.iteration_s
+        if is_faster and prediction.fits_probability >= _LEAST_CHANCE:
+            self._fastest = prediction
+
+    def fastest(self, best: Prediction | None) -> Risk | None:
+        """Return the risk, if it promises to be faster than the best layout that is confident to fit."""
+        risky = self._fastest
+        if risky is None or (best is not None and risky.iteration_s >= best.iteration_s):
+            return None
+        gained_s = best.iteration_s - risky.iteration_s if best else None
+        lost_s = (1 - risky.fits_probability) * LAUNCH_S
+        reason = f"{risky.fits_probability:.0%} likely to fit; failed launches cost {_duration(lost_s)} on average"
+        return Risk(Layout(risky, reason), lost_s, gained_s)
 
 
 class _Ranking:
     """The best layout of each split; a layout slower than `cutoff_s` cannot be listed."""
 
-    def __init__(self, listed: int) -> None:
+    def __init__(self, listed: int, confidence: float) -> None:
         self._listed = listed
+        self._confidence = confidence
         self._fitting: list[Prediction] = []
         self._fastest: dict[tuple[int, ...], float] = {}
         self._smallest: dict[tuple[int, ...], Prediction] = {}
@@ -116,7 +168,7 @@ class _Ranking:
 
     def add(self, prediction: Prediction) -> None:
         key, seconds = _split(prediction), prediction.iteration_s
-        if not prediction.fits:
+        if prediction.fits_probability < self._confidence:
             if key not in self._smallest or prediction.memory_bytes < self._smallest[key].memory_bytes:
                 self._smallest[key] = prediction
             return
@@ -155,41 +207,44 @@ def _split(prediction: Prediction) -> tuple[int, ...]:
     )
 
 
-def _lightest(job: Job, cluster: Cluster, calibration: Calibration, *, has_offload: bool) -> Prediction:
+def _lightest(
+    job: Job, cluster: Cluster, calibration: Calibration, confidence: float, *, has_offload: bool
+) -> Prediction:
     """Predict a job with the least recomputation that fits, with full recomputation if none fits.
 
     Of several that fit, each the lightest of its kind, the fastest counts.
     """
-    options = _reduced(job, cluster, calibration, has_offload=has_offload)
+    options = _reduced(job, cluster, calibration, confidence, has_offload=has_offload)
     return min((predict_job(option, cluster, calibration) for option in options), key=_seconds)
 
 
-def _reduced(job: Job, cluster: Cluster, calibration: Calibration, *, has_offload: bool) -> list[Job]:
+def _reduced(
+    job: Job, cluster: Cluster, calibration: Calibration, confidence: float, *, has_offload: bool
+) -> list[Job]:
     """Return a job that does not fit with less memory: the lightest of each kind that fits, or all recomputed.
 
     From light to heavy: norms and activation functions, everything in some layers, everything in all layers. Where
     offloading helps, it is another way; for FSDP so is recomputing every second product, which torchtitan has.
     """
 
-    def total(option: Job) -> float:
-        return memory(option, calibration.memory, cluster.domain).total_bytes
+    def fits(option: Job) -> bool:
+        return is_confident(option, cluster, calibration, confidence)
 
-    capacity = cluster.device.memory_bytes * calibration.usable_share
     selective, full = (replace(job, recompute=kind, recomputed_layers=None) for kind in _RECOMPUTES)
-    if total(selective) <= capacity:
+    if fits(selective):
         return [selective]
-    others = [option for option in _other_ways(job, has_offload=has_offload) if total(option) <= capacity]
-    if total(full) > capacity:
+    others = [option for option in _other_ways(job, has_offload=has_offload) if fits(option)]
+    if not fits(full):
         return others or [full]
     low, high = 0, -(-job.model.num_layers // job.pipeline_parallel)
     while high - low > 1:
         middle = (low + high) // 2
-        if total(replace(full, recomputed_layers=middle)) <= capacity:
+        if fits(replace(full, recomputed_layers=middle)):
             high = middle
         else:
             low = middle
     partly = replace(full, recomputed_layers=high)
-    return [*others, partly if total(partly) <= capacity else full]
+    return [*others, partly if fits(partly) else full]
 
 
 def _other_ways(job: Job, *, has_offload: bool) -> Iterator[Job]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from parlab.planner.calibration.calibration import Calibration, default_for
 from parlab.planner.job.cluster import Cluster, with_gpus
 from parlab.planner.job.workload import Job, Model
-from parlab.planner.prediction.memory import memory
+from parlab.planner.prediction.fitting import is_confident
 
 from .budget import Budget, budget
 from .candidates import OverlapOf, families
@@ -39,13 +39,11 @@ class Verdict:
 
 
 def fits_somehow(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> bool:
-    """Return whether any layout fits with full recomputation; the global batch is replaced by one that divides."""
+    """Return whether any layout surely fits with full recomputation; a batch that divides replaces the job's."""
     constants = calibration or default_for(cluster)
-    capacity = cluster.device.memory_bytes * constants.usable_share
     divisible = replace(job, global_batch_size=cluster.gpus)
     return any(
-        memory(replace(layout, recompute="full", recomputed_layers=None), constants.memory, cluster.domain).total_bytes
-        <= capacity
+        is_confident(replace(layout, recompute="full", recomputed_layers=None), cluster, constants)
         for layout in (family[0] for family in families(divisible, cluster) if family[0].schedule == "1f1b")
     )
 

@@ -136,6 +136,6 @@ urlpatterns = [
     re_path(r"^(?:ajax-)?api/[234]\.0/mlflow-artifacts/presigned/.*$", _refusal(NO_PRESIGNED)),
     re_path(r"^(?:ajax-)?api/[234]\.0/mlflow(?:-artifacts)?/.*$", unknown),
     re_path(r"^v1/traces$", _refusal(NO_TRACES)),  # where mlflow exports spans, in the format of OpenTelemetry
-    re_path(r"^(?:graphql|\W?model-versions/get-artifact)$", unknown),
+    re_path(r"^\W?model-versions/get-artifact$", unknown),
     path("get-artifact", endpoint("GET", files.get_artifact)),
 ]  # fmt: skip

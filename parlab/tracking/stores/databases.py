@@ -75,6 +75,15 @@ def opened(path: Path, companions: Mapping[str, Path]) -> Iterator[sqlite3.Conne
             yield database
 
 
+@contextmanager
+def _undamaged() -> Iterator[None]:
+    """Refuse a database whose points are damaged; they are read when its runs are known already."""
+    try:
+        yield
+    except sqlite3.DatabaseError as problem:
+        raise Refused(f"the points of a damaged SQLite database cannot be read ({problem}); copy it again") from problem
+
+
 def tables_of(database: sqlite3.Connection) -> dict[str, set[str]]:
     """Return the columns of each plain table."""
     names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -125,7 +134,7 @@ def _pairs(database: sqlite3.Connection, table: str) -> dict[str, dict[str, str]
 
 def _mlflow_points(path: Path, companions: Mapping[str, Path], run_id: str) -> Iterator[Point]:
     query = "SELECT key, value, timestamp, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid"
-    with opened(path, companions) as database:
+    with _undamaged(), opened(path, companions) as database:
         for key, value, time_ms, step, is_nan in database.execute(query, (run_id,)):
             logged = point(str(key), "NaN" if is_nan else _unbounded(value), time_ms or 0, step or 0)
             if logged is not None:
@@ -192,7 +201,7 @@ def _trackio_runs(
 
 def _trackio_points(path: Path, companions: Mapping[str, Path], column: str, key: str) -> Iterator[Point]:
     query = f"SELECT timestamp, step, metrics FROM metrics WHERE {column} = ? ORDER BY id"
-    with opened(path, companions) as database:
+    with _undamaged(), opened(path, companions) as database:
         for timestamp, step, metrics in database.execute(query, (key,)):
             for name, value in _object(metrics).items():
                 logged = point(name, value, _iso_ms(timestamp) or 0, step)

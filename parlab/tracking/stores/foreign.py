@@ -19,6 +19,7 @@ MAX_TIME_MS = 10**14
 MAX_TEXT = 6_000
 MAX_KEY = 250
 MAX_PARAMETERS = 10_000
+MAX_DEPTH = 10
 _NAMESPACE = uuid.UUID("7b0c1f0e-5a5b-5d0e-9a53-4d6d0a3c9b11")
 
 
@@ -73,7 +74,7 @@ def flattened(settings: Mapping[str, Any]) -> dict[str, str]:
     stack: list[tuple[str, Any]] = [(str(key), value) for key, value in reversed(list(settings.items()))]
     while stack and len(parameters) < MAX_PARAMETERS:
         key, value = stack.pop()
-        if isinstance(value, Mapping) and value and key.count(".") < 10:
+        if isinstance(value, Mapping) and value and key.count(".") < MAX_DEPTH:
             stack += [(f"{key}.{inner}", item) for inner, item in reversed(list(value.items()))]
         elif 0 < len(key) <= MAX_KEY:
             parameters[key] = text_of(value)
@@ -88,6 +89,17 @@ def point(key: str, value: Any, time_ms: float, step: Any) -> Point | None:
     if not 0 <= time_ms < MAX_TIME_MS or abs(step) > MAX_STEP:
         return None
     return Point(key, number, int(time_ms), step)
+
+
+def row_points(values: Mapping[str, Any], time_ms: float, step: Any, prefix: str = "") -> Iterator[Point]:
+    """Return the numbers of a row of W&B's history, those of nested objects under names with dots."""
+    for key, value in values.items():
+        if not prefix and key.startswith("_"):
+            continue
+        if isinstance(value, Mapping) and "_type" not in value and prefix.count(".") < MAX_DEPTH:
+            yield from row_points(value, time_ms, step, f"{prefix}{key}.")
+        elif (logged := point(f"{prefix}{key}", value, time_ms, step)) is not None:
+            yield logged
 
 
 def number_of(value: Any) -> float | None:

@@ -22,7 +22,7 @@ from parlab.formats.exports.protobuf import Damaged, fields_of
 from parlab.ingest.files.received import Refused
 from parlab.tracking.point import Point
 
-from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point
+from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point, row_points
 
 MARK = b":W&B"
 TRACKER = "wandb"
@@ -159,10 +159,7 @@ def _points(paths: Sequence[Path]) -> Iterator[Point]:
             values = _history(record)
             time = number_of(values.pop("_timestamp", None)) or 0.0
             step = values.pop("_step", 0)
-            for key, value in values.items():
-                logged = None if key.startswith("_") else point(key, value, time * 1000, step)
-                if logged is not None:
-                    yield logged
+            yield from row_points(values, time * 1000, step)
 
 
 def _sampled(stats: Fields, step: Any) -> Iterator[Point]:

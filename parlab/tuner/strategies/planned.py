@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from parlab.tuner import surrogate
-from parlab.tuner.space import Candidate, Fit, Launch, Observation, Space
+from parlab.tuner.space import SURE, Candidate, Fit, Launch, Observation, Space
 from parlab.tuner.surrogate import Measured, Prediction
 
+from .memory_belief import MemoryBelief
 from .steps import Steps
 
 LEAST_MEASURED = 3
@@ -23,13 +24,15 @@ _ENOUGH_PAST = 20
 def planned(space: Space) -> Steps:
     """Launch the setting with the largest expected improvement; stop when that is below the measured noise.
 
-    Settings that cannot fit are not launched. Settings that may fit are, the most promising first; after an out of
-    memory, no setting that needs as much memory. Failed trials are excluded and do not affect predictions.
+    Settings that cannot fit are not launched. Settings that may fit are while failed launches remain rare
+    (`MemoryBelief`); after an out of memory, no setting that needs as much memory. Failed trials are excluded and do
+    not affect predictions.
     """
-    knowledge = _Knowledge(space)
+    knowledge, belief = _Knowledge(space), MemoryBelief(space)
     failed_in_row = 0
     while True:
-        open_ = knowledge.open()
+        chances = belief.chances(knowledge.done)
+        open_ = belief.affordable(knowledge.open(), chances, knowledge.done)
         if not open_:
             return "every setting that can fit was tried"
         if failed_in_row >= 3:
@@ -39,13 +42,14 @@ def planned(space: Space) -> Steps:
         if best is None:
             choice, why = max(open_, key=lambda i: prediction.mean[i]), "best prediction"
         else:
-            gain = surrogate.expected_gain(prediction, best)
+            gain = surrogate.expected_gain(prediction, best) * chances
             choice = max(open_, key=lambda i: gain[i])
             if gain[choice] < knowledge.noise and knowledge.has_enough:
                 return f"expected gain of another launch {gain[choice]:.1%}, less than the noise, {knowledge.noise:.1%}"
             why = f"expected gain {gain[choice]:.1%}"
         candidate = space.candidates[choice]
-        border = "; may not fit into memory" if candidate.fit == Fit.UNSURE else ""
+        border = f"; {chances[choice]:.0%} likely to fit into memory" if chances[choice] < SURE else ""
+        belief.spend(chances[choice])
         observation = yield Launch(candidate.key, why + border, knowledge.expected(prediction, choice))
         knowledge.done[choice] = observation
         failed_in_row = failed_in_row + 1 if observation.state == "failed" else 0

@@ -28,7 +28,7 @@ from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.layouts import search
 from tests.docs.pages import write_table
 
-from . import scoreboard
+from . import hagemann, scoreboard
 
 VALIDATION = Path(__file__).resolve().parents[4] / "shared" / "validation"
 PARTS = 5
@@ -337,6 +337,28 @@ def constants(calibration: Calibration) -> str:
     return "\n".join(lines)
 
 
+def unseen(folder: Path) -> Iterator[str]:
+    """Generate the figures of publications to which no constant was fitted: times, fits, and after short runs."""
+    if not (folder / "aleph_ran.tsv").exists():
+        yield f"\nNo rows of unseen publications in {folder}; set their directory with --unseen"
+        return
+    recent = folder / "rows_2026.json"
+    if recent.exists():
+        errors = Errors()
+        for row in read_measured(load(recent.read_text())):
+            errors.add(row, DEFAULT)
+        yield "\n" + table("Rows of 2025 and 2026, never fitted", {"rows_2026": errors}).splitlines()[2]
+    yield "\nHagemann et al. 2023, no constant of the time fitted"
+    trials = hagemann.trials(folder)
+    yield hagemann.time_line(trials, "uncalibrated")
+    yield from hagemann.memory_lines(trials)
+    yield from hagemann.pick_lines(trials)
+    for count in (5, 6):
+        calibrated = hagemann.calibrated(trials, count)
+        yield hagemann.time_line(calibrated, f"after {count} short runs of each sheet")
+    yield from hagemann.pick_lines(calibrated)
+
+
 def main() -> int:
     """Print the tables; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.campaigns.planner", description=__doc__)
@@ -347,6 +369,9 @@ def main() -> int:
         help="directory with measured.json, modern.json and vtrain_single.json",
     )
     parser.add_argument("--scoreboard", type=Path, help="page whose table `scoreboard` is written")
+    parser.add_argument(
+        "--unseen", type=Path, default=hagemann.SHEETS, help="directory with rows to which no constant was fitted"
+    )
     parser.add_argument("--deals", type=int, default=5, help="number of random splits of rows and groups")
     parser.add_argument("--deviations", action="store_true", help="compare deviations of code bases, and nothing else")
     arguments = parser.parse_args()
@@ -374,6 +399,8 @@ def main() -> int:
     out("\n" + table("As shipped (fitted to these rows)", shipped(groups)))
     out("\n" + table("One node, 960 rows, never fitted", shipped(single)))
     out("\n" + table("One node, calibrated on other rows", held_out_parts(single)))
+    for line in unseen(arguments.unseen):
+        out(line + "\n")
     deals = [Random(seed) for seed in range(arguments.deals)]
     if deals:
         out("\n" + spread("Half of the groups held out, at random", [held_out_half(groups, deal) for deal in deals]))

@@ -157,6 +157,22 @@ CAMPAIGNS = (
         ),
     ),
     Campaign(
+        "wandb", "Scripts with the unmodified client of W&B",
+        (
+            Benchmark(
+                "wandb_scenarios_right", "campaigns.wandbs:scenarios_right", "right", at_least(22),
+                "25 scripts: live and offline runs, resuming, shared runs, artifacts, media, alerts, reading back,"
+                " trainers, kill -9 of script and server; each must end as it should, with everything stored once",
+                "", 150,
+            ),
+            Benchmark(
+                "wandb_script_ratio", "campaigns.wandbs:script_ratio", "x", at_least(1),
+                "2,000 calls of `log` with ten metrics: their time in the client's own offline mode, divided by that"
+                " against our server", "the offline mode, alternating; `init` and `finish`", 60,
+            ),
+        ),
+    ),
+    Campaign(
         "watch", "The detection of changes on simulated series; prints its accuracy by size and kind, see watch.md",
         (
             Benchmark(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import string
 from collections.abc import Collection
 from datetime import timedelta
 from hashlib import sha256
@@ -20,6 +21,9 @@ MAX_TOKENS = 20
 """Active tokens per user."""
 MAX_DAYS = 3_650
 _NAME = 80
+_CHARACTERS = string.ascii_letters + string.digits
+_LENGTH = 43
+"""Characters of a secret: 256 random bits."""
 _READ = (
     *("name", "project", "scopes", "expires_at", "revoked_at", "last_used_at"),
     *("user__username", "user__is_active", "user__is_staff", "user__is_superuser"),
@@ -57,7 +61,8 @@ def token_create(
     in_force = ApiToken.objects.filter(user=user, revoked_at=None)
     if in_force.count() >= MAX_TOKENS:
         raise ValueError(f"{user} already has {MAX_TOKENS} tokens; revoke one that is no longer used")
-    secret = f"parlab_{secrets.token_urlsafe(32)}"
+    # No dashes: W&B's clients take what is before one for the name of a host.
+    secret = "parlab_" + "".join(secrets.choice(_CHARACTERS) for _ in range(_LENGTH))
     try:
         with transaction.atomic():
             token = ApiToken.objects.create(

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
 from pydantic import ValidationError
 
+from parlab.lab.models import Device
 from parlab.lab.selectors.analysis.plans import device_of, plan_context, priced
+from parlab.planner.job.cluster import device
+from parlab.planner.job.hardware import devices as hardware_devices
+from parlab.planner.job.prices import list_price
 from parlab.planner.publications import published
 from parlab.planner.requests.answer import answer
-from parlab.planner.requests.answer_json import written
+from parlab.planner.requests.answer_json import WrittenPlan, written
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 
@@ -20,7 +25,7 @@ from parlab.planner.requests.request import PlanRequest
 class Command(BaseCommand):
     help = (
         "Predict each row of a file (model, parallel, hardware) and print one JSON object per line with id, iter_s,"
-        " tflops_per_gpu, memory_gb, fits and basis; or answer one question like POST /api/plan/."
+        " tflops_per_gpu, memory_gb, fits, fits_probability and basis; or answer one question like POST /api/plan/."
     )
     requires_system_checks: list[str] = []
 
@@ -54,13 +59,30 @@ def _answer(name: str, huggingface: str | None) -> str:
         data = json.loads(_input_text(name))
         if huggingface and isinstance(data, dict):
             data = {"huggingface": json.loads(_input_text(huggingface))} | data
-        validated = PlanRequest.model_validate(data, context=plan_context())
-        question, price = priced(validated)
-        return written(answer(question, device_of(question)), price).model_dump_json(indent=1)
+        return (_from_catalogue(data) if _has_catalogue() else _from_planner(data)).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
     except (OSError, ValueError) as error:
         raise CommandError(f"{name}: {error}") from error
+
+
+def _has_catalogue() -> bool:
+    """Return whether the database has a device catalogue; a fresh clone has no tables."""
+    return Device._meta.db_table in connection.introspection.table_names()
+
+
+def _from_catalogue(data: Any) -> WrittenPlan:
+    validated = PlanRequest.model_validate(data, context=plan_context())
+    question, price = priced(validated)
+    return written(answer(question, device_of(question)), price, validated.assumed)
+
+
+def _from_planner(data: Any) -> WrittenPlan:
+    """Answer with the planner's own devices and list prices."""
+    validated = PlanRequest.model_validate(data, context={"devices": [gpu.name for gpu in hardware_devices()]})
+    price = list_price(validated.gpu) if validated.price is None else None
+    question = validated.model_copy(update={"price": price.per_hour}) if price else validated
+    return written(answer(question, device(question.gpu)), price, validated.assumed)
 
 
 def _input_text(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 from typing import Any
 
 from django.contrib import messages
@@ -10,8 +11,10 @@ from django.http import FileResponse, Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from parlab.formats.grammar.names import MEANINGS, SETTINGS
+from parlab.formats.grammar.names import SETTINGS
+from parlab.formats.grammar.quantities import CHOICES
 from parlab.lab.models import Artifact, Experiment, NameMeaning, Run
+from parlab.pages.reads.logged_values import PICTURES, shown_values, table_of
 from parlab.publishing.downloads import UNSTYLED, safe_name
 from parlab.tracking.artifacts import object_path
 from parlab.tracking.meanings import NameRow, meanings_set, metric_rows, setting_rows
@@ -36,6 +39,7 @@ def reported_context(run: Run) -> dict[str, Any]:
             "tags": list(tracked.tags.values_list("key", "value")[:MAX_ROWS]),
             "artifacts": list(artifacts[:MAX_ROWS]),
             "artifact_count": artifacts.count(),
+            "values": shown_values(tracked),
         }
     }
 
@@ -65,6 +69,19 @@ def artifact(_request: HttpRequest, slug: str, number: int, path: str) -> FileRe
 
 
 @require_GET
+def artifact_picture(_request: HttpRequest, slug: str, number: int, path: str) -> FileResponse:
+    """Send an artifact that is a picture, to be shown within a page."""
+    stored = _artifact(slug, number, path)
+    media_type = mimetypes.guess_type(stored.path)[0] or ""
+    if not stored.path.lower().endswith(PICTURES) or not media_type.startswith("image/"):
+        raise Http404(f"{path} is not a picture that a page shows; download it")
+    response = FileResponse(object_path(stored.sha256).open("rb"), content_type=media_type)
+    for name, value in UNSTYLED.items():
+        response.headers[name] = value
+    return response
+
+
+@require_GET
 def artifact_text(request: HttpRequest, slug: str, number: int, path: str) -> HttpResponse:
     """Show the beginning of an artifact as text."""
     stored = _artifact(slug, number, path)
@@ -78,6 +95,8 @@ def artifact_text(request: HttpRequest, slug: str, number: int, path: str) -> Ht
         "artifact": stored,
         "text": None if b"\x00" in head else head.decode("utf-8", "replace"),
         "shown": len(head),
+        "is_picture": stored.path.lower().endswith(PICTURES),
+        "table": table_of(stored),
     }
     return render(request, "pages/artifact.html", context)
 
@@ -88,7 +107,7 @@ def names(request: HttpRequest, slug: str) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
     if request.method == "POST":
         return _names_save(request, experiment)
-    titles = {key: title for key, (title, _) in MEANINGS.items()}
+    titles = {key: choice.title for key, choice in CHOICES.items()}
     fields = {name: name for name in SETTINGS}
     tables = [
         {"kind": "metric", "title": "Metrics", "rows": _options(metric_rows(experiment), titles)},

@@ -24,6 +24,7 @@ TOKEN_DAYS = 365
 PLACEHOLDER = "parlab_..."
 _PARLAB = "export PARLAB_URL={url}\nexport PARLAB_TOKEN={token}"
 _MLFLOW = "export MLFLOW_TRACKING_URI={url}\nexport MLFLOW_TRACKING_TOKEN={token}"
+_WANDB = "export WANDB_BASE_URL={url}\nexport WANDB_API_KEY={token}"
 
 
 class Tool(NamedTuple):
@@ -57,6 +58,12 @@ with mlflow.start_run(run_name="warm-up 100"):
     mlflow.log_params({"per_device_train_batch_size": 4, "world_size": 8})
     for step in range(100):
         mlflow.log_metrics({"train/loss": loss, "tokens_per_sec": rate}, step=step)"""),
+    Tool("wandb", "W&B", "two variables", "link", _WANDB, "The script stays as it is", """\
+import wandb
+
+with wandb.init(project="Warm-up length", name="warm-up 100", config={"batch_size": 4}) as run:
+    for step in range(100):
+        run.log({"train/loss": loss, "tokens_per_sec": rate}, step=step)"""),
     Tool("huggingface", "Hugging Face", "one callback", "link", _PARLAB, "In the script", """\
 import parlab
 

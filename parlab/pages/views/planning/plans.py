@@ -32,6 +32,7 @@ from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.huggingface import read_config
 from parlab.planner.job.presets import PRESETS, Preset, preset, usual_question
 from parlab.planner.job.workload import Job
+from parlab.planner.prediction.fitting import CONFIDENT
 from parlab.planner.publications import sc21
 from parlab.planner.requests.answer import Outline, best_layout
 from parlab.planner.requests.layout_fields import layout_fields
@@ -39,6 +40,7 @@ from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.cluster_comparison import OtherCluster, Side, moved, side
 from parlab.planner.search.layouts import Layout
+from parlab.planner.search.short_runs import CALIBRATED_ERROR, UNSEEN_ERROR
 from parlab.whole_numbers import whole_number
 from runners.config import digest
 
@@ -132,6 +134,7 @@ def plan_search(request: HttpRequest) -> HttpResponse:
     except ValueError as error:
         return render(request, "pages/plan_search.html", {"error": str(error)})
     layouts = [*result.search.fitting, *result.search.too_large] if result else []
+    risk = result.search.risky if result else None
     context = {
         "answer": result,
         "prediction": plan_query.outline and plan_query.outline.prediction,
@@ -144,6 +147,11 @@ def plan_search(request: HttpRequest) -> HttpResponse:
             )
             for layout in layouts[:MAX_LAYOUTS]
         ],
+        "usual_error": UNSEEN_ERROR,
+        "calibrated_error": CALIBRATED_ERROR,
+        "risk": risk,
+        "risk_text": layout_text(risk.layout) if risk else "",
+        "risk_query": _query_with(request, layout_fields(risk.layout.job)) if risk else "",
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
         "address": request.GET.urlencode(),
         "asked": request.GET.items(),
@@ -222,15 +230,15 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         return context
     prediction = answer.prediction
     capacity = prediction.cluster.device.memory_bytes
-    spare = capacity - prediction.memory_bytes
     return context | {
         "prediction": prediction,
         "warning": plan_query.warning,
         "times": _parts(prediction.parts, TIME_PARTS, prediction.iteration_s),
         "memories": _parts(prediction.memory, MEMORY_PARTS, prediction.memory_bytes),
         "capacity": capacity,
-        "spare": spare,
-        "is_close": abs(spare) < prediction.memory_bytes * prediction.memory_uncertainty,
+        "low_bytes": prediction.distribution.quantile(0.1),
+        "high_bytes": prediction.distribution.quantile(0.9),
+        "is_close": 1 - CONFIDENT < prediction.fits_probability < CONFIDENT,
         "own": prediction.job,
     }
 

@@ -187,7 +187,9 @@ def _files(path: Path, store_files: frozenset[Path]) -> Iterator[Path]:
 
 
 def _walk(directory: Path, limit: int = MAX_FILES) -> list[Path]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
+    """List the files of a directory. Links are skipped: what they lead to inside is listed at its own place."""
+    paths = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted(path for path in paths if not path.name.startswith("."))
     return files[:limit]
 
 

@@ -1,0 +1,127 @@
+"""Tokens and steps that must agree: rate x time with the tokens of a step, planned steps with examples, and health."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from parlab.findings.contradictions import Amount, Contradiction, Counts, agree, looks_like, ratio_of, shown
+from parlab.findings.facts import count, segment_sizes
+from parlab.findings.rates import record_amount
+from parlab.formats.schema import Document, Launch, Segment
+
+FACTOR = 0.03
+"""Rates are averaged over other steps than times: a forgotten factor is recognised within 3 %."""
+
+MORE_THAN_ALL = 0.10
+"""Padding makes a rate smaller than batch x sequence, and nothing makes it larger."""
+
+EXPLODED = 100.0
+"""A gradient norm so many times the median is an outlier that no clipping explains."""
+
+LEAST_RECORDS = 5
+"""With fewer records, a median says little."""
+
+
+def tokens_of_step(rate: Amount, step_s: Amount, tokens: float, counts: Counts) -> Contradiction | None:
+    """Compare tokens per second x step time with the tokens of a step.
+
+    Fewer tokens are padding, unless the factor is that of the accumulation steps or the GPUs.
+    """
+    done = rate.times(step_s)
+    if done.value <= 0 or tokens <= 0 or agree(done, Amount(tokens), FACTOR):
+        return None
+    ratio = ratio_of(done.value, tokens)
+    known = [value for value in counts if value and value >= 2]
+    is_known = any(abs(ratio / value - 1) <= FACTOR for value in known)
+    if not is_known and done.value < tokens * (1 + MORE_THAN_ALL):
+        return None
+    return Contradiction(
+        f"{shown(rate.value)} tokens/s x {shown(step_s.value)} s = {shown(done.value)} tokens per step, but a step has"
+        f" {shown(tokens)} tokens: {shown(tokens / step_s.value)} tokens/s{looks_like(ratio, counts, FACTOR)}.",
+        {"tokens_per_s": rate.value, "step_time_s": step_s.value, "tokens_per_step": tokens,
+         "expected_tokens_per_s": tokens / step_s.value},
+    )  # fmt: skip
+
+
+def tokens_of_step_in_document(document: Document) -> Iterator[Contradiction]:
+    """Check the last record that prints both, of steps that are timed themselves."""
+    for index, segment in enumerate(document.segments):
+        record, tokens = segment.last, _tokens(segment.launch)
+        time = segment.metrics.get("step_time_s")
+        if record is None or not tokens or time is None or time.kind != "printed":
+            continue
+        sizes = segment_sizes(segment)
+        rate, step = record_amount(record, "tokens_per_s"), record_amount(record, "step_time_s")
+        if rate is None and sizes.gpus and (each := record_amount(record, "tokens_per_s_per_gpu")):
+            rate = each.scaled(float(sizes.gpus))
+        if rate and step and not sizes.is_ramped and not sizes.is_curriculum:
+            accumulation = count(segment.launch.gradient_accumulation_steps)
+            counts = sizes.counts._replace(accumulation=accumulation or sizes.counts.accumulation)
+            if contradiction := tokens_of_step(rate, step, float(tokens), counts):
+                yield contradiction.at(record.line, segment=index, figure="tokens_per_s")
+
+
+def _tokens(launch: Launch) -> int | None:
+    """Return the tokens of a step: stated, else batch x sequence length as printed."""
+    stated = count(launch.arguments.get("tokens_per_step"))
+    if stated or "global_batch_size" in launch.derived:
+        return stated
+    return (launch.global_batch_size or 0) * (launch.sequence_length or 0) or None
+
+
+def steps_of_examples(steps: float, examples: float, epochs: float, batch: float) -> Contradiction | None:
+    """Compare planned steps with examples x epochs / batch; fewer are a limit that somebody set."""
+    if min(steps, examples, epochs, batch) <= 0:
+        return None
+    most = math.ceil(examples / batch) * math.ceil(epochs)
+    if steps <= most + math.ceil(epochs):
+        return None
+    return Contradiction(
+        f"{shown(steps)} steps are planned, but {shown(examples)} examples x {shown(epochs)} epochs / {shown(batch)}"
+        f" samples = {shown(most)} steps{looks_like(ratio_of(steps, most))}; the batch that is stated is not the one"
+        " that the steps have.",
+        {"steps": steps, "examples": examples, "epochs": epochs, "global_batch_size": batch,
+         "expected_steps": float(most)},
+    )  # fmt: skip
+
+
+def steps_in_document(document: Document) -> Iterator[Contradiction]:
+    for index, segment in enumerate(document.segments):
+        arguments, batch = segment.launch.arguments, count(segment.launch.global_batch_size)
+        examples, epochs = count(arguments.get("num_examples")), count(arguments.get("num_train_epochs"))
+        steps = count(arguments.get("max_steps")) or (segment.steps.total if segment.steps else None)
+        planned = (float(number or 0) for number in (steps, examples, epochs, batch))
+        if contradiction := steps_of_examples(*planned):
+            yield contradiction.at(segment.lines.first if segment.lines else None, segment=index, figure="steps")
+
+
+def gradients_in_document(document: Document) -> Iterator[Contradiction]:
+    """Find gradients that are always 0, or explode at the end."""
+    for index, segment in enumerate(document.segments):
+        norms = segment.metrics.get("grad_norm")
+        if norms is None or norms.count < LEAST_RECORDS:
+            continue
+        message = ""
+        if norms.max == norms.min == 0.0:
+            message = f"The gradient norm is 0 in all {shown(norms.count)} records: no parameter is trained."
+        elif norms.median > 0 and norms.last > EXPLODED * norms.median:
+            message = f"The last gradient norm is {shown(norms.last)}, the median {shown(norms.median)}: it explodes."
+        if message:
+            numbers = {"median": norms.median, "last": norms.last}
+            yield Contradiction(message, numbers).at(_line(segment), segment=index, figure="grad_norm")
+
+
+def scales_in_document(document: Document) -> Iterator[Contradiction]:
+    """Find a loss scale that has fallen to 1 or less: gradients overflow at any scale."""
+    for index, segment in enumerate(document.segments):
+        scales = segment.metrics.get("loss_scale")
+        if scales is None or scales.count < LEAST_RECORDS or scales.max < 2**10 or scales.last > 1.0:
+            continue
+        message = f"The loss scale falls from {shown(scales.max)} to {shown(scales.last)}: gradients always overflow."
+        numbers = {"largest": scales.max, "last": scales.last}
+        yield Contradiction(message, numbers).at(_line(segment), segment=index, figure="loss_scale")
+
+
+def _line(segment: Segment) -> int | None:
+    return segment.last.line if segment.last is not None else None

@@ -1,0 +1,88 @@
+"""The memory of a job as a distribution, and the probability that it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import erfc, exp, log, sqrt
+
+from parlab.planner.calibration.calibration import Calibration
+from parlab.planner.calibration.memory_spreads import usual_memory_spread
+from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.code_bases import possible_jobs
+from parlab.planner.job.workload import Job
+
+from .memory import Memory, memory
+
+LIKELY = 0.5
+"""Probability from which on a job is said to fit."""
+CONFIDENT = 0.95
+"""Probability from which on a search offers a layout without a warning."""
+_FEW = 5
+"""Calibrated memory figures at which the deviation is half that of the calibration, half the usual one."""
+_MEDIAN_TO_DEVIATION = 1.4826
+"""Deviation of a normal distribution relative to the median of its absolute errors."""
+
+
+@dataclass(frozen=True)
+class MemoryDistribution:
+    """A mixture of log-normal distributions: one for each way in which the code base may use memory."""
+
+    parts: Sequence[tuple[float, float]]
+    """Probability and median (bytes) of each."""
+    deviation: float
+    """Standard deviation of log(memory)."""
+
+    def below(self, limit: float) -> float:
+        """Return the probability that a job needs at most `limit` bytes."""
+        scale = self.deviation * sqrt(2)
+        return sum(weight * 0.5 * erfc(-log(limit / median) / scale) for weight, median in self.parts)
+
+    def quantile(self, share: float) -> float:
+        """Return the bytes that a job needs at most with probability `share`."""
+        low = min(median for _weight, median in self.parts) * exp(-6 * self.deviation)
+        high = max(median for _weight, median in self.parts) * exp(6 * self.deviation)
+        for _ in range(20):
+            middle = sqrt(low * high)
+            low, high = (middle, high) if self.below(middle) < share else (low, middle)
+        return high
+
+
+def memory_distribution(
+    job: Job, cluster: Cluster, calibration: Calibration, needed: Memory | None = None
+) -> MemoryDistribution:
+    """Return the distribution of the memory on the GPU that needs most; `needed` is the memory of the job as stated.
+
+    A calibration on memory figures has seen the code base, so that only the job as stated is possible.
+    """
+    stated = needed or memory(job, calibration.memory, cluster.domain)
+    usual = usual_memory_spread(job, is_cpu=cluster.device.is_cpu)
+    if calibration.memory_rows:
+        trust = calibration.memory_rows / (calibration.memory_rows + _FEW)
+        own = max(_MEDIAN_TO_DEVIATION * calibration.memory_error, 0.01)
+        return MemoryDistribution(((1.0, stated.total_bytes),), sqrt(trust * own**2 + (1 - trust) * usual**2))
+    parts = tuple(
+        (weight, (stated if option == job else memory(option, calibration.memory, cluster.domain)).total_bytes)
+        for weight, option in possible_jobs(job, cluster.device.name)
+    )
+    return MemoryDistribution(parts, usual)
+
+
+def is_confident(job: Job, cluster: Cluster, calibration: Calibration, confidence: float = CONFIDENT) -> bool:
+    """Return whether a job fits with at least this probability, without more of its distribution than that needs."""
+    limit = limit_bytes(cluster, calibration)
+    if calibration.memory_rows:
+        return memory_distribution(job, cluster, calibration).below(limit) >= confidence
+    deviation = usual_memory_spread(job, is_cpu=cluster.device.is_cpu)
+    missing = 0.0
+    for weight, option in possible_jobs(job, cluster.device.name):
+        median = memory(option, calibration.memory, cluster.domain).total_bytes
+        missing += weight - MemoryDistribution(((weight, median),), deviation).below(limit)
+        if missing > 1 - confidence:
+            return False
+    return True
+
+
+def limit_bytes(cluster: Cluster, calibration: Calibration) -> float:
+    """Return the memory of a device that a job may use (bytes)."""
+    return cluster.device.memory_bytes * calibration.usable_share

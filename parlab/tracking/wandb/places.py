@@ -1,0 +1,68 @@
+"""Where runs of W&B's clients belong: entity and project -> experiment, run ID -> run."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import User
+
+from parlab.lab.models import Experiment, WandbRun
+from parlab.lab.services.experiments import experiment_create
+
+from .protocol import Call, Missing, WandbError
+
+UNNAMED = "uncategorized"
+"""The project of a script that names none, as in W&B."""
+
+
+def find_experiment(_entity: str, project: str) -> Experiment | None:
+    """Return the experiment that entity and project name: the one of that name; the entity only labels."""
+    return Experiment.objects.filter(name=project or UNNAMED).first()
+
+
+def experiment_of(entity: str, project: str, user: User, *, is_new: bool = False) -> Experiment:
+    """Return the experiment that entity and project name; `is_new` creates it.
+
+    Raises WandbError for one that is archived or does not exist.
+    """
+    name = project or UNNAMED
+    experiment = find_experiment(entity, project)
+    if experiment is None and is_new:
+        try:
+            experiment = experiment_create(name=name, owner=user)
+        except ValueError:
+            experiment = Experiment.objects.get(name=name)  # another rank created it at the same moment
+    if experiment is None:
+        raise Missing("project", f"{entity or user.get_username()}/{name}")
+    if is_new and experiment.archived_at is not None:
+        raise WandbError(f"experiment {name!r} is archived; restore it or use another project", 409)
+    return experiment
+
+
+def experiment_named(call: Call) -> Experiment:
+    """Return the experiment that a request names. Raises WandbError."""
+    entity, project = call.text("entity", "entityName"), call.text("project", "projectName")
+    return experiment_of(entity, project, call.user)
+
+
+def run_named(call: Call, *names: str) -> WandbRun:
+    """Return the run that a request names, by its ID or, from clients that only have that, its name."""
+    experiment = experiment_named(call)
+    run_id = call.text(*(names or ("run", "name", "runName", "runId")))
+    run = find_run(experiment, run_id)
+    if run is None:
+        raise Missing("run", run_id)
+    return run
+
+
+def find_run(experiment: Experiment, run_id: str) -> WandbRun | None:
+    """Return the run with this ID in an experiment; None if there is none, or it is deleted."""
+    rows = WandbRun.objects.select_related("tracked__run__experiment")
+    return rows.filter(experiment=experiment, run_id=run_id, tracked__deleted_at=None).first()
+
+
+def run_by_key(key: str) -> WandbRun:
+    """Return a run by the ID that the server gave it. Raises WandbError."""
+    rows = WandbRun.objects.select_related("tracked__run__experiment")
+    run = rows.filter(tracked__uuid=key[:64], tracked__deleted_at=None).first()
+    if run is None:
+        raise Missing("run", key)
+    return run

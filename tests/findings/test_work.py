@@ -1,0 +1,98 @@
+"""Rules about the work of a step: tokens, planned steps, FLOP/s, and the health of gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.findings.reading import findings_of, rules_of
+
+NANOCHAT = (
+    "Total batch size 262,144 => gradient accumulation steps: {accumulation}\n"
+    + "".join(
+        f"step 0020{n}/71680 (0.14%) | loss: 4.5{n} | lrm: 1.00 | dt: 1024.00ms | tok/sec: {{rate}} | mfu: 24.10 |\n"
+        for n in range(1, 7)
+    )
+)  # fmt: skip
+
+
+def test_a_rate_without_its_accumulation_steps_contradicts_the_tokens_of_a_step() -> None:
+    (finding,) = findings_of(NANOCHAT.format(accumulation=4, rate="64,000"))
+    assert finding.rule == "tokens-of-step"
+    assert "256,000 tokens/s" in finding.message
+    assert "the 4 accumulation steps" in finding.message
+
+
+@pytest.mark.parametrize("rate", ["256,000", "251,000"])
+def test_a_rate_that_fits_or_that_padding_makes_smaller_is_healthy(rate: str) -> None:
+    assert rules_of(NANOCHAT.format(accumulation=4, rate=rate)) == []
+
+
+def test_more_tokens_than_a_step_has_are_found() -> None:
+    assert rules_of(NANOCHAT.format(accumulation=4, rate="300,000")) == ["tokens-of-step"]
+
+
+BANNER = (
+    "==((====))==  Unsloth - 2x faster free finetuning | Num GPUs = 1\n"
+    "    \\   /|    Num examples = 4,000 | Num Epochs = 2\n"
+    "O^O/ \\_/ \\    Batch size per device = 4 | Gradient Accumulation steps = 2\n"
+    "\\        /    Total batch size = 8 | Total steps = {steps}\n"
+    "{{'loss': 2.5, 'grad_norm': 0.5, 'learning_rate': 2e-05, 'epoch': 0.01}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "rules"), [("1,000", []), ("60", []), ("1,002", []), ("2,000", ["steps-of-examples"])]
+)
+def test_more_steps_than_examples_and_epochs_give_are_found(steps: str, rules: list[str]) -> None:
+    assert rules_of(BANNER.format(steps=steps)) == rules
+
+
+def log(*cells: str) -> str:
+    return "".join(f"step {n}: loss: 2.{n}, step time: {cell}\n" for n, cell in enumerate(cells, 1))
+
+
+def test_flops_that_do_not_follow_the_time_are_found_in_any_record() -> None:
+    healthy = log("2.00 s, tflops: 90.0", "2.50 s, tflops: 72.0", "2.00 s, tflops: 90.0")
+    wrong = log("2.00 s, tflops: 45.0", "2.10 s, tflops: 90.0", "2.00 s, tflops: 90.0")
+    assert rules_of(healthy) == []
+    assert rules_of(wrong) == ["flops-times-time"]
+
+
+def test_times_may_vary_more_than_flops_that_are_averaged() -> None:
+    assert rules_of(log("2.00 s, tflops: 90.0", "4.50 s, tflops: 88.0", "2.00 s, tflops: 90.0")) == []
+
+
+def test_more_flops_than_any_device_has_need_no_name_of_the_device() -> None:
+    assert rules_of(log(*["2.00 s, tflops: 441.0"] * 3)) == []
+    assert rules_of(log(*["2.00 s, tflops: 9900.0"] * 3)) == ["above-any-device"]
+
+
+@pytest.mark.parametrize("values", [("0.42", "0.43", "0.42"), ("42.4", "43.1", "42.2")])
+def test_a_mfu_of_either_spelling_is_healthy(values: tuple[str, ...]) -> None:
+    assert rules_of(log(*[f"2.00 s, mfu: {value}" for value in values])) == []
+
+
+def test_a_mfu_above_one_hundred_per_cent_is_found_in_either_spelling() -> None:
+    assert rules_of(log(*["2.00 s, mfu: 337.25"] * 3)) == ["above-peak"]
+    assert rules_of(log(*["2.00 s, mfu: 1.12"] * 3)) == ["above-peak"]
+
+
+@pytest.mark.parametrize(
+    ("norms", "rules"),
+    [
+        ((1.5, 1.25, 1.5, 1.0, 1.25), []),
+        ((0.0, 0.0, 0.0, 0.0, 0.0), ["gradients"]),
+        ((1.5, 1.25, 1.5, 1.0, 950.0), ["gradients"]),
+        ((0.0, 0.0), []),
+    ],
+)
+def test_gradients_that_are_zero_or_explode_are_found(norms: tuple[float, ...], rules: list[str]) -> None:
+    assert rules_of(log(*[f"2.00 s, grad_norm: {norm}" for norm in norms])) == rules
+
+
+@pytest.mark.parametrize(
+    ("scales", "rules"),
+    [((65536, 32768, 65536, 65536, 65536), []), ((65536, 4096, 256, 16, 1), ["loss-scale"]), ((1, 1, 1, 1, 1), [])],
+)
+def test_a_loss_scale_that_collapses_is_found(scales: tuple[int, ...], rules: list[str]) -> None:
+    assert rules_of(log(*[f"2.00 s, loss_scale: {scale}.0" for scale in scales])) == rules
