@@ -32,8 +32,8 @@ from .private_world import MARK, World, build
 
 TABLE = Path(__file__).with_name("visibility.txt")
 SESSIONS = ("login/", "logout/", "admin/login/", "admin/logout/")
-SERVER_WIDE = ("admin/lab/device/", "admin/^", "import/<slug:key>/live/")
-"""Addresses that name something of no project: devices, apps, and an upload that is not there."""
+SERVER_WIDE = ("admin/lab/device/", "admin/^", "import/<slug:key>/live/", "sdk/otel/")
+"""Addresses that name something of no project: devices, apps, an upload that is not there, and what is not kept."""
 FIRST = {"number": "1", "version": "1", "first": "1", "last": "2", "action": "cancel", "pk": "1"}
 NAMES = {
     "name": "throughput",

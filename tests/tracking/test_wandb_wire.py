@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
 
-from parlab.lab.models import Attempt, AuditEntry, InboxItem, Run, TrackedRun, WandbArtifact, WandbRun
+from parlab.lab.models import Attempt, AuditEntry, InboxItem, Role, Run, TrackedRun, WandbArtifact, WandbRun
+from parlab.lab.services.access.groups import groups_refresh
+from parlab.lab.services.access.projects import member_set, project_create
 from parlab.lab.services.access.tokens import token_create
 from parlab.pages.reads.experiment_series import experiment_series
 from parlab.series import log, store
@@ -341,3 +343,42 @@ def test_new_tokens_have_no_dash(admin: User) -> None:
     for number in range(15):
         secret = token_create(user=admin, name=f"token {number}", by=admin)[1]
         assert re.fullmatch(r"parlab_\w{43}", secret)
+
+
+@pytest.fixture
+def other(db: None) -> Sender:
+    """An operator who owns nothing."""
+    groups_refresh()
+    user = User.objects.create_user("other", password="not my run at all")
+    user.groups.add(Group.objects.get(name="operator"))
+    return Sender(token_create(user=user, name="wandb", by=user)[1])
+
+
+def test_an_operator_changes_no_run_of_another_person(sender: Sender, other: Sender) -> None:
+    key = sender.begin()["bucket"]["id"]
+    sender.stream({HISTORY: (0, [row(0)])})
+    refused = [
+        other.post("/graphql", {"query": UPSERT, "variables": {"name": "abc", "project": "p", "host": "h"}}),
+        other.post("/graphql", {"query": UPSERT, "variables": {"id": key, "displayName": "mine"}}),
+        other.post("/graphql", {"query": "mutation DeleteRun ($id: ID!) { d }", "variables": {"id": key}}),
+        other.post("/files/me/p/abc/file_stream", {"files": {HISTORY: {"offset": 1, "content": ["{}"]}}}),
+        other.client.put(f"/wandb/files/{key}/x.txt", b"x", headers=other.headers),
+    ]
+    assert [response.status_code for response in refused] == [403] * len(refused)
+    assert all("belongs to another person" in response.content.decode() for response in refused)
+    assert len(losses()) == 1
+    read = other.ask("query Run ($name: String!) { project { run { id } } }", project="p", name="abc")
+    assert read["data"]["project"]["run"]["name"] == "abc", "reading is allowed"
+
+
+def test_a_token_of_a_project_finds_nothing_in_others(sender: Sender, admin: User, other: Sender) -> None:
+    user = User.objects.get(username="other")
+    project = project_create(name="Closed", user=admin)
+    member_set(project=project, user=user, role=Role.OPERATOR)
+    inside = Sender(token_create(user=user, name="inside", by=user, project=project)[1])
+    assert inside.begin()["inserted"]
+    assert sender.begin()["inserted"], "the same names in the shared project are another run"
+    runs = WandbRun.objects.order_by("pk")
+    assert [run.experiment.project.name for run in runs] == ["Closed", "Shared"]
+    outside = other.ask("query Run ($name: String!) { project { run { id } } }", project="p", name="abc")
+    assert outside["data"]["project"]["run"]["id"] == runs[1].tracked.uuid

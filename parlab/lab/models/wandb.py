@@ -4,6 +4,8 @@ from typing import Any
 
 from django.db import models
 
+from parlab.lab.models.access.viewer import Visible
+
 from .experiment import Experiment
 from .tracked import TrackedRun
 
@@ -12,6 +14,8 @@ RUN_ID_LENGTH = 128
 
 class WandbRun(models.Model):
     """A run that one of W&B's clients reports, and how far each of its files is stored."""
+
+    PROJECT = "experiment__project"
 
     tracked = models.OneToOneField(TrackedRun, models.CASCADE, related_name="wandb")
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="+")
@@ -32,6 +36,8 @@ class WandbRun(models.Model):
     facts: "models.JSONField[dict[str, Any]]" = models.JSONField(
         default=dict, blank=True, help_text="Group, job type, notes, tags, host, program, commit."
     )
+
+    objects = Visible()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["experiment", "run_id"], name="wandb_run_once")]
@@ -58,11 +64,15 @@ class WandbRun(models.Model):
 class LoggedValue(models.Model):
     """What a script has logged at a step and is not a number: a text, table, picture, histogram."""
 
+    PROJECT = "tracked__run__experiment__project"
+
     tracked = models.ForeignKey(TrackedRun, models.CASCADE, related_name="values", db_index=False)
     key = models.CharField(max_length=250)
     step = models.BigIntegerField()
     at_ms = models.BigIntegerField()
     value: "models.JSONField[Any]" = models.JSONField(help_text="A text, or an object whose _type says what it is.")
+
+    objects = Visible()
 
     class Meta:
         ordering = ["pk"]
@@ -80,6 +90,8 @@ class WandbArtifact(models.Model):
         COMMITTED = "COMMITTED"
         DELETED = "DELETED"
 
+    PROJECT = "experiment__project"
+
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="wandb_artifacts")
     tracked = models.ForeignKey(TrackedRun, models.CASCADE, related_name="wandb_artifacts")
     type = models.CharField(max_length=128)
@@ -94,6 +106,8 @@ class WandbArtifact(models.Model):
     users = models.ManyToManyField(TrackedRun, related_name="used_artifacts", blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = Visible()
 
     class Meta:
         ordering = ["-version"]

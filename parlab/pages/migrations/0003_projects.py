@@ -27,7 +27,7 @@ def create_shared(apps, _editor):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("lab", "0005_projects"),
+        ("lab", "0006_projects"),
         ("pages", "0002_panel_layouts"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]

@@ -15,7 +15,7 @@ from parlab.tracking.artifacts import artifacts_delete, clean_path
 
 from .artifact_entities import LATEST, ONE_PAGE, State, artifact_by_id, artifact_json, birth_of, key_of, manifest_of
 from .files import credentials, upload_address
-from .places import experiment_of, find_run
+from .places import experiment_of, find_run, own
 from .protocol import JSON, Call, Missing, WandbError
 
 MANIFEST = "wandb_manifest.json"
@@ -29,6 +29,7 @@ def create(call: Call) -> JSON:
     run = find_run(experiment, fields.text("runName"))
     if run is None:
         raise Missing("run", fields.text("runName"))
+    own(call, run)
     names = fields.texts("artifactCollectionNames") or []
     name = clean_path((names[0] if names else fields.text("artifactCollectionName"))[:128])
     if "/" in name:
@@ -76,12 +77,12 @@ def _with(aliases: Iterable[str], more: Iterable[str]) -> list[str]:
 
 
 def create_manifest(call: Call) -> JSON:
-    manifest = _manifest_upload(call, artifact_by_id(call.text("artifactID")))
+    manifest = _manifest_upload(call, own(call, artifact_by_id(call.text("artifactID"))))
     return {"createArtifactManifest": {"artifactManifest": manifest}}
 
 
 def update_manifest(call: Call) -> JSON:
-    manifest = _manifest_upload(call, artifact_by_id(call.text("artifactManifestID")))
+    manifest = _manifest_upload(call, own(call, artifact_by_id(call.text("artifactManifestID"))))
     return {"updateArtifactManifest": {"artifactManifest": manifest}}
 
 
@@ -95,7 +96,8 @@ def create_files(call: Call) -> JSON:
     """Return the addresses to which files of artifacts are uploaded."""
     nodes = []
     for item in _fields(call).data.get("artifactFiles") or []:
-        artifact, name = artifact_by_id(str(item.get("artifactID"))), clean_path(str(item.get("name", "")))
+        artifact = own(call, artifact_by_id(str(item.get("artifactID"))))
+        name = clean_path(str(item.get("name", "")))
         path = f"{artifact.folder}/{name}"
         nodes.append(
             {
@@ -115,7 +117,7 @@ def create_files(call: Call) -> JSON:
 
 def commit(call: Call) -> JSON:
     """Make a version visible, once its manifest and the files that it names are stored. Raises WandbError."""
-    artifact = artifact_by_id(call.text("artifactID"))
+    artifact = own(call, artifact_by_id(call.text("artifactID")))
     missing = [name for name in _own_files(artifact) if not _is_stored(artifact, name)]
     if missing:
         raise WandbError(f"file {missing[0][:200]!r} of {artifact} is not uploaded; upload it first")
@@ -156,7 +158,7 @@ def _take_aliases(artifact: WandbArtifact) -> None:
 def update(call: Call) -> JSON:
     """Change description, metadata or aliases of a version."""
     fields = _fields(call)
-    artifact = artifact_by_id(fields.text("artifactID"))
+    artifact = own(call, artifact_by_id(fields.text("artifactID")))
     metadata = fields.document("metadata")
     if metadata is not None:
         artifact.metadata = storable.json(metadata)
@@ -172,7 +174,7 @@ def update(call: Call) -> JSON:
 
 def change_aliases(call: Call, *, is_added: bool) -> JSON:
     fields = _fields(call)
-    artifact, names = artifact_by_id(fields.text("artifactID")), _aliases(fields.data.get("aliases"))
+    artifact, names = own(call, artifact_by_id(fields.text("artifactID"))), _aliases(fields.data.get("aliases"))
     kept = [alias for alias in artifact.aliases if alias not in names]
     artifact.aliases = _with(artifact.aliases, names) if is_added else kept
     artifact.save()
@@ -182,7 +184,7 @@ def change_aliases(call: Call, *, is_added: bool) -> JSON:
 
 def delete(call: Call) -> JSON:
     """Delete a version with its files."""
-    artifact = artifact_by_id(_fields(call).text("artifactID"))
+    artifact = own(call, artifact_by_id(_fields(call).text("artifactID")))
     for path in (artifact.folder, artifact.manifest):
         artifacts_delete(tracked=artifact.tracked, path=path)
     artifact.state, artifact.aliases = State.DELETED, []
@@ -200,5 +202,5 @@ def use(call: Call) -> JSON:
     )
     if run is None:
         raise Missing("run", fields.text("runName"))
-    artifact.users.add(run.tracked)
+    artifact.users.add(own(call, run).tracked)
     return {"useArtifact": {"artifact": artifact_json(call, artifact)}}

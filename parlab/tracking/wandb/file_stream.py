@@ -22,7 +22,7 @@ from parlab.tracking import runs as services
 from parlab.tracking.point import Point
 from parlab.tracking.stores.foreign import MAX_KEY, MAX_TIME_MS, number_of, point, row_points
 
-from .places import experiment_of, find_run
+from .places import experiment_of, find_run, own
 from .protocol import JSON, Call, Missing, WandbError, body_of, json_of
 from .runs import CONSOLE, EVENTS, HISTORY, SUMMARY, begin_again
 
@@ -54,6 +54,7 @@ def receive(call: Call) -> JSON:
     run = find_run(experiment, call.text("run"))
     if run is None:
         raise Missing("run", call.text("run"))
+    own(call, run)
     run = begin_again(run, call.user) if _is_other_process(run, files, writer) else run
     with transaction.atomic():
         _apply(run, writer, files, body)

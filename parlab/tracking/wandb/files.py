@@ -15,7 +15,7 @@ from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBas
 from parlab.lab.models import Artifact, TrackedRun, WandbRun
 from parlab.tracking import artifacts
 
-from .places import run_by_key, run_named
+from .places import own, run_by_key, run_named
 from .protocol import JSON, Call, Missing, WandbError
 from .runs import run_json
 
@@ -52,7 +52,7 @@ def credentials(call: Call) -> list[str]:
 
 def create(call: Call) -> JSON:
     """Return the addresses to which files of a run are uploaded."""
-    run = run_named(call)
+    run = own(call, run_named(call))
     names = [artifacts.clean_path(name) for name in call.texts("files") or []]
     files = [{"name": name, "uploadUrl": upload_address(call, run.tracked, name)} for name in names]
     return {"createRunFiles": {"runID": run.tracked.uuid, "uploadHeaders": credentials(call), "files": files}}
@@ -64,7 +64,7 @@ def uploaded(_call: Call) -> JSON:
 
 def upload(call: Call) -> HttpResponseBase:
     """Store a file of a run."""
-    run = run_by_key(call.text("key"))
+    run = own(call, run_by_key(call.text("key")))
     artifacts.artifact_store(tracked=run.tracked, path=call.text("path"), blocks=_blocks(call))
     return HttpResponse(status=200)
 

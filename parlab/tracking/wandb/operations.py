@@ -8,10 +8,11 @@ from collections.abc import Callable
 from functools import partial
 
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
+from parlab.lab.models.access.viewer import current_viewer, viewing
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
@@ -120,6 +121,11 @@ MUTATIONS: dict[str, Callable[[Call], JSON]] = {
 @login_not_required
 def graphql(request: HttpRequest) -> HttpResponse:
     """Answer an operation of GraphQL. What goes wrong is an error in its answer, which no client sends again."""
+    with viewing(current_viewer()):
+        return _answered(request)
+
+
+def _answered(request: HttpRequest) -> HttpResponse:
     try:
         if request.method != "POST":
             raise WandbError(f"{request.path} accepts POST, not {request.method}", 405)
@@ -134,6 +140,8 @@ def graphql(request: HttpRequest) -> HttpResponse:
         return JsonResponse(_answer(call, name, is_query=is_query))
     except WandbError as error:
         return failure(error)
+    except PermissionDenied as error:
+        return failure(WandbError(str(error), 403))
     except RequestDataTooBig as error:
         return failure(WandbError(f"The request body is too large: {error}", 413))
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from django.contrib.auth.models import User
 
-from parlab.lab.models import Experiment, WandbRun
+from parlab.lab.models import Experiment, WandbArtifact, WandbRun
+from parlab.lab.services.access.rights import may_change, may_work, refusal
 from parlab.lab.services.experiments import experiment_create
 
 from .protocol import Call, Missing, WandbError
 
+Thing = TypeVar("Thing", WandbRun, WandbArtifact)
 UNNAMED = "uncategorized"
 """The project of a script that names none, as in W&B."""
 
@@ -32,9 +36,18 @@ def experiment_of(entity: str, project: str, user: User, *, is_new: bool = False
             experiment = Experiment.objects.get(name=name)  # another rank created it at the same moment
     if experiment is None:
         raise Missing("project", f"{entity or user.get_username()}/{name}")
+    if is_new and not may_work(user, experiment):
+        raise WandbError(refusal(user, experiment), 403)
     if is_new and experiment.archived_at is not None:
         raise WandbError(f"experiment {name!r} is archived; restore it or use another project", 409)
     return experiment
+
+
+def own(call: Call, thing: Thing) -> Thing:
+    """Return a run or an artifact that the sender may change. Raises WandbError."""
+    if not may_change(call.user, thing):
+        raise WandbError(refusal(call.user, thing), 403)
+    return thing
 
 
 def experiment_named(call: Call) -> Experiment:

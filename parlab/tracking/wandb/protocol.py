@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import User
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from parlab.lab.models import ApiToken, AuditEntry
+from parlab.lab.models.access.viewer import current_viewer, viewer_become, viewing
 from parlab.lab.services import storable
 from parlab.lab.services.access.audit import audit_add
 from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
@@ -125,6 +126,10 @@ def endpoint(method: str, function: Endpoint, *, scope: str) -> Callable[..., Ht
     @login_not_required
     @wraps(function)
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
+        with viewing(current_viewer()):
+            return answered(request, **path)
+
+    def answered(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
             if request.method != method:
                 raise WandbError(f"{request.path} accepts {method}, not {request.method}", 405)
@@ -133,6 +138,8 @@ def endpoint(method: str, function: Endpoint, *, scope: str) -> Callable[..., Ht
             return failure(error)
         except (Conflict, BadArtifact) as error:
             return failure(WandbError(str(error)))
+        except PermissionDenied as error:
+            return failure(WandbError(str(error), 403))
         except RequestDataTooBig as error:
             return failure(WandbError(f"The request body is too large: {error}", 413))
         return answer if isinstance(answer, HttpResponseBase) else JsonResponse(answer)
@@ -171,6 +178,7 @@ def authenticated(request: HttpRequest) -> ApiToken:
         raise WandbError(f"Invalid, expired or revoked token; {NO_TOKEN}", 401)
     request.user = token.user
     request.auth = token  # type: ignore[attr-defined]  # as REST framework does; the audit log names the token
+    viewer_become(token.user, token.project_id)
     return token
 
 

@@ -12,7 +12,7 @@ from parlab.series import log
 from parlab.tracking import runs as services
 
 from .filters import order_of, passes
-from .places import experiment_named, experiment_of, run_named
+from .places import experiment_named, experiment_of, own, run_named
 from .protocol import JSON, Call
 from .runs import run_json
 
@@ -160,7 +160,7 @@ def runs(call: Call) -> JSON:
 
 def alert(call: Call) -> JSON:
     """Put an alert of a script into the inbox."""
-    found = run_named(call)
+    found = own(call, run_named(call))
     run_alerted(
         run=found.tracked.run, title=call.text("title")[:200], text=call.text("text")[:2_000],
         severity=call.text("severity") or "INFO",

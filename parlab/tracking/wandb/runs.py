@@ -11,13 +11,14 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max, Q
 
 from parlab.lab.models import AuditEntry, Experiment, TrackedRun, WandbRun
+from parlab.lab.models.access.viewer import viewing
 from parlab.lab.models.wandb import RUN_ID_LENGTH
 from parlab.lab.services import storable
 from parlab.tracking import runs as services
 from parlab.tracking.stores.foreign import flattened, identity_of
 from runners.wire.protocol import RunState
 
-from .places import UNNAMED, experiment_of, find_experiment, find_run, run_by_key
+from .places import UNNAMED, experiment_of, find_experiment, find_run, own, run_by_key
 from .protocol import JSON, Call, WandbError
 
 TRACKER = "wandb"
@@ -50,6 +51,7 @@ def upsert(call: Call) -> JSON:
     # A script that begins, or goes on, states its host; later changes, and those of Api(), do not.
     is_begun = bool(call.text("host"))
     run, is_new = (run_by_key(key), False) if key else _found_or_begun(call)
+    own(call, run)
     writer = call.http.headers.get("X-Wandb-Client-Id", "")[:64]
     with transaction.atomic():
         attempt, tracked = services.lock(run.tracked)
@@ -95,7 +97,8 @@ def _begin(experiment: Experiment, run_id: str, user: User, name: str, *, replac
         WandbRun.objects.filter(pk=earlier.pk).update(run_id=f"{run_id[:100]}~{earlier.pk}")
     # The ID that an import of the same run's directory derives: both are one run.
     identity = identity_of(TRACKER, experiment.name, run_id)
-    imported = TrackedRun.objects.select_related("run").filter(uuid=identity).first()
+    with viewing(None):  # also in a project that the sender does not see: identities are unique on the server
+        imported = TrackedRun.objects.select_related("run").filter(uuid=identity).first()
     if imported is not None and not hasattr(imported, "wandb") and imported.run.experiment_id == experiment.pk:
         return _adopted(imported, experiment, run_id)
     if imported is not None:
@@ -191,14 +194,14 @@ def _tags(facts: JSON) -> dict[str, str]:
 
 
 def delete(call: Call) -> JSON:
-    run = run_by_key(call.text("id"))
+    run = own(call, run_by_key(call.text("id")))
     services.tracked_run_delete(tracked=run.tracked)
     call.record(AuditEntry.Action.DELETE, "DeleteRun", run.tracked.run.get_absolute_url())
     return {"deleteRun": {"clientMutationId": None, "success": True}}
 
 
 def stop(call: Call) -> JSON:
-    run_by_key(call.text("id"))
+    own(call, run_by_key(call.text("id")))
     raise WandbError("StopRun is not served: parlab cannot stop a script that it did not launch; end it where it runs")
 
 

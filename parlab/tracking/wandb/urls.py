@@ -8,6 +8,8 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET
 
+from parlab.lab.models.access.viewer import viewing
+
 from . import file_stream, files
 from .operations import graphql
 from .places import find_experiment, find_run
@@ -37,7 +39,8 @@ def stored(request: HttpRequest, key: str, path: str) -> HttpResponseBase:
     """Store or return a file of a run."""
     if request.method == "GET" and files.is_signed(request, key, path):
         try:
-            return files.file_response(key, path)
+            with viewing(None):  # the signature is the permission
+                return files.file_response(key, path)
         except WandbError as error:
             return failure(error)
     view = _upload if request.method == "PUT" else _download

@@ -27,7 +27,7 @@ def create_shared(apps, _editor):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("lab", "0005_projects"),
+        ("lab", "0006_projects"),
         ("watch", "0003_inbox"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]

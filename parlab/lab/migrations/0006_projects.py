@@ -30,7 +30,7 @@ def create_shared(apps, editor):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("lab", "0004_launches"),
+        ("lab", "0005_wandb"),
         ("pages", "0002_panel_layouts"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
