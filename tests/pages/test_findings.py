@@ -222,11 +222,11 @@ def test_a_page_takes_as_many_queries_for_many_findings_as_for_one(
     page.get(EXPERIMENT)  # the first visit records itself
     # session, person, experiment, versions, runs, findings, tags, files, reports, saved views, dashboards, marks,
     # surroundings with nodes, visit, comments on the experiment and on findings, archived runs
-    with django_assert_num_queries(19):
+    with django_assert_num_queries(20):
         page.get(EXPERIMENT)
     for number in range(30):
         make_finding(run=four_runs[number % 4], figure="samples_per_s", column=number)
-    with django_assert_num_queries(19):
+    with django_assert_num_queries(20):
         response = page.get(EXPERIMENT)
     assert "31 open findings" in text(response)
     assert "Show all 31" in text(page.get(CONFIGURATION))
