@@ -48,6 +48,9 @@ class Source:
             self._times.pop(0)
         return is_new
 
+    def send_file(self) -> bool:
+        return False
+
     def beat(self) -> None:
         self.beats.append(self._clock.now)
 

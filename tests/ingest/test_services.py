@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parlab.ingest.batches import output as parsing
+from parlab.ingest.batches.events import Limits
 from parlab.ingest.batches.services import UNKNOWN, attempt_reingest, batch_apply
 from parlab.lab.models import Attempt, Member, Node, Run
 from parlab.series import log, operations, store
@@ -233,7 +236,8 @@ def test_a_line_of_ten_megabytes_is_stored_and_loses_no_event(attempt: Attempt) 
     assert store.read(attempt.pk, "step_time_s", rank=0).steps.tolist() == [1, 2, 1, 2, 3, 4]
 
 
-def test_hostile_output_creates_a_limited_number_of_series(attempt: Attempt) -> None:
+def test_hostile_output_creates_a_limited_number_of_series(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "Limits", partial(Limits, metrics=200))
     names: list[dict[str, Any]] = [{f"m{line}_{k}": k for k in range(50)} for line in range(40)]
     lines = [event(rank=rank, step=1, **fields) for fields in names for rank in range(9)]
     batch_apply(batch=batch(attempt, 0, b"".join(lines)))

@@ -28,7 +28,8 @@ from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.public_links import link_create, link_revoke
 from parlab.lab.services.runs import config_launch
-from parlab.tracking.runs import Point, points_append, tracked_run_start
+from parlab.tracking.point import Point
+from parlab.tracking.runs import points_append, tracked_run_start
 from runners.config import ConfigError
 from tests.conftest import SMALL
 
@@ -135,8 +136,8 @@ def test_the_runs_of_others_are_left_alone_over_every_road(person: Any, experime
         script(carl, scheme="Token").patch(shelf, {"archived": True}, content_type="application/json").status_code
         == 403
     )
-    fields = {"run": [tracked.run_id], "action": "archive"}
-    assert browser.post(reverse("runs-change"), fields).status_code == 403
+    chosen = {"run": [tracked.run_id], "action": "archive"}
+    assert browser.post(reverse("runs-change"), chosen).status_code == 403
     tracked.refresh_from_db()
     assert (tracked.status, tracked.deleted_at, tracked.tags.count()) == ("RUNNING", None, 0)
 

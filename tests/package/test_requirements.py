@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from tests.package.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OPTIONAL = {"tensorboard", "polars", "protobuf", "mlflow-skinny"}
+OPTIONAL = {"mcp", "tensorboard", "polars", "protobuf", "mlflow-skinny"}
 """Extras of their own, and what the scripts of the demo report with."""
 WITHIN = {"kombu", "pydantic-core"}
 """Parts of celery and pydantic, which come and go with them."""

@@ -54,7 +54,8 @@ from parlab.lab.services.pictures import file_store, picture_add
 from parlab.lab.services.reports import report_create, report_publish
 from parlab.notify.models import Delivery, Subscription
 from parlab.tracking.artifacts import artifact_store
-from parlab.tracking.runs import Point, points_append, tags_set, tracked_run_start
+from parlab.tracking.point import Point
+from parlab.tracking.runs import points_append, tags_set, tracked_run_start
 from parlab.tracking.streams import Opening, stream_open
 from parlab.tuner.models import Study, Trial
 from parlab.watch.models import Alert, Result, Series, Watch

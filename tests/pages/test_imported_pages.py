@@ -108,7 +108,7 @@ def test_a_table_of_models_has_a_figure_and_a_tie_is_a_tie(page: Client, user: U
     figure = json.loads(page.get(f"{experiment.get_absolute_url()}figures/throughput.json").content)["figure"]
     assert [list(trace["x"]) for trace in figure["data"]] == [[32, 64, 128, 256]]
     answer = page_of(page, experiment, "time/")
-    assert "GPUs Throughput (TFLOP/s per GPU) #1" in answer, "the table shows the speed that the sentence names"
+    assert "Run Throughput (TFLOP/s per GPU)" in answer, "the table shows the speed that the sentence names"
 
 
 @pytest.mark.django_db

@@ -20,7 +20,7 @@ from parlab.tuner.models import Study
 
 pytestmark = pytest.mark.django_db
 
-THEIR_OWN = {"login", "logout", "columns", "password", "token-make", "mail-address"}
+THEIR_OWN = {"login", "logout", "columns", "password", "token-make", "mail-address", "experiment-star"}
 """Addresses where users change their own objects only."""
 TABLES = (Experiment, Config, Run, Report, Node, Study, User)
 

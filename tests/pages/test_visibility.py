@@ -109,7 +109,7 @@ def address(route: str, world: World) -> str:
         plain = re.sub(r"\(\?P<\w+>[^()]*\)", "lab", route)
         plain = re.sub(r"\(\?:([^()|]*)\|[^()]*\)", r"\1", re.sub(r"\(\?:[^()]*\)\?", "", plain))
         return "/" + re.sub(r"\\|[\^$?]|\.\*|\[|34\]|\W\?", "", plain.replace("\\W?", "")).replace("[", "")
-    values = {"slug": world.experiment.slug, **FIRST, **NAMES}
+    values: dict[str, Any] = {"slug": world.experiment.slug, **FIRST, **NAMES}
     for pattern, given in places(world):
         if re.match(pattern, route):
             values |= given

@@ -27,7 +27,10 @@ TOY_DATA = SMALL | {"parallel": {"engine": TOY.name, "data_parallel_size": 2}}
 # Files in which names of engines are values that people chose, not decisions about engines.
 CHOICES = ("parlab/demo/", "parlab/lab/forms/presets.py")
 # Files that read the text of other programs, in which the same words have other meanings.
-FOREIGN_WORDS = ("parlab/formats/", "parlab/planner/publications/rows.py", "parlab/planner/job/imported_jobs.py")
+FOREIGN_WORDS = (
+    "parlab/formats/", "parlab/planner/publications/rows.py", "parlab/planner/job/imported_jobs.py",
+    "parlab/planner/job/code_bases.py",
+)  # fmt: skip
 # Values of sharding.mode, two of which are spelled like engines.
 MODES = {
     "runners/config/sections.py": "('sharding', 'pipeline', 'hybrid')",

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.ingest.batches.events import MAX_REPORTED_METRICS
+from parlab.ingest.batches import events
 from parlab.lab.models import LatestMetric
 from parlab.lab.services.experiments import experiment_create
 from parlab.series import store
@@ -14,10 +14,13 @@ from parlab.tracking import runs
 from parlab.tracking.point import Point
 
 pytestmark = pytest.mark.django_db
-COUNT, PAGE_BYTES = 30_000, 1_000_000
+COUNT, LIMIT, PAGE_BYTES = 30_000, 10_000, 1_000_000
 
 
-def test_tens_of_thousands_of_names_fill_the_log_and_no_page(admin: User, page: Client) -> None:
+def test_tens_of_thousands_of_names_fill_the_log_and_no_page(
+    admin: User, page: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_REPORTED_METRICS", LIMIT)
     experiment = experiment_create(name="layers", owner=admin)
     tracked = runs.tracked_run_start(experiment=experiment, user=admin)
     for start in range(0, COUNT, 10_000):
@@ -26,7 +29,7 @@ def test_tens_of_thousands_of_names_fill_the_log_and_no_page(admin: User, page: 
     runs.points_append(tracked=tracked, points=[Point("layer.7.grad_norm", 2.5, 2, 1), Point("new", 1.0, 2, 1)])
 
     attempt = tracked.run.current_attempt()
-    assert len(store.metric_names([attempt.pk])[attempt.pk]) == MAX_REPORTED_METRICS
+    assert len(store.metric_names([attempt.pk])[attempt.pk]) == LIMIT
     assert store.read(attempt.pk, "layer.7.grad_norm", rank=0).values.tolist() == [1.5, 2.5]
     assert LatestMetric.objects.get(key="layer.7.grad_norm").value == 2.5
     run = tracked.run

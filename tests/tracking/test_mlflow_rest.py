@@ -396,7 +396,7 @@ def test_what_is_not_served_is_a_clear_error_and_never_a_5xx(rest: Rest) -> None
         status, answer = rest.post(path, {})
         assert status == 404
         assert answer["error_code"] in ("NOT_IMPLEMENTED", "ENDPOINT_NOT_FOUND")
-    for address in ("/graphql", "/api/2.0/mlflow-artifacts/presigned/0/x", "/api/3.0/mlflow/traces/start", "/v1/traces",
+    for address in ("/api/2.0/mlflow-artifacts/presigned/0/x", "/api/3.0/mlflow/traces/start", "/v1/traces",
                     "//model-versions/get-artifact"):  # fmt: skip
         assert rest.client.post(address).json()["error_code"] in ("NOT_IMPLEMENTED", "ENDPOINT_NOT_FOUND")
 

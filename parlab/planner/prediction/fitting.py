@@ -20,6 +20,8 @@ CONFIDENT = 0.95
 """Probability from which on a search offers a layout without a warning."""
 _FEW = 5
 """Calibrated memory figures at which the deviation is half that of the calibration, half the usual one."""
+_WIDEST = 1.0
+"""Deviation of a calibration on figures that have nothing to do with the jobs: a factor of e."""
 _MEDIAN_TO_DEVIATION = 1.4826
 """Deviation of a normal distribution relative to the median of its absolute errors."""
 
@@ -59,7 +61,7 @@ def memory_distribution(
     usual = usual_memory_spread(job, is_cpu=cluster.device.is_cpu)
     if calibration.memory_rows:
         trust = calibration.memory_rows / (calibration.memory_rows + _FEW)
-        own = max(_MEDIAN_TO_DEVIATION * calibration.memory_error, 0.01)
+        own = min(max(_MEDIAN_TO_DEVIATION * calibration.memory_error, 0.01), _WIDEST)
         return MemoryDistribution(((1.0, stated.total_bytes),), sqrt(trust * own**2 + (1 - trust) * usual**2))
     parts = tuple(
         (weight, (stated if option == job else memory(option, calibration.memory, cluster.domain)).total_bytes)
