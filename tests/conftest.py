@@ -41,8 +41,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # Every process that a test starts would compile parlab again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Daemons of tests enrol only where that is what is tested, also at a server in processes of its own.
-os.environ.setdefault("PARLAB_SHARED_NODE_KEY", "1")
 
 SMALL: dict[str, Any] = {
     "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64},

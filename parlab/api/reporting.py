@@ -35,7 +35,7 @@ def add_protocol(result: dict[str, Any], **_options: Any) -> dict[str, Any]:
             "parameters": [run, stream],
             "requestBody": {"content": {"application/json": {"schema": _OPENING}}},
             "responses": {"200": _answer(run=_object(id={}, experiment={}, number={}, url={}), committed=_COMMITTED),
-                          "409": _conflict()},
+                          "409": _refused(_CONFLICT)},
         },
         "post": {
             "operationId": "streams_append",
@@ -48,7 +48,8 @@ def add_protocol(result: dict[str, Any], **_options: Any) -> dict[str, Any]:
             "operationId": "streams_read",
             "description": "The committed position and the state of a stream.",
             "parameters": [run, stream],
-            "responses": {"200": _answer(committed=_COMMITTED, state={"type": "string"})},
+            "responses": {"200": _answer(committed=_COMMITTED, state={"type": "string"}),
+                          "400": _refused("The ID of a run or stream has a character that none may have.")},
         },
     }  # fmt: skip
     result["paths"]["/api/artifacts/{run}/{path}"] = {
@@ -67,6 +68,7 @@ def add_protocol(result: dict[str, Any], **_options: Any) -> dict[str, Any]:
     return result
 
 
+_CONFLICT = "Another process reports as this rank, or it shows within a minute whether one still does."
 _POSITIONS = (("position", "First byte of the batch."), ("next", "Byte after the batch."))
 
 
@@ -82,7 +84,6 @@ def _answer(**properties: Any) -> dict[str, Any]:
     return {"description": "Done.", "content": {"application/json": {"schema": _object(**properties)}}}
 
 
-def _conflict() -> dict[str, Any]:
+def _refused(text: str) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/Errors"}
-    text = "Another process reports as this rank, or it shows within a minute whether one still does."
     return {"description": text, "content": {"application/json": {"schema": schema}}}

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 
-def library() -> Path | None:
+def preload() -> Path | None:
     """Return libfaketime, or None where it is not installed."""
     spec = importlib.util.find_spec("libfaketime")
     packaged = [Path(spec.origin).parent / "vendor/libfaketime/src/libfaketime.so.1"] if spec and spec.origin else []
@@ -16,7 +16,7 @@ def library() -> Path | None:
 
 def environment(path: Path) -> dict[str, str]:
     """Return the variables of a process whose clock is as far off as the file says; none without libfaketime."""
-    preloaded = library()
+    preloaded = preload()
     if preloaded is None:
         return {}
     set_offset(path, 0)

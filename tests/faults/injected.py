@@ -254,7 +254,7 @@ def fill_disk(scene: Scene) -> Fault | None:
 
 def jump_clock(scene: Scene) -> Fault | None:
     """Let the clock of a node or of a process of the server jump by an hour, and back."""
-    if clock.library() is None:
+    if clock.preload() is None:
         return None
     name = scene.choose(f"clock of {name}" for name in [*NODES, *WORKERS, "beat", WEB])
     if name is None:
@@ -384,7 +384,7 @@ def impossible(kinds: Iterable[str], stack: Stack) -> dict[str, str]:
     reasons = {
         "full-disk": "" if can_mount else "mounting a tmpfs needs root",
         "read-only": "" if can_mount else "mounting a tmpfs needs root",
-        "clock": "" if clock.library() else "libfaketime is not installed (apt install faketime)",
+        "clock": "" if clock.preload() else "libfaketime is not installed (apt install faketime)",
         "database": "" if stack.database else "SQLite has no process; use --database postgres",
         "out-of-memory": "" if may_limit_memory() else "no right to make a cgroup with a limit of memory",
         "slurmd": "" if stack.cluster else "no Slurm cluster",

@@ -52,6 +52,7 @@ def worker(broker: str, transactional_db: None, log: Path) -> Iterator[subproces
     """A real worker of the server on the database of the test."""
     environment = {
         **os.environ,
+        "PARLAB_SHARED_NODE_KEY": "1",
         "REDIS_URL": broker,
         "DATABASE_URL": database_url(),
         "DJANGO_SETTINGS_MODULE": "parlab.settings",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -103,6 +103,18 @@ def test_entries_outlive_their_user_and_end_after_a_while(admin_user: User, djan
     assert audit_forget() == 0
     AuditEntry.objects.update(at=timezone.now() - timedelta(days=500))
     assert audit_forget() == 1
+
+
+@pytest.mark.parametrize("has_right", [False, True])
+def test_the_settings_lead_to_the_audit_log_only_those_who_may_read_it(has_right: bool) -> None:
+    person = User.objects.create_user("operator", password="some rights only", is_staff=True)
+    if has_right:
+        person.user_permissions.add(Permission.objects.get(codename="change_user"))
+    client = Client()
+    client.force_login(person)
+    tabs = client.get(reverse("notifications")).content.decode()
+    assert ('href="/audit/"' in tabs) == has_right
+    assert client.get(reverse("audit")).status_code == (200 if has_right else 403)
 
 
 def test_browsers_report_what_the_policy_has_blocked(monkeypatch: pytest.MonkeyPatch) -> None:

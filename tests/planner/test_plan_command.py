@@ -274,7 +274,8 @@ def test_a_question_is_answered_without_a_database(tmp_path: Path) -> None:
     question = {"model": "Llama 3 8B", "gpu": "H100 SXM", "nodes": 1, "tensor_parallel": 1, "pipeline_parallel": 1}
     path = tmp_path / "question.json"
     path.write_text(json.dumps(question | {"global_batch": 64}))
-    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path / "data"), "DATABASE_URL": ""}
+    environment = os.environ | {"PARLAB_DATA_DIR": str(tmp_path / "data")}
+    environment.pop("DATABASE_URL", None)
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "manage.py", "plan", "--question", str(path)]
     ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)

@@ -20,6 +20,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from parlab import whole_numbers
 from parlab.api import serializers
 from parlab.api.errors import Problem, refused
 from parlab.lab.models import Attempt, LatestMetric, Run, RunParameter
@@ -33,6 +34,8 @@ from .numbers import ARROW, series_json, whole_number
 MAX_SERIES = 1_000
 DEFAULT_POINTS = 1_000
 _RUN_ID = "EXPERIMENT:NUMBER, or the ID of a run that a script has reported"
+_Series = dict[int, dict[str, dict[int, Columns]]]
+"""Points by attempt, metric and rank."""
 
 
 class FoundRun(serializers.RunItem):
@@ -143,11 +146,11 @@ class ManySeries(APIView):
             raise Problem(f"unknown run {missing[0][:80]!r}", field="run", value=missing[0], remedy=f"use {_RUN_ID}")
         ids = [attempt.pk for attempt in attempts.values()]
         read = store.read_many(ids, metrics, rank=whole_number(request, "rank", at_least=0))
-        series: dict[tuple[int, str], dict[int, Columns]] = {}
-        for (attempt_id, metric, rank), columns in read.items():
-            series.setdefault((attempt_id, metric), {})[rank] = columns
+        series: _Series = {}
+        for (attempt_id, metric, rank), columns in sorted(read.items(), key=lambda item: item[0]):
+            series.setdefault(attempt_id, {}).setdefault(metric, {})[rank] = columns
         if request.GET.get("as") == "arrow":
-            return HttpResponse(b"".join(_arrow(attempts, series, points)), content_type=ARROW)
+            return HttpResponse(_arrow(attempts, series, points), content_type=ARROW)
         return Response({"series": list(_json(attempts, series, points))})
 
 
@@ -155,38 +158,38 @@ def _attempt(name: str) -> Attempt | None:
     """Return the current attempt of a run by its name."""
     slug, colon, number = name.rpartition(":")
     attempts = Attempt.objects.filter(number=F("run__attempt_number"), run__in=Run.objects.values("pk"))
-    if colon and number.isdecimal() and len(number) < 10:
-        return attempts.filter(run__experiment__slug=slug, run__number=int(number)).first()
+    if colon and (counted := whole_numbers.whole_number(number, 9)) is not None:
+        return attempts.filter(run__experiment__slug=slug, run__number=counted).first()
     return attempts.filter(run__tracked__uuid=name).first()
 
 
-def _json(
-    attempts: Mapping[str, Attempt], series: Mapping[tuple[int, str], dict[int, Columns]], points: int
-) -> Iterator[dict[str, Any]]:
+def _named(attempts: Mapping[str, Attempt], series: _Series) -> Iterator[tuple[str, Attempt, str, dict[int, Columns]]]:
+    """Return the name of the run, its attempt, the metric and its ranks, in the order of the answer."""
     for name, attempt in attempts.items():
-        for (attempt_id, metric), by_rank in sorted(series.items()):
-            if attempt_id == attempt.pk:
-                yield {"run": name, **series_json(metric, attempt, by_rank, points)}
+        for metric, by_rank in series.get(attempt.pk, {}).items():
+            yield name, attempt, metric, by_rank
 
 
-def _arrow(
-    attempts: Mapping[str, Attempt], series: Mapping[tuple[int, str], dict[int, Columns]], points: int
-) -> Iterator[bytes]:
-    """Write record batches with the columns run, metric, rank, step, time (Unix seconds) and value."""
+def _json(attempts: Mapping[str, Attempt], series: _Series, points: int) -> Iterator[dict[str, Any]]:
+    for name, attempt, metric, by_rank in _named(attempts, series):
+        yield {"run": name, **series_json(metric, attempt, by_rank, points)}
+
+
+def _arrow(attempts: Mapping[str, Attempt], series: _Series, points: int) -> bytes:
+    """Return record batches with the columns run, metric, rank, step, time (Unix seconds) and value."""
     types = {"run": nanoarrow.string(), "metric": nanoarrow.string(), "rank": nanoarrow.int32()}
     types |= {"step": nanoarrow.int64(), "time": nanoarrow.float64(), "value": nanoarrow.float64()}
+    schema = nanoarrow.struct(types)
     buffer = io.BytesIO()
     with ipc.StreamWriter.from_writable(buffer) as writer:
-        for name, attempt in attempts.items():
-            for (attempt_id, metric), by_rank in sorted(series.items()):
-                for rank, columns in sorted(by_rank.items() if attempt_id == attempt.pk else ()):
-                    thinned = columns.thinned(points)
-                    count = len(thinned)
-                    numbers = (np.full(count, rank, np.int32), thinned.steps, thinned.times, thinned.values)
-                    children = [
-                        *(nanoarrow.c_array([text] * count, nanoarrow.string()) for text in (name, metric)),
-                        *(nanoarrow.c_array(column) for column in numbers),
-                    ]
-                    schema = nanoarrow.struct(types)
-                    writer.write_array(nanoarrow.c_array_from_buffers(schema, count, [None], children=children))
-    yield buffer.getvalue()
+        for name, _, metric, by_rank in _named(attempts, series):
+            for rank, columns in by_rank.items():
+                thinned = columns.thinned(points)
+                count = len(thinned)
+                numbers = (np.full(count, rank, np.int32), thinned.steps, thinned.times, thinned.values)
+                children = [
+                    *(nanoarrow.c_array([text] * count, nanoarrow.string()) for text in (name, metric)),
+                    *(nanoarrow.c_array(column) for column in numbers),
+                ]
+                writer.write_array(nanoarrow.c_array_from_buffers(schema, count, [None], children=children))
+    return buffer.getvalue()

@@ -17,7 +17,7 @@ from parlab.lab.models import Config
 from parlab.watch import selectors
 from parlab.watch.analysis.measures import measure_of
 from parlab.watch.models import Alert, Result, Watch
-from parlab.watch.selectors import AlertRow
+from parlab.watch.selectors import AlertRow, Between, Part
 
 SPARK_RESULTS = 24
 FIGURE_RESULTS = 60
@@ -132,7 +132,7 @@ class Drawn(NamedTuple):
     """What changed by the evidence: code, software, hardware, node, or several of them; empty if unknown."""
 
 
-def drawn(alert: Alert) -> Drawn | None:
+def drawn(alert: Alert, parts: Sequence[Part], between: Between) -> Drawn | None:
     """Draw the results around the largest change of an alert; None if its results are gone."""
     largest = alert.largest
     if not largest:
@@ -145,14 +145,14 @@ def drawn(alert: Alert) -> Drawn | None:
     begin = max(0, at - FIGURE_RESULTS // 2)
     shown = rows[begin : begin + FIGURE_RESULTS]
     place = at - begin
-    part = next(iter(selectors.parts_of(alert)))
+    part = parts[0]
     values = [value for _, value in shown]
     if place == 0:
         return None
     change = Change(place, part.size, part.interval, part.is_worse, median(values[:place]), median(values[place:]))
     unit = measure_of(largest["measure"]).unit
     figure = change_figure([_shown(result, value) for result, value in shown], unit, change, f"{part.title} by result")
-    return Drawn(figure, unit_of(values, unit), alert.first_bad.commit[:7], _kind(alert))
+    return Drawn(figure, unit_of(values, unit), alert.first_bad.commit[:7], _kind(alert, between))
 
 
 def _shown(result: Result, value: float) -> Shown:
@@ -168,10 +168,10 @@ _KINDS = {
 }
 
 
-def _kind(alert: Alert) -> str:
+def _kind(alert: Alert, between: Between) -> str:
     """Name what changed between the last good and the first bad result, where the evidence is one of these."""
     if alert.kind == "node" or alert.watch.node_id is not None:
         return "hardware"
-    names = {row.name.partition(".")[0] for row in selectors.between(alert).environment}
+    names = {row.name.partition(".")[0] for row in between.environment}
     kinds = {_KINDS.get(name, "software") for name in names}
     return " or ".join(sorted(kinds))

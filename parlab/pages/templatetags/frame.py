@@ -96,7 +96,7 @@ SETTINGS = Entry(
         Page("projects", "Projects", "projects", is_for_several=True),
         Page("formats", "Log formats", "log-formats", "lab.add_run"),
         Page("rules", "Rules of findings", "rules"),
-        Page("audit", "Audit log", "audit", is_for_staff=True),
+        Page("audit", "Audit log", "audit", "auth.change_user"),
         Page("admin", "Administration", "admin:index", is_for_staff=True),
     ),
     is_on_phones=False,

@@ -56,12 +56,8 @@ def day_of(node: Node, now: datetime) -> Svg | str:
 def _ribbon(member: Member, now: datetime) -> Ribbon:
     assert member.started_at is not None
     run = member.attempt.run
-    state = MemberState(member.state)
-    kind = (
-        KINDS.get(RunState(state.value), OTHER)
-        if state.value in RunState._value2member_map_
-        else KINDS[RunState.RUNNING]
-    )
+    is_prepared = member.state == MemberState.PREPARED  # the only state that attempts do not have
+    kind = KINDS.get(RunState.RUNNING if is_prepared else RunState(member.state), OTHER)
     title = f"{run.experiment.name} #{run.number}: {member.state}"
     return Ribbon(
         member.started_at.timestamp(), (member.ended_at or now).timestamp(), kind, run.get_absolute_url(), title

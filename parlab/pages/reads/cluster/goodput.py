@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from django.core.cache import cache
+from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from parlab.charts.cluster.goodput import Day, goodput_figure
@@ -21,6 +23,7 @@ from runners.wire.protocol import RunState
 
 WEEKS = timedelta(weeks=4)
 MAX_ATTEMPTS = 20_000
+KEEP_S = 60.0
 CAUSES = {
     "kept": "Steps of runs that finished",
     "between": "Start and between steps",
@@ -56,7 +59,23 @@ class Goodput(NamedTuple):
 
 
 def goodput_of(now: datetime, *, has_gpus: bool) -> Goodput | None:
-    """Return what the hours of the last weeks became; None without any."""
+    """Return what the hours of the last weeks became; None without any.
+
+    The page asks every few seconds: an answer is kept until another attempt ends, for at most a minute.
+    """
+    facts = _ended(now).aggregate(count=Count("pk"), last=Max("pk"), at=Max("ended_at"))
+    if not facts["count"]:
+        return None
+    zone = timezone.get_current_timezone_name()
+    key = f"parlab.goodput.{has_gpus}.{zone}.{facts['count']}.{facts['last']}.{facts['at'].timestamp()}"
+    kept: Goodput | None = cache.get(key)
+    if kept is None:
+        kept = _goodput(now, has_gpus=has_gpus)
+        cache.set(key, kept, KEEP_S)
+    return kept
+
+
+def _goodput(now: datetime, *, has_gpus: bool) -> Goodput | None:
     days: dict[Any, dict[str, float]] = defaultdict(lambda: dict.fromkeys(CAUSES, 0.0))
     for attempt in _attempts(now):
         for kind, hours in _hours(attempt).items():
@@ -84,11 +103,13 @@ def goodput_of(now: datetime, *, has_gpus: bool) -> Goodput | None:
 
 
 def _attempts(now: datetime) -> list[dict[str, Any]]:
-    ended = Attempt.objects.filter(
-        started_at__gte=now - WEEKS, ended_at__isnull=False, run__origin=Run.Origin.MEASURED
-    ).order_by("-started_at")
     fields = ("started_at", "ended_at", "state", "run__gpus", "summary__steps", "summary__step_time_s")
-    return list(ended.values(*fields)[:MAX_ATTEMPTS])
+    return list(_ended(now).order_by("-started_at").values(*fields)[:MAX_ATTEMPTS])
+
+
+def _ended(now: datetime) -> QuerySet[Attempt]:
+    began = Attempt.objects.filter(started_at__gte=now - WEEKS, ended_at__isnull=False)
+    return began.filter(run__origin=Run.Origin.MEASURED)
 
 
 def _hours(attempt: Mapping[str, Any]) -> dict[str, float]:

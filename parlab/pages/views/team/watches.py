@@ -229,13 +229,14 @@ def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 
 
 def _alert_context(row: Alert) -> dict[str, Any]:
+    parts, between = selectors.parts_of(row), selectors.between(row)
     return {
         "section": "watch",
         "alert": row,
         "text": sentence_of(row),
-        "drawn": drawn(row),
-        "parts": selectors.parts_of(row),
-        "between": selectors.between(row),
+        "drawn": drawn(row, parts, between),
+        "parts": parts,
+        "between": between,
         "changes": waterfall_changes(row),
         "nodes": _nodes(row),
         "followers": row.followers.select_related("watch"),
