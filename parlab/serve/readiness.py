@@ -57,7 +57,7 @@ def check_disk() -> None:
                     file.write(b"ready")
                 if shutil.disk_usage(directory).free < FREE_BYTES:
                     raise Unready(f"less than {FREE_BYTES >> 20} MiB are free for {_named(directory)}")
-        if not (Path(settings.ARTIFACTS_DIR) / "objects").is_dir() and Artifact.objects.exists():
+        if not (Path(settings.ARTIFACTS_DIR) / "objects").is_dir() and Artifact._base_manager.exists():
             raise Unready("the directory of the artifacts is missing")
     except (OSError, DatabaseError) as error:
         raise Unready("files cannot be written") from error

@@ -64,17 +64,9 @@ def watch_create(
     key = key or (config.digest if config else "")
     if Watch.objects.filter(key=key, project=project).exists():
         raise ValueError(f"key {key[:40]!r} belongs to another watch; choose another, or use that watch")
-    if not 1 <= repeats <= MAX_REPEATS:
-        raise ValueError(f"repeats {repeats} is not between 1 and {MAX_REPEATS}; choose such a number")
-    if not 0 <= max_extra <= MAX_REPEATS:
-        raise ValueError(f"max_extra {max_extra} is not between 0 and {MAX_REPEATS}; choose such a number")
+    _check_repeats(repeats, max_extra)
     if repository:
-        check_repository(repository)
-        if config is not None and not commit_of(config.data):
-            raise ValueError(
-                "the command of the configuration has no --commit; end command.argv with --commit and a commit, so that"
-                " each commit can be run (docs/use/watch.md)"
-            )
+        _check_commits(repository, config)
     return Watch.objects.create(
         project_id=project,
         name=name,
@@ -89,6 +81,22 @@ def watch_create(
         max_extra=max_extra,
         created_by=user,
     )
+
+
+def _check_repeats(repeats: int, max_extra: int) -> None:
+    if not 1 <= repeats <= MAX_REPEATS:
+        raise ValueError(f"repeats {repeats} is not between 1 and {MAX_REPEATS}; choose such a number")
+    if not 0 <= max_extra <= MAX_REPEATS:
+        raise ValueError(f"max_extra {max_extra} is not between 0 and {MAX_REPEATS}; choose such a number")
+
+
+def _check_commits(repository: str, config: Config | None) -> None:
+    check_repository(repository)
+    if config is not None and not commit_of(config.data):
+        raise ValueError(
+            "the command of the configuration has no --commit; end command.argv with --commit and a commit, so that"
+            " each commit can be run (docs/use/watch.md)"
+        )
 
 
 @transaction.atomic

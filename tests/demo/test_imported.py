@@ -14,8 +14,8 @@ from runners.wire.protocol import RunState
 pytestmark = pytest.mark.django_db
 
 
-def test_a_fresh_demo_contains_published_results_findings_a_shared_report_and_picture_jobs(user: User) -> None:
-    content.demo_experiments(user)
+def test_a_fresh_demo_contains_published_results_findings_a_shared_report_and_picture_jobs(admin_user: User) -> None:
+    content.demo_experiments(admin_user)
     assert {document.file for document in DOCUMENTS} == {path.name for path in DIRECTORY.iterdir()}
     for document in DOCUMENTS:
         experiment = Experiment.objects.get(name=document.name)
@@ -33,5 +33,5 @@ def test_a_fresh_demo_contains_published_results_findings_a_shared_report_and_pi
     assert {job.run.experiment.name if job.run else "a report" for job in waiting_jobs} == {CASE.name, "a report"}
 
     before = Experiment.objects.count(), Run.objects.count(), Source.objects.count()
-    content.demo_experiments(user)
+    content.demo_experiments(admin_user)
     assert (Experiment.objects.count(), Run.objects.count(), Source.objects.count()) == before

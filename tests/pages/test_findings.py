@@ -230,7 +230,8 @@ def test_a_page_takes_as_many_queries_for_many_findings_as_for_one(
         response = page.get(EXPERIMENT)
     assert "31 open findings" in text(response)
     assert "Show all 31" in text(page.get(CONFIGURATION))
-    with django_assert_num_queries(9):  # session, person, experiment, findings, comments, and what the frame counts
+    # session, person, experiment, projects, findings, comments, and what the frame counts
+    with django_assert_num_queries(10):
         page.get(f"{EXPERIMENT}findings/")
 
 

@@ -10,8 +10,8 @@ from parlab.reports.blocks import Content, ProblemBlock, TableBlock
 
 
 @pytest.mark.django_db
-def test_the_demos_report_is_published_without_a_problem_and_waits_for_its_pictures(user: User) -> None:
-    demo_report(published_three_nodes(user), user)
+def test_the_demos_report_is_published_without_a_problem_and_waits_for_its_pictures(admin_user: User) -> None:
+    demo_report(published_three_nodes(admin_user), admin_user)
 
     content = Content.model_validate(ReportVersion.objects.get().content)
     assert not [block.message for block in content.blocks.values() if isinstance(block, ProblemBlock)]

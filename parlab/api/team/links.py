@@ -66,7 +66,9 @@ class PublicLinks(APIView):
         return Response(PublicLinkItem(mine, many=True, context={"request": request}).data)
 
     @extend_schema(
-        operation_id="public_links_create", request=PublicLinkRequest, responses={201: PublicLinkItem, 400: Errors}
+        operation_id="public_links_create",
+        request=PublicLinkRequest,
+        responses={201: PublicLinkItem, 400: Errors, 404: Errors},
     )
     def post(self, request: Request) -> Response:
         user = user_with("lab.add_reportlink", request)

@@ -44,9 +44,7 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     can be launched.
     """
     config = _unchanged(config)
-    closed = closed_pools(project_of(config))
-    chosen = (point for point in config.points() if only is None or point.digest in only)
-    points = [_in_open_pool(launchable(point), closed) for point in chosen]
+    points = _chosen_points(config, only)
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
         raise ConfigError(list({str(problem): problem for point in invalid for problem in point.problems}.values()))
@@ -66,6 +64,12 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     Attempt.objects.bulk_create([Attempt(run=run, number=1) for run in runs])
     Snapshot.objects.bulk_create([configuration_snapshot(run, 1) for run in runs])
     return Launch(runs, len(runnable) - len(new), invalid, restored)
+
+
+def _chosen_points(config: Config, only: Collection[str] | None) -> list[Point]:
+    closed = closed_pools(project_of(config))
+    chosen = (point for point in config.points() if only is None or point.digest in only)
+    return [_in_open_pool(launchable(point), closed) for point in chosen]
 
 
 def _unchanged(config: Config) -> Config:
