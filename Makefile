@@ -35,7 +35,7 @@ demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
 # Lint and the tests on PostgreSQL run beside the others; their output follows. An interrupt ends all.
-test: $(VENV)/.browser $(VENV)/.slurm
+test: $(VENV)/.browser $(VENV)/.slurm $(VENV)/.debian
 	@mkdir -p build; failed=; \
 	$(make_lint) > build/lint.txt 2>&1 & lint=$$!; \
 	$(make_postgres) > build/postgres.txt 2>&1 & postgres=$$!; \
@@ -50,7 +50,7 @@ test-postgres: export PARLAB_TEST_DATABASE := postgres
 test-postgres: $(VENV)/.dev
 	@$(call pytest,-n 1 -o cache_dir=build/postgres -m "database and not slow" $(ON_POSTGRES))
 
-test-slow: $(VENV)/.slurm
+test-slow: $(VENV)/.slurm $(VENV)/.debian
 	$(call pytest,-m slow)
 
 lint: $(VENV)/.dev
@@ -138,6 +138,10 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.server
 
 $(VENV)/.slurm: tests/slurm/install.py $(VENV)/.dev
 	@$(BIN)/python -m tests.slurm.install
+	@touch $@
+
+$(VENV)/.debian: tests/deploy/install.py $(VENV)/.dev
+	@$(BIN)/python -m tests.deploy.install
 	@touch $@
 
 $(VENV)/.browser: tests/browser/install.py $(VENV)/.dev

@@ -79,6 +79,8 @@ TRUSTED_PROXIES = env.list("PARLAB_TRUSTED_PROXIES", default=["127.0.0.1", "::1"
 # Requests of one user a minute, for each web process; more are answered with 429. 0: no limit.
 REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 SECURE_SSL_REDIRECT = HTTPS
+# Probes of containers ask uvicorn itself.
+SECURE_REDIRECT_EXEMPT = [r"^health$", r"^ready$"]
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 # Browsers take a cookie with this prefix from this host alone, over https, for all paths.
