@@ -8,6 +8,7 @@ from django.core.asgi import get_asgi_application
 
 from parlab.limits import BodyLimit
 from parlab.proxies import TrustedProxies
+from parlab.request_times import RequestTimes
 from parlab.slow_requests import BodyTime, files_allow
 
 os.umask(0o077)  # as in manage.py
@@ -21,8 +22,9 @@ from parlab.tracking.fast_requests import ReportRoad  # noqa: E402  # its models
 import_module(settings.ROOT_URLCONF)
 
 files_allow()
+served = TrustedProxies(KnownDatabase(ReportRoad(django_application)), settings.TRUSTED_PROXIES)
 application = BodyLimit(
-    BodyTime(TrustedProxies(KnownDatabase(ReportRoad(django_application)), settings.TRUSTED_PROXIES)),
+    RequestTimes(BodyTime(served)),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
     upload_prefixes=(

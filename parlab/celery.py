@@ -9,6 +9,7 @@ from celery.utils.imports import symbol_by_name
 from django.urls import reverse
 
 from parlab.refusals import refuse
+from parlab.task_times import note_end, note_start
 from runners.wire.message_filter import guarded
 from runners.wire.protocol import (
     APPLY_BATCH_TASK,
@@ -48,6 +49,10 @@ class GuardedAMQP(AMQP):
 def write_private_files(**_: Any) -> None:
     """Let files of this process be readable by its account only, as in manage.py."""
     os.umask(0o077)
+
+
+signals.task_prerun.connect(note_start)
+signals.task_postrun.connect(note_end)
 
 
 @signals.worker_init.connect

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 MIN_NODE_KEY_BYTES = 32
-_NETWORKS = ("WEBHOOK_NETWORKS", "WATCH_NETWORKS", "TRUSTED_PROXIES")
+_NETWORKS = ("WEBHOOK_NETWORKS", "WATCH_NETWORKS", "TRUSTED_PROXIES", "METRICS_NETWORKS")
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket")
 
 

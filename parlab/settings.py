@@ -212,8 +212,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # --- imports ---------------------------------------------------------------------------------------------------------
 # Raw points of series leave the database so many days after the end of their run; 0: never.
 RAW_DAYS = env.float("PARLAB_RAW_DAYS", default=0.0)
-# Archive of these points, a URL of fsspec; without it they are removed for ever.
-ARCHIVE_URL = env.str("PARLAB_ARCHIVE_URL", default="")
+# Object storage for artifacts, traces and archived points, a URL of fsspec: `s3://bucket/parlab`; empty: the directory.
+STORAGE_URL = env.str("PARLAB_STORAGE_URL", default="")
+# Archive of these points, a URL of fsspec; without it and object storage they are removed for ever.
+ARCHIVE_URL = env.str("PARLAB_ARCHIVE_URL", default="") or (f"{STORAGE_URL.rstrip('/')}/archive" if STORAGE_URL else "")
 # Largest imported file, and largest unpacked contents of an archive; other requests are limited to 16 MiB.
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 # Memory of the process that reads an untrusted file (traces, stores of trackers, archives, pictures).
@@ -406,7 +408,17 @@ TIME_ZONE = env.str("TZ", default="UTC")
 USE_I18N = False
 USE_TZ = True
 
+# --- metrics ---------------------------------------------------------------------------------------------------------
+# Token with which Prometheus reads `/metrics`; empty: only tokens and sessions of accounts do.
+METRICS_TOKEN = env.str("PARLAB_METRICS_TOKEN", default="")
+# Networks whose addresses read `/metrics` without a token: `10.0.0.7/32`.
+METRICS_NETWORKS = env.list("PARLAB_METRICS_NETWORKS", default=[])
+# Most runs in `/metrics?runs=1`, the newest of those that are running.
+METRICS_RUNS = env.int("PARLAB_METRICS_RUNS", default=200)
+
 # --- logging ---------------------------------------------------------------------------------------------------------
+# `line`, or `json`: each message is an object on one line, those of uvicorn and celery, too.
+LOG_FORMAT = env.str("PARLAB_LOG_FORMAT", default="line")
 _REFUSING_LOGGERS = [
     "request",
     *(
@@ -417,11 +429,21 @@ _REFUSING_LOGGERS = [
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "formatters": {
+        "line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"},
+        "json": {"()": "parlab.client.json_log.JsonLines"},
+    },
     "filters": {"refusals": {"()": "parlab.refused_requests.RefusedRequests"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "json" if LOG_FORMAT == "json" else "line"}
+    },
     # A filter of a logger does not see what its children log, so each one that logs refusals is named.
     "loggers": {f"django.{name}": {"filters": ["refusals"]} for name in _REFUSING_LOGGERS},
     # Least severe messages in the log.
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }
+if LOG_FORMAT == "json":
+    # They write lines of their own otherwise.
+    LOGGING["loggers"] |= {
+        name: {"handlers": ["console"], "propagate": False} for name in ("django.server", "uvicorn", "uvicorn.access")
+    }

@@ -4,10 +4,12 @@ from django.contrib import admin
 from django.urls import include, path
 
 from parlab.pages.admin.acting import view_on_site
+from parlab.serve.metrics.view import metrics
 from parlab.serve.readiness import ready
 
 urlpatterns = [
     path("ready", ready),
+    path("metrics", metrics),
     path("admin/r/<int:content_type_id>/<path:object_id>/", view_on_site, name="view-on-site"),
     path("admin/", admin.site.urls),
     path("", include("parlab.tracking.wandb.urls")),

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from parlab.client.json_log import start_logging
 from parlab.client.version import VERSION
 from runners.links.ability import ability
 from runners.node.abilities import abilities
@@ -290,7 +291,7 @@ def main(
 ) -> int:
     """Run from the command line. `command` turns a configuration into an argv; `measure` measures the processor."""
     options = parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging()
     logging.getLogger("celery").setLevel(logging.WARNING)
     kind = JobStateDir if options.slurm else StateDir
     if options.action == "stop-all":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from parlab.client.journal import NODE
+from parlab.client.json_log import start_logging
 from runners.links import interface
 from runners.node.addresses import held_port
 from runners.node.launch.span_node import DEATHS_FILE
@@ -407,7 +408,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path, help="directory that the daemon has prepared, named RUN-ATTEMPT")
     parser.add_argument("--lock-fd", type=int, help="the directory's lock, already taken by who starts this")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging()
     run = RunDir(options.run_dir.resolve())
     descriptor = options.lock_fd if options.lock_fd is not None else lock(run.lock)
     if descriptor is None:

@@ -47,6 +47,8 @@ LINES: dict[str, str] = {
     "nccl-tests": " {n:10d}  {n:10d}     float     sum      -1    {s}   {s}   {s}      0    {s}   {s}   {s}      0\n",
     "all-reduce-bench": "{p}:\n duration: {s} sec\n algo throughput: 8000000000.0 bps, {r} Gbps\n busbw: {r}  Gbps\n",
     "nvidia-smi": "    0   {p}    40    55    {p}    20     0     0     0     0  1593  1410  {n}  2\n",
+    "dcgm-exporter": 'DCGM_FI_DEV_GPU_UTIL{{gpu="0",device="nvidia0",modelName="NVIDIA H100",Hostname="gpu1"}} {p}\n'
+    'DCGM_FI_DEV_POWER_USAGE{{gpu="0",device="nvidia0",modelName="NVIDIA H100",Hostname="gpu1"}} {r}\n',
     "mlperf": ':::MLLOG {{"namespace": "", "time_ms": 1700000000000, "event_type": "POINT_IN_TIME", "key":'
     ' "tracked_stats", "value": {{"train_step_time": {s}, "reduced_train_loss": {l}}}, "metadata": {{"file":'
     ' "/workspace/mlperf_logger.py", "lineno": 123, "step": {n}}}}}\n',

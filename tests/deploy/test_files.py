@@ -185,6 +185,13 @@ def test_caddy_passes_on_who_asks(tmp_path: Path) -> None:
     checked("caddy", "validate", "--adapter", "caddyfile", "--config", str(path), env=env)
 
 
+def test_prometheus_accepts_its_configuration() -> None:
+    path = DEPLOY / "prometheus.yml"
+    [job] = yaml.safe_load(path.read_text())["scrape_configs"]
+    assert (job["metrics_path"], job["scheme"], job["params"]) == ("/metrics", "https", {"runs": ["1"]})
+    checked("promtool", "check", "config", "--syntax-only", str(path))
+
+
 def stages() -> dict[str, list[list[str]]]:
     """Return the instructions of each stage of the Containerfile."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
@@ -231,8 +238,3 @@ def test_operations_name_each_file_and_each_file_that_they_name_exists() -> None
         if path.is_file():
             folder = path.parent.relative_to(ROOT)
             assert f"{folder}/{path.name}" in text or f"`{folder}/`" in text or f"{folder}/*" in text, path
-
-
-def test_yaml_files_are_read_by_a_safe_reader() -> None:
-    for path in DEPLOY.rglob("*.y*ml"):
-        assert list(yaml.safe_load_all(path.read_text()))

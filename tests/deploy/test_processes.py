@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from parlab.embedded import free_port, redis_command
 from tests.deploy.certificates import self_signed
@@ -31,7 +33,13 @@ from tests.patience import PATIENCE_S, wait_for
 pytestmark = pytest.mark.slow
 HOST = "localhost"
 PASSWORD = "correct horse battery"
-VARIABLES = {"PARLAB_HOST": HOST, "POSTGRES_PASSWORD": "unused", "REDIS_PASSWORD": "s3cret"}
+METRICS_TOKEN = "a-token-of-prometheus"
+VARIABLES = {
+    "PARLAB_HOST": HOST,
+    "POSTGRES_PASSWORD": "unused",
+    "REDIS_PASSWORD": "s3cret",
+    "PARLAB_METRICS_TOKEN": METRICS_TOKEN,
+}
 SERVER = ("web", "worker", "pictures", "beat")
 
 
@@ -112,6 +120,26 @@ class Composed:
         self._start("proxy", [path, "-e", errors, "-c", str(self.directory / "nginx.conf")], {})
         return ports["443"], certificate
 
+    def start_prometheus(self, url: str, certificate: Path | None) -> str | None:
+        """Start Prometheus with its file; return its address, None where there is none."""
+        path = program("prometheus")
+        if path is None:
+            return None
+        config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+        config["global"]["scrape_interval"] = "1s"
+        [job] = config["scrape_configs"]
+        scheme, _, target = url.partition("://")
+        (self.directory / "token").write_text(METRICS_TOKEN)
+        job["scheme"], job["authorization"]["credentials_file"] = scheme, str(self.directory / "token")
+        job["static_configs"][0]["targets"] = [target]
+        job["tls_config"] = {"ca_file": str(certificate)} if certificate else {}
+        (self.directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+        address = f"127.0.0.1:{free_port()}"
+        places = ["--config.file", self.directory / "prometheus.yml", "--storage.tsdb.path", self.directory / "tsdb"]
+        command = [path, *map(str, places), f"--web.listen-address={address}"]
+        self._start("prometheus", command, {"NO_PROXY": "*"})
+        return f"http://{address}"
+
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         log = self.directory / f"{name}.log"
         self.services[name] = Service(name, command, environment, log, self.data)
@@ -167,7 +195,8 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
 
 def test_the_services_of_the_compose_file_serve_a_login_page_and_all_of_them_work(composed: Composed) -> None:
     composed.start_server()
-    browser = Browser(composed, composed.start_proxy())
+    proxy = composed.start_proxy()
+    browser = Browser(composed, proxy)
     wait_for(lambda: browser.get("/health")[0] == 200, "the server answers")
     status, page = browser.get("/login/")
     assert (status, 'name="csrfmiddlewaretoken"' in page) == (200, True), composed.logs()
@@ -187,12 +216,42 @@ def test_the_services_of_the_compose_file_serve_a_login_page_and_all_of_them_wor
     slug = json.loads(text)["imports"][0]["experiment"]
     assert browser.get(f"/api/experiments/{slug}/", Authorization=f"Token {token}")[0] == 200
 
+    check_metrics(composed, browser, proxy)
+
     # Behind a proxy the server answers nobody without TLS, but probes.
     plain = f"http://127.0.0.1:{composed.web_port}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     with pytest.raises(urllib.error.HTTPError, match="301"):
         opener.open(f"{plain}/login/")
     assert opener.open(f"{plain}/health").status == 200
+
+
+def check_metrics(composed: Composed, browser: Browser, proxy: tuple[int, Path] | None) -> None:
+    """Have Prometheus scrape the server, through the proxy; without it, read what it would."""
+    needed = {"parlab_info", "parlab_queue_messages", "parlab_http_requests_total", "parlab_tasks_total"}
+
+    def scraped() -> bool:
+        status, text = browser.get("/metrics?runs=1", Authorization=f"Bearer {METRICS_TOKEN}")
+        names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+        return status == 200 and needed <= names
+
+    wait_for(scraped, "the counters of all processes are in the metrics")
+    prometheus = composed.start_prometheus(browser.url, proxy[1]) if proxy else None
+    if prometheus is None:
+        return
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def stored() -> bool:
+        names = set()
+        for name in needed:
+            try:
+                answer = json.load(opener.open(f"{prometheus}/api/v1/query?query={name}", timeout=20))
+            except OSError:
+                return False
+            names |= {row["metric"]["__name__"] for row in answer["data"]["result"]}
+        return names == needed
+
+    wait_for(stored, "Prometheus has the metrics")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

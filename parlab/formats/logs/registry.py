@@ -21,7 +21,7 @@ from parlab.formats.logs import (
     ranklines,
     torchtitan,
 )
-from parlab.formats.tools import all_reduce_bench, link_tests, mlperf, nccl_tests, serving, smi_tables
+from parlab.formats.tools import all_reduce_bench, dcgm_exporter, link_tests, mlperf, nccl_tests, serving, smi_tables
 
 
 class Reader(Protocol):
@@ -48,6 +48,7 @@ LOGS: dict[str, Reader] = {
     "link-tests": link_tests,
     "all-reduce-bench": all_reduce_bench,
     "nvidia-smi": smi_tables,
+    "dcgm-exporter": dcgm_exporter,
     "mlperf": mlperf,
     "huggingface": huggingface,
     "serving": serving,

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from parlab.client.json_log import start_logging
 from runners.config import RunConfig
 from runners.node.addresses import AddressError, Place, address_towards, choose
 from runners.node.launch.share import Share
@@ -109,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runners.node.slurm.member", description=__doc__)
     parser.add_argument("run_dir", type=Path, help="directory of node_rank 0 of the run, which the daemon has prepared")
     first = RunDir(parser.parse_args(arguments).run_dir)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging()
     node_rank = int(os.environ.get("SLURM_PROCID", "0"))
     path = first.path.with_name(directory_name(first.run, first.attempt, node_rank))
     if not _is_visible(path / "launch.json"):

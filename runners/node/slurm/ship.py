@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from parlab.client.json_log import start_logging
 from runners.node.slurm.reach import FLUSH_S
 from runners.node.slurm.state import BrokerKeys, JobDir, JobStateDir
 from runners.supervisor.shipping import POLL_S, BrokerAway, Outgoing, Shipment
@@ -93,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runners.node.slurm.ship", description=__doc__)
     parser.add_argument("run_dir", type=Path, help="directory of the run; standard input is a pipe of its supervisor")
     run = JobDir(parser.parse_args(arguments).run_dir)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging()
     # Slurm signals all processes of a job; this one ends with its supervisor.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     state = JobStateDir(run.path.parent.parent)

@@ -1,0 +1,1 @@
+"""`/metrics`: numbers of the server and of its runs, in the text format of Prometheus."""
