@@ -19,6 +19,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from parlab.client.version import VERSION
 from parlab.lab.models import Node, NodeKey
+from parlab.lab.services import stored_files
 from parlab.newer_database import refusal
 from parlab.series import partitions
 
@@ -137,6 +138,13 @@ def _mail() -> Iterator[tuple[Level, str, str]]:
 
 
 def _storage() -> Iterator[tuple[Level, str, str]]:
+    if settings.STORAGE_URL:
+        try:
+            stored_files.is_missing()
+            yield "ok", f"files are in {settings.STORAGE_URL}", ""
+        except (OSError, ImportError, ValueError) as error:
+            remedy = "check PARLAB_STORAGE_URL and its credentials; s3:// needs pip install 'parlab[s3]'"
+            yield "error", str(error)[:300], remedy
     if settings.RAW_DAYS and not settings.ARCHIVE_URL:
         remedy = "set PARLAB_ARCHIVE_URL to keep them"
         yield "warning", f"points of series are removed for ever after {settings.RAW_DAYS:g} days", remedy

@@ -15,6 +15,7 @@ from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from parlab.lab.models import Artifact
+from parlab.lab.services import stored_files
 
 ALIVE_KEY = "parlab:alive:"
 ALIVE_S = 60
@@ -57,7 +58,7 @@ def check_disk() -> None:
                     file.write(b"ready")
                 if shutil.disk_usage(directory).free < FREE_BYTES:
                     raise Unready(f"less than {FREE_BYTES >> 20} MiB are free for {_named(directory)}")
-        if not (Path(settings.ARTIFACTS_DIR) / "objects").is_dir() and Artifact._base_manager.exists():
+        if Artifact._base_manager.exists() and stored_files.is_missing():
             raise Unready("the directory of the artifacts is missing")
     except (OSError, DatabaseError) as error:
         raise Unready("files cannot be written") from error

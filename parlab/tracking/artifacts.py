@@ -1,7 +1,8 @@
 """Files of tracked runs: bytes stored once under their SHA-256, paths as rows.
 
-Layout below settings.ARTIFACTS_DIR: `objects/ab/abcdef...` and `parts/UPLOAD/00001` for uploads in several parts.
-A file is complete before its name exists (written to a draft, synced, renamed), so a power cut leaves no half object.
+Complete files are in `lab.services.stored_files`. Below settings.ARTIFACTS_DIR are `drafts`, and `parts/UPLOAD/00001`
+of uploads in several parts. A file is complete before its name exists (written to a draft, synced, then moved or sent),
+so a power cut leaves no half object.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from django.conf import settings
 from django.db import transaction
 
 from parlab.lab.models import Artifact, TrackedRun
 from parlab.lab.models.access.viewer import viewing
+from parlab.lab.services import stored_files
 from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
 
 BLOCK_BYTES = 1 << 20
@@ -66,9 +68,7 @@ def artifact_store(*, tracked: TrackedRun, path: str, blocks: Iterable[bytes]) -
     try:
         sha256, size = _write(draft, blocks, f"Artifact {path[:200]}")
         _quota(owner_of(tracked.run), size)
-        target = object_path(sha256)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.rename(target)
+        stored_files.file_store(object_name(sha256), draft)
     finally:
         draft.unlink(missing_ok=True)
     return _row_store(tracked, path, sha256, size)
@@ -114,15 +114,24 @@ def _row_store(tracked: TrackedRun, path: str, sha256: str, size: int) -> Artifa
 
 def root_check() -> None:
     """Raise OSError if the directory with the artifacts is missing, as when its disk is not mounted."""
-    if not (_root() / "objects").is_dir() and Artifact.objects.exists():
+    if settings.STORAGE_URL or not stored_files.is_missing():
+        return
+    with viewing(None):  # those of other projects, too
+        has_artifacts = Artifact.objects.exists()
+    if has_artifacts:
         raise FileNotFoundError(errno.ENOENT, "the directory of the artifacts is missing", str(_root()))
 
 
 def blocks_of(path: Path) -> Iterator[bytes]:
     """Read a file in blocks."""
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            yield block
+        yield from blocks_in(file)
+
+
+def blocks_in(file: IO[bytes]) -> Iterator[bytes]:
+    """Read an open file in blocks."""
+    while block := file.read(BLOCK_BYTES):
+        yield block
 
 
 def artifacts_delete(*, tracked: TrackedRun, path: str) -> int:
@@ -135,7 +144,7 @@ def artifacts_delete(*, tracked: TrackedRun, path: str) -> int:
     with viewing(None):  # the same bytes may belong to runs of other projects
         used = set(Artifact.objects.filter(sha256__in=digests).values_list("sha256", flat=True))
     for sha256 in digests - used:
-        object_path(sha256).unlink(missing_ok=True)
+        stored_files.file_remove(object_name(sha256))
     return count
 
 
@@ -149,9 +158,19 @@ def listing(tracked: TrackedRun, folder: str = "") -> list[Entry]:
     return [entries[name] for name in sorted(entries)]
 
 
-def object_path(sha256: str) -> Path:
-    """Return where the bytes with this digest are stored."""
-    return _root() / "objects" / sha256[:2] / sha256
+def object_name(sha256: str) -> str:
+    """Return the name under which the bytes with this digest are stored."""
+    return f"{stored_files.OBJECTS}/{sha256[:2]}/{sha256}"
+
+
+def object_open(sha256: str) -> IO[bytes]:
+    """Open the bytes with this digest. Raises FileNotFoundError."""
+    return stored_files.opened(object_name(sha256))
+
+
+def object_read(sha256: str) -> bytes:
+    """Return the bytes with this digest, of a small file. Raises FileNotFoundError."""
+    return stored_files.read(object_name(sha256))
 
 
 def upload_create(*, tracked: TrackedRun) -> str:
@@ -201,7 +220,7 @@ def upload_abort(*, upload_id: str) -> None:
 
 def uploads_prune() -> int:
     """Delete parts and drafts to which nothing was added for ABANDONED_S; return how many uploads and drafts."""
-    before, count = time.time() - ABANDONED_S, 0
+    before, count = time.time() - ABANDONED_S, stored_files.copies_prune()
     for path in [*(_root() / "parts").glob("*"), *(_root() / "drafts").glob("*")]:
         with suppress(FileNotFoundError):  # it was completed in the meantime
             if max(part.stat().st_mtime for part in (path, *path.rglob("*"))) < before:
@@ -228,4 +247,4 @@ def _upload(upload_id: str) -> Path:
 
 
 def _root() -> Path:
-    return Path(settings.ARTIFACTS_DIR)
+    return stored_files.root()

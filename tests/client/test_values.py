@@ -12,7 +12,7 @@ import pytest
 from parlab.client import media, mending
 from parlab.lab.models import Run
 from parlab.series import store
-from parlab.tracking.artifacts import object_path
+from parlab.tracking.artifacts import object_read
 from tests.client.conftest import Script, ended
 
 RICH = """
@@ -74,7 +74,7 @@ def test_files_pictures_tables_and_values_of_a_run_arrive(
     monkeypatch.chdir(tmp_path)
     ended(start(RICH, environ))
     run = Run.objects.get()
-    stored = {artifact.path: object_path(artifact.sha256).read_bytes() for artifact in run.tracked.artifacts.all()}
+    stored = {artifact.path: object_read(artifact.sha256) for artifact in run.tracked.artifacts.all()}
     assert stored["folder/deep/notes.txt"] == b"hello"
     assert stored["raw/data.bin"] == b"bytes"
     assert stored["images/sample/3.png"].startswith(b"\x89PNG")

@@ -34,7 +34,16 @@ from tests.docs.settings import settings_rows
 
 OF_OTHERS = {
     *("POSTGRES_DB", "POSTGRES_USER", "POSTGRES_PASSWORD", "PGDATA", "REDISCLI_AUTH", "REDIS_PASSWORD"),
-    *("PYTHONUNBUFFERED", "PARLAB_HOST", "PARLAB_WEB", "PARLAB_TLS", "PARLAB_REDIS_BIND"),
+    *(
+        "PYTHONUNBUFFERED",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ENDPOINT_URL",
+        "PARLAB_HOST",
+        "PARLAB_WEB",
+        "PARLAB_TLS",
+        "PARLAB_REDIS_BIND",
+    ),
 }
 """Variables of other programs, and of the proxy."""
 KEYS = {

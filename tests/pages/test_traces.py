@@ -11,8 +11,9 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from parlab.ingest.summaries.traces import lanes_path
+from parlab.ingest.summaries.traces import lanes_name
 from parlab.lab.models import RankTrace, Run
+from parlab.lab.services import stored_files
 from tests.traces.generator import Plan, document, file_of
 
 from .test_experiments import text
@@ -127,12 +128,12 @@ def test_removed_traces_leave_no_lanes(page: Client, four_runs: list[Run]) -> No
     run, other = four_runs[:2]
     upload(page, run, trace(ON_TIME, 0))
     upload(page, other, trace(ON_TIME, 0))
-    path = lanes_path(RankTrace.objects.filter(run=run)[0].sha256)
+    path = stored_files.root() / lanes_name(RankTrace.objects.filter(run=run)[0].sha256)
     page.post(f"{run.get_absolute_url()}traces/delete/")
     assert path.is_dir()  # the other run has the same trace
     upload(page, other, trace(LATE, 0))
     assert not path.exists()
-    assert lanes_path(RankTrace.objects.get(run=other).sha256).is_dir()
+    assert (stored_files.root() / lanes_name(RankTrace.objects.get(run=other).sha256)).is_dir()
 
 
 def test_a_run_with_nothing_but_traces_has_a_waterfall(page: Client, four_runs: list[Run]) -> None:

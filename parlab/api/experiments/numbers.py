@@ -25,7 +25,7 @@ from parlab.api.serializers import Errors
 from parlab.lab.models import Artifact, Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns
-from parlab.tracking.artifacts import object_path
+from parlab.tracking.artifacts import object_open
 
 MAX_POINTS = 1_000_000
 """Maximum number of points per rank in JSON; CSV and Arrow have no limit."""
@@ -271,7 +271,7 @@ class OneArtifact(APIView):
         artifacts = Artifact.objects.filter(tracked__run__experiment__slug=slug, tracked__run__number=number)
         stored = get_object_or_404(artifacts, path=path)
         try:
-            file = object_path(stored.sha256).open("rb")
+            file = object_open(stored.sha256)
         except FileNotFoundError as error:
             remedy = "log the file again, or restore the artifacts of the server"
             raise Problem("the bytes of this file are missing", field="path", value=path, remedy=remedy) from error

@@ -19,6 +19,7 @@ from django.db import transaction
 
 from parlab.ingest.summaries.traces import trace_import
 from parlab.lab.models import Attempt
+from parlab.lab.services import stored_files
 from parlab.traces.chunks import BadTrace
 from runners.wire.protocol import FilePiece
 
@@ -68,7 +69,7 @@ def _complete(part: Path, complete: Path) -> None:
 
 
 def _directory() -> Path:
-    path: Path = settings.ARTIFACTS_DIR / "traces" / "incoming"
+    path = stored_files.root() / stored_files.TRACES / "incoming"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 

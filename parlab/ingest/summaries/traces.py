@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
 
-from django.conf import settings
 from django.contrib.auth.models import User
 
 from parlab.ingest.confined import Unreadable, confined
 from parlab.ingest.files.received import BLOCK, display_name
 from parlab.lab.models import RankTrace, Run
+from parlab.lab.services import stored_files
 from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
 from parlab.traces.chunks import BadTrace
 from parlab.traces.lanes import StoredLanes
@@ -34,11 +34,12 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
         quota_check(owner=owner_of(run), added=size)
     except QuotaExceeded as problem:
         raise BadTrace(str(problem)) from problem
-    folder = settings.ARTIFACTS_DIR / "traces"
+    folder = stored_files.root() / stored_files.TRACES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lanes = lanes_path(sha256)
+    lanes = stored_files.root() / lanes_name(sha256)
     lanes.parent.mkdir(exist_ok=True, mode=0o700)
     analysis = _read(file, folder, lanes)
+    stored_files.folder_store(lanes_name(sha256))
     rank = rank_of(analysis, name)
     if rank is None:
         taken = set(run.traces.values_list("rank", flat=True))
@@ -75,16 +76,15 @@ def _read(file: IO[bytes], folder: Path, lanes: Path) -> Analysis:
     return Analysis.model_validate(plain)
 
 
-def lanes_path(sha256: str) -> Path:
-    """Return where the lanes of a trace are stored, by the digest of its file."""
-    path: Path = settings.ARTIFACTS_DIR / "traces" / sha256[:2] / sha256
-    return path
+def lanes_name(sha256: str) -> str:
+    """Return the name of the folder with the lanes of a trace, by the digest of its file."""
+    return f"{stored_files.TRACES}/{sha256[:2]}/{sha256}"
 
 
 def lanes_of(sha256: str) -> StoredLanes | None:
     """Return the lanes of a trace by the digest of its file; None where they are missing on the disk."""
     try:
-        return StoredLanes(lanes_path(sha256))
+        return StoredLanes(stored_files.folder(lanes_name(sha256)))
     except FileNotFoundError:
         return None
 
@@ -100,7 +100,7 @@ def traces_delete(*, run: Run) -> int:
 def lanes_delete(digests: Collection[str]) -> None:
     """Delete the lanes of traces that no run has any more."""
     for sha256 in set(digests) - set(RankTrace.objects.filter(sha256__in=digests).values_list("sha256", flat=True)):
-        shutil.rmtree(lanes_path(sha256), ignore_errors=True)
+        stored_files.folder_remove(lanes_name(sha256))
 
 
 def analyses_of(run: Run) -> dict[int, Analysis]:

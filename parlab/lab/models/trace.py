@@ -9,7 +9,7 @@ from .run import Run
 class RankTrace(models.Model):
     """The analysis of a profiler's trace of one rank of a run.
 
-    Instead of the file its events are stored as columns, below settings.ARTIFACTS_DIR, under `sha256`.
+    Instead of the file its events are stored as columns, in `lab.services.stored_files`, under `sha256`.
     """
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="traces", db_index=False)

@@ -11,7 +11,7 @@ from django.db.models import Max
 from parlab.charts.histogram import histogram
 from parlab.charts.svg import Svg
 from parlab.lab.models import Artifact, LoggedValue, TrackedRun
-from parlab.tracking.artifacts import object_path
+from parlab.tracking.artifacts import object_read
 
 MAX_KEYS = 24
 MAX_PICTURES = 4
@@ -82,7 +82,7 @@ def table_of(artifact: Artifact) -> Table | None:
     if not artifact.path.endswith(TABLE) or artifact.size > MAX_TABLE_BYTES:
         return None
     try:
-        data = json.loads(object_path(artifact.sha256).read_bytes())
+        data = json.loads(object_read(artifact.sha256))
         columns, rows = data["columns"], data["data"]
         shown = [[_cell(value, MAX_CELL) for value in row] for row in rows[:MAX_ROWS]]
         return Table([_cell(name, MAX_CELL) for name in columns], shown, len(rows))

@@ -90,7 +90,7 @@ def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
     if artifact is None:
         raise missing("artifact", path)
     try:
-        file = artifacts.object_path(artifact.sha256).open("rb")
+        file = artifacts.object_open(artifact.sha256)
     except FileNotFoundError:
         artifacts.root_check()
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"The bytes of artifact {path[:200]!r} are missing") from None

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Sum
 
 from parlab.lab.models import Experiment, WandbArtifact
-from parlab.tracking.artifacts import object_path
+from parlab.tracking.artifacts import object_read
 
 from .files import file_address
 from .protocol import JSON, Call, Missing
@@ -62,7 +62,7 @@ def manifest_of(artifact: WandbArtifact) -> JSON:
     if row is None:
         return {}
     try:
-        manifest = json.loads(object_path(row.sha256).read_bytes())
+        manifest = json.loads(object_read(row.sha256))
     except (ValueError, OSError):
         return {}
     return manifest if isinstance(manifest, dict) else {}

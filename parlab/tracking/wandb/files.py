@@ -85,7 +85,7 @@ def file_response(key: str, path: str) -> HttpResponseBase:
     if artifact is None:
         raise Missing("file", path)
     try:
-        file = artifacts.object_path(artifact.sha256).open("rb")
+        file = artifacts.object_open(artifact.sha256)
     except FileNotFoundError:
         raise WandbError(f"The bytes of file {path[:200]!r} are missing", 404) from None
     media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
@@ -135,8 +135,9 @@ def _md5(artifact: Artifact) -> str:
     """Return the digest that clients compare before they download a file again."""
     digest = hashlib.md5(usedforsecurity=False)
     try:
-        for block in artifacts.blocks_of(artifacts.object_path(artifact.sha256)):
-            digest.update(block)
+        with artifacts.object_open(artifact.sha256) as file:
+            for block in artifacts.blocks_in(file):
+                digest.update(block)
     except FileNotFoundError:
         return ""
     return b64encode(digest.digest()).decode()

@@ -18,6 +18,8 @@ from django.utils import timezone
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
+from parlab.lab.services import stored_files
+
 KEYS = ("secret_key", "node_key")
 DATABASES = {"sqlite": "database.sqlite3", "postgresql": "database.dump"}
 MANIFEST = "manifest.json"
@@ -51,8 +53,8 @@ class Command(BaseCommand):
         _dump(draft / DATABASES[connection.vendor])
         for name, key in zip(KEYS, (settings.SECRET_KEY, settings.NODE_KEY.decode()), strict=True):
             (draft / name).write_text(key)
-        if with_artifacts and Path(settings.ARTIFACTS_DIR).is_dir():
-            shutil.copytree(settings.ARTIFACTS_DIR, draft / "artifacts")
+        if with_artifacts:
+            stored_files.files_copy(draft / "artifacts")
         migrations = sorted(f"{app}.{name}" for app, name in MigrationRecorder(connection).applied_migrations())
         manifest = {"written_at": timezone.now().isoformat(), "migrations": migrations}
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=1))
@@ -76,7 +78,7 @@ class Command(BaseCommand):
             path.touch(mode=0o600)
             path.write_text((directory / name).read_text())
         if (directory / "artifacts").is_dir():
-            shutil.copytree(directory / "artifacts", settings.ARTIFACTS_DIR, dirs_exist_ok=True)
+            stored_files.files_restore(directory / "artifacts")
         call_command("migrate", verbosity=0)
         self.stdout.write(f"restored what was written at {manifest['written_at']}; start the server")
 

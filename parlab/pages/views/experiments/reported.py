@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
-from typing import Any
+from typing import IO, Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -16,7 +16,7 @@ from parlab.formats.grammar.quantities import CHOICES
 from parlab.lab.models import Artifact, Experiment, NameMeaning, Run
 from parlab.pages.reads.logged_values import PICTURES, shown_values, table_of
 from parlab.publishing.downloads import UNSTYLED, safe_name
-from parlab.tracking.artifacts import object_path
+from parlab.tracking.artifacts import object_open
 from parlab.tracking.meanings import NameRow, meanings_set, metric_rows, setting_rows
 
 PREVIEW_BYTES = 64 * 1024
@@ -47,10 +47,15 @@ def reported_context(run: Run) -> dict[str, Any]:
 def _artifact(slug: str, number: int, path: str) -> Artifact:
     artifacts = Artifact.objects.select_related("tracked__run__experiment")
     run = {"tracked__run__experiment__slug": slug, "tracked__run__number": number}
-    artifact = get_object_or_404(artifacts, path=path, **run)
-    if not object_path(artifact.sha256).is_file():
-        raise Http404(f"the bytes of {path} are missing on the disk of the server; log the file again")
-    return artifact
+    return get_object_or_404(artifacts, path=path, **run)
+
+
+def _opened(stored: Artifact) -> IO[bytes]:
+    try:
+        return object_open(stored.sha256)
+    except FileNotFoundError as error:
+        text = f"the bytes of {stored.path} are missing on the disk of the server; log the file again"
+        raise Http404(text) from error
 
 
 @require_GET
@@ -58,7 +63,7 @@ def artifact(_request: HttpRequest, slug: str, number: int, path: str) -> FileRe
     """Send an artifact as a download; a browser never opens it on this site."""
     stored = _artifact(slug, number, path)
     response = FileResponse(
-        object_path(stored.sha256).open("rb"),
+        _opened(stored),
         as_attachment=True,
         filename=safe_name(stored.path.rpartition("/")[2]),
         content_type="application/octet-stream",
@@ -75,7 +80,7 @@ def artifact_picture(_request: HttpRequest, slug: str, number: int, path: str) -
     media_type = mimetypes.guess_type(stored.path)[0] or ""
     if not stored.path.lower().endswith(PICTURES) or not media_type.startswith("image/"):
         raise Http404(f"{path} is not a picture that a page shows; download it")
-    response = FileResponse(object_path(stored.sha256).open("rb"), content_type=media_type)
+    response = FileResponse(_opened(stored), content_type=media_type)
     for name, value in UNSTYLED.items():
         response.headers[name] = value
     return response
@@ -85,7 +90,7 @@ def artifact_picture(_request: HttpRequest, slug: str, number: int, path: str) -
 def artifact_text(request: HttpRequest, slug: str, number: int, path: str) -> HttpResponse:
     """Show the beginning of an artifact as text."""
     stored = _artifact(slug, number, path)
-    with object_path(stored.sha256).open("rb") as file:
+    with _opened(stored) as file:
         head = file.read(PREVIEW_BYTES)
     run = stored.tracked.run
     context = {
