@@ -426,6 +426,8 @@ _REFUSING_LOGGERS = [
         for name in ("csrf", "DisallowedHost", "RequestDataTooBig", "TooManyFieldsSent", "SuspiciousOperation")
     ),
 ]
+# These write lines of their own otherwise.
+_OWN_LINES = ("django.server", "uvicorn", "uvicorn.access") if LOG_FORMAT == "json" else ()
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -438,12 +440,10 @@ LOGGING = {
         "console": {"class": "logging.StreamHandler", "formatter": "json" if LOG_FORMAT == "json" else "line"}
     },
     # A filter of a logger does not see what its children log, so each one that logs refusals is named.
-    "loggers": {f"django.{name}": {"filters": ["refusals"]} for name in _REFUSING_LOGGERS},
+    "loggers": {
+        **{f"django.{name}": {"filters": ["refusals"]} for name in _REFUSING_LOGGERS},
+        **{name: {"handlers": ["console"], "propagate": False} for name in _OWN_LINES},
+    },
     # Least severe messages in the log.
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }
-if LOG_FORMAT == "json":
-    # They write lines of their own otherwise.
-    LOGGING["loggers"] |= {
-        name: {"handlers": ["console"], "propagate": False} for name in ("django.server", "uvicorn", "uvicorn.access")
-    }

@@ -148,7 +148,9 @@ def test_a_restart_of_the_node_unit_keeps_its_runs() -> None:
 def directives(text: str) -> list[list[str]]:
     """Split a configuration of nginx into directives. Raises AssertionError for braces that do not match."""
     tokens = re.findall(r'"[^"]*"|[{};]|[^\s{};]+', re.sub(r"#.*", "", text))
-    result, current, depth = [], [], 0
+    result: list[list[str]] = []
+    current: list[str] = []
+    depth = 0
     for token in tokens:
         if token in "{};":
             assert current or token == "}", f"a directive is missing before {token}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ RANKS = 2
 LOG = ROOT / "tests/formats/megatron/bridge.log"
 EXPERIMENT = "/api/experiments/upgrade/"
 RUN = f"{EXPERIMENT}runs/1/"
+BYTES = bytes(range(256)) * 1_000
 FEW = 4
 """Steps that must arrive in each part of the upgrade."""
 
@@ -48,6 +50,8 @@ def upgrade(revision: str, directory: Path, *, has_postgres: bool = False) -> Up
         stand.start_server(old, api)
         stand.start_node(old)
         imported = upload(api, LOG)
+        script = _Script(stand)
+        script.store()
         _launch(api, command)
         steps = [_more(api, 0)]
         before = _all(api, imported)
@@ -58,6 +62,7 @@ def upgrade(revision: str, directory: Path, *, has_postgres: bool = False) -> Up
         stand.start_server(ROOT, api)
         downtime_s = time.monotonic() - begin
         _compare(before, _all(api, imported))
+        assert script.read() == BYTES, "an artifact has changed"
         # Where the messages themselves have changed, the steps arrive once the node is upgraded too.
         steps.append(_more(api, steps[-1], or_else=stand.refuses_node))
 
@@ -81,6 +86,30 @@ def _stand(directory: Path, has_postgres: bool) -> Iterator[Stand]:
         raise
     finally:
         stand.close(ROOT)
+
+
+class _Script:
+    """A script that reports over MLflow's addresses, as the first user."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._connection = Connection(f"http://127.0.0.1:{stand.web_port}", "")
+        self._login = f"Basic {b64encode(b'ada:correct horse battery').decode()}"
+        self.address = ""
+
+    def _ask(self, method: str, path: str, body: bytes | None, kind: str = "application/json") -> bytes:
+        headers = {"Authorization": self._login, "Content-Type": kind}
+        return self._connection.request(method, f"/api/2.0/{path}", body, headers)[0]
+
+    def store(self) -> None:
+        """Store a file of a run."""
+        made = json.loads(self._ask("POST", "mlflow/experiments/create", b'{"name": "reported"}'))
+        of_run = json.dumps({"experiment_id": made["experiment_id"]}).encode()
+        run = json.loads(self._ask("POST", "mlflow/runs/create", of_run))["run"]["info"]["run_id"]
+        self.address = f"mlflow-artifacts/artifacts/{made['experiment_id']}/{run}/artifacts/weights.bin"
+        self._ask("PUT", self.address, BYTES, "application/octet-stream")
+
+    def read(self) -> bytes:
+        return self._ask("GET", self.address, None)
 
 
 def _launch(api: Connection, command: list[str]) -> None:
