@@ -25,8 +25,7 @@ from parlab.tracking.artifacts import artifact_store, artifacts_delete, object_n
 from parlab.tracking.runs import tracked_run_start
 
 BUCKET = "lab"
-BYTES = bytes(range(256)) * 40_000
-"""More than a part of a multipart upload of S3."""
+BYTES = bytes(range(256)) * 4_000
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ def test_an_artifact_is_in_the_bucket_and_not_on_the_disk(bucket: Any, tracked: 
 
 def test_an_upload_in_parts_arrives_as_one_object(bucket: Any, tracked: TrackedRun, settings: Any) -> None:
     upload = artifacts.upload_create(tracked=tracked)
-    for number, part in ((2, BYTES[5_000_000:]), (1, BYTES[:5_000_000])):
+    for number, part in ((2, BYTES[500_000:]), (1, BYTES[:500_000])):
         artifacts.part_store(upload_id=upload, number=number, blocks=[part])
     artifact = artifacts.upload_complete(tracked=tracked, path="a.bin", upload_id=upload, numbers=[1, 2])
     assert object_read(artifact.sha256) == BYTES
