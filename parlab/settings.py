@@ -272,6 +272,8 @@ DEFAULT_FROM_EMAIL = env.str("PARLAB_MAIL_FROM", default="parlab@localhost")
 # --- pictures --------------------------------------------------------------------------------------------------------
 # Browser that draws pictures and PDF; empty: the first installed Chromium or Chrome.
 CHROMIUM = env.str("PARLAB_CHROMIUM", default="")
+# The sandbox of the browser, which needs user namespaces; off in the images, where the container confines it.
+CHROMIUM_SANDBOX = env.bool("PARLAB_CHROMIUM_SANDBOX", default=True)
 # Maximum size of an uploaded picture; a whole form may have 16 MiB (parlab.limits).
 PICTURE_LIMIT_MIB = 12
 

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from django.conf import settings
+
 if TYPE_CHECKING:
     import playwright.async_api as playwright
 
@@ -101,7 +103,7 @@ class Browser:
             self.directory / "profile",
             executable_path=program,
             args=_FLAGS,
-            chromium_sandbox=os.geteuid() != 0,  # the sandbox refuses to start as root
+            chromium_sandbox=settings.CHROMIUM_SANDBOX and os.geteuid() != 0,  # it refuses to start as root
             # The browser draws what users wrote, so it gets a clean environment.
             env={"HOME": str(self.directory), **_passed_on()},
             offline=True,

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
+import s3fs
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
@@ -105,9 +106,9 @@ def test_pages_and_api_send_what_is_in_the_bucket(bucket: Any, page: Client, tra
     artifact_store(tracked=tracked, path="notes.txt", blocks=[b"learning rate 3e-4"])
     run: Run = tracked.run
     answer = page.get(f"/api/experiments/{run.experiment.slug}/runs/{run.number}/artifacts/notes.txt")
-    assert (answer.status_code, answer.getvalue()) == (200, b"learning rate 3e-4")  # type: ignore[attr-defined]
+    assert (answer.status_code, answer.getvalue()) == (200, b"learning rate 3e-4")
     answer = page.get(f"{run.get_absolute_url()}artifacts/notes.txt")
-    assert (answer.status_code, answer.getvalue()) == (200, b"learning rate 3e-4")  # type: ignore[attr-defined]
+    assert (answer.status_code, answer.getvalue()) == (200, b"learning rate 3e-4")
     bucket.objects.filter(Prefix="parlab/objects").delete()
     assert page.get(f"{run.get_absolute_url()}artifacts/notes.txt").status_code == 404
 
@@ -190,7 +191,7 @@ def test_without_the_bucket_nothing_is_lost_and_the_server_is_not_ready(
     readiness.check_disk()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     stored_files._remote.cache_clear()
-    _forget_clients()
+    s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(OSError) as caught:
         object_read(artifact.sha256)
     assert outage_of(caught.value)
@@ -200,9 +201,3 @@ def test_without_the_bucket_nothing_is_lost_and_the_server_is_not_ready(
     assert on_disk(settings.ARTIFACTS_DIR) == set()
     with pytest.raises(readiness.Unready):
         readiness.check_disk()
-
-
-def _forget_clients() -> None:
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()

@@ -63,7 +63,7 @@ def _queues() -> Iterator[Family]:
 def _age_s(client: redis.Redis, queue: str) -> float:
     """Return how long the oldest batch of a queue has waited (s); batches have the time at which they were sent."""
     oldest = client.lindex(queue, -1)
-    if oldest is None:
+    if not isinstance(oldest, bytes):
         return 0.0
     try:
         number = float(json.loads(read(oldest, queue, lambda *_: "").arguments[0]["payload"])["number"])
