@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -174,11 +175,17 @@ def test_a_backup_has_the_files_of_the_bucket_and_brings_them_back(
     bucket: Any, tracked: TrackedRun, settings: Any, tmp_path: Path
 ) -> None:
     artifact = artifact_store(tracked=tracked, path="a.bin", blocks=[BYTES])
+    upload = artifacts.upload_create(tracked=tracked)
+    artifacts.part_store(upload_id=upload, number=1, blocks=[b"part"])
     stored_files.files_copy(tmp_path / "backup")
     bucket.objects.all().delete()
+    shutil.rmtree(settings.ARTIFACTS_DIR)
     assert stored_files.is_missing()
     stored_files.files_restore(tmp_path / "backup")
     assert object_read(artifact.sha256) == BYTES
+    assert keys(bucket) == {object_name(artifact.sha256)}
+    later = artifacts.upload_complete(tracked=tracked, path="b.bin", upload_id=upload, numbers=[1])
+    assert object_read(later.sha256) == b"part"
     settings.STORAGE_URL = ""  # to a server with a disk
     stored_files.files_restore(tmp_path / "backup")
     assert object_read(artifact.sha256) == BYTES

@@ -197,21 +197,23 @@ def files_move() -> int:
 
 
 def files_copy(directory: Path) -> None:
-    """Copy all files to a directory, for a backup."""
-    for path in _kept_on_disk():
-        copy = directory / path.relative_to(root())
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # it was removed in the meantime
-            shutil.copy2(path, copy)
+    """Copy all files to a directory, for a backup: those of the disk, also of uploads that go on, and the others."""
+    if root().is_dir():
+        shutil.copytree(root(), directory, ignore=shutil.ignore_patterns("drafts"), copy_function=_copy)
     target = remote()
     if target is None:
         return
     with _answering():
-        for name in target.files.find(target.place):
-            copy = directory / name.removeprefix(target.place).lstrip("/")
+        for path in target.files.find(target.place):
+            copy = directory / path.removeprefix(target.place).lstrip("/")
             if not copy.exists():
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                target.files.get_file(name, str(copy))
+                target.files.get_file(path, str(copy))
+
+
+def _copy(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # removed in the meantime: the server runs
+        shutil.copy2(source, target)
 
 
 def files_restore(directory: Path) -> None:
@@ -223,12 +225,20 @@ def files_restore(directory: Path) -> None:
     with _answering():
         _mark(target)
         for path in sorted(each for each in directory.rglob("*") if each.is_file()):
-            target.files.put_file(str(path), target.path(path.relative_to(directory).as_posix()))
+            name = path.relative_to(directory)
+            if _is_complete(name):
+                target.files.put_file(str(path), target.path(name.as_posix()))
+            else:
+                (root() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                shutil.copy2(path, root() / name)
 
 
 def _kept_on_disk() -> Iterator[Path]:
-    for name in KEPT:
-        for path in sorted((root() / name).rglob("*")):
-            parts = path.relative_to(root()).parts
-            if path.is_file() and parts[1] != "incoming" and len(parts) > 2:
-                yield path
+    for path in sorted(root().rglob("*")):
+        if path.is_file() and _is_complete(path.relative_to(root())):
+            yield path
+
+
+def _is_complete(name: Path) -> bool:
+    """Return whether a file belongs to the storage; the others are of uploads and traces that still come."""
+    return len(name.parts) > 2 and name.parts[0] in KEPT and name.parts[1] != "incoming"
