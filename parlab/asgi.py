@@ -22,7 +22,14 @@ import_module(settings.ROOT_URLCONF)
 
 files_allow()
 application = BodyLimit(
-    BodyTime(TrustedProxies(KnownDatabase(ReportRoad(django_application)), settings.TRUSTED_PROXIES)),
+    BodyTime(
+        TrustedProxies(
+            KnownDatabase(ReportRoad(django_application)),
+            settings.TRUSTED_PROXIES,
+            user_header=settings.PROXY_USER_HEADER,
+            groups_header=settings.PROXY_GROUPS_HEADER,
+        )
+    ),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
     upload_prefixes=(

@@ -29,12 +29,14 @@ from .team import (
     preferences,
     projects,
     reports,
+    service_accounts,
     subscriptions,
     versions,
     watches,
 )
 
 app_name = "api"
+SERVICE = "projects/<slug:slug>/service-accounts/"
 EXPERIMENT = "experiments/<slug:slug>/"
 RUN = f"{EXPERIMENT}runs/<int:number>/"
 VERSION = "reports/<slug:slug>/versions/<int:number>/"
@@ -127,6 +129,14 @@ urlpatterns = [
     path("projects/<slug:slug>/", projects.OneProject.as_view(), name="project"),
     path("projects/<slug:slug>/members/", projects.Members.as_view(), name="members"),
     path("projects/<slug:slug>/members/<str:name>/", projects.OneMember.as_view(), name="member"),
+    path(SERVICE, service_accounts.ServiceAccounts.as_view(), name="service-accounts"),
+    path(f"{SERVICE}<str:name>/", service_accounts.OneServiceAccount.as_view(), name="service-account"),
+    path(f"{SERVICE}<str:name>/tokens/", service_accounts.ServiceTokens.as_view(), name="service-tokens"),
+    path(
+        f"{SERVICE}<str:name>/tokens/<int:pk>/",
+        service_accounts.OneServiceToken.as_view(),
+        name="service-token",
+    ),
     path(f"{EXPERIMENT}move/", projects.Move.as_view(), name="move"),
     path("account/", account.Account.as_view(), name="account"),
     path("account/tokens/", account.Tokens.as_view(), name="tokens"),

@@ -74,7 +74,8 @@ def _find(request: Request, slug: str) -> Project:
     return seen_project(viewer_for(request.user), slug)
 
 
-def _managed(request: Request, slug: str) -> Project:
+def managed_project(request: Request, slug: str) -> Project:
+    """Return a project that the user maintains; raises Http404, PermissionDenied."""
     project = _find(request, slug)
     if not may_manage(request.user, project):
         raise PermissionDenied(f"You are not a maintainer of project {project}.")
@@ -88,6 +89,7 @@ def _item(request: Request, project: Project) -> Any:
 class Projects(APIView):
     """The projects that the user sees; POST creates one."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="projects_list", responses={200: ProjectItem(many=True)})
@@ -108,6 +110,7 @@ class Projects(APIView):
 class OneProject(APIView):
     """One project; PATCH renames it, changes who sees it, or reserves pools of nodes for it."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="projects_read", responses={200: ProjectItem})
@@ -116,7 +119,7 @@ class OneProject(APIView):
 
     @extend_schema(operation_id="projects_change", request=ProjectChange, responses={200: ProjectItem, 400: Errors})
     def patch(self, request: Request, slug: str) -> Response:
-        project = _managed(request, slug)
+        project = managed_project(request, slug)
         asked = ProjectChange(data=request.data)
         asked.is_valid(raise_exception=True)
         options = dict(asked.validated_data)
@@ -144,11 +147,12 @@ class Members(APIView):
 class OneMember(APIView):
     """PUT gives a person a role in a project, DELETE takes it: maintainers."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="members_set", request=RoleRequest, responses={200: MemberItem, 400: Errors})
     def put(self, request: Request, slug: str, name: str) -> Response:
-        project = _managed(request, slug)
+        project = managed_project(request, slug)
         asked = RoleRequest(data=request.data)
         asked.is_valid(raise_exception=True)
         person = User.objects.filter(username=name, is_active=True).first()
@@ -160,7 +164,7 @@ class OneMember(APIView):
 
     @extend_schema(operation_id="members_remove", responses={204: None, 400: Errors})
     def delete(self, request: Request, slug: str, name: str) -> Response:
-        project = _managed(request, slug)
+        project = managed_project(request, slug)
         member = get_object_or_404(project.memberships.select_related("user"), user__username=name)
         with refused("name", name):
             services.member_remove(project=project, user=member.user)

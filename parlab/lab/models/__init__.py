@@ -6,7 +6,8 @@ from parlab.lab.models.access.login import LoginFailure
 from parlab.lab.models.access.node_key import NodeKey
 from parlab.lab.models.access.project import Membership, Project, ProjectPool, Role
 from parlab.lab.models.access.refused import RefusedMessage
-from parlab.lab.models.access.token import ALL_SCOPES, SCOPES, ApiToken
+from parlab.lab.models.access.service_account import ServiceAccount
+from parlab.lab.models.access.token import ALL_SCOPES, SCOPE_TEXTS, SCOPES, USUAL_SCOPES, ApiToken
 
 from .advice import AdviceTrial
 from .config import Config
@@ -34,6 +35,8 @@ __all__ = [
     "ACTIVE_MEMBER_STATES",
     "ALL_SCOPES",
     "SCOPES",
+    "SCOPE_TEXTS",
+    "USUAL_SCOPES",
     "AdviceTrial",
     "ApiToken",
     "Artifact",
@@ -80,6 +83,7 @@ __all__ = [
     "RunParameter",
     "RunTag",
     "SavedView",
+    "ServiceAccount",
     "Snapshot",
     "Source",
     "SourceChunk",

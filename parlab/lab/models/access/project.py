@@ -62,6 +62,11 @@ class Membership(models.Model):
     project = models.ForeignKey(Project, models.CASCADE, related_name="memberships", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role, default=Role.VIEWER)
+    is_from_groups = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Given by a group of single sign-on, which takes it away, too; not by a maintainer.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -19,6 +19,7 @@ from parlab.lab.models import (
     Report,
     Role,
     SavedView,
+    ServiceAccount,
 )
 from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
@@ -62,7 +63,12 @@ def member_set(*, project: Project, user: User, role: str) -> Membership:
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         _keep_a_maintainer(project, user, role)
-        return Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})[0]
+        service = ServiceAccount.objects.filter(user=user).first()
+        if service is not None and service.project_id != project.pk:
+            raise ValueError(f"{user} is a service account of another project; create one in {project}")
+        return Membership.objects.update_or_create(
+            project=project, user=user, defaults={"role": role, "is_from_groups": False}
+        )[0]
 
 
 def member_remove(*, project: Project, user: User) -> bool:
@@ -157,7 +163,8 @@ def _visibility(value: str) -> str:
 
 
 def _keep_a_maintainer(project: Project, user: User, role: str) -> None:
-    others = Membership.objects.filter(project=project, role=Role.MAINTAINER).exclude(user=user)
-    was = Membership.objects.filter(project=project, role=Role.MAINTAINER, user=user).exists()
-    if was and role != Role.MAINTAINER and not others.exists():
+    others = Membership.objects.filter(project=project, role=Role.MAINTAINER, user__service_account=None)
+    others = others.exclude(user=user)
+    was = Membership.objects.filter(project=project, role=Role.MAINTAINER, user=user, user__service_account=None)
+    if was.exists() and role != Role.MAINTAINER and not others.exists():
         raise ValueError(f"{user} is the only maintainer of {project}; make another person one first")
