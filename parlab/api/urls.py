@@ -22,6 +22,7 @@ from .experiments import (
 from .planning import plans, questions, simulations, studies
 from .team import (
     account,
+    approvals,
     dashboards,
     links,
     log_formats,
@@ -125,6 +126,8 @@ urlpatterns = [
     path("configurations/read/", questions.Pasted.as_view(), name="pasted"),
     path("links/", links.PublicLinks.as_view(), name="public-links"),
     path("links/<int:pk>/", links.OnePublicLink.as_view(), name="public-link"),
+    path("approvals/", approvals.Approvals.as_view(), name="approvals"),
+    path("approvals/<int:pk>/", approvals.OneApproval.as_view(), name="approval"),
     path("projects/", projects.Projects.as_view(), name="projects"),
     path("projects/<slug:slug>/", projects.OneProject.as_view(), name="project"),
     path("projects/<slug:slug>/members/", projects.Members.as_view(), name="members"),

@@ -80,6 +80,7 @@ urlpatterns = [
     path("inbox/unmute/", inbox.inbox_unmute, name="inbox-unmute"),
     path("inbox/<int:pk>/", inbox.inbox_item, name="inbox-item"),
     path("inbox/<int:pk>/try/", inbox.inbox_try, name="inbox-try"),
+    path("inbox/<int:pk>/decide/", inbox.inbox_decide, name="inbox-decide"),
     path("inbox/<int:pk>/own/<slug:action>/", inbox.inbox_own, name="inbox-own"),
     path("inbox/<int:pk>/<slug:action>/", inbox.inbox_act, name="inbox-act"),
     path("palette/", palette.palette_list, name="palette"),

@@ -24,6 +24,7 @@ from parlab.lab.models import (
     Experiment,
     Finding,
     InboxItem,
+    LaunchApproval,
     LogFormat,
     LoggedModel,
     Member,
@@ -123,6 +124,8 @@ def _filled(project: Project, owner: User, outsider: User) -> World:
     pks |= _of_people(experiment, run, owner) | _of_files(experiment, owner) | _of_watches(experiment, run, owner)
     robot = service_account_create(project=project, name="zyxrobot", by=owner)
     pks["robot token"] = service_token_create(account=robot, name="qvw", scopes=["read"], days=1, by=owner)[0].pk
+    approval = LaunchApproval.objects.create(experiment=experiment, asked_by=owner, gpu_hours=1, budget=0)
+    pks["approval"] = approval.pk
     study = Study.objects.create(config=run.config, created_by=owner)
     Trial.objects.create(study=study, run=run, role=Trial.Role.SEARCH, number=1, key="qvw", tuning_space="z1")
     pks["study"] = study.pk

@@ -89,6 +89,7 @@ def places(world: World) -> list[tuple[str, dict[str, Any]]]:
             r".*service-accounts/<str:name>",
             {"slug": world.project.slug, "name": "zyxrobot", "action": "end", "pk": pks["robot token"]},
         ),
+        (r".*approvals/<int:pk>", {"pk": pks["approval"]}),
         (r".*tokens/<int:pk>", {"pk": world.owner.api_tokens.get().pk}),
         (r"palette/runs/", {"pk": world.run.pk}),
         (r"palette/experiments/", {"pk": world.experiment.pk}),

@@ -26,6 +26,10 @@ from parlab.lab.services.access.rights import may_manage, viewer_for
 class ProjectItem(drf.Serializer[Any]):
     """A project that the user sees."""
 
+    approval_gpu_hours = drf.FloatField(
+        allow_null=True, help_text="GPU hours that a person may have queued and running without an approval; null: any."
+    )
+
     slug = drf.SlugField()
     name = drf.CharField()
     visibility = drf.ChoiceField(Project.Visibility.choices)
@@ -42,6 +46,8 @@ class ProjectRequest(drf.Serializer[Any]):
 
 class ProjectChange(drf.Serializer[Any]):
     """What to change; omitted fields stay as they are."""
+
+    approval_gpu_hours = drf.FloatField(required=False, allow_null=True, min_value=0, help_text="null: any.")
 
     name = drf.CharField(max_length=80, required=False)
     visibility = drf.ChoiceField(Project.Visibility.choices, required=False)
@@ -128,8 +134,9 @@ class OneProject(APIView):
             user_with("lab.change_node", request)
             with refused("pools", pools):
                 services.pools_set(project=project, pools=pools)
+        budget = options.pop("approval_gpu_hours", "")
         with refused("name", options.get("name")):
-            services.project_change(project=project, **options)
+            services.project_change(project=project, budget=budget, **options)
         return Response(_item(request, project))
 
 

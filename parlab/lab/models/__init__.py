@@ -10,6 +10,7 @@ from parlab.lab.models.access.service_account import ServiceAccount
 from parlab.lab.models.access.token import ALL_SCOPES, SCOPE_TEXTS, SCOPES, USUAL_SCOPES, ApiToken
 
 from .advice import AdviceTrial
+from .approval import LaunchApproval
 from .config import Config
 from .device import Device
 from .event import Event
@@ -55,6 +56,7 @@ __all__ = [
     "InboxMute",
     "InboxReading",
     "LatestMetric",
+    "LaunchApproval",
     "LogFormat",
     "LoggedModel",
     "LoggedValue",

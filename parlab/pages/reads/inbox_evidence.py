@@ -44,6 +44,7 @@ _TITLES: dict[str, str] = {
     Event.Kind.RUN_OOM: "At the moment of the failure",
     Event.Kind.FINDING_NEW: "What contradicts",
     Event.Kind.NODE_LOST: "Heartbeat",
+    Event.Kind.LAUNCH_ASKED: "GPU hours",
 }
 
 
@@ -68,6 +69,9 @@ def _sentence(item: InboxItem) -> str:
         )
     if item.kind == Event.Kind.RUN_SPIKE:
         return f"{data.get('sigmas', 0):.0f} robust standard deviations above {data.get('level', 0):.3g}."
+    if item.kind == Event.Kind.LAUNCH_ASKED:
+        count = int(data.get("runs") or 0)
+        return f"{count} run{'' if count == 1 else 's'}, each counted with its time limit (launcher.timeout_s)."
     if item.kind == Event.Kind.NODE_LOST:
         last = datetime.fromisoformat(data["last_heartbeat_at"])
         runs = int(data.get("runs") or 0)

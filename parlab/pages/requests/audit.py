@@ -60,7 +60,8 @@ QUIET = frozenset(
 _ACTIONS = {
     **dict.fromkeys(
         ("launch", "run-relaunch", "study-start", "demo-launch", "run-advice-try", "watch-bisect", "answer",
-         "inbox-try", "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
+         "inbox-try", "inbox-decide", "api:approval",
+         "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
          "api:alert-bisect", "api:ask"), Action.LAUNCH),
     **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
     **dict.fromkeys(

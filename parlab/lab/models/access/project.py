@@ -20,6 +20,11 @@ class Project(models.Model):
         max_length=40, unique=True, help_text="Begins the addresses of its experiments and reports."
     )
     visibility = models.CharField(max_length=8, choices=Visibility, default=Visibility.PRIVATE)
+    approval_gpu_hours = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="GPU hours that a person may have queued and running; beyond them a maintainer approves. Empty: any.",
+    )
     is_shared = models.BooleanField(
         default=False,
         editable=False,

@@ -18,7 +18,7 @@ def is_signon_set() -> bool:
 
 def has_second_factor(user: Any) -> bool:
     """Return whether a password alone does not let an account in."""
-    return Authenticator.objects.filter(user=user).exists()
+    return bool(Authenticator.objects.filter(user=user).exists())
 
 
 def may_use_password(user: Any) -> bool:

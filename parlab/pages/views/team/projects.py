@@ -92,7 +92,12 @@ def change(request: HttpRequest, slug: str, action: str) -> HttpResponse:
 
 def _settings(request: HttpRequest, changed: Project) -> str:
     name, visibility = request.POST.get("name", ""), request.POST.get("visibility", "")
-    services.project_change(project=changed, name=name, visibility=visibility)
+    text = request.POST.get("budget", "").strip()
+    try:
+        budget = float(text) if text else None
+    except ValueError:
+        raise ValueError(f"GPU hours {text[:20]!r} are no number; enter one, or nothing") from None
+    services.project_change(project=changed, name=name, visibility=visibility, budget=budget)
     return "Saved."
 
 
