@@ -38,7 +38,7 @@ def waiting_reasons(runs: Iterable[Run]) -> dict[int, str]:
 
 
 def _held(queued: list[Run]) -> dict[int, str]:
-    asked = {run.approval_id for run in queued} - {None}
+    asked = {run.approval_id for run in queued if run.approval_id is not None}
     undecided = set(LaunchApproval.objects.filter(pk__in=asked).exclude(is_approved=True).values_list("pk", flat=True))
     return {run.pk: HELD for run in queued if run.approval_id in undecided} if asked else {}
 

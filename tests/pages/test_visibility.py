@@ -80,6 +80,7 @@ def places(world: World) -> list[tuple[str, dict[str, Any]]]:
         (r".*watch(es)?/<int:pk>/", {"pk": pks["watch"], "number": pks["alert"]}),
         (r".*views/<int:pk>", {"pk": pks["view"]}),
         (r".*dashboards/<int:pk>", {"pk": pks["board"]}),
+        (r"inbox/<int:pk>/decide/", {"pk": pks["asked"]}),
         (r"inbox/<int:pk>/own/", {"pk": pks["item"], "action": "snooze"}),
         (r"inbox/<int:pk>/<slug:action>", {"pk": pks["item"], "action": "done"}),
         (r"inbox/<int:pk>", {"pk": pks["item"]}),

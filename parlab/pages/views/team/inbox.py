@@ -135,9 +135,9 @@ def inbox_decide(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _may_decide(item: InboxItem, user: User) -> bool:
-    experiment = item.experiment
-    is_asked = item.kind == Event.Kind.LAUNCH_ASKED and experiment is not None
-    return is_asked and may_manage(user, experiment.project)
+    if item.kind != Event.Kind.LAUNCH_ASKED or item.experiment is None:
+        return False
+    return may_manage(user, item.experiment.project)
 
 
 @require_POST
