@@ -44,7 +44,6 @@ _TITLES: dict[str, str] = {
     Event.Kind.RUN_OOM: "At the moment of the failure",
     Event.Kind.FINDING_NEW: "What contradicts",
     Event.Kind.NODE_LOST: "Heartbeat",
-    Event.Kind.LAUNCH_ASKED: "GPU hours",
 }
 
 

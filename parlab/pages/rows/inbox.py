@@ -308,17 +308,12 @@ def _of_end(_item: InboxItem, size: Size) -> Svg:
 
 
 def _of_alert(item: InboxItem, size: Size) -> Svg:
-    # A script says something: there is nothing to draw.
+    # Somebody says something: there is nothing to draw.
     return evidence.curve([], str(item.data.get("title", "")), bad_from=0.0, size=size)
 
 
 def _of_silence(_item: InboxItem, size: Size) -> Svg:
     return evidence.heartbeat("Heartbeats end", size)
-
-
-def _of_budget(item: InboxItem, size: Size) -> Svg:
-    asked, budget = significant(item.data.get("gpu_hours")), significant(item.data.get("budget"))
-    return evidence.two_numbers((budget, "budget"), (asked, "asked"), "GPU hours of the budget, and asked", size)
 
 
 def _of_numbers(item: InboxItem, size: Size) -> Svg:
@@ -348,7 +343,7 @@ KINDS: dict[str, Kind] = {
     Event.Kind.RUN_LOST: Kind("Lost run", "server-off", "bad", RUNS, _lost, _open_run, _of_end),
     Event.Kind.RUN_ALERT: Kind("Alert of a script", "triangle-alert", "warn", RUNS, _alert, _open_run, _of_alert),
     Event.Kind.NODE_LOST: Kind("Node lost", "server", "warn", CLUSTER, _silent, _open_node, _of_silence),
-    Event.Kind.LAUNCH_ASKED: Kind("Launch beyond the budget", "play", "warn", PEOPLE, _asked, _decide, _of_budget),
+    Event.Kind.LAUNCH_ASKED: Kind("Launch beyond the budget", "play", "warn", PEOPLE, _asked, _decide, _of_alert),
     Event.Kind.FINDING_NEW: Kind("Finding", "lightbulb", "", RUNS, _finding, _judge, _of_numbers),
 }
 """A later kind is one row more."""

@@ -61,6 +61,11 @@ class Issuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth has n
             raise OAuth2Error(f"the issuer calls itself {str(config.get('issuer'))[:200]!r}, not PARLAB_OIDC_ISSUER")
         return config
 
+    @property
+    def basic_auth(self) -> bool:
+        """Whether the secret is sent as a header; a public client has none."""
+        return bool(self.get_provider().app.secret) and bool(super().basic_auth)
+
     def get_callback_url(self, request: HttpRequest, app: Any) -> str:
         return request.build_absolute_uri(reverse("signon-callback"))
 
