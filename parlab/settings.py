@@ -105,7 +105,7 @@ OIDC_SCOPES = env.list("PARLAB_OIDC_SCOPES", default=["openid", "profile", "emai
 # Claim with the groups of a person; dots lead into objects, as in `realm_access.roles`.
 OIDC_GROUPS_CLAIM = env.str("PARLAB_OIDC_GROUPS_CLAIM", default="groups")
 # Roles by group, as JSON: `{"gpu-admins": "admin", "vision": ["operator", "vision:maintainer"], "*": "viewer"}`.
-SIGNON_GROUPS = env.json("PARLAB_SIGNON_GROUPS", default={})
+SIGNON_GROUPS = env.str("PARLAB_SIGNON_GROUPS", default="")
 # Header in which an authenticating proxy names the user, believed from PARLAB_TRUSTED_PROXIES alone; empty: none.
 PROXY_USER_HEADER = env.str("PARLAB_PROXY_USER_HEADER", default="")
 # Header in which it names their groups, separated by commas.

@@ -22,7 +22,7 @@ from django.db.migrations.executor import MigrationExecutor
 from parlab.client.version import VERSION
 from parlab.lab.models import Node, NodeKey, Project
 from parlab.lab.services.access.passwords import is_signon_set, may_use_password
-from parlab.lab.services.access.signon import wishes
+from parlab.lab.services.access.signon import role_map, wishes
 from parlab.newer_database import refusal
 from parlab.series import partitions
 
@@ -137,7 +137,7 @@ def _logins() -> Iterator[tuple[Level, str, str]]:
         yield from _issuer()
     if settings.PROXY_USER_HEADER and not settings.TRUSTED_PROXIES:
         yield "warning", "no proxy is trusted, so PARLAB_PROXY_USER_HEADER lets nobody in", "set PARLAB_TRUSTED_PROXIES"
-    if not settings.SIGNON_GROUPS:
+    if not role_map():
         remedy = "set PARLAB_SIGNON_GROUPS to give roles and to limit who comes in"
         yield "warning", "everybody whom it names comes in, as a viewer", remedy
     gone = {wish.rpartition(":")[0] for _, wish in wishes()} - {"", *Project.objects.values_list("slug", flat=True)}

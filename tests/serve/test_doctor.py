@@ -94,6 +94,10 @@ def test_single_sign_on_is_examined(settings: Any) -> None:
         "nobody could log in without single sign-on": "warning",
     }
     settings.OIDC_ISSUER, settings.SIGNON_GROUPS = "http://login.example.org", {"vision": "boss"}
+    assert "PARLAB_SIGNON_GROUPS: role 'boss'" in " ".join(finding.text for finding in found("settings"))
+    settings.SIGNON_GROUPS = "{a"
+    assert "PARLAB_SIGNON_GROUPS: Expecting property name" in " ".join(finding.text for finding in found("settings"))
+    settings.SIGNON_GROUPS = '{"vision": "boss"}'
     problems = " ".join(finding.text for finding in found("settings"))
     assert "parlab.E006: PARLAB_OIDC_ISSUER 'http://login.example.org' is not https" in problems
     assert "parlab.E007: PARLAB_SIGNON_GROUPS: role 'boss' of group 'vision' is unknown" in problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -31,15 +32,21 @@ class Given(NamedTuple):
 
     @property
     def is_admitted(self) -> bool:
-        return bool(self.groups or self.projects or not settings.SIGNON_GROUPS)
+        return bool(self.groups or self.projects or not role_map())
+
+
+def role_map() -> dict[str, str | list[str]]:
+    """Return the roles of each group as `PARLAB_SIGNON_GROUPS` states them. Raises ValueError."""
+    stated = settings.SIGNON_GROUPS
+    mapping = json.loads(stated or "{}") if isinstance(stated, str) else stated
+    if not isinstance(mapping, dict):
+        raise ValueError('expected an object, such as {"gpu-admins": "admin"}')
+    return mapping
 
 
 def wishes() -> Iterator[tuple[str, str]]:
     """Yield each group of the setting with each of its roles. Raises ValueError for an invalid setting."""
-    mapping = settings.SIGNON_GROUPS
-    if not isinstance(mapping, dict):
-        raise ValueError('expected an object, such as {"gpu-admins": "admin"}')
-    for group, roles in mapping.items():
+    for group, roles in role_map().items():
         for role in [roles] if isinstance(roles, str) else roles:
             place, _, name = str(role).rpartition(":")
             if name not in (Role.values if place else OUR_GROUPS):
