@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.serializers import serialize
 from django.test import Client
-from django.urls import URLPattern, URLResolver, reverse
+from django.urls import URLPattern, reverse
 
 from parlab.lab.models import Config, Experiment, Node, Preference, Report, Run
 from parlab.lab.services.access.groups import groups_refresh
@@ -68,7 +68,7 @@ def addresses(slug: str) -> Iterator[tuple[str, str]]:
         yield str(pattern.name), reverse(str(pattern.name), kwargs=places)
 
 
-def flat(patterns: Sequence[URLPattern | URLResolver]) -> Iterator[URLPattern]:
+def flat(patterns: Sequence[Any]) -> Iterator[URLPattern]:
     """Name the patterns, with those of logins; allauth's own are about second factors of the one who asks."""
     for pattern in patterns:
         inner = [pattern] if isinstance(pattern, URLPattern) else pattern.url_patterns

@@ -61,7 +61,7 @@ LIES: dict[str, Lie] = {
     **{f"no {name}": without(name) for name in ("iss", "aud", "exp", "iat", "sub", "nonce")},
     "signed by another key": lambda liar, claims: liar.signed(claims, key=_OTHER),
     "a key that is not published": lambda liar, claims: liar.signed(claims, key=_OTHER, kid="k2"),
-    "no signature": lambda liar, claims: jwt.encode(claims, None, "none", {"kid": liar.kid}),
+    "no signature": lambda liar, claims: jwt.encode(claims, "", "none", {"kid": liar.kid}),
     "signed by the public key as a secret": lambda liar, claims: liar.signed(claims, key=_public(liar), alg="HS256"),
     "signed by the secret of the client": lambda liar, claims: liar.signed(claims, key=b"s" * 32, alg="HS256"),
     "an altered header": lambda liar, claims: _altered(liar.signed(claims), 0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.cookies import SimpleCookie
 from typing import Any
 
@@ -36,7 +36,7 @@ def ask(settings: Any) -> Callable[..., int]:
         scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
                  "headers": headers, "client": (host, 1234), "server": ("testserver", 80), "scheme": "http",
                  "http_version": "1.1", "asgi": {"version": "3.0"}, "root_path": ""}  # fmt: skip
-        got: list[dict[str, Any]] = []
+        got: list[Mapping[str, Any]] = []
         bodies = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive() -> dict[str, Any]:
@@ -44,7 +44,7 @@ def ask(settings: Any) -> Callable[..., int]:
                 await asyncio.sleep(3600)
             return bodies.pop()
 
-        async def send(message: dict[str, Any]) -> None:
+        async def send(message: Mapping[str, Any]) -> None:
             got.append(message)
 
         await application(scope, receive, send)

@@ -105,7 +105,8 @@ class SecondFactors(DefaultMFAAdapter):  # type: ignore[misc]  # allauth has no 
 
     def build_totp_svg(self, url: str) -> str:
         """Draw the code on white: on the ground of the dark theme no camera would see it."""
-        return qrcode.make(url, image_factory=SvgPathFillImage).to_string().decode()
+        drawing: bytes = qrcode.make(url, image_factory=SvgPathFillImage).to_string()
+        return drawing.decode()
 
     def encrypt(self, text: str) -> str:
         return _fernet().encrypt(text.encode()).decode()
