@@ -22,7 +22,12 @@ from parlab.tracking.fast_requests import ReportRoad  # noqa: E402  # its models
 import_module(settings.ROOT_URLCONF)
 
 files_allow()
-served = TrustedProxies(KnownDatabase(ReportRoad(django_application)), settings.TRUSTED_PROXIES)
+served = TrustedProxies(
+    KnownDatabase(ReportRoad(django_application)),
+    settings.TRUSTED_PROXIES,
+    user_header=settings.PROXY_USER_HEADER,
+    groups_header=settings.PROXY_GROUPS_HEADER,
+)
 application = BodyLimit(
     RequestTimes(BodyTime(served)),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
+from parlab.lab.services.access.signon import wishes
+
 MIN_NODE_KEY_BYTES = 32
 _NETWORKS = ("WEBHOOK_NETWORKS", "WATCH_NETWORKS", "TRUSTED_PROXIES", "METRICS_NETWORKS")
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket")
@@ -85,6 +87,34 @@ def networks_are_networks(**_: Any) -> list[CheckMessage]:
             except ValueError as error:
                 problems.append(Error(f"PARLAB_{name} {text!r} is no network: {error}", hint=hint, id="parlab.E005"))
     return problems
+
+
+@register(Tags.security)
+def issuer_is_private(**_: Any) -> list[CheckMessage]:
+    """Check that single sign-on goes over TLS: who reads or changes its answers on the way could be anybody."""
+    if not settings.OIDC_ISSUER:
+        return []
+    url = urlsplit(settings.OIDC_ISSUER)
+    if url.hostname and (url.scheme == "https" or url.hostname in ("127.0.0.1", "localhost", "::1")):
+        return []
+    return [
+        Error(
+            f"PARLAB_OIDC_ISSUER {settings.OIDC_ISSUER!r} is not https",
+            hint="Set it to the address of the issuer, for example https://login.example.org/realms/lab.",
+            id="parlab.E006",
+        )
+    ]
+
+
+@register()
+def groups_give_known_roles(**_: Any) -> list[CheckMessage]:
+    """Check the roles that groups of single sign-on give."""
+    try:
+        list(wishes())
+    except ValueError as error:
+        hint = 'Set it, for example, to {"gpu-admins": "admin", "vision": ["operator", "vision:maintainer"]}.'
+        return [Error(f"PARLAB_SIGNON_GROUPS: {error}", hint=hint, id="parlab.E007")]
+    return []
 
 
 @register(Tags.security)

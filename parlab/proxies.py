@@ -9,13 +9,19 @@ from parlab.limits import Application, Receive, Scope, Send
 
 _FORWARDED = (b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"forwarded")
 _LOOPBACK = "127.0.0.1"
+PROXY_USER, PROXY_GROUPS = "parlab.proxy_user", "parlab.proxy_groups"
+"""Keys of the scope with what an authenticating proxy says of a user."""
 
 
 class TrustedProxies:
     """ASGI middleware that puts the address of the sender into the scope, and drops forged headers."""
 
-    def __init__(self, application: Application, networks: Sequence[str]) -> None:
+    def __init__(
+        self, application: Application, networks: Sequence[str], *, user_header: str = "", groups_header: str = ""
+    ) -> None:
         self._application = application
+        named = {PROXY_USER: user_header, PROXY_GROUPS: groups_header}
+        self._people = {header.lower().encode(): key for key, header in named.items() if header}
         self._trusted = [ipaddress.ip_network(text, strict=False) for text in networks]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,8 +36,10 @@ class TrustedProxies:
             # uvicorn without --no-proxy-headers has believed the header of a proxy on this machine.
             host = _LOOPBACK
         if not self._is_trusted(host):
-            headers = [(name, value) for name, value in scope["headers"] if name not in _FORWARDED]
+            dropped = {*_FORWARDED, *self._people}
+            headers = [(name, value) for name, value in scope["headers"] if name not in dropped]
             return {**scope, "client": (host, port), "headers": headers}
+        scope = self._with_person(scope)
         named = b",".join(forwarded).decode("latin1").split(",")
         for text in reversed([part.strip() for part in named if part.strip()]):
             if not _is_address(text):
@@ -40,6 +48,16 @@ class TrustedProxies:
             if not self._is_trusted(text):
                 break
         return {**scope, "client": (host, port)}
+
+    def _with_person(self, scope: Scope) -> Scope:
+        said: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            if name in self._people:
+                said.setdefault(self._people[name], []).append(value.decode("utf-8", "replace").strip())
+        if len(said.get(PROXY_USER, [])) > 1:  # the proxy has added its own to that of the client
+            said.clear()
+        headers = [(name, value) for name, value in scope["headers"] if name not in self._people]
+        return {**scope, "headers": headers, **{key: ",".join(values) for key, values in said.items()}}
 
     def _is_trusted(self, text: str) -> bool:
         if not _is_address(text):

@@ -94,6 +94,26 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 X_FRAME_OPTIONS = "DENY"
+# Issuer of single sign-on by OpenID Connect, `https://login.example.org/realms/lab`; empty: none.
+OIDC_ISSUER = env.str("PARLAB_OIDC_ISSUER", default="")
+# ID of this server at the issuer.
+OIDC_CLIENT_ID = env.str("PARLAB_OIDC_CLIENT_ID", default="parlab")
+# Secret of this server at the issuer; empty: a public client.
+OIDC_CLIENT_SECRET = env.str("PARLAB_OIDC_CLIENT_SECRET", default="")
+# What the login page calls it.
+OIDC_NAME = env.str("PARLAB_OIDC_NAME", default="single sign-on")
+# Scopes that are asked for.
+OIDC_SCOPES = env.list("PARLAB_OIDC_SCOPES", default=["openid", "profile", "email"])
+# Claim with the groups of a person; dots lead into objects, as in `realm_access.roles`.
+OIDC_GROUPS_CLAIM = env.str("PARLAB_OIDC_GROUPS_CLAIM", default="groups")
+# Roles by group, as JSON: `{"gpu-admins": "admin", "vision": ["operator", "vision:maintainer"], "*": "viewer"}`.
+SIGNON_GROUPS = env.str("PARLAB_SIGNON_GROUPS", default="")
+# Header in which an authenticating proxy names the user, believed from PARLAB_TRUSTED_PROXIES alone; empty: none.
+PROXY_USER_HEADER = env.str("PARLAB_PROXY_USER_HEADER", default="")
+# Header in which it names their groups, separated by commas.
+PROXY_GROUPS_HEADER = env.str("PARLAB_PROXY_GROUPS_HEADER", default="")
+# Accounts that may use their password although single sign-on is set; empty: superusers. `*`: everybody.
+PASSWORD_LOGINS = env.list("PARLAB_PASSWORD_LOGINS", default=[])
 # No inline code and nothing from other hosts. The hashes allow the two style elements that Plotly adds to a page.
 PLOTLY_STYLES = [
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='",
@@ -122,6 +142,11 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.humanize",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
     "django_htmx",
     "rest_framework",
     "drf_spectacular",
@@ -147,7 +172,9 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "parlab.pages.requests.idle_sessions.IdleSessions",
+    "parlab.pages.signon.proxy_logins.ProxyLogins",
     "parlab.pages.requests.token_access.FigureTokens",
     "parlab.pages.requests.request_limits.RequestLimits",
     "parlab.pages.requests.viewers.Viewers",
@@ -172,8 +199,38 @@ LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "login"
 AUTHENTICATION_BACKENDS = [
     "parlab.lab.services.access.rights.ProjectRoles",
-    "django.contrib.auth.backends.ModelBackend",
+    "parlab.lab.services.access.passwords.PasswordLogins",
 ]
+ACCOUNT_ADAPTER = "parlab.pages.signon.adapters.Accounts"
+ACCOUNT_FORMS = {"login": "parlab.pages.signon.forms.PasswordLogin"}
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]  # of the login page; nobody signs up by a form
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_SESSION_REMEMBER = True
+# Failed passwords wait by `lab.services.access.logins`; this bounds the work of logins, and guessing of second factors.
+ACCOUNT_RATE_LIMITS = {"login": "120/m/ip"}
+MFA_ADAPTER = "parlab.pages.signon.adapters.SecondFactors"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_TOTP_ISSUER = "parlab"
+SOCIALACCOUNT_REAUTHENTICATION_REQUIRED = True
+SOCIALACCOUNT_ADAPTER = "parlab.pages.signon.adapters.SignOns"
+# A link and no form: browsers apply `form-action` of our policy to all redirects that follow a form.
+SOCIALACCOUNT_LOGIN_ON_GET = True
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "provider_class": "parlab.pages.signon.provider.SingleSignOn",
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": OIDC_NAME,
+                "client_id": OIDC_CLIENT_ID,
+                "secret": OIDC_CLIENT_SECRET,
+                "settings": {"server_url": OIDC_ISSUER.rstrip("/"), "oauth_pkce_enabled": True, "scope": OIDC_SCOPES},
+            }
+        ]
+        * bool(OIDC_ISSUER),
+    }
+}
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -285,7 +342,7 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.throttling.TokenThrottle", "parlab.api.readable.ReadableBody"],
+    "DEFAULT_THROTTLE_CLASSES": ["parlab.api.readable.ReadableBody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "parlab.api.errors.handle",

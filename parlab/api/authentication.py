@@ -10,17 +10,21 @@ from rest_framework.request import Request
 
 from parlab.lab.models import ApiToken
 from parlab.lab.models.access.viewer import viewer_become
-from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count
-from parlab.lab.services.access.tokens import token_find
+from parlab.lab.services.access.request_limits import TooManyRequests
+from parlab.lab.services.access.token_requests import (
+    TokenRefused,
+    token_authenticate,
+    token_require,
+)
 
 
 def require_scope(token: Any, scope: str) -> None:
     """Raise PermissionDenied if a request was authenticated by a token without a scope; a session has all."""
-    if isinstance(token, ApiToken) and not token.allows(scope):
-        raise exceptions.PermissionDenied(
-            f"token {token.name} has scope {' and '.join(token.scope_names)}, this needs {scope};"
-            " create another token on your account page"
-        )
+    if isinstance(token, ApiToken):
+        try:
+            token_require(token, scope)
+        except TokenRefused as refused:
+            raise exceptions.PermissionDenied(str(refused)) from refused
 
 
 class TokenAuthentication(authentication.TokenAuthentication):
@@ -30,33 +34,24 @@ class TokenAuthentication(authentication.TokenAuthentication):
     """
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        """Return user and token; None without a token. Raises AuthenticationFailed, PermissionDenied."""
-        try:
-            authenticated = super().authenticate(request)
-        except exceptions.AuthenticationFailed:
-            self._count(request)
-            raise
+        """Return user and token; None without a token. Raises AuthenticationFailed, PermissionDenied, Throttled."""
+        self._address = str(request.META.get("REMOTE_ADDR", ""))
+        authenticated = super().authenticate(request)
         if authenticated is None:
             return None
         user, token = authenticated
         view = (request.parser_context or {}).get("view")
         is_safe = request.method in permissions.SAFE_METHODS
-        scope = "read" if is_safe else getattr(view, "token_scope", "write")
-        require_scope(token, scope)
+        require_scope(token, "read" if is_safe else getattr(view, "token_scope", "write"))
         return user, token
 
-    def _count(self, request: Request) -> None:
+    def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
         try:
-            bad_token_count(str(request.META.get("REMOTE_ADDR", "")))
+            token = token_authenticate(secret=key, address=self._address)
         except TooManyRequests as error:
             raise exceptions.Throttled(error.wait_s, str(error)) from error
-
-    def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
-        token = token_find(key)
-        if token is None:
-            raise exceptions.AuthenticationFailed("unknown, expired or revoked token")
+        except TokenRefused as refused:
+            raise exceptions.AuthenticationFailed(refused.message) from refused
         user: Any = token.user
-        if not user.is_active:
-            raise exceptions.AuthenticationFailed("the account of this token is disabled")
         viewer_become(user, token.project_id)
         return user, token

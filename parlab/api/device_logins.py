@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.lab.models import SCOPES
+from parlab.lab.models import SCOPES, USUAL_SCOPES
 from parlab.lab.services.access.device_logins import (
     LIFETIME,
     POLL_EVERY,
@@ -29,7 +29,9 @@ from .serializers import Errors
 class LoginRequest(drf.Serializer[Any]):
     host = drf.CharField(max_length=120, help_text="Name of the machine that the token is for.")
     scopes = drf.ListField(
-        child=drf.ChoiceField(choices=list(SCOPES)), required=False, help_text="Of the token; by default all."
+        child=drf.ChoiceField(choices=list(SCOPES)),
+        required=False,
+        help_text="Of the token; by default read, write, launch.",
     )
 
 
@@ -81,7 +83,7 @@ class DeviceLogins(APIView):
         body = LoginRequest(data=request.data)
         body.is_valid(raise_exception=True)
         address = str(request.META.get("REMOTE_ADDR", ""))
-        scopes = body.validated_data.get("scopes", SCOPES)
+        scopes = body.validated_data.get("scopes", USUAL_SCOPES)
         try:
             with refused("scopes", scopes):
                 login, secret = device_login_begin(host=body.validated_data["host"], address=address, scopes=scopes)

@@ -22,6 +22,7 @@ from .experiments import (
 from .planning import plans, questions, simulations, studies
 from .team import (
     account,
+    approvals,
     dashboards,
     links,
     log_formats,
@@ -29,12 +30,14 @@ from .team import (
     preferences,
     projects,
     reports,
+    service_accounts,
     subscriptions,
     versions,
     watches,
 )
 
 app_name = "api"
+SERVICE = "projects/<slug:slug>/service-accounts/"
 EXPERIMENT = "experiments/<slug:slug>/"
 RUN = f"{EXPERIMENT}runs/<int:number>/"
 VERSION = "reports/<slug:slug>/versions/<int:number>/"
@@ -123,10 +126,20 @@ urlpatterns = [
     path("configurations/read/", questions.Pasted.as_view(), name="pasted"),
     path("links/", links.PublicLinks.as_view(), name="public-links"),
     path("links/<int:pk>/", links.OnePublicLink.as_view(), name="public-link"),
+    path("approvals/", approvals.Approvals.as_view(), name="approvals"),
+    path("approvals/<int:pk>/", approvals.OneApproval.as_view(), name="approval"),
     path("projects/", projects.Projects.as_view(), name="projects"),
     path("projects/<slug:slug>/", projects.OneProject.as_view(), name="project"),
     path("projects/<slug:slug>/members/", projects.Members.as_view(), name="members"),
     path("projects/<slug:slug>/members/<str:name>/", projects.OneMember.as_view(), name="member"),
+    path(SERVICE, service_accounts.ServiceAccounts.as_view(), name="service-accounts"),
+    path(f"{SERVICE}<str:name>/", service_accounts.OneServiceAccount.as_view(), name="service-account"),
+    path(f"{SERVICE}<str:name>/tokens/", service_accounts.ServiceTokens.as_view(), name="service-tokens"),
+    path(
+        f"{SERVICE}<str:name>/tokens/<int:pk>/",
+        service_accounts.OneServiceToken.as_view(),
+        name="service-token",
+    ),
     path(f"{EXPERIMENT}move/", projects.Move.as_view(), name="move"),
     path("account/", account.Account.as_view(), name="account"),
     path("account/tokens/", account.Tokens.as_view(), name="tokens"),

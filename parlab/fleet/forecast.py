@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from parlab.lab.models import Attempt, Node, Run
 from parlab.lab.selectors.runs import remaining_s as steps_left_s
+from parlab.lab.services.approvals import may_start
 from runners.wire.protocol import RunState
 
 from .capacity import Need, Room, remaining_s, rooms
@@ -71,7 +72,9 @@ def queue_forecast(nodes: Sequence[Node], now: datetime) -> dict[str, list[Stay]
     known = rooms(nodes)
     running = {attempt.pk: attempt for room in known for attempt in room.busy}
     queued = list(
-        Run.objects.filter(state=RunState.QUEUED).select_related("experiment").order_by("queued_at", "pk")[:MAX_QUEUED]
+        Run.objects.filter(may_start(), state=RunState.QUEUED)
+        .select_related("experiment")
+        .order_by("queued_at", "pk")[:MAX_QUEUED]
     )
     stays: dict[str, list[Stay]] = defaultdict(list)
     for attempt in sorted(running.values(), key=lambda each: (each.started_at or now, each.pk)):

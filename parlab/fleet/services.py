@@ -18,6 +18,7 @@ from parlab.lab.models.access.viewer import viewing
 from parlab.lab.services import storable
 from parlab.lab.services.access.projects import in_open_pools
 from parlab.lab.services.access.refused import refused_store
+from parlab.lab.services.approvals import may_start
 from parlab.lab.services.attempts import lock_attempt
 from parlab.lab.services.events import node_lost, nodes_back
 from parlab.lab.services.members import attempt_lose, lock_members
@@ -106,7 +107,7 @@ def _assign_queued(now: datetime) -> list[int]:
         online = rooms(nodes.select_for_update(no_key=True))
         if not any(room.slots > 0 for room in online):
             return []
-        placed = placements(candidates(queued.filter(in_open_pools()), online, now), online, now)
+        placed = placements(candidates(queued.filter(in_open_pools(), may_start()), online, now), online, now)
         return _assign([(run, [room.node for room in places]) for run, places in placed], now)
 
 

@@ -5,14 +5,16 @@ from collections.abc import Iterable, Mapping
 from django.utils import timezone
 from django.utils.timesince import timesince
 
-from parlab.lab.models import Member, MemberState, Node, Run
+from parlab.lab.models import LaunchApproval, Member, MemberState, Node, Run
 from parlab.lab.models.access.viewer import is_shown
 from parlab.lab.services.access.rights import project_of
+from parlab.lab.services.approvals import may_start
 from runners.wire.protocol import RunState
 
 from .capacity import START_S, Need, Room, best, gpu_count, missing_ability, rooms
 from .placement import candidates, placements
 
+HELD = "beyond the budget of the project: a maintainer approves it in the inbox"
 _NAMES_SHOWN = 3
 
 
@@ -29,7 +31,16 @@ def waiting_reasons(runs: Iterable[Run]) -> dict[int, str]:
     runs = list(runs)
     dispatched = {run.pk: run.attempt_number for run in runs if run.state == RunState.DISPATCHED}
     queued = [run for run in runs if run.state == RunState.QUEUED]
-    return (_reasons_of_nodes(dispatched) if dispatched else {}) | (_reasons_of_queue(queued) if queued else {})
+    held = _held(queued)
+    queued = [run for run in queued if run.pk not in held]
+    reasons = _reasons_of_nodes(dispatched) if dispatched else {}
+    return reasons | held | (_reasons_of_queue(queued) if queued else {})
+
+
+def _held(queued: list[Run]) -> dict[int, str]:
+    asked = {run.approval_id for run in queued if run.approval_id is not None}
+    undecided = set(LaunchApproval.objects.filter(pk__in=asked).exclude(is_approved=True).values_list("pk", flat=True))
+    return {run.pk: HELD for run in queued if run.approval_id in undecided} if asked else {}
 
 
 def _reasons_of_nodes(attempts: Mapping[int, int]) -> dict[int, str]:
@@ -154,7 +165,7 @@ def _reserve(nodes: list[Room]) -> None:
     """Reserve what the queue reserves, as the next dispatch will."""
     now = timezone.now()
     usable = [room for room in nodes if _usable(room)]
-    queued = Run.objects.filter(state=RunState.QUEUED).order_by("queued_at", "pk")
+    queued = Run.objects.filter(may_start(), state=RunState.QUEUED).order_by("queued_at", "pk")
     before = [(room.slots, room.gpus) for room in usable]
     for _ in placements(candidates(queued, usable, now), usable, now):
         pass

@@ -1,9 +1,7 @@
 """URLs of the pages."""
 
-from django.contrib.auth.views import LoginView, LogoutView
-from django.urls import path
+from django.urls import include, path
 
-from parlab.pages.forms.logins import Throttled
 from parlab.pages.palette import page as palette
 from parlab.pages.views.experiments import (
     comparisons,
@@ -50,6 +48,7 @@ from parlab.pages.views.team import (
     projects,
     published,
     reports,
+    service_accounts,
     watches,
 )
 
@@ -62,14 +61,9 @@ REPORT = "reports/<slug:slug>/"
 VERSION = f"{REPORT}versions/<int:number>/"
 FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
 
-LOGIN = LoginView.as_view(
-    template_name="pages/login.html", authentication_form=Throttled, redirect_authenticated_user=True
-)
-
 urlpatterns = [
-    path("login/", LOGIN, name="login"),
+    path("", include("parlab.pages.signon.urls")),
     path("device/", device_login.device_login, name="device-login"),
-    path("logout/", LogoutView.as_view(), name="logout"),
     path("account/", account.account, name="account"),
     path("audit/", audit.audit, name="audit"),
     path("csp-report/", csp.csp_report, name="csp-report"),
@@ -86,6 +80,7 @@ urlpatterns = [
     path("inbox/unmute/", inbox.inbox_unmute, name="inbox-unmute"),
     path("inbox/<int:pk>/", inbox.inbox_item, name="inbox-item"),
     path("inbox/<int:pk>/try/", inbox.inbox_try, name="inbox-try"),
+    path("inbox/<int:pk>/decide/", inbox.inbox_decide, name="inbox-decide"),
     path("inbox/<int:pk>/own/<slug:action>/", inbox.inbox_own, name="inbox-own"),
     path("inbox/<int:pk>/<slug:action>/", inbox.inbox_act, name="inbox-act"),
     path("palette/", palette.palette_list, name="palette"),
@@ -168,6 +163,12 @@ urlpatterns = [
     path("projects/new/", projects.create, name="project-create"),
     path("projects/choose/", projects.choose, name="project-choose"),
     path("projects/<slug:slug>/", projects.project, name="project"),
+    path("projects/<slug:slug>/service-accounts/", service_accounts.create, name="service-account-create"),
+    path(
+        "projects/<slug:slug>/service-accounts/<str:name>/<slug:action>/",
+        service_accounts.act,
+        name="service-account-act",
+    ),
     path("projects/<slug:slug>/<slug:action>/", projects.change, name="project-change"),
     path("experiments/<slug:slug>/move/", projects.move, name="experiment-move"),
     path("dashboards/", dashboards.dashboards, name="dashboards"),

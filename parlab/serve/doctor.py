@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import redis
+import requests
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core import checks
 from django.core.mail import get_connection
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from parlab.client.version import VERSION
-from parlab.lab.models import Node, NodeKey
+from parlab.lab.models import Node, NodeKey, Project
 from parlab.lab.services import stored_files
+from parlab.lab.services.access.passwords import is_signon_set, may_use_password
+from parlab.lab.services.access.signon import role_map, wishes
 from parlab.newer_database import refusal
 from parlab.series import partitions
 
@@ -126,6 +130,45 @@ def _proxy() -> Iterator[tuple[Level, str, str]]:
         yield "warning", "no proxy is trusted: all requests have its address, and redirect without end", remedy
 
 
+def _logins() -> Iterator[tuple[Level, str, str]]:
+    if not is_signon_set():
+        yield "ok", "passwords; PARLAB_OIDC_ISSUER sets single sign-on", ""
+        return
+    if settings.OIDC_ISSUER:
+        yield from _issuer()
+    if settings.PROXY_USER_HEADER and not settings.TRUSTED_PROXIES:
+        yield "warning", "no proxy is trusted, so PARLAB_PROXY_USER_HEADER lets nobody in", "set PARLAB_TRUSTED_PROXIES"
+    if not role_map():
+        remedy = "set PARLAB_SIGNON_GROUPS to give roles and to limit who comes in"
+        yield "warning", "everybody whom it names comes in, as a viewer", remedy
+    gone = {wish.rpartition(":")[0] for _, wish in wishes()} - {"", *Project.objects.values_list("slug", flat=True)}
+    if gone:
+        yield (
+            "warning",
+            f"PARLAB_SIGNON_GROUPS names unknown projects: {', '.join(sorted(gone))}",
+            "create or remove them",
+        )
+    people = User.objects.filter(is_active=True)
+    if not any(user.has_usable_password() and may_use_password(user) for user in people.iterator()):
+        text = "nobody could log in without single sign-on"
+        yield "warning", text, "create a superuser with a password, and keep it for emergencies"
+
+
+def _issuer() -> Iterator[tuple[Level, str, str]]:
+    place = f"{settings.OIDC_ISSUER.rstrip('/')}/.well-known/openid-configuration"
+    try:
+        answer = requests.get(place, timeout=5)
+        answer.raise_for_status()
+        named = str(answer.json().get("issuer", ""))
+    except (requests.RequestException, AttributeError) as error:
+        yield "error", f"the issuer does not answer ({str(error)[:200]})", "check PARLAB_OIDC_ISSUER"
+        return
+    if named.rstrip("/") != settings.OIDC_ISSUER.rstrip("/"):
+        yield "error", f"the issuer calls itself {named[:200]!r}", "set PARLAB_OIDC_ISSUER to that"
+    else:
+        yield "ok", f"single sign-on by {named}", ""
+
+
 def _mail() -> Iterator[tuple[Level, str, str]]:
     if not settings.SENDS_MAIL:
         yield "ok", "the server sends none; EMAIL_URL sets a mail server", ""
@@ -194,6 +237,7 @@ CHECKS: dict[str, Check] = {
     "clock": _clock,
     "disk": _disk,
     "proxy": _proxy,
+    "logins": _logins,
     "mail": _mail,
     "storage": _storage,
     "nodes": _nodes,

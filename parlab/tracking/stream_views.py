@@ -20,11 +20,11 @@ from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
 from parlab.client.journal import HEADER, Kind, encode
-from parlab.lab.models import ApiToken, AuditEntry, Stream, TrackedRun
+from parlab.lab.models import AuditEntry, Stream, TrackedRun
 from parlab.lab.models.access.viewer import Viewer, viewer_of, viewing
-from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
+from parlab.lab.services.access.request_limits import TooManyRequests, request_count
 from parlab.lab.services.access.rights import may_change, refusal
-from parlab.lab.services.access.tokens import token_find
+from parlab.lab.services.access.token_requests import TokenRefused, reporter_require, token_admit
 from parlab.whole_numbers import whole_number
 from runners.wire.protocol import MAX_BATCH_BYTES
 
@@ -35,6 +35,7 @@ from .streams import UNKNOWN, Occupied, Opening, StreamBatch, stream_open, strea
 MAX_BODY_BYTES = 4 * MAX_BATCH_BYTES
 MAX_OPENING_BYTES = 8 << 20
 _LAST_POSITION = 2**63 - 1
+_NO_TOKEN = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _STREAM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
@@ -82,7 +83,6 @@ def file(request: HttpRequest, run: str, path: str) -> JsonResponse:
     """Store a file of a run as its artifact (PUT)."""
     try:
         sender = _sender(request.headers.get("Authorization", ""), str(request.META.get("REMOTE_ADDR", "")))
-        request_count(sender.user.pk)
         if request.method != "PUT":
             raise _not_allowed(request, "PUT")
         with viewing(sender):
@@ -118,8 +118,11 @@ def received(request: HttpRequest, run: str, key: str, senders: dict[str, Viewer
     try:
         header = request.headers.get("Authorization", "")
         address = str(request.META.get("REMOTE_ADDR", ""))
-        sender = senders.get(header) or senders.setdefault(header, _sender(header, address))
-        request_count(sender.user.pk)
+        sender = senders.get(header)
+        if sender is None:
+            sender = senders[header] = _sender(header, address)
+        else:
+            request_count(sender.user.pk)
         _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
         _matched("stream", key, _STREAM_ID, "1 to 64 letters, digits and '-'")
         with viewing(sender):
@@ -162,28 +165,18 @@ def _not_allowed(request: HttpRequest, methods: str) -> Problem:
 
 
 def _sender(authorization: str, address: str) -> Viewer:
-    token = _token(authorization, address)
-    return viewer_of(token.user, token.project_id)
-
-
-def _token(authorization: str, address: str) -> ApiToken:
     kind, _, secret = authorization.partition(" ")
-    remedy = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
     if kind.lower() not in ("token", "bearer"):
-        raise Problem(401, "authentication required", field=None, value=None, remedy=remedy)
-    token = token_find(secret.strip())
-    if token is None or not token.user.is_active:
-        bad_token_count(address)
-        raise Problem(401, "unknown, expired or revoked token", field=None, value=None, remedy=remedy)
-    if not token.allows("write"):
-        message = f"token {token.name} has scope {' and '.join(token.scope_names)}, reporting needs write"
-        raise Problem(403, message, field=None, value=None, remedy=remedy)
-    with viewing(viewer_of(token.user, token.project_id)):
-        may_add = token.user.has_perm("lab.add_run")
-    if not may_add:
-        message = f"user {token.user} may not add runs (permission lab.add_run)"
-        raise Problem(403, message, field=None, value=None, remedy="ask an administrator for the permission")
-    return token
+        raise Problem(401, "authentication required", field=None, value=None, remedy=_NO_TOKEN)
+    try:
+        token = token_admit(secret=secret.strip(), scope="report", address=address)
+        sender = viewer_of(token.user, token.project_id)
+        with viewing(sender):
+            reporter_require(token.user)
+    except TokenRefused as refused:
+        remedy = refused.remedy or _NO_TOKEN
+        raise Problem(refused.status, refused.message, field=None, value=None, remedy=remedy) from refused
+    return sender
 
 
 def _matched(field: str, value: str, pattern: re.Pattern[str], rule: str) -> None:

@@ -48,7 +48,10 @@ def test_an_experiment_is_created_configured_and_launched(api: Client) -> None:
     assert (saved.status_code, saved.json()["version"]) == (201, 1)
     digest = saved.json()["digest"]
     launched = api.post(f"{address}launch/?digest={digest}")
-    assert (launched.status_code, launched.json()) == (201, {"created": [1, 2], "existing": 0, "invalid": 0})
+    assert (launched.status_code, launched.json()) == (
+        201,
+        {"created": [1, 2], "existing": 0, "invalid": 0, "needs_approval": False},
+    )
     again = api.post(f"{address}launch/?version=1", headers={"If-Match": f'"{digest}"'})
     assert (again.status_code, again.json()["created"], again.json()["existing"]) == (200, [], 2)
     cancelled = api.post(f"{address}runs/1/cancel/")

@@ -18,7 +18,7 @@ from PIL import Image
 
 from parlab.advice.advice import Advice
 from parlab.fleet import trials
-from parlab.lab.models import ApiToken, Attempt, AuditEntry, Run
+from parlab.lab.models import SCOPES, ApiToken, Attempt, AuditEntry, Run
 from parlab.lab.selectors.analysis.advice import RunAdvice
 from parlab.lab.services.access.tokens import token_create
 from tests.api.conftest import with_token
@@ -198,7 +198,7 @@ def test_an_experiment_without_a_finished_run_has_no_advice(reader: Client, run:
 
 def test_the_account_and_its_tokens(api: Client, reader: Client) -> None:
     account = reader.get("/api/account/").json()
-    assert (account["username"], account["scopes"]) == ("reader", ["read", "write", "launch"])
+    assert (account["username"], account["scopes"]) == ("reader", list(SCOPES))
     assert reader.patch("/api/account/", {"email": "a@host.example"}, JSON).json()["email"] == "a@host.example"
     assert error(reader.patch("/api/account/", {"email": "a"}, JSON))["field"] == "email"
     (own,) = reader.get("/api/account/tokens/").json()
@@ -216,14 +216,14 @@ def test_the_account_and_its_tokens(api: Client, reader: Client) -> None:
 
 
 def test_a_token_makes_none_that_may_do_more_or_lasts_longer(user: User) -> None:
-    _, secret = token_create(user=user, name="weak", by=user, scopes=["write"], days=3)
+    _, secret = token_create(user=user, name="weak", by=user, scopes=["write", "admin"], days=3)
     weak = Client(headers={"Authorization": f"Token {secret}"})
     address = "/api/account/tokens/"
     assert "no scope launch" in error(weak.post(address, {"name": "a", "scopes": ["launch"]}, JSON))["message"]
     for days in (None, 30, 4):
         assert error(weak.post(address, {"name": "b", "days": days}, JSON))["field"] == "days"
     made = weak.post(address, {"name": "c"}, JSON).json()
-    assert made["scopes"] == ["write"]
+    assert made["scopes"] == ["write", "admin"]
     token = ApiToken.objects.get(pk=made["id"])
     assert token.expires_at is not None
     assert token.expires_at <= timezone.now() + timedelta(days=3)

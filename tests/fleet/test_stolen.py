@@ -111,7 +111,7 @@ def test_the_secret_key_alone_makes_no_session(owner: User, client: Client) -> N
     forged = SessionStore()
     content = {
         "_auth_user_id": str(owner.pk),
-        "_auth_user_backend": "django.contrib.auth.backends.ModelBackend",
+        "_auth_user_backend": "parlab.lab.services.access.passwords.PasswordLogins",
         "_auth_user_hash": owner.get_session_auth_hash(),
     }
     client.cookies["sessionid"] = forged.encode(content)

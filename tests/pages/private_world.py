@@ -24,6 +24,7 @@ from parlab.lab.models import (
     Experiment,
     Finding,
     InboxItem,
+    LaunchApproval,
     LogFormat,
     LoggedModel,
     Member,
@@ -48,6 +49,7 @@ from parlab.lab.models.access.viewer import viewer_of, viewing
 from parlab.lab.services import storable
 from parlab.lab.services.access.groups import groups_refresh
 from parlab.lab.services.access.projects import member_set, project_create
+from parlab.lab.services.access.service_accounts import service_account_create, service_token_create
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.pictures import file_store, picture_add
@@ -120,6 +122,14 @@ def _filled(project: Project, owner: User, outsider: User) -> World:
     node = Node.objects.create(name="zyxnode", pool="qvwpool", last_heartbeat_at=timezone.now())
     Member.objects.create(attempt=run.current_attempt(), node=node, state="finished")
     pks |= _of_people(experiment, run, owner) | _of_files(experiment, owner) | _of_watches(experiment, run, owner)
+    robot = service_account_create(project=project, name="zyxrobot", by=owner)
+    pks["robot token"] = service_token_create(account=robot, name="qvw", scopes=["read"], days=1, by=owner)[0].pk
+    asker = User.objects.create_user("qvwasker")
+    approval = LaunchApproval.objects.create(experiment=experiment, asked_by=asker, gpu_hours=1, budget=0)
+    pks["approval"] = approval.pk
+    pks["asked"] = InboxItem.objects.create(
+        kind="launch.asked", key=approval.key, experiment=experiment, data={"approval": approval.pk, "user": "qvwasker"}
+    ).pk
     study = Study.objects.create(config=run.config, created_by=owner)
     Trial.objects.create(study=study, run=run, role=Trial.Role.SEARCH, number=1, key="qvw", tuning_space="z1")
     pks["study"] = study.pk

@@ -29,7 +29,7 @@ from parlab.lab.services.reports import report_create
 TABLE = Path(__file__).with_name("access.txt")
 ROLES = ("nobody", "viewer", "operator", "admin")
 PAGES, SERVICES = ("GET", "POST"), ("GET", "POST", "PUT", "PATCH", "DELETE")
-SESSIONS = ("login/", "logout/", "admin/login/", "admin/logout/")
+SESSIONS = ("login/", "login/sso/", "login/sso/callback/", "logout/", "admin/login/", "admin/logout/")
 """Addresses that begin and end sessions, tested in test_logins.py."""
 PLACES = {"slug": "none", "number": "1", "version": "1", "pk": "1", "first": "1", "last": "2", "action": "cancel"}
 PLACES |= {"name": "throughput", "key": "tokens-per-second", "token": "none", "sha256": "0", "path": "a.txt"}

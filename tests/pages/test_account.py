@@ -83,7 +83,7 @@ def test_a_person_has_not_more_tokens_than_they_can_look_after(
     ("fields", "message"),
     [
         ({}, "scopes are empty"),
-        ({"scopes": ["read", "root"]}, "scopes root; choose some of read, write, launch"),
+        ({"scopes": ["read", "root"]}, "scopes root; choose some of read, report, write, launch, admin"),
         ({"scopes": ["read"], "days": "soon"}, "is not a number"),
         ({"scopes": ["read"], "days": "99999"}, "days 99999 is out of range"),
     ],

@@ -42,7 +42,7 @@ def test_a_token_is_shown_once_and_may_report(page: Client) -> None:
     [secret] = re.findall(r"MLFLOW_TRACKING_TOKEN=(parlab_[\w-]{20,})", response.content.decode())
     token = token_find(secret)
     assert token is not None
-    assert token.scope_names == ["read", "write"]
+    assert token.scope_names == ["read", "report"]
     assert "no-store" in response.headers["Cache-Control"]
     assert secret not in page.get("/connect/?with=mlflow").content.decode()
     assert f"token={token.pk}" in response.content.decode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
@@ -20,17 +19,21 @@ def post(name: str, password: str, address: str = "10.0.0.1", at: str = "/login/
     return Client(REMOTE_ADDR=address).post(at, {"username": name, "password": password})
 
 
-@pytest.mark.parametrize("page", ["/login/", "/admin/login/"])
-def test_after_some_failures_the_name_has_to_wait_at_this_address_only(user: User, page: str) -> None:
+def test_the_administration_has_no_login_of_its_own(user: User) -> None:
+    answer = post("ada", PASSWORD, at="/admin/login/?next=/admin/auth/")
+    assert (answer.status_code, answer["Location"]) == (302, "/login/?next=%2Fadmin%2Fauth%2F")
+
+
+def test_after_some_failures_the_name_has_to_wait_at_this_address_only(user: User) -> None:
     for _ in range(FREE_FAILURES):
-        assert "Too many" not in post("ada", "wrong", at=page).content.decode()
-    blocked = post("ADA ", PASSWORD, at=page)
+        assert "Too many" not in post("ada", "wrong").content.decode()
+    blocked = post("ADA ", PASSWORD)
     assert blocked.status_code == 200
     assert "Too many failed logins with this name from this address. Try again in 15 s." in blocked.content.decode()
     # Whoever guessed has locked only itself out.
-    assert post("ada", PASSWORD, "10.0.0.2", page).status_code == 302
+    assert post("ada", PASSWORD, "10.0.0.2").status_code == 302
     LoginFailure.objects.update(blocked_until=timezone.now() - timedelta(seconds=1))
-    assert post("ada", PASSWORD, at=page).status_code == 302
+    assert post("ada", PASSWORD).status_code == 302
     assert not LoginFailure.objects.filter(address="10.0.0.1").exists()
 
 

@@ -31,7 +31,7 @@ from parlab.lab.models import Experiment
 from .private_world import MARK, World, build
 
 TABLE = Path(__file__).with_name("visibility.txt")
-SESSIONS = ("login/", "logout/", "admin/login/", "admin/logout/")
+SESSIONS = ("login/", "login/sso/", "login/sso/callback/", "logout/", "admin/login/", "admin/logout/")
 SERVER_WIDE = ("admin/lab/device/", "admin/^", "import/<slug:key>/live/", "sdk/otel/")
 """Addresses that name something of no project: devices, apps, an upload that is not there, and what is not kept."""
 FIRST = {"number": "1", "version": "1", "first": "1", "last": "2", "action": "cancel", "pk": "1"}
@@ -80,11 +80,17 @@ def places(world: World) -> list[tuple[str, dict[str, Any]]]:
         (r".*watch(es)?/<int:pk>/", {"pk": pks["watch"], "number": pks["alert"]}),
         (r".*views/<int:pk>", {"pk": pks["view"]}),
         (r".*dashboards/<int:pk>", {"pk": pks["board"]}),
+        (r"inbox/<int:pk>/decide/", {"pk": pks["asked"]}),
         (r"inbox/<int:pk>/own/", {"pk": pks["item"], "action": "snooze"}),
         (r"inbox/<int:pk>/<slug:action>", {"pk": pks["item"], "action": "done"}),
         (r"inbox/<int:pk>", {"pk": pks["item"]}),
         (r".*deliveries/<int:pk>", {"pk": pks["delivery"]}),
         (r".*(subscriptions|notifications)/<int:pk>", {"pk": pks["subscription"]}),
+        (
+            r".*service-accounts/<str:name>",
+            {"slug": world.project.slug, "name": "zyxrobot", "action": "end", "pk": pks["robot token"]},
+        ),
+        (r".*approvals/<int:pk>", {"pk": pks["approval"]}),
         (r".*tokens/<int:pk>", {"pk": world.owner.api_tokens.get().pk}),
         (r"palette/runs/", {"pk": world.run.pk}),
         (r"palette/experiments/", {"pk": world.experiment.pk}),

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.utils import timezone
@@ -79,6 +80,27 @@ def test_insecure_and_invalid_settings_are_named(settings: Any) -> None:
     assert "the mail server does not answer" in only("mail").text
     settings.RAW_DAYS = 3.0
     assert "removed for ever after 3 days" in only("storage").text
+
+
+@pytest.mark.usefixtures("admin_user")
+def test_single_sign_on_is_examined(settings: Any) -> None:
+    assert [row[0] for row in CHECKS["logins"]()] == ["ok"]
+    settings.OIDC_ISSUER, settings.SIGNON_GROUPS = "http://127.0.0.1:9", {"vision": "gone:viewer"}
+    User.objects.update(is_superuser=False)
+    rows = {text: level for level, text, _ in CHECKS["logins"]()}
+    assert {text.partition("(")[0]: level for text, level in rows.items()} == {
+        "the issuer does not answer ": "error",
+        "PARLAB_SIGNON_GROUPS names unknown projects: gone": "warning",
+        "nobody could log in without single sign-on": "warning",
+    }
+    settings.OIDC_ISSUER, settings.SIGNON_GROUPS = "http://login.example.org", {"vision": "boss"}
+    assert "PARLAB_SIGNON_GROUPS: role 'boss'" in " ".join(finding.text for finding in found("settings"))
+    settings.SIGNON_GROUPS = "{a"
+    assert "PARLAB_SIGNON_GROUPS: Expecting property name" in " ".join(finding.text for finding in found("settings"))
+    settings.SIGNON_GROUPS = '{"vision": "boss"}'
+    problems = " ".join(finding.text for finding in found("settings"))
+    assert "parlab.E006: PARLAB_OIDC_ISSUER 'http://login.example.org' is not https" in problems
+    assert "parlab.E007: PARLAB_SIGNON_GROUPS: role 'boss' of group 'vision' is unknown" in problems
 
 
 @pytest.mark.usefixtures("whole")

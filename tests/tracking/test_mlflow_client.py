@@ -223,5 +223,5 @@ def test_what_is_not_served_is_a_clear_error(mlflow_client: MlflowClient, run_id
 
 def test_an_invalid_token_is_refused(mlflow_client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "parlab_wrong")
-    with pytest.raises(MlflowException, match="Invalid, expired or revoked token"):
+    with pytest.raises(MlflowException, match="unknown, expired or revoked token; set MLFLOW_TRACKING_TOKEN"):
         mlflow_client.search_experiments()

@@ -382,3 +382,25 @@ def test_a_token_of_a_project_finds_nothing_in_others(sender: Sender, admin: Use
     assert [run.experiment.project.name for run in runs] == ["Closed", "Shared"]
     outside = other.ask("query Run ($name: String!) { project { run { id } } }", project="p", name="abc")
     assert outside["data"]["project"]["run"]["id"] == runs[1].tracked.uuid
+
+
+def test_the_entity_is_the_project_of_the_token() -> None:
+    """As with W&B's teams; in the shared project it is the person, who sees no word of projects."""
+    ada = User.objects.create_superuser("ada")
+    vision = project_create(name="Vision", user=ada)
+    of_vision = Sender(token_create(user=ada, name="vision", by=ada, project=vision)[1])
+    shared = Sender(token_create(user=ada, name="shared", by=ada)[1])
+    query = "query Viewer { viewer { entity } }"
+    assert [each.ask(query)["data"]["viewer"]["entity"] for each in (of_vision, shared)] == ["vision", "ada"]
+    of_vision.begin("v1", entity="vision")
+    shared.begin("s1", entity="ada")
+    places = {run.experiment.project.slug: run.experiment.name for run in Run.objects.select_related("experiment")}
+    assert places == {"vision": "p", "shared": "p"}
+    astray = shared.post("/graphql", {"query": UPSERT, "variables": {"name": "s2", "project": "p", "entity": "vision"}})
+    assert astray.status_code == 403
+    assert "the token reaches project shared, not vision; create a token of vision" in astray.content.decode()
+    browser = Client()
+    browser.force_login(ada)
+    for entity, run in (("vision", "v1"), ("ada", "s1")):
+        slug = Run.objects.get(tracked__name=run).experiment.slug
+        assert slug in browser.get(f"/{entity}/p/runs/{run}")["Location"]

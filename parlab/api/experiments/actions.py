@@ -75,6 +75,7 @@ class LaunchAnswer(drf.Serializer[Any]):
     created = drf.ListField(child=drf.IntegerField(), help_text="Numbers of the new runs.")
     existing = drf.IntegerField(help_text="Points that already have a run.")
     invalid = drf.IntegerField(help_text="Points that cannot run.")
+    needs_approval = drf.BooleanField(help_text="They wait for a maintainer: they are beyond the project's budget.")
 
 
 class StateAnswer(drf.Serializer[Any]):
@@ -184,6 +185,7 @@ class Launch(APIView):
             "created": [run.number for run in launched.created],
             "existing": launched.existing,
             "invalid": len(launched.invalid),
+            "needs_approval": launched.approval is not None,
         }
         return Response(answer, status=status.HTTP_201_CREATED if launched.created else status.HTTP_200_OK)
 

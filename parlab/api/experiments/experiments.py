@@ -45,6 +45,7 @@ class Pages(PageNumberPagination):
 class Imports(APIView):
     """Import a file: its launches or results become runs. Importing the same file again changes nothing."""
 
+    token_scope = "report"
     permission_classes = [permissions.IsAuthenticated, MayAddRuns]
     parser_classes = [MultiPartParser]
 

@@ -110,6 +110,7 @@ def _token(request: Request) -> ApiToken | None:
 class Tokens(APIView):
     """The user's tokens in force; POST creates one."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="tokens_list", responses={200: TokenItem(many=True)})
@@ -120,26 +121,38 @@ class Tokens(APIView):
     def post(self, request: Request) -> Response:
         asked = TokenRequest(data=request.data)
         asked.is_valid(raise_exception=True)
-        options, own = asked.validated_data, _token(request)
-        allowed = own.scope_names if own else SCOPES
-        scopes = options.get("scopes", list(allowed))
-        more = [scope for scope in scopes if scope not in allowed]
-        if more:
-            problem = f"this token has no scope {' and '.join(more)}"
-            remedy = f"use some of {', '.join(allowed)}, or create the token on your account page"
-            raise Problem(problem, field="scopes", value=scopes, remedy=remedy)
-        days = _days(options, own.expires_at if own else None)
+        options = asked.validated_data
         user = cast(User, request.user)
         with refused("name", options["name"]):
             token, secret = token_create(
-                user=user, name=options["name"], by=user, scopes=scopes, days=days, created_with=own,
-                project=_project(request, options.get("project")),
-            )  # fmt: skip
-        if own is not None and own.expires_at is not None and token.expires_at is not None:
-            # Days are whole; the last one would outlive the token that asks.
-            token.expires_at = min(token.expires_at, own.expires_at)
-            token.save(update_fields=["expires_at"])
-        return Response({**TokenItem(token).data, "secret": secret}, status=status.HTTP_201_CREATED)
+                user=user, by=user, project=_project(request, options.get("project")), **token_options(request, options)
+            )
+        return made_token(token, secret)
+
+
+def token_options(request: Request, options: dict[str, Any]) -> dict[str, Any]:
+    """Return name, scopes and lifetime of a token to create; raises Problem beyond those of the token that asks."""
+    own = _token(request)
+    allowed = own.scope_names if own else SCOPES
+    scopes = options.get("scopes", list(allowed))
+    more = [scope for scope in scopes if not (own is None or own.allows(scope))]
+    if more:
+        problem = f"this token has no scope {' and '.join(more)}"
+        remedy = f"use some of {', '.join(allowed)}, or create the token on your account page"
+        raise Problem(problem, field="scopes", value=scopes, remedy=remedy)
+    days = _days(options, own.expires_at if own else None)
+    return {"name": options["name"], "scopes": scopes, "days": days, "created_with": own}
+
+
+def made_token(token: ApiToken, secret: str) -> Response:
+    """Return the response with the secret of a new token, which ends with the one that has asked for it."""
+    own = token.created_with
+    if own is not None and own.expires_at is not None and token.expires_at is not None:
+        # Days are whole; the last one would outlive the token that asks.
+        token.expires_at = min(token.expires_at, own.expires_at)
+        token.save(update_fields=["expires_at"])
+    content = {**TokenItem(token).data, "secret": secret}
+    return Response(content, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
 
 def _project(request: Request, slug: str | None) -> Project | None:
@@ -168,6 +181,7 @@ def _tokens(request: Request) -> Any:
 class OneToken(APIView):
     """DELETE revokes a token of the user, and those that it has created, permanently."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="tokens_revoke", responses={204: None})

@@ -26,6 +26,10 @@ from parlab.lab.services.access.rights import may_manage, viewer_for
 class ProjectItem(drf.Serializer[Any]):
     """A project that the user sees."""
 
+    approval_gpu_hours = drf.FloatField(
+        allow_null=True, help_text="GPU hours that a person may have queued and running without an approval; null: any."
+    )
+
     slug = drf.SlugField()
     name = drf.CharField()
     visibility = drf.ChoiceField(Project.Visibility.choices)
@@ -42,6 +46,8 @@ class ProjectRequest(drf.Serializer[Any]):
 
 class ProjectChange(drf.Serializer[Any]):
     """What to change; omitted fields stay as they are."""
+
+    approval_gpu_hours = drf.FloatField(required=False, allow_null=True, min_value=0, help_text="null: any.")
 
     name = drf.CharField(max_length=80, required=False)
     visibility = drf.ChoiceField(Project.Visibility.choices, required=False)
@@ -74,7 +80,8 @@ def _find(request: Request, slug: str) -> Project:
     return seen_project(viewer_for(request.user), slug)
 
 
-def _managed(request: Request, slug: str) -> Project:
+def managed_project(request: Request, slug: str) -> Project:
+    """Return a project that the user maintains; raises Http404, PermissionDenied."""
     project = _find(request, slug)
     if not may_manage(request.user, project):
         raise PermissionDenied(f"You are not a maintainer of project {project}.")
@@ -88,6 +95,7 @@ def _item(request: Request, project: Project) -> Any:
 class Projects(APIView):
     """The projects that the user sees; POST creates one."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="projects_list", responses={200: ProjectItem(many=True)})
@@ -108,6 +116,7 @@ class Projects(APIView):
 class OneProject(APIView):
     """One project; PATCH renames it, changes who sees it, or reserves pools of nodes for it."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="projects_read", responses={200: ProjectItem})
@@ -116,7 +125,7 @@ class OneProject(APIView):
 
     @extend_schema(operation_id="projects_change", request=ProjectChange, responses={200: ProjectItem, 400: Errors})
     def patch(self, request: Request, slug: str) -> Response:
-        project = _managed(request, slug)
+        project = managed_project(request, slug)
         asked = ProjectChange(data=request.data)
         asked.is_valid(raise_exception=True)
         options = dict(asked.validated_data)
@@ -125,8 +134,9 @@ class OneProject(APIView):
             user_with("lab.change_node", request)
             with refused("pools", pools):
                 services.pools_set(project=project, pools=pools)
+        budget = options.pop("approval_gpu_hours", "")
         with refused("name", options.get("name")):
-            services.project_change(project=project, **options)
+            services.project_change(project=project, budget=budget, **options)
         return Response(_item(request, project))
 
 
@@ -144,11 +154,12 @@ class Members(APIView):
 class OneMember(APIView):
     """PUT gives a person a role in a project, DELETE takes it: maintainers."""
 
+    token_scope = "admin"
     permission_classes = [permissions.IsAuthenticated]
 
     @extend_schema(operation_id="members_set", request=RoleRequest, responses={200: MemberItem, 400: Errors})
     def put(self, request: Request, slug: str, name: str) -> Response:
-        project = _managed(request, slug)
+        project = managed_project(request, slug)
         asked = RoleRequest(data=request.data)
         asked.is_valid(raise_exception=True)
         person = User.objects.filter(username=name, is_active=True).first()
@@ -160,7 +171,7 @@ class OneMember(APIView):
 
     @extend_schema(operation_id="members_remove", responses={204: None, 400: Errors})
     def delete(self, request: Request, slug: str, name: str) -> Response:
-        project = _managed(request, slug)
+        project = managed_project(request, slug)
         member = get_object_or_404(project.memberships.select_related("user"), user__username=name)
         with refused("name", name):
             services.member_remove(project=project, user=member.user)

@@ -27,7 +27,7 @@ from parlab.client.version import VERSION
 OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
 FOLLOW_S = 1.0
 _EVENT = b'{"parlab":'
-SCOPES = ("read", "write", "launch")
+SCOPES = ("read", "report", "write", "launch", "admin")
 _FINAL = ("finished", "oom", "failed", "cancelled", "lost")
 
 CODES = (
@@ -88,7 +88,11 @@ def command_parser() -> argparse.ArgumentParser:
         "--token", help="a token from your account page (default: PARLAB_TOKEN, or a line of the standard input)"
     )
     login.add_argument(
-        "--scope", action="append", default=[], choices=SCOPES, help="what the token may do, repeatable (default: all)"
+        "--scope",
+        action="append",
+        default=[],
+        choices=SCOPES,
+        help="what the token may do, repeatable (default: read, write, launch)",
     )
     listing = command("ls", _list, "list experiments, or the runs of an experiment")
     listing.add_argument("experiment", nargs="?", help="slug of an experiment")

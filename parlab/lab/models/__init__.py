@@ -6,9 +6,11 @@ from parlab.lab.models.access.login import LoginFailure
 from parlab.lab.models.access.node_key import NodeKey
 from parlab.lab.models.access.project import Membership, Project, ProjectPool, Role
 from parlab.lab.models.access.refused import RefusedMessage
-from parlab.lab.models.access.token import ALL_SCOPES, SCOPES, ApiToken
+from parlab.lab.models.access.service_account import ServiceAccount
+from parlab.lab.models.access.token import ALL_SCOPES, SCOPE_TEXTS, SCOPES, USUAL_SCOPES, ApiToken
 
 from .advice import AdviceTrial
+from .approval import LaunchApproval
 from .config import Config
 from .device import Device
 from .event import Event
@@ -34,6 +36,8 @@ __all__ = [
     "ACTIVE_MEMBER_STATES",
     "ALL_SCOPES",
     "SCOPES",
+    "SCOPE_TEXTS",
+    "USUAL_SCOPES",
     "AdviceTrial",
     "ApiToken",
     "Artifact",
@@ -52,6 +56,7 @@ __all__ = [
     "InboxMute",
     "InboxReading",
     "LatestMetric",
+    "LaunchApproval",
     "LogFormat",
     "LoggedModel",
     "LoggedValue",
@@ -80,6 +85,7 @@ __all__ = [
     "RunParameter",
     "RunTag",
     "SavedView",
+    "ServiceAccount",
     "Snapshot",
     "Source",
     "SourceChunk",

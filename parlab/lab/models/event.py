@@ -28,6 +28,7 @@ class Event(models.Model):
         STUDY_DONE = "study.done", "study done"
         RUN_ALERT = "run.alert", "alert of a script"
         WATCH_ALERT = "watch.alert", "change in a watch"
+        LAUNCH_ASKED = "launch.asked", "launch beyond the budget"
         TEST = "test", "test"
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False, help_text="Idempotency key for receivers.")

@@ -120,6 +120,14 @@ class Run(models.Model):
     )
     state = models.CharField(max_length=12, choices=STATE_CHOICES, default=RunState.QUEUED)
     attempt_number = models.PositiveSmallIntegerField(default=1)
+    approval = models.ForeignKey(
+        "lab.LaunchApproval",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="runs",
+        help_text="Beyond the budget of its project: it waits for a maintainer, or was approved.",
+    )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True)
     summary = models.JSONField(default=dict, blank=True)

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Config, Run, Snapshot
+from parlab.lab.models import Attempt, Config, LaunchApproval, Run, Snapshot
 from parlab.lab.services.access.projects import closed_pools
 from parlab.lab.services.access.rights import guard, project_of
 from runners.config import ConfigError, Point, Problem, RunConfig, repeated
@@ -15,6 +15,7 @@ from runners.config.engines import engine_names
 from runners.wire.protocol import RunState
 
 from . import events
+from .approvals import approval_ask
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt
 from .configs import Superseded, lock_experiment
 from .emulation import with_times
@@ -34,6 +35,8 @@ class Launch(NamedTuple):
     invalid: list[Point]
     restored: int = 0
     """Archived runs of the points, which are shown again."""
+    approval: LaunchApproval | None = None
+    """What a maintainer has to approve before the new runs start."""
 
 
 @transaction.atomic
@@ -63,7 +66,7 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     )
     Attempt.objects.bulk_create([Attempt(run=run, number=1) for run in runs])
     Snapshot.objects.bulk_create([configuration_snapshot(run, 1) for run in runs])
-    return Launch(runs, len(runnable) - len(new), invalid, restored)
+    return Launch(runs, len(runnable) - len(new), invalid, restored, approval_ask(runs=runs, user=user))
 
 
 def _chosen_points(config: Config, only: Collection[str] | None) -> list[Point]:
@@ -161,7 +164,9 @@ def run_relaunch(*, run: Run, user: User) -> Attempt:
     logger.info("run %s (%s) is relaunched by %s", current.pk, current, user)
     attempt = queue_next_attempt(current)
     # A relaunched run goes to the end of the queue; a run that was lost with its node keeps its place.
-    Run.everything.filter(pk=current.pk).update(queued_at=timezone.now())
+    Run.everything.filter(pk=current.pk).update(queued_at=timezone.now(), approval=None)
+    current.approval = None
+    approval_ask(runs=[current], user=user)
     return attempt
 
 

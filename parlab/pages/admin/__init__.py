@@ -4,9 +4,11 @@ It stands above `fleet`, through which its actions launch, cancel and relaunch r
 module of the app `parlab.pages`; URLs and permissions follow the models' own app labels.
 """
 
+from allauth.account.decorators import secure_admin_login
+from allauth.account.models import EmailAddress, EmailConfirmation
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from django.contrib import admin
-
-from parlab.pages.forms.logins import ThrottledAdmin
 
 from .configs import ConfigAdmin
 from .devices import DeviceAdmin
@@ -39,7 +41,11 @@ __all__ = [
     "SubscriptionAdmin",
 ]
 
-admin.site.login_form = ThrottledAdmin
+# The login page of the server, with its limits and second factors.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
+for model in (EmailAddress, EmailConfirmation, SocialAccount, SocialApp, SocialToken, Authenticator):
+    if admin.site.is_registered(model):
+        admin.site.unregister(model)
 admin.site.site_header = "parlab"
 admin.site.site_title = "parlab"
 admin.site.index_title = "Administration"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+from allauth.mfa.models import Authenticator
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
@@ -27,7 +28,7 @@ class PersonAdmin(UserAdmin[User]):
 
     list_display = ("username", "in_groups", "is_active", "is_staff", "is_superuser", "tokens", "last_login")
     list_filter = ("groups", "is_active", "is_staff")
-    actions = ("make_token", "revoke_token")
+    actions = ("make_token", "revoke_token", "remove_second_factor")
     # Set by Django, never by hand.
     readonly_fields = ("last_login", "date_joined")
 
@@ -97,6 +98,13 @@ class PersonAdmin(UserAdmin[User]):
             request,
             f"Revoked {count} {'token' if count == 1 else 'tokens'}; revoked tokens are answered with 401.",
         )
+
+    @admin.action(description="Remove second factors", permissions=["token"])
+    def remove_second_factor(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        """For people who lost theirs: the password alone lets them in again."""
+        people = [person for person in queryset if _may_manage(request, person)]
+        Authenticator.objects.filter(user__in=people).delete()
+        messages.success(request, f"Removed the second factors of {', '.join(map(str, people)) or 'nobody'}.")
 
     def has_token_permission(self, request: HttpRequest) -> bool:
         # A token grants all permissions of its user.

@@ -68,6 +68,9 @@ def _sentence(item: InboxItem) -> str:
         )
     if item.kind == Event.Kind.RUN_SPIKE:
         return f"{data.get('sigmas', 0):.0f} robust standard deviations above {data.get('level', 0):.3g}."
+    if item.kind == Event.Kind.LAUNCH_ASKED:
+        count = int(data.get("runs") or 0)
+        return f"{count} run{'' if count == 1 else 's'}, each counted with its time limit (launcher.timeout_s)."
     if item.kind == Event.Kind.NODE_LOST:
         last = datetime.fromisoformat(data["last_heartbeat_at"])
         runs = int(data.get("runs") or 0)

@@ -20,6 +20,8 @@ Action = AuditEntry.Action
 _UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 QUIET = frozenset(
     (
+        *("login", "account_login", "signon", "mfa_authenticate"),  # logins record themselves
+        *("account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn"),
         *(
             "columns",
             "compare",
@@ -55,11 +57,11 @@ QUIET = frozenset(
     )
 )
 """Addresses that compute, preview, keep a preference, or report the numbers of a run."""
-_LOGINS = ("login", "admin:login")
 _ACTIONS = {
     **dict.fromkeys(
         ("launch", "run-relaunch", "study-start", "demo-launch", "run-advice-try", "watch-bisect", "answer",
-         "inbox-try", "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
+         "inbox-try", "inbox-decide", "api:approval",
+         "api:launch", "api:relaunch", "api:studies", "api:run-advice", "api:watch-run",
          "api:alert-bisect", "api:ask"), Action.LAUNCH),
     **dict.fromkeys(("run-cancel", "api:cancel"), Action.CANCEL),
     **dict.fromkeys(
@@ -68,11 +70,14 @@ _ACTIONS = {
         Action.SHARE),
     **dict.fromkeys(
         ("password", "token-make", "token-revoke", "connect-token", "device-login", "admin:password_change",
-         "api:tokens", "api:token", "project-create", "project-change", "api:projects", "api:project", "api:member"),
+         "api:tokens", "api:token", "project-create", "project-change", "api:projects", "api:project", "api:member",
+         "service-account-create", "service-account-act", "api:service-accounts", "api:service-account",
+         "api:service-tokens", "api:service-token"),
         Action.ACCESS),
-    **dict.fromkeys(_LOGINS, Action.LOGIN),
 }  # fmt: skip
-_ACCESS = re.compile(r"admin:(?:auth_|lab_(?:apitoken|nodekey|node_))")
+_FORMS = ("admin:", "mfa_")
+"""Names of forms that are shown again, with status 200, if something is wrong with them."""
+_ACCESS = re.compile(r"mfa_|admin:(?:auth_|lab_(?:apitoken|nodekey|node_))")
 # Scripts call these thousands of times; the runs themselves name their owners.
 _MLFLOW = re.compile(
     r"^(?:ajax-)?api/[\d.]+/mlflow/(?:experiments/(?:create|update|delete|restore)|runs/(?:delete|restore))$"
@@ -109,7 +114,7 @@ def action_of(match: ResolverMatch, method: str, fields: Any, status: int) -> Ac
         return None
     if "mlflow" in match.route:
         return None if not _MLFLOW.match(match.route) else Action.DELETE if "delete" in match.route else Action.CHANGE
-    is_form = name in _LOGINS or (name.startswith("admin:") and not name.endswith("_changelist"))
+    is_form = name.startswith(_FORMS) and not name.endswith("_changelist")
     if is_form and status == 200:  # the form again, with its errors
         return None
     if name in _ACTIONS:
@@ -122,6 +127,23 @@ def action_of(match: ResolverMatch, method: str, fields: Any, status: int) -> Ac
     if "relaunch" in hints:
         return Action.LAUNCH
     return Action.CANCEL if "cancel" in hints else Action.CHANGE
+
+
+def login_record(request: HttpRequest, user: User) -> None:
+    """Record a login, whatever way it came."""
+    match = request.resolver_match
+    try:
+        audit_add(
+            user=user,
+            action=Action.LOGIN,
+            route=match.view_name if match else "proxy",
+            method=str(request.method),
+            path=request.path,
+            status=200,
+            address=str(request.META.get("REMOTE_ADDR", "")),
+        )
+    except DatabaseError:
+        logging.getLogger(__name__).exception("the login of %s was not recorded", user)
 
 
 def _sender(request: HttpRequest, token: str) -> str:

@@ -22,7 +22,8 @@ class RequestLimits:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         try:
-            request_count(request.user.pk)
+            if not hasattr(request, "auth"):
+                request_count(request.user.pk)
         except TooManyRequests as error:
             headers = {"Retry-After": str(error.wait_s)}
             text = f"{error}.\n"

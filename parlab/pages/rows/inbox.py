@@ -37,6 +37,8 @@ class Action(NamedTuple):
     """Whether a run is launched: on the page of the item, not by a link."""
     value: int = 0
     """The micro batch to try."""
+    approval: int = 0
+    """The launch to approve or refuse, on the page of the item."""
 
 
 class Kind(NamedTuple):
@@ -79,7 +81,7 @@ class Row(NamedTuple):
     @property
     def shows_state(self) -> bool:
         """Whether the state of the run belongs to what has happened."""
-        return self.item.kind not in (Event.Kind.FINDING_NEW, Event.Kind.WATCH_ALERT)
+        return self.item.kind not in (Event.Kind.FINDING_NEW, Event.Kind.WATCH_ALERT, Event.Kind.LAUNCH_ASKED)
 
     @property
     def url(self) -> str:
@@ -195,6 +197,14 @@ def _short(text: str) -> str:
     return text if len(text) <= _REASON else f"{text[: _REASON - 1]}…"
 
 
+def _asked(item: InboxItem) -> SafeString:
+    data = item.data
+    return format_html(
+        '{} asks for <b class="warn">{} GPU h</b>, budget {}',
+        data.get("user"), significant(data.get("gpu_hours")), significant(data.get("budget")),
+    )  # fmt: skip
+
+
 def _silent(item: InboxItem) -> SafeString:
     since = datetime.fromisoformat(item.data["last_heartbeat_at"])
     end = item.done_at or timezone.now()
@@ -255,6 +265,10 @@ def _try_smaller(item: InboxItem) -> Action:
     return Action(f"Try {size}", item.get_absolute_url(), True, size) if size else Action("Open run", item.path)
 
 
+def _decide(item: InboxItem) -> Action:
+    return Action("Decide", item.get_absolute_url(), approval=int(item.data.get("approval") or 0))
+
+
 def _open_node(item: InboxItem) -> Action:
     return Action("See node", reverse("node", args=[item.node.name]) if item.node else item.path)
 
@@ -294,7 +308,7 @@ def _of_end(_item: InboxItem, size: Size) -> Svg:
 
 
 def _of_alert(item: InboxItem, size: Size) -> Svg:
-    # A script says something: there is nothing to draw.
+    # Somebody says something: there is nothing to draw.
     return evidence.curve([], str(item.data.get("title", "")), bad_from=0.0, size=size)
 
 
@@ -329,6 +343,7 @@ KINDS: dict[str, Kind] = {
     Event.Kind.RUN_LOST: Kind("Lost run", "server-off", "bad", RUNS, _lost, _open_run, _of_end),
     Event.Kind.RUN_ALERT: Kind("Alert of a script", "triangle-alert", "warn", RUNS, _alert, _open_run, _of_alert),
     Event.Kind.NODE_LOST: Kind("Node lost", "server", "warn", CLUSTER, _silent, _open_node, _of_silence),
+    Event.Kind.LAUNCH_ASKED: Kind("Launch beyond the budget", "play", "warn", PEOPLE, _asked, _decide, _of_alert),
     Event.Kind.FINDING_NEW: Kind("Finding", "lightbulb", "", RUNS, _finding, _judge, _of_numbers),
 }
 """A later kind is one row more."""

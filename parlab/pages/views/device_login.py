@@ -10,13 +10,9 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from parlab.lab.models import SCOPE_TEXTS
 from parlab.lab.services.access.device_logins import TOKEN_DAYS, TooMany, device_login_answer, device_login_find
 
-_SCOPES = {
-    "read": "read experiments, runs, series, logs and figures",
-    "write": "report runs, import, create experiments and configurations",
-    "launch": "launch, relaunch and cancel runs, start studies",
-}
 _UNKNOWN = "No login waits with this code: it may have expired or have been answered. Run parlab login again."
 
 
@@ -39,7 +35,7 @@ def device_login(request: HttpRequest) -> HttpResponse:
         if not device_login_answer(login=login, user=user, is_confirmed=answer == "confirm"):
             return _page(request, status=404, code=code, problem=_UNKNOWN)
         return _page(request, login=login, answer=answer)
-    scopes = [(scope, _SCOPES[scope]) for scope in login.scope_names]
+    scopes = [(scope, SCOPE_TEXTS[scope]) for scope in login.scope_names]
     return _page(request, login=login, scopes=scopes, days=TOKEN_DAYS)
 
 

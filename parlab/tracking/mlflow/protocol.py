@@ -22,11 +22,17 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.views.decorators.csrf import csrf_exempt
 
 from parlab.lab import services as lab
-from parlab.lab.models import ApiToken
 from parlab.lab.models.access.viewer import current_viewer, viewer_become, viewing
 from parlab.lab.services.access.logins import login_failed, login_succeeded, login_wait_s
-from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
-from parlab.lab.services.access.tokens import token_find
+from parlab.lab.services.access.passwords import has_second_factor
+from parlab.lab.services.access.request_limits import TooManyRequests, request_count
+from parlab.lab.services.access.token_requests import (
+    FORBIDDEN,
+    TokenRefused,
+    reporter_require,
+    token_admit,
+)
+from parlab.lab.services.access.tokens import is_secret
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
@@ -48,6 +54,7 @@ _STATUS = {
 }
 _MAX_INTEGER = 2**63 - 1
 MAX_FIELDS = 20_000
+NO_TOKEN = "set MLFLOW_TRACKING_TOKEN to a token from your account page"
 
 
 class MlflowError(Exception):
@@ -197,18 +204,18 @@ def endpoint(method: str, function: Endpoint) -> Callable[..., HttpResponseBase]
 
     def answered(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
-            user = _user(request, "read" if _only_reads(request) else "write")
+            user = _user(request, _scope_of(request))
             request.user = user
             viewer_become(user, getattr(getattr(request, "auth", None), "project_id", None))
             if request.method != method:
                 raise MlflowError("ENDPOINT_NOT_FOUND", f"{request.path} accepts {method}, not {request.method}")
-            if not user.has_perm("lab.add_run") and not _only_reads(request):
-                raise MlflowError(
-                    "PERMISSION_DENIED", f"User {user} may not add runs (permission lab.add_run); ask an administrator"
-                )
+            if not _only_reads(request):
+                reporter_require(user)
             answer = function(Call(user, {**_fields(request), **path}, request))
         except MlflowError as error:
             return error_response(error)
+        except TokenRefused as refused:
+            return error_response(_refusal(refused))
         except TooManyRequests as error:
             answer = error_response(MlflowError("REQUEST_LIMIT_EXCEEDED", str(error)))
             answer["Retry-After"] = str(error.wait_s)
@@ -233,6 +240,18 @@ def _only_reads(request: HttpRequest) -> bool:
     return request.method == "GET" or request.path.endswith("/search")
 
 
+def _scope_of(request: HttpRequest) -> str:
+    if _only_reads(request):
+        return "read"
+    takes_away = request.method == "DELETE" or request.path.endswith(("/delete", "/restore"))
+    return "write" if takes_away else "report"
+
+
+def _refusal(refused: TokenRefused) -> MlflowError:
+    code = "PERMISSION_DENIED" if refused.status == FORBIDDEN else "UNAUTHENTICATED"
+    return MlflowError(code, f"{refused.message}; {refused.remedy or NO_TOKEN}")
+
+
 def _user(request: HttpRequest, scope: str) -> User:
     """Authenticate by token (Bearer, or as password of any user name), user and password, or the browser's session.
 
@@ -240,21 +259,12 @@ def _user(request: HttpRequest, scope: str) -> User:
     """
     kind, _, credentials = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        token = token_find(credentials.strip())
-        if token is not None and token.user.is_active:
-            return _scoped(request, token, scope)
-        bad_token_count(str(request.META.get("REMOTE_ADDR", "")))
-        raise MlflowError(
-            "UNAUTHENTICATED",
-            "Invalid, expired or revoked token; set MLFLOW_TRACKING_TOKEN to one from your account page",
-        )
+        return _of_token(request, credentials.strip(), scope)
     if kind.lower() == "basic":
         name, password = _basic(credentials)
-        user: object
-        if password.startswith("parlab_") and (token := token_find(password)) is not None:
-            user = _scoped(request, token, scope) if token.user.is_active else None
-        else:
-            user = _throttled(request, name, password)
+        if is_secret(password):
+            return _of_token(request, password, scope)
+        user = _throttled(request, name, password)
         if isinstance(user, User):
             return user
         raise MlflowError("UNAUTHENTICATED", "Invalid username or password; check MLFLOW_TRACKING_USERNAME")
@@ -273,6 +283,8 @@ def _throttled(request: HttpRequest, name: str, password: str) -> object:
         text = f"Too many failed logins with this name from this address; try again in {wait_s} s"
         raise MlflowError("UNAUTHENTICATED", f"{text}, or use a token from your account page")
     user = authenticate(request, username=name, password=password)
+    if user is not None and has_second_factor(user):
+        raise MlflowError("UNAUTHENTICATED", f"A password alone does not let {name} in; {NO_TOKEN}")
     if user is None:
         login_failed(**place)
     else:
@@ -281,12 +293,9 @@ def _throttled(request: HttpRequest, name: str, password: str) -> object:
     return user
 
 
-def _scoped(request: HttpRequest, token: ApiToken, scope: str) -> User:
-    """Return the user of a token that has a scope; the audit log names the token."""
-    if not token.allows(scope):
-        text = f"Token {token.name} has scope {' and '.join(token.scope_names)}, this request needs {scope}"
-        raise MlflowError("PERMISSION_DENIED", f"{text}; create another token on your account page")
-    request_count(token.user_id)
+def _of_token(request: HttpRequest, secret: str, scope: str) -> User:
+    """Return the user of a token; the audit log names the token."""
+    token = token_admit(secret=secret, scope=scope, address=str(request.META.get("REMOTE_ADDR", "")))
     request.auth = token  # type: ignore[attr-defined]  # as REST framework does
     return token.user
 

@@ -12,6 +12,7 @@ from parlab.lab.models import Experiment, WandbArtifact
 from parlab.tracking.artifacts import object_read
 
 from .files import file_address
+from .places import home_entity
 from .protocol import JSON, Call, Missing
 
 LATEST = "latest"
@@ -128,7 +129,7 @@ def _alias_json(artifact: WandbArtifact, alias: str, sequence: JSON) -> JSON:
 
 
 def sequence_json(call: Call, artifact: WandbArtifact) -> JSON:
-    entity = call.text("entity", "entityName") or call.user.get_username()
+    entity = call.text("entity", "entityName") or home_entity(call.user)
     key = str(artifact.experiment_id)
     place = {
         "id": key,

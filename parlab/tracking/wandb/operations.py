@@ -133,7 +133,7 @@ def _answered(request: HttpRequest) -> HttpResponse:
         body = body_of(request)
         query, variables = str(body.get("query") or ""), body.get("variables")
         is_query, name = operation_of(query)
-        allow(token, "read" if is_query else "write")
+        allow(token, "read" if is_query else "write" if name.startswith("Delete") else "report")
         if is_query and name.startswith(_PROBE):
             return JsonResponse({"data": queries.probed(query)})
         call = Call(token.user, variables if isinstance(variables, dict) else {}, request)

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from django.contrib.auth.models import User
 
-from parlab.lab.models import Experiment, WandbArtifact, WandbRun
+from parlab.lab.models import Experiment, Project, WandbArtifact, WandbRun
+from parlab.lab.models.access.viewer import current_viewer, viewer_of
 from parlab.lab.services.access.rights import may_change, may_work, refusal
 from parlab.lab.services.experiments import experiment_create
 
@@ -17,9 +18,33 @@ UNNAMED = "uncategorized"
 """The project of a script that names none, as in W&B."""
 
 
-def find_experiment(_entity: str, project: str) -> Experiment | None:
-    """Return the experiment that entity and project name: the one of that name; the entity only labels."""
-    return Experiment.objects.filter(name=project or UNNAMED).first()
+def home_entity(user: User) -> str:
+    """Return the entity of a sender: the project of the token; in the shared one the person, as with W&B."""
+    viewer = current_viewer() or viewer_of(user)
+    project = Project.objects.get(pk=viewer.home_id)
+    return user.get_username() if project.is_shared else project.slug
+
+
+def find_experiment(entity: str, project: str) -> Experiment | None:
+    """Return the experiment that entity and project name.
+
+    A token reaches one project, so there the entity only labels; for a person in a browser it is the project.
+    """
+    named, viewer = Experiment.objects.filter(name=project or UNNAMED), current_viewer()
+    if viewer is None or viewer.project_id is not None:
+        return named.first()
+    return named.filter(project__slug=entity).first() or named.order_by("-project__is_shared", "pk").first()
+
+
+def _require_own_project(entity: str, user: User) -> None:
+    """Raise WandbError if an entity is another project of the user than that of the token: runs would go astray."""
+    viewer = current_viewer()
+    if not entity or viewer is None or viewer.project_id is None:
+        return
+    other = Project.objects.filter(slug=entity).exclude(pk=viewer.project_id).first()
+    if other is not None and other.pk in viewer_of(user).roles:
+        own = Project.objects.get(pk=viewer.project_id)
+        raise WandbError(f"the token reaches project {own.slug}, not {entity}; create a token of {entity}", 403)
 
 
 def experiment_of(entity: str, project: str, user: User, *, is_new: bool = False) -> Experiment:
@@ -27,6 +52,8 @@ def experiment_of(entity: str, project: str, user: User, *, is_new: bool = False
 
     Raises WandbError for one that is archived or does not exist.
     """
+    if is_new:
+        _require_own_project(entity, user)
     name = project or UNNAMED
     experiment = find_experiment(entity, project)
     if experiment is None and is_new:

@@ -22,8 +22,13 @@ from parlab.lab.models import ApiToken, AuditEntry
 from parlab.lab.models.access.viewer import current_viewer, viewer_become, viewing
 from parlab.lab.services import storable
 from parlab.lab.services.access.audit import audit_add
-from parlab.lab.services.access.request_limits import TooManyRequests, bad_token_count, request_count
-from parlab.lab.services.access.tokens import token_find
+from parlab.lab.services.access.request_limits import TooManyRequests
+from parlab.lab.services.access.token_requests import (
+    TokenRefused,
+    reporter_require,
+    token_authenticate,
+    token_require,
+)
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
@@ -166,16 +171,12 @@ def caller(request: HttpRequest, scope: str) -> User:
 
 def authenticated(request: HttpRequest) -> ApiToken:
     """Return the token of a request, which is the password of any user name. Raises WandbError."""
-    token = token_find(_secret(request))
     try:
-        if token is None or not token.user.is_active:
-            bad_token_count(str(request.META.get("REMOTE_ADDR", "")))
-        else:
-            request_count(token.user_id)
+        token = token_authenticate(secret=_secret(request), address=str(request.META.get("REMOTE_ADDR", "")))
     except TooManyRequests as error:
         raise WandbError(str(error), 429, wait_s=error.wait_s) from None
-    if token is None or not token.user.is_active:
-        raise WandbError(f"Invalid, expired or revoked token; {NO_TOKEN}", 401)
+    except TokenRefused as refused:
+        raise WandbError(f"{refused.message}; {NO_TOKEN}", refused.status) from None
     request.user = token.user
     request.auth = token  # type: ignore[attr-defined]  # as REST framework does; the audit log names the token
     viewer_become(token.user, token.project_id)
@@ -184,11 +185,12 @@ def authenticated(request: HttpRequest) -> ApiToken:
 
 def allow(token: ApiToken, scope: str) -> None:
     """Raise WandbError unless a token and its user may do what needs a scope."""
-    if not token.allows(scope):
-        text = f"Token {token.name} has scope {' and '.join(token.scope_names)}, this request needs {scope}"
-        raise WandbError(f"{text}; create another token on your account page", 403)
-    if scope == "write" and not token.user.has_perm("lab.add_run"):
-        raise WandbError(f"User {token.user} may not add runs (permission lab.add_run); ask an administrator", 403)
+    try:
+        token_require(token, scope)
+        if scope != "read":
+            reporter_require(token.user)
+    except TokenRefused as refused:
+        raise WandbError(str(refused), refused.status) from None
 
 
 def _secret(request: HttpRequest) -> str:

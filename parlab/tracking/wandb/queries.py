@@ -12,7 +12,7 @@ from parlab.series import log
 from parlab.tracking import runs as services
 
 from .filters import order_of, passes
-from .places import experiment_named, experiment_of, own, run_named
+from .places import experiment_named, experiment_of, home_entity, own, run_named
 from .protocol import JSON, Call
 from .runs import run_json
 
@@ -39,7 +39,7 @@ def server(_call: Call) -> JSON:
 
 
 def viewer(call: Call) -> JSON:
-    """Return the user of the token; entities are the names of users."""
+    """Return the user of the token; the entity is the project of the token."""
     return {"viewer": user_json(call.user)} | server(call)
 
 
@@ -47,13 +47,13 @@ def user_json(user: User) -> JSON:
     name = user.get_username()
     return {
         "id": str(user.pk),
-        "entity": name,
+        "entity": home_entity(user),
         "username": name,
         "name": user.get_full_name() or name,
         "email": user.email,
         "flags": "{}",
         "admin": bool(user.is_superuser),
-        "teams": {"edges": [{"node": {"name": name}}]},
+        "teams": {"edges": [{"node": {"name": home_entity(user)}}]},
         "apiKeys": {"edges": []},
         "deletedAt": None,
         "capabilities": [],
@@ -62,7 +62,7 @@ def user_json(user: User) -> JSON:
 
 def entity(call: Call) -> JSON:
     """Return an entity, which belongs to no organization here."""
-    name = call.text("entityName", "entity", "name") or call.user.get_username()
+    name = call.text("entityName", "entity", "name") or home_entity(call.user)
     organization = {"name": name, "coreWeaveOrganizationId": "", "orgEntity": {"name": name}, "orgType": "PERSONAL"}
     return {
         "entity": {
@@ -113,7 +113,7 @@ def create_project(call: Call) -> JSON:
 
 
 def project_json(experiment: Experiment, call: Call) -> JSON:
-    name = call.text("entity", "entityName") or call.user.get_username()
+    name = call.text("entity", "entityName") or home_entity(call.user)
     return {
         "id": str(experiment.pk),
         "internalId": str(experiment.pk),

@@ -18,7 +18,7 @@ from parlab.tracking import runs as services
 from parlab.tracking.stores.foreign import flattened, identity_of
 from runners.wire.protocol import RunState
 
-from .places import UNNAMED, experiment_of, find_experiment, find_run, own, run_by_key
+from .places import UNNAMED, experiment_of, find_experiment, find_run, home_entity, own, run_by_key
 from .protocol import JSON, Call, WandbError
 
 TRACKER = "wandb"
@@ -210,7 +210,7 @@ def stop(call: Call) -> JSON:
 
 def resume_status(call: Call) -> JSON:
     """Return how far a run is, for a client that wants to go on with it; no bucket for a new one."""
-    entity, name = call.text("entity") or call.user.get_username(), call.text("project") or UNNAMED
+    entity, name = call.text("entity") or home_entity(call.user), call.text("project") or UNNAMED
     experiment = find_experiment(entity, name)
     run = find_run(experiment, call.text("name")) if experiment is not None else None
     model: JSON = {"id": name, "name": name, "entity": {"id": entity, "name": entity}, "bucket": None}
@@ -253,7 +253,7 @@ def _runtime(run: WandbRun) -> float:
 def run_json(run: WandbRun, call: Call) -> JSON:
     """Write a run with the fields of all queries; clients ignore those that they did not ask for."""
     tracked, experiment = run.tracked, run.tracked.run.experiment
-    entity = call.text("entity", "entityName") or call.user.get_username()
+    entity = call.text("entity", "entityName") or home_entity(call.user)
     user = tracked.user_name or entity
     tags = run.facts.get("tags")
     project = {

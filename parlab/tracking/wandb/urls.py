@@ -47,13 +47,13 @@ def stored(request: HttpRequest, key: str, path: str) -> HttpResponseBase:
     return view(request, key=key, path=path)
 
 
-_upload = endpoint("PUT", files.upload, scope="write")
+_upload = endpoint("PUT", files.upload, scope="report")
 _download = endpoint("GET", files.download, scope="read")
 
 urlpatterns = [
     path("graphql", graphql, name="wandb-operation"),
     path("files/<str:entity>/<str:project>/<str:run>/file_stream",
-         endpoint("POST", file_stream.receive, scope="write"), name="wandb-stream"),
+         endpoint("POST", file_stream.receive, scope="report"), name="wandb-stream"),
     path("wandb/files/<str:key>/<path:path>", csrf_exempt(login_not_required(stored)), name="wandb-file"),
     path("sdk/otel/v1/<str:kind>", discarded, name="wandb-telemetry"),
     path("<str:entity>/<str:project>/runs/<str:run>", run_page),

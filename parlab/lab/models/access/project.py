@@ -20,6 +20,11 @@ class Project(models.Model):
         max_length=40, unique=True, help_text="Begins the addresses of its experiments and reports."
     )
     visibility = models.CharField(max_length=8, choices=Visibility, default=Visibility.PRIVATE)
+    approval_gpu_hours = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="GPU hours that a person may have queued and running; beyond them a maintainer approves. Empty: any.",
+    )
     is_shared = models.BooleanField(
         default=False,
         editable=False,
@@ -62,6 +67,11 @@ class Membership(models.Model):
     project = models.ForeignKey(Project, models.CASCADE, related_name="memberships", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role, default=Role.VIEWER)
+    is_from_groups = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Given by a group of single sign-on, which takes it away, too; not by a maintainer.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -4,8 +4,19 @@ from django.utils import timezone
 
 from .viewer import home_project_id
 
-SCOPES = ("read", "write", "launch")
-"""What a token may be limited to: read; report, import and change; launch, relaunch and cancel runs."""
+SCOPE_TEXTS = {
+    "read": "read experiments, runs, series, logs and figures",
+    "report": "report runs and their files, import",
+    "write": "all of report, create, change and delete",
+    "launch": "launch, relaunch and cancel runs, start studies",
+    "admin": "manage tokens, projects and their members",
+}
+"""What a token may be limited to, see docs/operate/security.md."""
+SCOPES = tuple(SCOPE_TEXTS)
+USUAL_SCOPES = ("read", "write", "launch")
+"""What a token gets that names no scopes: everything but access of others."""
+INCLUDED = {"report": "write"}
+"""Scopes that another one includes."""
 ALL_SCOPES = " ".join(SCOPES)
 
 
@@ -72,4 +83,4 @@ class ApiToken(models.Model):
 
     def allows(self, scope: str) -> bool:
         """Return whether requests that need a scope may be made with this token; its user's permissions apply, too."""
-        return scope in self.scope_names
+        return scope in self.scope_names or INCLUDED.get(scope) in self.scope_names

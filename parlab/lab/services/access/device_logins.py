@@ -11,7 +11,7 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from parlab.lab.models import SCOPES, ApiToken, DeviceLogin, Project
+from parlab.lab.models import SCOPES, USUAL_SCOPES, ApiToken, DeviceLogin, Project
 from parlab.lab.models.access.viewer import viewer_of
 from parlab.lab.services import storable
 from parlab.lab.services.access.logins import login_failed, login_wait_s
@@ -39,7 +39,7 @@ class Ended(Exception):
     """A login cannot be completed any more; the message names the reason and the remedy."""
 
 
-def device_login_begin(*, host: str, address: str, scopes: Collection[str] = SCOPES) -> tuple[DeviceLogin, str]:
+def device_login_begin(*, host: str, address: str, scopes: Collection[str] = USUAL_SCOPES) -> tuple[DeviceLogin, str]:
     """Create a login that waits for a user; return it with the secret of the client. Raises ValueError, TooMany."""
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:

@@ -23,7 +23,7 @@ DELETED = ("tag", "study", "watch", "savedview", "dashboard", "star", "tagofrun"
 """Models that operators may delete regardless of the author; no results or reports."""
 SECRET = (
     *("apitoken", "subscription", "delivery", "refusedmessage", "nodekey", "loginfailure"),
-    *("project", "membership", "projectpool"),
+    *("project", "membership", "projectpool", "serviceaccount"),
 )
 """Models that only administrators may view."""
 

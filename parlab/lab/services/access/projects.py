@@ -19,6 +19,7 @@ from parlab.lab.models import (
     Report,
     Role,
     SavedView,
+    ServiceAccount,
 )
 from parlab.lab.services import storable
 from parlab.lab.services.configs import lock_experiment
@@ -26,6 +27,7 @@ from parlab.lab.services.configs import lock_experiment
 from .rights import may_change, may_work, refusal
 
 _NAME, _SLUG = 80, 40
+MAX_BUDGET = 1e9
 
 
 def project_create(*, name: str, visibility: str = Project.Visibility.PRIVATE, user: User) -> Project:
@@ -43,15 +45,19 @@ def project_create(*, name: str, visibility: str = Project.Visibility.PRIVATE, u
     return project
 
 
-def project_change(*, project: Project, name: str | None = None, visibility: str | None = None) -> Project:
-    """Rename a project, or change who sees it; its slug stays, as addresses begin with it."""
+def project_change(
+    *, project: Project, name: str | None = None, visibility: str | None = None, budget: float | str | None = ""
+) -> Project:
+    """Rename a project, change who sees it, or the GPU hours that need no approval (None: any); its slug stays."""
     if name is not None:
         project.name = _name(name)
         if Project.objects.filter(name=project.name).exclude(pk=project.pk).exists():
             raise ValueError(f"name {project.name!r} is taken; choose another")
     if visibility is not None:
         project.visibility = _visibility(visibility)
-    project.save(update_fields=["name", "visibility"])
+    if budget is None or isinstance(budget, float):
+        project.approval_gpu_hours = _budget(budget)
+    project.save(update_fields=["name", "visibility", "approval_gpu_hours"])
     return project
 
 
@@ -62,7 +68,12 @@ def member_set(*, project: Project, user: User, role: str) -> Membership:
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         _keep_a_maintainer(project, user, role)
-        return Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})[0]
+        service = ServiceAccount.objects.filter(user=user).first()
+        if service is not None and service.project_id != project.pk:
+            raise ValueError(f"{user} is a service account of another project; create one in {project}")
+        return Membership.objects.update_or_create(
+            project=project, user=user, defaults={"role": role, "is_from_groups": False}
+        )[0]
 
 
 def member_remove(*, project: Project, user: User) -> bool:
@@ -150,6 +161,12 @@ def _name(name: str) -> str:
     return name
 
 
+def _budget(hours: float | None) -> float | None:
+    if hours is not None and not 0 <= hours <= MAX_BUDGET:
+        raise ValueError(f"approval_gpu_hours {hours:g} is out of range; use 0 to {MAX_BUDGET:g}, or none")
+    return hours
+
+
 def _visibility(value: str) -> str:
     if value not in Project.Visibility.values:
         raise ValueError(f"visibility {value[:20]!r} is unknown; use {', '.join(Project.Visibility.values)}")
@@ -157,7 +174,8 @@ def _visibility(value: str) -> str:
 
 
 def _keep_a_maintainer(project: Project, user: User, role: str) -> None:
-    others = Membership.objects.filter(project=project, role=Role.MAINTAINER).exclude(user=user)
-    was = Membership.objects.filter(project=project, role=Role.MAINTAINER, user=user).exists()
-    if was and role != Role.MAINTAINER and not others.exists():
+    others = Membership.objects.filter(project=project, role=Role.MAINTAINER, user__service_account=None)
+    others = others.exclude(user=user)
+    was = Membership.objects.filter(project=project, role=Role.MAINTAINER, user=user, user__service_account=None)
+    if was.exists() and role != Role.MAINTAINER and not others.exists():
         raise ValueError(f"{user} is the only maintainer of {project}; make another person one first")

@@ -19,7 +19,16 @@ from .groups import OURS, WORK, WRITING
 
 OWNERS = ("owner_id", "created_by_id", "author_id", "run.created_by_id", "tracked.run.created_by_id")
 """Where a row names its owner, the first that it has."""
-_KEPT_FOR_ADMINISTRATORS = ("node", "nodekey", "device", "project", "membership", "projectpool", "apitoken")
+_KEPT_FOR_ADMINISTRATORS = (
+    "node",
+    "nodekey",
+    "device",
+    "project",
+    "membership",
+    "projectpool",
+    "apitoken",
+    "serviceaccount",
+)
 
 
 def viewer_for(user: Any) -> Viewer:

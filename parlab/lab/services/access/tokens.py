@@ -22,6 +22,7 @@ MAX_TOKENS = 20
 MAX_DAYS = 3_650
 _NAME = 80
 _CHARACTERS = string.ascii_letters + string.digits
+_PREFIX = "parlab_"
 _LENGTH = 43
 """Characters of a secret: 256 random bits."""
 _READ = (
@@ -62,7 +63,7 @@ def token_create(
     if in_force.count() >= MAX_TOKENS:
         raise ValueError(f"{user} already has {MAX_TOKENS} tokens; revoke one that is no longer used")
     # No dashes: W&B's clients take what is before one for the name of a host.
-    secret = "parlab_" + "".join(secrets.choice(_CHARACTERS) for _ in range(_LENGTH))
+    secret = _PREFIX + "".join(secrets.choice(_CHARACTERS) for _ in range(_LENGTH))
     try:
         with transaction.atomic():
             token = ApiToken.objects.create(
@@ -81,6 +82,11 @@ def token_create(
             f"{user} already has a token named {name!r}; choose another name, or revoke that token"
         ) from error
     return token, secret
+
+
+def is_secret(text: str) -> bool:
+    """Return whether a text has the form of a secret, and is no password."""
+    return text.startswith(_PREFIX) and len(text) == len(_PREFIX) + _LENGTH
 
 
 def token_find(secret: str) -> ApiToken | None:

@@ -109,7 +109,7 @@ def connect_token(request: HttpRequest) -> HttpResponse:
     user, name = cast(User, request.user), request.POST.get("with", "")
     title = f"connect {timezone.now():%Y-%m-%d %H:%M:%S}"
     try:
-        made, secret = token_create(user=user, name=title, by=user, scopes=("read", "write"), days=TOKEN_DAYS)
+        made, secret = token_create(user=user, name=title, by=user, scopes=("read", "report"), days=TOKEN_DAYS)
     except ValueError as problem:
         return _page(request, name, status=400, problem=f"No token was made: {problem}.")
     return _page(request, name, secret=secret, made=made)

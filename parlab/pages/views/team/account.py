@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
@@ -14,19 +16,14 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.lab.models import ApiToken
+from parlab.lab.models import SCOPE_TEXTS, USUAL_SCOPES, ApiToken
 from parlab.lab.selectors.projects import seen_project
+from parlab.lab.services.access.passwords import has_second_factor
 from parlab.lab.services.access.rights import viewer_for
 from parlab.lab.services.access.tokens import token_create, tokens_revoke
-from parlab.whole_numbers import whole_number
+from parlab.pages.forms.token_choices import TOKEN_DAYS, token_days
 
 # Actions and the permission that each requires.
-_SCOPES = (
-    ("read", "read experiments, runs, series, logs and figures"),
-    ("write", "report runs, import, create experiments and configurations"),
-    ("launch", "launch, relaunch and cancel runs, start studies"),
-)
-_DAYS = (("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no expiry"))
 _RIGHTS = (
     ("launch, cancel and relaunch runs, import files, start studies", "lab.add_run"),
     ("create experiments, edit their notes and tags, archive them", "lab.change_experiment"),
@@ -53,9 +50,7 @@ def token_make(request: HttpRequest) -> HttpResponse:
     user, name = cast(User, request.user), request.POST.get("name", "")
     scopes, days = request.POST.getlist("scopes"), request.POST.get("days", "")
     try:
-        lifetime = whole_number(days, 5)
-        if days and lifetime is None:
-            raise ValueError(f"days {days[:20]!r} is not a number; choose one from the list")
+        lifetime = token_days(days)
         slug = request.POST.get("project", "")
         project = seen_project(viewer_for(user), slug) if slug else None
         token, secret = token_create(user=user, name=name, by=user, scopes=scopes, days=lifetime, project=project)
@@ -96,9 +91,12 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
         "section": "account",
         "groups": list(user.groups.values_list("name", flat=True)),
         "rights": [(description, user.has_perm(permission)) for description, permission in _RIGHTS],
-        "scopes": _SCOPES,
-        "days": _DAYS,
-        "token_scopes": ["read", "write", "launch"],
+        "second_factor": has_second_factor(user),
+        "issuer": settings.OIDC_NAME if settings.OIDC_ISSUER else "",
+        "connected": SocialAccount.objects.filter(user=user).exists(),
+        "scopes": SCOPE_TEXTS.items(),
+        "days": TOKEN_DAYS,
+        "token_scopes": USUAL_SCOPES,
         "token_days": "365",
         "tokens": list(user.api_tokens.filter(revoked_at=None).select_related("created_by", "project")),
         **more,

@@ -14,9 +14,11 @@ from django.urls import reverse
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_POST
 
+from parlab.fleet.approvals import approve
 from parlab.fleet.trials import batch_launch, smaller_batch
-from parlab.lab.models import InboxItem
+from parlab.lab.models import Event, InboxItem, LaunchApproval
 from parlab.lab.services import inbox as service
+from parlab.lab.services.access.rights import may_manage
 from parlab.pages.reads.inbox import Inbox, inbox, neighbours
 from parlab.pages.reads.inbox_evidence import evidence_of
 from parlab.pages.rows.inbox import GROUPS, KINDS, inbox_row
@@ -61,7 +63,14 @@ def _shown(request: HttpRequest, group: str, item: InboxItem | None, undo: Inbox
     context: dict[str, Any] = {"section": "inbox", "inbox": shown, "group": group, "seen": seen, "undo": undo}
     context["is_chosen"] = is_chosen
     if item is not None:
-        context |= {"item": item, "row": inbox_row(item), **neighbours(shown.rows, item.pk), **evidence_of(item)}
+        context |= {
+            "item": item,
+            "row": inbox_row(item),
+            "may_decide": _may_decide(item, user),
+            **neighbours(shown.rows, item.pk),
+            **evidence_of(item),
+        }
+        context["may_decide"] = _may_decide(item, user)
     response = render(request, "inbox/inbox_live.html" if partial else "inbox/inbox.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
@@ -105,6 +114,30 @@ def inbox_try(request: HttpRequest, pk: int) -> HttpResponse:
     service.item_done(item=item, user=user, reason=f"micro batch {size} is tried in run {launched.number}")
     messages.success(request, f"Launched run {launched.number} with micro batch {size}.")
     return redirect("inbox")
+
+
+@require_POST
+def inbox_decide(request: HttpRequest, pk: int) -> HttpResponse:
+    """Approve or refuse a launch beyond the budget: maintainers."""
+    item, user = _find(pk), cast(User, request.user)
+    approval = get_object_or_404(LaunchApproval, pk=item.data.get("approval") or 0)
+    answer = request.POST.get("answer", "")
+    if answer not in ("approve", "refuse"):
+        return HttpResponse("answer is approve or refuse\n", status=400, content_type="text/plain")
+    try:
+        count = approve(approval=approval, user=user, is_approved=answer == "approve")
+    except ValueError as problem:
+        messages.error(request, f"Not changed: {problem}.")
+        return redirect(item)
+    runs = f"{count} run{'' if count == 1 else 's'}"
+    messages.success(request, f"{runs} may start." if answer == "approve" else f"Cancelled {runs}.")
+    return redirect("inbox")
+
+
+def _may_decide(item: InboxItem, user: User) -> bool:
+    if item.kind != Event.Kind.LAUNCH_ASKED or item.experiment is None:
+        return False
+    return may_manage(user, item.experiment.project)
 
 
 @require_POST

@@ -13,10 +13,11 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.lab.models import Experiment, Project, Role
-from parlab.lab.selectors.projects import seen_project, seen_projects
+from parlab.lab.models import SCOPE_TEXTS, Experiment, Project, Role
+from parlab.lab.selectors.projects import accounts_with_tokens, seen_project, seen_projects
 from parlab.lab.services.access import projects as services
 from parlab.lab.services.access.rights import may_manage, viewer_for
+from parlab.pages.forms.token_choices import TOKEN_DAYS
 from parlab.pages.requests.viewers import CHOSEN
 
 
@@ -45,27 +46,41 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_GET
 def project(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the settings and members of a project, and to its maintainers the forms to change them."""
-    shown = seen_project(viewer_for(request.user), slug)
+    return project_page(request, seen_project(viewer_for(request.user), slug))
+
+
+def project_page(request: HttpRequest, shown: Project, *, status: int = 200, **more: Any) -> HttpResponse:
+    """Render the page of a project."""
+    manages = may_manage(request.user, shown)
     context: dict[str, Any] = {
         "section": "projects",
         "project": shown,
-        "members": list(shown.memberships.select_related("user")),
-        "may_manage": may_manage(request.user, shown),
+        "members": list(shown.memberships.select_related("user").filter(user__service_account=None)),
+        "may_manage": manages,
         "may_reserve": request.user.has_perm("lab.change_node"),
         "pools": ", ".join(shown.pools.values_list("pool", flat=True)),
         "roles": Role.choices,
         "visibilities": Project.Visibility.choices,
         "experiments": shown.experiments.count(),
+        **more,
     }
-    return render(request, "pages/project.html", context)
+    if manages:
+        context |= {"scopes": SCOPE_TEXTS.items(), "days": TOKEN_DAYS, "accounts": accounts_with_tokens(shown)}
+    return render(request, "pages/project.html", context, status=status)
+
+
+def managed_project(request: HttpRequest, slug: str) -> Project:
+    """Return a project that the user maintains; raises Http404, PermissionDenied."""
+    managed = seen_project(viewer_for(request.user), slug)
+    if not may_manage(request.user, managed):
+        raise PermissionDenied(f"You are not a maintainer of project {managed}.")
+    return managed
 
 
 @require_POST
 def change(request: HttpRequest, slug: str, action: str) -> HttpResponse:
     """Change the settings, the pools or a member of a project."""
-    changed = seen_project(viewer_for(request.user), slug)
-    if not may_manage(request.user, changed):
-        raise PermissionDenied(f"You are not a maintainer of project {changed}.")
+    changed = managed_project(request, slug)
     if action not in _CHANGES:
         raise Http404(f"unknown action {action}; use one of {', '.join(_CHANGES)}")
     try:
@@ -77,7 +92,12 @@ def change(request: HttpRequest, slug: str, action: str) -> HttpResponse:
 
 def _settings(request: HttpRequest, changed: Project) -> str:
     name, visibility = request.POST.get("name", ""), request.POST.get("visibility", "")
-    services.project_change(project=changed, name=name, visibility=visibility)
+    text = request.POST.get("budget", "").strip()
+    try:
+        budget = float(text) if text else None
+    except ValueError:
+        raise ValueError(f"GPU hours {text[:20]!r} are no number; enter one, or nothing") from None
+    services.project_change(project=changed, name=name, visibility=visibility, budget=budget)
     return "Saved."
 
 

@@ -13,7 +13,7 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
 
 
 class Command(BaseCommand):
-    help = "Check settings, database, Redis, clock, disk, proxy, mail, storage, nodes, workers, versions."
+    help = "Check settings, database, Redis, clock, disk, proxy, logins, mail, storage, nodes, workers, versions."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
