@@ -44,6 +44,10 @@ class PreviewRun(BaseModel):
     loss_last: float | None = None
     figures: dict[str, str] = {}
     """Further figures that the file states, by their names in the file."""
+    kinds: dict[str, str] = {}
+    """How a figure came about that is not printed as such: derived, average, smoothed, part."""
+    timers_s: dict[str, float] = {}
+    """Median seconds of the timers, by name."""
 
 
 class PreviewTable(BaseModel):
@@ -130,6 +134,7 @@ def _run(run: ImportedRun) -> PreviewRun:
     step_time: Mapping[str, Any] = summary.get("step_time_s") or {}
     memory: Mapping[str, Any] = summary.get("memory_peak_bytes") or {}
     loss: Mapping[str, Any] = summary.get("loss") or {}
+    timers: Mapping[str, Mapping[str, Any]] = summary.get("timers_s") or {}
     return PreviewRun(
         number=run.number,
         label=run.label,
@@ -143,4 +148,6 @@ def _run(run: ImportedRun) -> PreviewRun:
         loss_first=loss.get("first"),
         loss_last=loss.get("last"),
         figures=stated(summary),
+        kinds=summary.get("kinds") or {},
+        timers_s={name: timer["median"] for name, timer in timers.items() if "median" in timer},
     )
