@@ -13,3 +13,12 @@
     marks?.[marks.length - 1]?.scrollIntoView({ block: "center" });
   });
 })();
+
+// A link to a figure lights its marks.
+addEventListener("DOMContentLoaded", () => {
+  const name = new URLSearchParams(location.search).get("figure");
+  const marks = name ? [...document.querySelectorAll("mark[data-name]")].filter((mark) => mark.dataset.name === name || (name === "loss" && mark.dataset.name.endsWith("loss")) || (name === "memory" && mark.dataset.name.endsWith("_bytes"))) : [];
+  for (const mark of marks) mark.classList.add("lit");
+  const last = marks[marks.length - 1];
+  last?.closest(".marked-lines").scrollTo({ top: last.offsetTop - last.closest(".marked-lines").offsetTop - 80 });
+});

@@ -151,3 +151,25 @@ def test_the_preview_of_an_upload_offers_the_same_choice(page: Client, admin: Us
     field, name = take(shown, "Take 321,412")
     page.post(preview.request["PATH_INFO"], {field: name})
     assert Run.objects.get().tokens_per_s == pytest.approx(321_412.46, rel=1e-6)
+
+
+def test_a_figure_of_an_imported_run_leads_to_its_place_in_the_text(page: Client) -> None:
+    page.post("/import/now/", {"text": CONTRADICTING})
+    run = Run.objects.get()
+    shown = page.get(run.get_absolute_url()).content.decode()
+    [link] = re.findall(r'href="([^"]*figure=tokens_per_s#text)"', shown)
+    source = page.get(html.unescape(link)).content.decode()
+    assert ("contradiction", "tok/sec: 80,353") in marks(source)
+    assert 'data-name="tokens_per_s"' in source
+    assert "take:" not in source
+
+
+def test_the_text_of_a_later_run_begins_at_its_lines(page: Client) -> None:
+    line = " iteration {}/ 9 | elapsed time per iteration (ms): 5.0 | global batch size: {} | lm loss: 5.0 |\n"
+    launches = "".join(f"torchrun train.py --global-batch-size {size}\n" + line.format(1, size) + line.format(2, size)
+                       for size in (8, 16))  # fmt: skip
+    page.post("/import/now/", {"text": launches})
+    first, last = Run.objects.order_by("number")
+    shown = page.get(f"{first.experiment.get_absolute_url()}sources/{first.source_id}/?run={last.number}")
+    numbers = re.findall(r'id="line-(\d+)"', shown.content.decode())
+    assert numbers[0] == str(last.first_line)

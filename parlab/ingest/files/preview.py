@@ -113,7 +113,7 @@ def preview(result: Import, *, dry_run: bool) -> Preview:
         experiment_name=result.experiment_name,
         source=result.source.pk if result.source else None,
         run_count=len(result.runs),
-        runs=[_run(run) for run in result.runs[:MAX_RUNS]],
+        runs=[preview_run(run) for run in result.runs[:MAX_RUNS]],
         tables=[
             PreviewTable(title=table.title or table.section or "", columns=table.columns, rows=len(table.rows))
             for table in document.tables
@@ -129,7 +129,8 @@ def preview(result: Import, *, dry_run: bool) -> Preview:
     )
 
 
-def _run(run: ImportedRun) -> PreviewRun:
+def preview_run(run: ImportedRun) -> PreviewRun:
+    """Shape a run with its headline numbers."""
     summary = run.summary
     step_time: Mapping[str, Any] = summary.get("step_time_s") or {}
     memory: Mapping[str, Any] = summary.get("memory_peak_bytes") or {}

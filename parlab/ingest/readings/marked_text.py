@@ -71,30 +71,39 @@ class MarkedText(NamedTuple):
 
 
 def marked_text(
-    text: str, *, name: str, format: str, lines: int, findings: Sequence[Finding] = (), launch: Launch | None = None
+    text: str,
+    *,
+    name: str,
+    format: str,
+    lines: int,
+    findings: Sequence[Finding] = (),
+    launch: Launch | None = None,
+    first: int = 1,
 ) -> MarkedText:
-    """Mark the beginning of a text of so many lines that was read in a format; `launch` has its only settings."""
+    """Mark the beginning of a text that was read in a format.
+
+    It begins at line `first` of a file of so many lines; `launch` has the settings if there is one launch.
+    """
     head = text[:MARKED_CHARACTERS]
     if len(head) < len(text):
         head = head[: head.rfind("\n") + 1] or head
-    texts = head.split("\n")
-    texts = texts[:-1] if texts[-1] == "" else texts
-    found = spans([f"{text}\n" for text in texts], format if format in FORMATS else None, file=name)
-    doubts = _doubts(findings)
-    checked = _checked(found, launch)
+    texts = head.removesuffix("\n").split("\n")
+    read = spans([f"{text}\n" for text in texts], format if format in FORMATS else None, file=name)
+    found = [span._replace(line=span.line + first - 1) for span in read]
+    doubts, checked = _doubts(findings), _checked(found, launch)
     uses = {span: _use(span, doubts, checked) for span in found}
     notes = {span: _note(span, doubts, checked) for span in found}
     by_line: dict[int, list[Span]] = {}
     for span in found:
         by_line.setdefault(span.line, []).append(span)
-    kept = list(_kept(len(texts), by_line, uses))
     shown, before = list[MarkedLine](), 0
-    for number in kept[:_MOST_LINES]:
-        marks = list(_marks(texts[number - 1], by_line.get(number, []), uses, notes))
+    for number in list(_kept(range(first, first + len(texts)), by_line, uses))[:_MOST_LINES]:
+        marks = list(_marks(texts[number - first], by_line.get(number, []), uses, notes))
         shown.append(MarkedLine(number, marks, number - before - 1))
         before = number
-    left_out = max(0, max(lines, len(texts)) - before)
-    return MarkedText(shown, dict(Counter(uses.values())), left_out, found, len(head) == len(text))
+    left_out = max(0, max(lines, first + len(texts) - 1) - before)
+    is_whole = first == 1 and len(head) == len(text)
+    return MarkedText(shown, dict(Counter(uses.values())), left_out, found, is_whole)
 
 
 class _Doubts(NamedTuple):
@@ -174,10 +183,10 @@ def _note(span: Span, doubts: _Doubts, checked: dict[Span, str]) -> str:
     return f"{name}: {kind}" if kind else name
 
 
-def _kept(count: int, by_line: dict[int, list[Span]], uses: dict[Span, Use]) -> Iterator[int]:
+def _kept(numbers: range, by_line: dict[int, list[Span]], uses: dict[Span, Use]) -> Iterator[int]:
     """Yield the lines to show: all of a short text, else those with new numbers, the last of each kind, and around."""
-    if count <= _SHORT:
-        yield from range(1, count + 1)
+    if len(numbers) <= _SHORT:
+        yield from numbers
         return
     shapes: Counter[tuple[tuple[str, str], ...]] = Counter()
     last: dict[tuple[tuple[str, str], ...], int] = {}
@@ -189,8 +198,8 @@ def _kept(count: int, by_line: dict[int, list[Span]], uses: dict[Span, Use]) -> 
         if shapes[shape] <= _ALIKE or any(uses[span] == "contradiction" for span in own):
             wanted.add(line)
     wanted.update(last.values())
-    near = {at for line in wanted for at in range(line - _AROUND, line + _AROUND + 1) if at in wanted or _AROUND}
-    yield from sorted(at for at in near if 1 <= at <= count and (at in wanted or at not in by_line))
+    near = {at for line in wanted for at in range(line - _AROUND, line + _AROUND + 1)}
+    yield from sorted(at for at in near if at in numbers and (at in wanted or at not in by_line))
 
 
 def _marks(line: str, own: Sequence[Span], uses: dict[Span, Use], notes: dict[Span, str]) -> Iterator[Mark]:

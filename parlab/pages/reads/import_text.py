@@ -12,9 +12,12 @@ from parlab.charts.svg import Svg
 from parlab.formats.schema import Document, Finding
 from parlab.formats.spans import Span
 from parlab.ingest.files.choices import SEEN, choices_of, key_of
-from parlab.ingest.files.preview import Preview, PreviewRun
-from parlab.ingest.readings.marked_text import MarkedText, marked_text
+from parlab.ingest.files.outcome import stored_run, unchanged
+from parlab.ingest.files.preview import Preview, PreviewRun, preview, preview_run
+from parlab.ingest.readings.marked_text import MARKED_CHARACTERS, MarkedText, marked_text
+from parlab.lab.models import Run, Source
 from parlab.lab.selectors.figures import figure_title
+from parlab.lab.selectors.sources import source_part
 
 _SAME = 2e-3
 LEGEND = (
@@ -37,6 +40,21 @@ class Value(NamedTuple):
     """`line 4`, `median of 24 lines`, `derived`."""
     name: str
     """Joins it with its marks in the text."""
+
+
+def source_text(source: Source, run: Run | None) -> ReadText | None:
+    """Return what was read of a stored file, from the lines of a run on if one is named; None if it is no text."""
+    first = run.first_line or 1 if run is not None else 1
+    text = source_part(source, first, MARKED_CHARACTERS)
+    if text is None:
+        return None
+    runs = [run] if run is not None else list(source.runs.order_by("number")[:2])
+    shown = preview(unchanged(source), dry_run=False)
+    shown.runs = [preview_run(stored_run(each)) for each in runs] if len(runs) == 1 else []
+    marked = marked_text(
+        text, name=source.name, format=source.format, lines=shown.lines, findings=shown.findings, first=first
+    )
+    return read_text(shown, marked, {})
 
 
 class Choosable(NamedTuple):
@@ -108,9 +126,29 @@ def _values(run: PreviewRun, marked: MarkedText | None) -> list[Value]:
         ("Peak memory", "memory", run.memory_max_bytes, "B", memory),
     ]
     values = [_value(title, run, key, value, unit, names, marked) for title, key, value, unit, names in rows if value]
-    values = [_from_first(value, run) for value in values]
+    values = [_from_first(value, run) for value in values] + _printed(marked)
     values += [_step(run, marked)] if run.steps else []
     values += [_parted(figure_title(name), text, _kind(run, name), "", name) for name, text in run.figures.items()]
+    return values
+
+
+_PRINTED = (
+    ("Compute per GPU", "flops_per_gpu", "FLOP/s"),
+    ("MFU", "mfu", "%"),
+    ("Learning rate", "learning_rate", ""),
+    ("Batch", "global_batch_size", "samples"),
+)
+"""Further numbers that a person looks for: title, name and unit."""
+
+
+def _printed(marked: MarkedText | None) -> list[Value]:
+    """Return the last of these numbers that the text prints."""
+    values = []
+    for title, name, unit in _PRINTED if marked else ():
+        if stated := marked.of(name) if marked else []:
+            last = stated[-1]
+            text = last.text if "e" not in last.text.lower() else f"{last.value:.4g}"
+            values.append(Value(title, text, last.unit or unit, "read", f"line {last.line}", name))
     return values
 
 
