@@ -38,6 +38,13 @@
 
 // The curve above the log and its lines point at each other: a step of the curve leads to its lines, a line to its step.
 (() => {
+  // The excerpt around a line shows it, however many lines stand before it.
+  const centre = () => {
+    const meant = document.querySelector("#found .meant"), box = meant?.closest(".excerpt");
+    if (box) box.scrollTop = meant.offsetTop - box.offsetTop - box.clientHeight / 2;
+  };
+  centre();
+  document.addEventListener("htmx:afterSwap", ({ detail }) => { if (detail.target.id === "found") centre(); });
   let curve = null, data = null, at = 0; // the place of the cursor in data.places
 
   const nearest = (amount, part) => data.places.reduce((best, place, index) => (Math.abs(place[part] - amount) < Math.abs(data.places[best][part] - amount) ? index : best), 0);
@@ -80,7 +87,7 @@
     if (fresh) {
       curve = fresh;
       data = JSON.parse(document.getElementById("log-curve").textContent);
-      const step = new URLSearchParams(location.search).get("step");
+      const step = document.querySelector("#found [data-at-step]")?.dataset.atStep || new URLSearchParams(location.search).get("step");
       curve.addEventListener("pointermove", (event) => point(atPointer(event)));
       curve.addEventListener("click", (event) => { point(atPointer(event)); show(); });
       curve.addEventListener("keydown", (event) => {

@@ -44,7 +44,7 @@ class Value(NamedTuple):
 
 def source_text(source: Source, run: Run | None) -> ReadText | None:
     """Return what was read of a stored file, from the lines of a run on if one is named; None if it is no text."""
-    first = run.first_line or 1 if run is not None else 1
+    first = run.first_line or 1 if run is not None and source.runs.count() > 1 else 1
     text = source_part(source, first, MARKED_CHARACTERS)
     if text is None:
         return None
