@@ -85,6 +85,17 @@ def log_around(
     return lines
 
 
+def numbered_lines(attempt_id: int, scan_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines at the beginning of a log with their numbers, from 1, as a search counts them."""
+    scanned = 0
+    for first, block in _blocks(attempt_id, None, None):
+        for offset, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
+            yield first + offset, line
+        scanned += len(block)
+        if scanned >= scan_bytes:
+            return
+
+
 def text_pattern(text: str) -> re.Pattern[bytes]:
     """Match a literal text, ignoring case."""
     return re.compile(re.escape(text.encode("utf-8", "replace")), re.IGNORECASE)

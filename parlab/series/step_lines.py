@@ -15,6 +15,7 @@ from runners.wire.protocol import EVENT_PREFIX
 SCAN_BYTES = 16 << 20
 """Bytes from the beginning of a log that are searched, so that a page stays fast."""
 MAX_LINES = 200
+_NAMED = re.compile(rb"\b(?:iteration|iter|step)[ =:/#]*0*(\d{1,9})\b(?![.,]\d)", re.IGNORECASE)
 
 
 class StepLine(NamedTuple):
@@ -40,10 +41,19 @@ def step_lines(attempt_id: int, step: int) -> list[StepLine]:
     return found
 
 
+def stated_step(line: bytes) -> int | None:
+    """Return the step that a report of an engine, or a line that names one, states."""
+    if line.startswith(EVENT_PREFIX):
+        event = _step_event(line)
+        return event["step"] if event is not None and isinstance(event.get("step"), int) else None
+    match = _NAMED.search(line)
+    return int(match[1]) if match else None
+
+
 def _lines(attempt_id: int) -> Iterator[tuple[int, int, bytes]]:
     number, scanned = 0, 0
     for piece in log_pieces(attempt_id, node_ranks(attempt_id)):
-        for line in piece.text.splitlines():
+        for line in piece.text.removesuffix(b"\n").split(b"\n"):
             number += 1
             yield number, piece.rank, line
         scanned += len(piece.text)
@@ -52,13 +62,18 @@ def _lines(attempt_id: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _event(line: bytes, step: int) -> dict[str, Any] | None:
+    event = _step_event(line)
+    return event if event is not None and event.get("step") == step else None
+
+
+def _step_event(line: bytes) -> dict[str, Any] | None:
     if b'"event":"step"' not in line.replace(b": ", b":")[:120]:
         return None
     try:
         event = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and event.get("step") == step else None
+    return event if isinstance(event, dict) else None
 
 
 def event_text(event: Mapping[str, Any]) -> str:

@@ -11,7 +11,14 @@
   });
   loaded.catch(() => {}); // each figure reports it
 
-  const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // Asking for a style after a change of the page computes all styles again, so each token is asked once a theme.
+  const tokens = { theme: "", values: new Map() };
+  function token(name) {
+    const { theme } = document.documentElement.dataset;
+    if (theme !== tokens.theme) Object.assign(tokens, { theme, values: new Map() });
+    if (!tokens.values.has(name)) tokens.values.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+    return tokens.values.get(name);
+  }
 
   function colours() {
     const text = token("--text"), muted = token("--axis"), line = token("--line-2"), grid = token("--grid"), surface = token("--surface");

@@ -116,3 +116,5 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     document.getElementById("announce").textContent = announced;
   });
 })();
+// On a phone the open tab may stand beyond the edge.
+for (const open of document.querySelectorAll(".tabs .on")) open.parentElement.scrollLeft = open.offsetLeft - open.parentElement.offsetLeft - 16;

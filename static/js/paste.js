@@ -38,6 +38,7 @@ for (const form of document.querySelectorAll("form[data-paste]")) {
       if (response.redirected) return location.reload(); // the session has ended
       if (!response.ok) throw new Error(`The server answered with status ${response.status}. Nothing was stored; reload the page.`);
       answer.innerHTML = await response.text(); // escaped by the server
+      mark();
       const shown = answer.querySelector("[data-read]");
       offer(shown?.dataset.read === "none" && answer.querySelector("[data-doubtful]") ? "guess" : shown?.dataset.read || "none", shown?.dataset.runs);
     } catch (error) {
@@ -46,6 +47,42 @@ for (const form of document.querySelectorAll("form[data-paste]")) {
       answer.classList.remove("waits");
     }
   }
+
+  // The text with its numbers marked takes the place of the box; without a place for it, it is left out.
+  const marked = document.getElementById(form.dataset.markedIn || "");
+  function view(isMarked) {
+    if (!marked) return;
+    marked.hidden = !isMarked;
+    text.hidden = isMarked;
+  }
+  function mark() {
+    const parts = [...answer.querySelectorAll("[data-marked]")];
+    parts.forEach((part) => part.remove());
+    if (!marked || parts.length !== 1) return view(false);
+    marked.querySelector("[data-marked-body]").replaceChildren(...parts[0].childNodes);
+    marked.querySelector("[data-marked-name]").textContent = form.elements.name.value;
+    const lines = text.value.replace(/\n$/, "").split("\n").length, size = bytes();
+    marked.querySelector("[data-marked-size]").textContent = `${lines.toLocaleString("en")} line${lines === 1 ? "" : "s"}, ${size < 1024 ? `${size} B` : `${(size / 1024).toFixed(size < 102400 ? 1 : 0)} KiB`}`;
+    view(document.activeElement !== text || form.dataset.pasted === "1");
+  }
+  marked?.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-edit], [data-clear]")) return;
+    if (event.target.closest("[data-clear]")) text.value = "";
+    form.dataset.pasted = "";
+    view(false);
+    text.focus();
+    look();
+  });
+  // Pasting anywhere on the page that is no field replaces the text.
+  document.addEventListener("paste", (event) => {
+    if (event.target === text) { form.dataset.pasted = "1"; return; }
+    const pasted = marked && !event.target.closest?.("input, textarea, select, [contenteditable]") && event.clipboardData.getData("text");
+    if (!pasted) return;
+    event.preventDefault();
+    text.value = pasted;
+    form.dataset.pasted = "1";
+    look();
+  });
 
   function later() {
     clearTimeout(wait);
@@ -71,8 +108,9 @@ for (const form of document.querySelectorAll("form[data-paste]")) {
   }
 
   form.dataset.first = new URL(form.action).pathname;
-  text.addEventListener("input", later);
-  form.addEventListener("change", (event) => { if (event.target !== text) later(); });
+  text.addEventListener("input", (event) => { if (event.inputType !== "insertFromPaste") form.dataset.pasted = ""; later(); });
+  document.addEventListener("change", (event) => { if (event.target.form === form && event.target.type === "radio") event.target.closest("li")?.classList.add("judged"); });
+  form.addEventListener("change", (event) => { if (event.target !== text) later(); }); // choices of findings stand outside
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !button.disabled) { event.preventDefault(); form.requestSubmit(button); }
   });

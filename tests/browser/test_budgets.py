@@ -17,6 +17,12 @@ from .conftest import Demo
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
 FIRST_HOME, HOME = Load(words=260, controls=25), Load(words=180, controls=20)
 EXPERIMENT, RUN = Load(words=190, controls=40), Load(words=130, controls=20)
+CLUSTER, NODE, WATCH, IMPORT = Load(90, 12), Load(150, 15), Load(120, 12), Load(40, 10)
+MARKED = Load(words=350, controls=12)
+LOG = "".join(
+    f" iteration {step}/ 9 | elapsed time per iteration (ms): 500.0 | global batch size: 8 | lm loss: {9 - step}.5 |\n"
+    for step in range(1, 6)
+)
 RUNS = 60
 MAKE_SWEEP = f"""
 from django.contrib.auth.models import User
@@ -84,6 +90,22 @@ def test_home_keeps_its_budget(page: Page) -> None:
 
 def test_a_published_experiment_and_its_run_keep_their_budgets(page: Page) -> None:
     assert within(page, PUBLISHED, EXPERIMENT) + within(page, f"{PUBLISHED}runs/13/", RUN) == []
+
+
+def test_cluster_watch_and_import_keep_their_budgets(page: Page) -> None:
+    page.goto("/nodes/")
+    node = page.locator("a[href^='/nodes/']").first
+    assert within(page, "/nodes/", CLUSTER) + within(page, "/watch/", WATCH) + within(page, "/import/", IMPORT) == []
+    page.goto("/nodes/")
+    if node.count():
+        assert within(page, node.get_attribute("href") or "", NODE) == []
+
+
+def test_an_import_that_is_read_keeps_its_budget(page: Page) -> None:
+    page.goto("/import/")
+    page.locator("#paste-text").fill(LOG)
+    expect(page.locator("[data-read]")).to_be_visible()
+    assert excess(page, MARKED) == []
 
 
 @pytest.mark.slow

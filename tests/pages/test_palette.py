@@ -51,6 +51,16 @@ def test_runs_are_named_by_what_differs_and_those_of_the_open_experiment_come_fi
     assert all(text.startswith("1f1b") for text, _ in rows)
 
 
+def test_runs_that_have_the_word_in_their_name_come_before_those_that_only_use_it(
+    page: Client, four_runs: list[Run]
+) -> None:
+    before, newest = four_runs[-2:]
+    Run.objects.filter(pk=before.pk).update(label="schedule 1f1b, micro batch size 1")
+    Run.objects.filter(pk=newest.pk).update(label="micro batch size 2")
+    addresses = [address for _, address in listed(page, "1f1b")["Runs"]]
+    assert addresses[:2] == [before.get_absolute_url(), newest.get_absolute_url()]
+
+
 def test_an_experiment_that_is_named_stands_before_its_runs(page: Client, four_runs: list[Run]) -> None:
     name = four_runs[0].experiment.name
     assert list(listed(page, name[:8].lower()))[:2] == ["Experiments", "Runs"]

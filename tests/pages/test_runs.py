@@ -322,3 +322,14 @@ def test_a_run_on_several_nodes_shows_each_with_its_state_and_reason(
     assert "0 gpu1 failed \N{EN DASH} 1 ValueError: <b> 0.000 s" in shown
     assert "1 gpu2 cancelled \N{EN DASH} \N{EN DASH} consequence node gpu1: ... 0.000 s" in shown
     assert "failed gpu1, gpu2" in text(page.get(f"{RUN}details/"))
+
+
+@pytest.mark.django_db
+def test_the_first_figures_of_a_run_are_requested_with_its_page(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="running")
+    shown = page.get(attempt.run.get_absolute_url()).content.decode()
+    preloaded = re.findall(r'<link rel="preload" as="fetch" crossorigin href="([^"]*)"', shown)
+    figures = re.findall(r'data-figure-url="([^"]*)"', shown)
+    assert preloaded == figures[:2] != []

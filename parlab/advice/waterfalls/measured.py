@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from parlab.planner.prediction.timing import Timing
 
 from .backward_pass import Inside, inside_backward
+from .terms import flops_text
 from .timers import Groups, Timer, grouped, text, total
 from .traced import Passes, Row, TracedStep, rows_without_timers, traced_rows
 from .waterfall import Kind, Waterfall, assembled
@@ -229,13 +230,11 @@ def _matrix(step: Step) -> list[Row]:
     if step.peak is None or not step.model_flops:
         return []
     ideal_s = step.model_flops / (step.devices * step.peak.flops_per_s)
-    rows: list[Row] = [
-        ("ideal", ideal_s, "computed", f"{step.peak.flops_per_s / 1e12:.4g} TFLOP/s: {step.peak.source}")
-    ]
+    rows: list[Row] = [("ideal", ideal_s, "computed", f"{flops_text(step.peak.flops_per_s)}: {step.peak.source}")]
     ceiling = step.ceiling
     if ceiling is not None and ceiling.flops_per_s < step.peak.flops_per_s:
         reachable_s = step.model_flops / (step.devices * ceiling.flops_per_s)
-        basis = f"{ceiling.flops_per_s / 1e12:.4g} TFLOP/s: {ceiling.source}"
+        basis = f"{flops_text(ceiling.flops_per_s)}: {ceiling.source}"
         rows.append(("matrix_rate", reachable_s - ideal_s, "computed", basis))
     return rows
 

@@ -10,6 +10,7 @@ from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.prediction.layer import ceiling
 
 from .measured import planned_rows
+from .terms import flops_text
 from .traced import Row
 from .waterfall import Waterfall, assembled
 
@@ -24,11 +25,11 @@ def predicted_waterfall(prediction: Prediction, calibration: Calibration | None 
     reachable = ceiling(cluster, job.precision)
     if peak is not None:
         ideal_s = min(left_s, needed / (job.world_size * peak.flops_per_s))
-        rows.append(("ideal", ideal_s, "computed", f"{peak.flops_per_s / 1e12:.4g} TFLOP/s: {peak.source}"))
+        rows.append(("ideal", ideal_s, "computed", f"{flops_text(peak.flops_per_s)}: {peak.source}"))
         left_s -= ideal_s
         slower_s = min(left_s, max(0.0, needed / (job.world_size * reachable) - ideal_s))
         if slower_s:
-            rows.append(("matrix_rate", slower_s, "computed", f"{reachable / 1e12:.4g} TFLOP/s"))
+            rows.append(("matrix_rate", slower_s, "computed", f"{flops_text(reachable)}"))
             left_s -= slower_s
     if job.recompute != "none":
         without = predict_job(replace(job, recompute="none"), cluster, calibration).parts.compute_s

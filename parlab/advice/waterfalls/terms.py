@@ -97,3 +97,8 @@ _ROWS = (
 
 TERMS: dict[str, Term] = {term.key: term for term in _ROWS}
 """By key, from the ideal to what is left."""
+
+
+def flops_text(flops_per_s: float) -> str:
+    """Write a rate with four digits, that of a processor in GFLOP/s."""
+    return f"{flops_per_s / 1e12:.4g} TFLOP/s" if flops_per_s >= 1e12 else f"{flops_per_s / 1e9:.4g} GFLOP/s"

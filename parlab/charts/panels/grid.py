@@ -35,6 +35,7 @@ class Layout(NamedTuple):
 def layout_of(runs: Runs) -> Layout | None:
     """Choose rows and columns; None for runs that do not differ in two fields, or in too many ways."""
     placed = [run for run in runs.shown if all(field in run.values for field in runs.fields)]
+    placed.sort(key=lambda run: run.number)  # texts stand as they were swept, not by speed
     fields = [field for field in runs.fields if len({repr(run.values[field]) for run in placed}) > 1]
     if len(fields) < 2:
         return None

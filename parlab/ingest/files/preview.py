@@ -44,6 +44,10 @@ class PreviewRun(BaseModel):
     loss_last: float | None = None
     figures: dict[str, str] = {}
     """Further figures that the file states, by their names in the file."""
+    kinds: dict[str, str] = {}
+    """How a figure came about that is not printed as such: derived, average, smoothed, part."""
+    timers_s: dict[str, float] = {}
+    """Median seconds of the timers, by name."""
 
 
 class PreviewTable(BaseModel):
@@ -109,7 +113,7 @@ def preview(result: Import, *, dry_run: bool) -> Preview:
         experiment_name=result.experiment_name,
         source=result.source.pk if result.source else None,
         run_count=len(result.runs),
-        runs=[_run(run) for run in result.runs[:MAX_RUNS]],
+        runs=[preview_run(run) for run in result.runs[:MAX_RUNS]],
         tables=[
             PreviewTable(title=table.title or table.section or "", columns=table.columns, rows=len(table.rows))
             for table in document.tables
@@ -125,11 +129,13 @@ def preview(result: Import, *, dry_run: bool) -> Preview:
     )
 
 
-def _run(run: ImportedRun) -> PreviewRun:
+def preview_run(run: ImportedRun) -> PreviewRun:
+    """Shape a run with its headline numbers."""
     summary = run.summary
     step_time: Mapping[str, Any] = summary.get("step_time_s") or {}
     memory: Mapping[str, Any] = summary.get("memory_peak_bytes") or {}
     loss: Mapping[str, Any] = summary.get("loss") or {}
+    timers: Mapping[str, Mapping[str, Any]] = summary.get("timers_s") or {}
     return PreviewRun(
         number=run.number,
         label=run.label,
@@ -143,4 +149,6 @@ def _run(run: ImportedRun) -> PreviewRun:
         loss_first=loss.get("first"),
         loss_last=loss.get("last"),
         figures=stated(summary),
+        kinds=summary.get("kinds") or {},
+        timers_s={name: timer["median"] for name, timer in timers.items() if "median" in timer},
     )

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
+from parlab.ingest.files.choices import TAKEN, with_taken
 from parlab.ingest.files.drafts import LEARNT, Draft
 from parlab.ingest.files.images import images_store
 from parlab.ingest.files.outcome import NAME_LENGTH, Import, experiment_name, made, unchanged
@@ -293,7 +294,7 @@ def _runs_update(runs: Sequence[Run]) -> None:
 
 
 def _fill(run: Run, result: Result, recording: Recording | None, source: Source) -> None:
-    summary = storable.json(result.summary)
+    summary = with_taken(storable.json(result.summary), (run.summary or {}).get(TAKEN) or {})
     run.point = storable.json(result.point)
     run.point_digest = digest(run.point)
     label = point_label(run.point) or storable.text(result.title) or source.name

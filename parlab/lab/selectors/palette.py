@@ -85,12 +85,18 @@ def _in_experiment(word: str) -> Q:
 def matching_runs(words: Sequence[str], *, user: User, open_slug: str = "") -> list[NamedRun]:
     """Return runs that have all words, each in a setting, a label, a number or the experiment.
 
-    Runs of the open experiment come first, then the newest.
+    Runs of the open experiment come first, then those whose name has the words, then the newest.
     """
     names = _names_of_experiments(user)
     condition = reduce(operator.and_, (_in_run(word, names) for word in words), Q())
     opened = next((pk for pk, (slug, _) in names.items() if slug == open_slug), 0)
-    rank = Case(When(experiment_id=opened, then=Value(0)), default=Value(1), output_field=IntegerField())
+    named = reduce(operator.and_, (Q(label__icontains=word) for word in words), Q())
+    rank = Case(
+        When(experiment_id=opened, then=Value(0)),
+        *([When(named, then=Value(1))] if words else []),
+        default=Value(2),
+        output_field=IntegerField(),
+    )
     ids = visible_runs(user).filter(condition, experiment__in=Experiment.objects.in_use()).order_by(rank, "-pk")
     return named_runs(list(ids.values_list("pk", flat=True)[:LIMIT]))
 

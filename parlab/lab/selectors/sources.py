@@ -40,6 +40,25 @@ async def source_stream(source_id: int) -> AsyncIterator[bytes]:
         yield zstandard.decompress(bytes(chunk.data))
 
 
+def source_part(source: Source, first: int, size: int) -> str | None:
+    """Return `size` bytes and a little more from a line on, as text; None if the file is packed or no text."""
+    part, left = b"", first - 1  # lines to pass
+    for data in source_bytes(source):
+        if b"\0" in data[:4096] or data.startswith(_PACKED):
+            return None
+        if left and (breaks := data.count(b"\n")) < left:
+            left -= breaks
+            continue
+        part += data.split(b"\n", left)[left]
+        left = 0
+        if len(part) > size:
+            break
+    return part[: size + 1].decode("utf-8", "replace")
+
+
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+
+
 def source_lines(source: Source, first: int, last: int, *, around: int = 2) -> list[Line]:
     """Return lines of an imported file with their context; long lines are truncated."""
     begin, end = max(1, first - around), last + around

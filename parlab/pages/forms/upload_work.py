@@ -19,6 +19,7 @@ from django.contrib.auth.models import User
 from django.db import connections
 from pydantic import BaseModel, ValidationError
 
+from parlab.ingest.files.choices import findings_choose
 from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.files.preview import Preview, preview
 from parlab.ingest.files.received import kind_of
@@ -66,7 +67,7 @@ def upload_read(upload: Upload, user: User, *, dry_run: bool, only: Sequence[int
     if sum(upload.files[number].size for number in numbers) <= AT_ONCE_BYTES:
         upload.work = ""
         _Work(upload, user, dry_run).run(numbers)
-        _ended(upload, dry_run)
+        _ended(upload, user, dry_run)
         return
     upload.work = "preview" if dry_run else "import"
     upload.save()
@@ -86,7 +87,7 @@ def _thread(key: str, user: User, dry_run: bool, numbers: Sequence[int], claimed
                 claimed.set()
                 _Work(upload, user, dry_run).run(numbers)
                 upload.work = ""
-                _ended(upload, dry_run)
+                _ended(upload, user, dry_run)
     except FileNotFoundError:
         logger.info("upload %s was discarded while it was read", key)
     finally:
@@ -94,8 +95,10 @@ def _thread(key: str, user: User, dry_run: bool, numbers: Sequence[int], claimed
         connections.close_all()
 
 
-def _ended(upload: Upload, dry_run: bool) -> None:
+def _ended(upload: Upload, user: User, dry_run: bool) -> None:
     if not dry_run and any(file.previews for file in upload.files):
+        sources = [made.source for file in upload.files for made in file.previews if made.source is not None]
+        findings_choose(sources=sources, choices=upload.choices, user=user)
         upload.finish()
     else:
         upload.save()
@@ -226,6 +229,16 @@ def _beginning(upload: Upload, number: int, size: int) -> BytesIO | None:
         if not stream.read(1) or kind_of(head[: 64 * 1024]) != "text":
             return None
     return BytesIO(head[: head.rfind(b"\n") + 1] or head)
+
+
+def beginning_text(upload: Upload, number: int) -> str | None:
+    """Return the first characters of a text file for a page; None for an archive or another file."""
+    try:
+        with upload.open(number) as stream:
+            head = stream.read(FIRST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    return head.decode("utf-8", "replace") if kind_of(head[: 64 * 1024]) == "text" and b"\0" not in head else None
 
 
 def disk_problem(error: OSError) -> str:

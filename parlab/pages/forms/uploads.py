@@ -50,6 +50,8 @@ class Upload(BaseModel):
     experiment: int | None
     format: str
     files: list[File]
+    choices: dict[str, str] = {}
+    """What a person took of contradicting numbers: key of a finding -> name of a number."""
     is_done: bool = False
     work: Literal["", "preview", "import"] = ""
     """What is being done with the files; empty if nothing is."""

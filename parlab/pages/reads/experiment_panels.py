@@ -91,6 +91,15 @@ class Panels(NamedTuple):
     def has_figures(self) -> bool:
         return any(view.kind == FIGURE for view in self.views)
 
+    @property
+    def first_figure(self) -> str:
+        """The address of the figure that a person sees first, which the page requests at once; empty without one."""
+        return next((view.url for view in self.views[:_SEEN_FIRST] if view.kind == FIGURE), "")
+
+
+_SEEN_FIRST = 3
+"""Panels that stand on the first screen."""
+
 
 SERIES_OFFERED = 100
 """Series that the menu lists; a log may have thousands."""

@@ -25,7 +25,18 @@ def loss_curve(run: Run) -> LossCurve:
     attempt = Attempt.objects.filter(run=run, number=run.attempt_number).values_list("pk", flat=True).first()
     if attempt is None:
         return LossCurve([], [])
-    name = _loss_name(run, store.metric_names([attempt]).get(attempt, set()))
+    return curve_of(attempt, _loss_name(run, store.metric_names([attempt]).get(attempt, set())))
+
+
+def leading_curve(run: Run, attempt: Attempt) -> tuple[str, LossCurve]:
+    """Return what tells most of a training, its loss or else its step time, with its metric; empty without either."""
+    names = store.metric_names([attempt.pk]).get(attempt.pk, set())
+    name = _loss_name(run, names) or ("step_time_s" if "step_time_s" in names else "")
+    return name, curve_of(attempt.pk, name)
+
+
+def curve_of(attempt: int, name: str) -> LossCurve:
+    """Return a series of an attempt, thinned; values that are not finite are left out."""
     parts = store.read_parts([attempt], [name], POINTS) if name else {}
     columns = next((part.columns.thinned(POINTS) for part in parts.values()), None)
     if columns is None:

@@ -262,7 +262,7 @@ def _heat_row(
         is_column = step <= cursor.step < step + cells.width
         note = f"rank {number}{f' on {node}' if node else ''}, step {step}: {in_column(value, unit)} {unit.name}"
         drawn.append(
-            Cell(in_column(value, unit), _heat_of(value, scale), cursor.address(step, number), note,
+            Cell(in_column(value, unit).replace(",", ""), _heat_of(value, scale), cursor.address(step, number), note,
                  is_column and cursor.rank in numbers, is_column)
         )  # fmt: skip
     if not is_node:

@@ -79,6 +79,16 @@ class Row(NamedTuple):
         return self.kind.tone
 
     @property
+    def place(self) -> str:
+        """The source without what must not be cut: the number of the run, and how often."""
+        return self.source.removesuffix(self.mark).rstrip()
+
+    @property
+    def mark(self) -> str:
+        """The end of the source that stays where its name is cut: `#2`, `#2 · 5 times`."""
+        return self.source[at:] if (at := self.source.rfind("#")) > 0 else ""
+
+    @property
     def shows_state(self) -> bool:
         """Whether the state of the run belongs to what has happened."""
         return self.item.kind not in (Event.Kind.FINDING_NEW, Event.Kind.WATCH_ALERT, Event.Kind.LAUNCH_ASKED)

@@ -40,6 +40,8 @@ class HeadNumber(NamedTuple):
     note: str = ""
     """All digits, and how it was computed."""
     doubts: Sequence[Finding] = ()
+    figure: str = ""
+    """What the marks of its source are named; leads there from an imported run."""
 
 
 class Progress(NamedTuple):
@@ -73,7 +75,22 @@ def head_numbers(run: Run, doubts: Mapping[str, Sequence[Finding]], *, has_steps
     ]
     numbers = [number for number in found if number is not None]
     figures = run_figures(run)
-    return [*numbers, *(HeadNumber(title, text) for title, text in figures[: max(0, MAX_NUMBERS - len(numbers))])]
+    numbers += [HeadNumber(title, text) for title, text in figures[: max(0, MAX_NUMBERS - len(numbers))]]
+    return [_with_figure(run, number) for number in numbers] if run.source_id else numbers
+
+
+_FIGURES = {
+    "Step time": "step_time_s",
+    "MFU": "mfu",
+    "Compute": "flops_per_gpu",
+    "Peak memory": "memory",
+    "Loss": "loss",
+}
+
+
+def _with_figure(run: Run, number: HeadNumber) -> HeadNumber:
+    rate = "samples_per_s" if run.tokens_per_s is None else "tokens_per_s"
+    return number._replace(figure=_FIGURES.get(number.title, rate if number.title == "Throughput" else number.title))
 
 
 def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:

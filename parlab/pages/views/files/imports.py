@@ -25,10 +25,11 @@ from parlab.lab.selectors.log_formats import log_format_versions, log_formats
 from parlab.lab.services.log_formats import log_format_save
 from parlab.pages.forms import uploads
 from parlab.pages.forms.log_formats import FormatForm, form_of, parse
-from parlab.pages.forms.upload_work import disk_problem, is_working, progress_of, upload_read
+from parlab.pages.forms.upload_work import beginning_text, disk_problem, is_working, progress_of, upload_read
 from parlab.pages.forms.uploads import File, Upload
+from parlab.pages.reads.import_text import ReadText, marked_preview, read_text
 
-from .pasting import PASTE_LIMIT, pasted
+from .pasting import PASTE_LIMIT, choices_in, pasted
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def _received(request: HttpRequest, *, dry_run: bool) -> HttpResponse:
     except OSError as error:
         logger.exception("an upload could not be stored")
         return _form(request, selected=slug, format=format, problem=disk_problem(error))
+    upload.choices = choices_in(request)
     upload_read(upload, user, dry_run=dry_run)
     if not upload.is_done and not upload.work and not dry_run:
         upload_read(upload, user, dry_run=True)  # its preview offers a guess of the format
@@ -139,6 +141,7 @@ def preview(request: HttpRequest, key: str) -> HttpResponse:
         if upload is None:
             return _gone(request)
         if not upload.is_done and not is_working(upload):
+            upload.choices = choices_in(request)
             upload_read(upload, user, dry_run="again" in request.POST)
     return _after(request, upload)
 
@@ -233,6 +236,8 @@ class FilePart(NamedTuple):
     form: FormatForm | None
     fitting: list[str]
     """Formats of the team that fit the file."""
+    read: ReadText | None = None
+    """What was read, in its text; None for an archive, and after the import."""
 
 
 def _shown(
@@ -259,13 +264,23 @@ def _parts(
     parts = []
     for number, file in enumerate(upload.files):
         guess = file.guess.learnt if file.guess and not upload.is_done else None
+        read = None if upload.is_done else _read_text(upload, number)
         if guess is None:
-            parts.append(FilePart(file, None, []))
+            parts.append(FilePart(file, None, [], read))
             continue
         sent = request.POST.dict() if number == with_errors else None
         fitting = [d.name for d in definitions if f"{PREFIX}{d.name}" != file.format and fit(guess, d) >= FITTING]
-        parts.append(FilePart(file, form_of(guess, sent, errors if sent is not None else None), fitting))
+        parts.append(FilePart(file, form_of(guess, sent, errors if sent is not None else None), fitting, read))
     return parts
+
+
+def _read_text(upload: Upload, number: int) -> ReadText | None:
+    previews = upload.files[number].previews
+    if len(previews) != 1:
+        return None
+    text = beginning_text(upload, number)
+    marked = marked_preview(text, previews[0]) if text is not None else None
+    return read_text(previews[0], marked, upload.choices)
 
 
 def _gone(request: HttpRequest) -> HttpResponse:

@@ -17,10 +17,13 @@ from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.files.preview import Preview, preview
 from parlab.ingest.files.received import display_name
 from parlab.lab.models import Experiment
+from parlab.pages.reads.import_text import marked_preview, read_text
 
 PASTE_LIMIT = 2 * 2**20
 """Bytes of a pasted text: it is read again with each change. Larger texts are files."""
 NAME = "pasted.log"
+TAKE = "take:"
+"""Begins the name of the field of a finding."""
 
 
 class Pasted(NamedTuple):
@@ -56,6 +59,7 @@ def paste(request: HttpRequest) -> HttpResponse:
     """Answer with what would be imported; nothing is stored."""
     text = pasted(request)
     context: dict[str, Any] = {"name": text.name, "problem": text.problem, "is_empty": not text.content.strip()}
+    context["form"] = request.POST.get("form", "")[:40]
     if not context["problem"] and not context["is_empty"]:
         context |= _reading(text, request)
     return render(request, "pages/paste_answer.html", context)
@@ -71,7 +75,18 @@ def _reading(text: Pasted, request: HttpRequest) -> dict[str, Any]:
         # The rest of the message lists all formats, for those who name one.
         return {"refused": str(refusal).partition(";")[0]}
     shown = [preview(document, dry_run=True) for document in imports]
-    return {"previews": shown, "target": target, "can_import": any(_is_new(one) for one in shown)}
+    content, chosen = text.content.decode(), choices_in(request)
+    files = [
+        (one, read_text(one, marked_preview(content, one, made.document), chosen))
+        for one, made in zip(shown, imports, strict=True)
+    ]
+    runs = sum(one.run_count for one in shown)
+    return {"files": files, "runs": runs, "target": target, "can_import": any(_is_new(one) for one in shown)}
+
+
+def choices_in(request: HttpRequest) -> dict[str, str]:
+    """Return what a person took of contradicting numbers, by the key of the finding."""
+    return {name.removeprefix(TAKE): str(value) for name, value in request.POST.items() if name.startswith(TAKE)}
 
 
 def _is_new(shown: Preview) -> bool:

@@ -11,9 +11,11 @@ from parlab.lab.models import Experiment, Picture, Source
 from parlab.lab.selectors.findings import experiment_findings
 from parlab.lab.selectors.sources import source_lines
 from parlab.pages.palette.rows import marked
+from parlab.pages.reads.import_text import source_text
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.sources import source_views
 from parlab.publishing.downloads import UNSTYLED, safe_name, source_download
+from parlab.whole_numbers import whole_number
 
 # Image types that browsers display without running scripts. All others, SVG above all, are only downloaded.
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
@@ -31,6 +33,8 @@ def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     views = source_views(experiment, findings, only=pk)
     if not views:
         raise Http404(f"experiment {slug} has no file {pk}")
+    number = whole_number(request.GET.get("run", ""), 9)
+    run = experiment.runs.filter(source=pk, number=number).first() if number is not None else None
     own_findings = [finding for finding in findings if finding.source_id == pk]
     context = {
         "section": "experiments",
@@ -38,6 +42,7 @@ def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
         "source": views[0],
         "rows": finding_rows(own_findings),
         "runs": list(experiment.runs.filter(source=pk).only("number", "label", "first_line", "last_line")[:500]),
+        "read": source_text(get_object_or_404(Source, pk=pk), run),
         "next": request.path,
     }
     return render(request, "pages/source.html", context)

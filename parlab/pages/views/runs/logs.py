@@ -10,8 +10,10 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from parlab.ingest.summaries import logs
+from parlab.ingest.summaries.log_steps import log_steps
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import rank_layout
+from parlab.pages.reads.log_curves import log_curve
 from parlab.pages.views.partial import UNCHANGED
 from parlab.series.log import has_rank_streams
 from parlab.series.log_search import ERROR, text_pattern
@@ -54,9 +56,12 @@ def _requested(request: HttpRequest, slug: str, number: int) -> tuple[Run, Attem
 def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Show the log; answer a poll with its last lines, or a choice with the whole region.
 
-    `?find=` and `?errors=1` show the lines that match.
+    `?find=` and `?errors=1` show the lines that match, `?step=` those of a step; `?curve=1` is the curve above the log.
     """
     run, attempt = _requested(request, slug, number)
+    if request.GET.get("curve"):
+        curve = log_curve(run, attempt, LOG_LINES)
+        return render(request, "pages/run/log_curve.html", {"run": run, "attempt": attempt, "curve": curve})
     is_poll, is_region = "seen" in request.GET, bool(request.GET.get("region"))
     if is_poll and request.GET.get("seen") == str(attempt.committed) and not run.is_final:
         return HttpResponse(status=UNCHANGED)
@@ -65,12 +70,13 @@ def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         template = "pages/run/log_lines.html" if is_poll else "pages/run/log_region.html"
         return render(request, template, part | log_context(request.GET, run, attempt))
     context = page_context(request, run, attempt, "run-log") | log_context(request.GET, run, attempt)
+    context["has_curve"] = run.is_final and attempt.last_step is not None
     return render(request, "pages/run/log.html", context | _matches(request, run, attempt))
 
 
 @require_GET
 def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Search the chosen part: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` for context."""
+    """Search the chosen part: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` or `?step=3`."""
     run, attempt = _requested(request, slug, number)
     context = {"run": run, "attempt": attempt, **_matches(request, run, attempt)}
     return render(request, "pages/run/log_matches.html", context)
@@ -81,12 +87,21 @@ def _matches(request: HttpRequest, run: Run, attempt: Attempt) -> dict[str, Any]
     text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
     wants_errors = bool(request.GET.get("errors"))
     context: dict[str, Any] = {"text": text, "wants_errors": wants_errors, "log_part": part}
-    if (number := whole_number(line, 11)) is not None:
-        context["around"] = logs.around(attempt, part, number)
-        context["line"] = number
+    if (step := whole_number(request.GET.get("step", ""), 11)) is not None:
+        context |= _lines_of_step(run, attempt, part, step)
+    elif (number := whole_number(line, 11)) is not None:
+        context |= {"around": logs.around(attempt, part, number), "line": number}
+        context["at_step"] = log_steps(run, attempt).steps.get(number) if run.is_final else None
     elif text or wants_errors:
         context["search"] = logs.find(attempt, part, ERROR if wants_errors else text_pattern(text))
     return context
+
+
+def _lines_of_step(run: Run, attempt: Attempt, part: logs.LogPart, step: int) -> dict[str, Any]:
+    stated = log_steps(run, attempt).of(step)
+    around = logs.around(attempt, part, stated[0]) if stated else []
+    marked = [row._replace(is_meant=row.number in stated) for row in around]
+    return {"around": marked, "line": stated[0] if stated else None, "step": step, "at_step": step}
 
 
 @require_GET
