@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats import read_document, records
-from parlab.formats.grammar.silence import NOISE, PARTS, SILENT, is_measurement
+from parlab.formats.grammar.events import EVENTS
+from parlab.formats.grammar.silence import LEFT, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
-from tests.formats.golden import HERE
 
 DOCUMENTS = {
     "markdown": "# Page\n\n{line}\n",
@@ -85,7 +85,61 @@ def test_noise_is_no_measurement(text: str) -> None:
     assert not is_measurement(text)
 
 
-def test_each_kind_of_noise_has_a_reason() -> None:
-    assert all(reason for _, reason in NOISE)
+def test_each_kind_of_event_has_a_name() -> None:
+    assert all(kind for _, kind in EVENTS)
+    assert all(kind for kinds in PARTS.values() for kind in kinds)
     assert set(PARTS) <= set(LOGS)
-    assert HERE.exists()
+
+
+STEP = " iteration {n}/ 9 | elapsed time per iteration (ms): 5.0 | lm loss: 8.0 |\n"
+
+
+def test_a_number_that_the_reader_leaves_of_its_line_is_unread_and_the_rest_is_read() -> None:
+    lines = [STEP.format(n=1).rstrip("\n") + " frobs: 12\n", STEP.format(n=2)]
+    document = read_document(["step 1 | loss: 3.0 | dt: 350 ms | kept 12 kB somewhere\n"] * 2, file="x")
+    assert document.segments[0].records == 1
+    assert read_document(lines, file="x").unread.lines == 1
+    reasons = {example.reason for example in read_document(lines, file="x").unread.examples}
+    assert reasons <= {LEFT, "the line ends inside this cell"}
+
+
+def test_a_bar_of_no_known_work_is_unread_and_one_of_other_work_an_event() -> None:
+    lines = [
+        STEP.format(n=1),
+        "Map:  67%|######    | 2/3 [00:05<00:02,  2.50s/it]\n",
+        "Frobnicating:  67%|######    | 2/3 [00:05<00:02,  2.50s/it]\n",
+        STEP.format(n=2),
+    ]
+    document = read_document(lines, file="x")
+    assert [(example.line, example.reason) for example in document.unread.examples] == [(3, SILENT)]
+    assert document.events["other work"].first == 2
+
+
+def test_bars_between_the_entries_of_a_trainer_are_steps() -> None:
+    bar = "\r 10%|#         | {n}/100 [00:{n:02}<16:30,  5.00s/it]"
+    lines = [
+        *(bar.format(n=n) + "\n" for n in range(1, 4)),
+        "{'loss': 1.9, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.03}\n",
+        *(bar.format(n=n) + "\n" for n in range(4, 6)),
+        "{'loss': 1.8, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.05}\n",
+    ]
+    segment = read_document(lines, file="x").segments[0]
+    assert segment.records == 5
+    assert segment.metrics["loss"].count == 2
+    assert segment.metrics["step_time_s"].count == 5
+
+
+def test_lone_numbers_before_the_first_step_are_settings_and_later_ones_unread() -> None:
+    document = read_document(["frobs: 12\n", STEP.format(n=1), "frobs: 13\n", STEP.format(n=2)], file="x")
+    assert document.events["setting"].count == 1
+    assert [example.line for example in document.unread.examples] == [3]
+
+
+def test_overflows_of_a_healthy_run_are_events() -> None:
+    line = (
+        "[2023-04-18 01:46:53,259] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
+        " Attempted loss scale: 65536, reducing to 32768\n"
+    )
+    document = read_document([line], file="x", format="deepspeed")
+    assert document.unread.lines == 0
+    assert document.events["overflow"].count == 1

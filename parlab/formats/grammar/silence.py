@@ -1,7 +1,7 @@
-"""Lines that look like a measurement and that a reader passes over in silence become `unread`.
+"""What a reader passes over in silence becomes an event or `unread`, number by number.
 
-A line that holds a number and a word of time, throughput, memory or steps is in a record, belongs to a kind of line
-listed in NOISE, or is reported. The check runs beside every reader of logs.
+Every number of a line that has a name or a unit is in a record, or the line is a known event (`events.py`), or the
+number is reported. The check runs beside every reader of logs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from parlab.formats.grammar.literals import Candidates
+from parlab.formats.grammar.events import event_of
+from parlab.formats.grammar.leftovers import Judge, left_over, named_numbers
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
+from parlab.formats.logs.bars import is_other_work
 
 # A number beside one of these words may be a measurement.
 _WORD = re.compile(
@@ -24,87 +26,35 @@ _WORD = re.compile(
 )
 _DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[KMGT]i?B)\b")
 
-# Kind of line -> why it is no measurement of the training.
-NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"^\{\"parlab\":"), "event of an engine of parlab, stored as series"),
-    (re.compile(r"^\s*\(\w[\w ,]{0,40}\) time across ranks|time across ranks \(ms\)"), "heading of a block of timers"),
-    (re.compile(r"^\s+[\w/-][\w/ -]{0,78}? \.*: \([\d.]+, [\d.]+\)"), "line of a block of timers, part of its record"),
-    (re.compile(r"^\s*[A-Za-z_]\w{0,120} ?\.{2,}"), "line of an argument dump, part of the launch"),
-    (re.compile(r"^\s*--?[a-z][\w-]*|\s--[a-z][\w-]+[ =]"), "command line, part of the launch"),
-    (re.compile(r"^\s*[\"']?[\w.-]{1,80}[\"']?\s?[:=]\s?(?:[\[{\"']|None|True|False|null|true|false)"), "setting"),
-    (re.compile(r"^\s*[\"'][\w.-]{1,80}[\"']: ?[\d.e+-]+,?\s*$"), "line of a JSON or Python configuration"),
-    (re.compile(r"^\s*(?:export )?[A-Z][A-Z0-9_]{2,60}="), "environment variable"),
-    (
-        re.compile(r"(?i)\bwarn(?:ing)?\b|warning: |deprecat|\berror\b|exception|traceback|^\s*File \""),
-        "warning or error",
-    ),
-    (re.compile(r"^\s*(?:at |from |raise |return |import |def |assert |if |for |with |self\.)"), "line of a traceback"),
-    (
-        re.compile(
-            r"(?i)\b(?:sav|load|writ|read|restor|download|upload)(?:e|es|ed|ing)\b.{0,200}"
-            r"(?:model|optimizer|dataset|state|weights|token|index|file)"
-        ),
-        "model or data set that is read or written",
-    ),
-    (re.compile(r"(?i)\bcheckpoint(?:s|ing)?\b"), "checkpoint"),
-    (re.compile(r"Invalidate trace cache @ step \d|(?i:reducing (?:loss )?scale|gradient overflow)"), "event"),
-    (re.compile(r"(?i)^\W*(?:beginning|start) of (?:an? )?epoch|^\W*\*{3,} ?(?:running|evaluating|starting)"), "event"),
-    (
-        re.compile(r"(?i)\bbuil[dt](?:ing)?\b|\bcompil(?:e|ed|ing|ation)\b|\binitializ(?:e|ed|ing|ation)\b|\bset(?:ting|up)\b"),
-        "start of the program",
-    ),
-    (
-        re.compile(r"\bdatetime: |(?i:finished creating)|\bTraining: ?(?:0it|\|)|\bStarting training"),
-        "message about the start of a phase",
-    ),
-    (
-        re.compile(r"(?i)\bTheoretical memory|Total TFLOPs: |^\W*split as [\d.]+% learnable"),
-        "figure of a formula, not measured",
-    ),
-    (re.compile(r"^allocating \d+ [KMG]iB for "), "size of one buffer, part of the memory in use"),
-    (re.compile(r"(?i)\[Training Stage: "), "name of a phase"),
-    (
-        re.compile(
-            r"(?i)^\W*total (?:training )?steps: [\d,]+, num_warmup|^\W*total batch size [\d,]+ => "
-            r"|estimated FLOPs per token|calculated number of iterations"
-        ),
-        "plan of the training, not measured",
-    ),
-    (re.compile(r"^\s*(?:Time elapsed|ETA): [\d:]{5,12}\s*$"), "clock of the whole run"),
-    (re.compile(r"\bNCCL (?:INFO|WARN)\b"), "message of NCCL"),
-    (re.compile(r"\d%\|[^|]{0,300}\|"), "bar of other work than training"),
-    (re.compile(r"^\s*(?:\||\+)[-=+|\s]*|^\s*\|.*\|\s*$"), "row of a table that the program draws"),
-    (re.compile(r"(?i)^\s*(?:slurm|srun|sbatch|squeue|torchrun|mpirun|pdsh|scontrol)\b"), "message of a launcher"),
-)  # fmt: skip
-
-_NOISE = Candidates([pattern for pattern, _ in NOISE])
-
-# Format -> lines that its reader keeps until a later record, or that state what the reader derives from others.
-PARTS: dict[str, re.Pattern[str]] = {
-    "mlperf": re.compile(r":::MLL"),
-    "deepspeed": re.compile(
-        r"\bepoch: ?\d+\|step: ?\d+|^\W*(?:End-to-End|Generation|Training|\|E2E) {0,8}(?:=>|latency)"
-        r"|\[config\.py:\d+:print|see_memory_usage|(?:Free|Total|Requested) memory ?:|Flops ?Profiler|stage3\.py"
-        r"|^Profile Summary at step|^fwd (?:flops|MACs) |^(?:params|weights) (?:per GPU|of model)"
-        r"|^Comm\. Op\s|^\s*[\d.]+ (?:B|[KMGT]B)\s+\d+(?:\s+-?[\d.]+){4}\s*$"
-    ),
-    "all-reduce-bench": re.compile(r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"),
-    "huggingface": re.compile(
-        r"= \d+\s*$|\[config\.py:\d+:print|see_memory_usage|Flops Profiler|stage3\.py|Swappable|^\s+[\w ]{1,40} = "
-        r"|Num GPUs = \d+\. Max memory: "
-        r"|^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = "
-    ),
-    "nccl-tests": re.compile(r"^\s*(?:#|nThread \d|\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s)"),
-    "link-tests": re.compile(r"^\s*#|^\s*\d+\s|^ \w[\w ./]{1,30}\t? *: "),
-    "torchtitan": re.compile(
-        r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
-    ),
-    "megatron": re.compile(r"\bStep Time ?:|^\s*samples/sec: "),
-    "maxtext": re.compile(r"Memstats: After "),
-    "serving": re.compile(r"^\s*[┃│]"),
-    "nanogpt": re.compile(r"^tokens per iteration will be"),
+# Format -> kind of event -> lines whose numbers the reader keeps for a later record, or has in its settings.
+_ENGINE = {
+    "setting": r"\[config\.py:\d+:print",
+    "memory of the node": r"see_memory_usage|(?:Free|Total|Requested) memory ?:|stage3\.py",
+    "profile": r"Flops ?Profiler|^Profile Summary at step|^fwd (?:flops|MACs) |^(?:params|weights) (?:per GPU|of model)"
+    r"|^Comm\. Op\s|^\s*[\d.]+ (?:B|[KMGT]B)\s+\d+(?:\s+-?[\d.]+){4}\s*$",
 }
-PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")
+PARTS: dict[str, dict[str, str]] = {
+    "mlperf": {"setting": r":::MLL"},
+    "deepspeed": _ENGINE,
+    "megatron-deepspeed": {**_ENGINE, "part of a step": r"^\s*samples/sec: "},
+    "megatron": {"part of a step": r"^\s*samples/sec: "},
+    "all-reduce-bench": {"part of a trial": r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"},
+    "huggingface": {
+        "setting": r"= [\d,]+\s*$|\[config\.py:\d+:print|^\s+[\w ]{1,40} = |Num GPUs = \d+\. Max memory: | = \d+ \| ",
+        "memory of the node": r"see_memory_usage|stage3\.py|Swappable",
+        "profile": r"Flops Profiler",
+        "summary": r"^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = ",
+    },
+    "nccl-tests": {"setting": r"^\s*(?:#|nThread \d)", "row": r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s"},
+    "link-tests": {"setting": r"^\s*#|^ \w[\w ./]{1,30}\t? *: ", "row": r"^\s*\d+\s"},
+    "torchtitan": {
+        "setting": r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
+    },
+    "maxtext": {"memory of the node": r"Memstats: After "},
+    "serving": {"row": r"^\s*[┃│]"},
+    "nanogpt": {"setting": r"^tokens per iteration will be|\btotal_batch_size="},
+}
+_PARTS = {name: [(re.compile(pattern), kind) for kind, pattern in kinds.items()] for name, kinds in PARTS.items()}
 
 
 # A bar that a person has pasted: bold, quoted, or escaped for HTML.
@@ -120,31 +70,41 @@ def unmarked(text: str) -> str:
 
 _QUOTED = re.compile(r"^\s{0,3}(?:>\s?){1,4}")
 _AHEAD = 256
+_MAX_BARS = 4_096
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
 _HEAD = 200
 
 
 def is_measurement(text: str) -> bool:
-    """Return whether a line holds a number and a word of time, throughput, memory or steps, and is no known noise."""
+    """Return whether a line holds a number and a word of time, throughput, memory or steps, and is no known event."""
+    rest = _of_interest(text)
+    return bool(rest) and not event_of(rest)
+
+
+def _of_interest(text: str) -> str:
+    """Return a line without its tags if it holds a number and a word of measurements; empty for any other line."""
     text = text[:1_000]
     if "\x1b" in text:
         text = ANSI.sub("", text)
     if _WORD.search(text) is None:
-        return False
+        return ""
     rest = strip_prefix(text)[2]
     if _DIGIT.search(rest) is None or (rest != text and _WORD.search(rest) is None):
-        return False
-    return not any(NOISE[place][0].search(rest) for place in _NOISE.of(rest))
+        return ""
+    return rest
 
 
 class _Watch:
     """Passes lines on and keeps those that yield no record."""
 
-    def __init__(self, lines: Iterable[str], parts: re.Pattern[str] | None) -> None:
+    def __init__(self, lines: Iterable[str], format: str) -> None:
         self.lines = lines
-        self.parts = parts
-        self.last_record = 0
+        self.parts = _PARTS.get(format, [])
+        self.first_step = 0
+        """Line of the first step; numbers before it may be settings."""
         self.passed: dict[int, str] = {}
+        self.bars: dict[int, str] = {}
+        """Lines of bars, whose positions become records when the bar leaves them."""
         self.heard: list[Record] = []
         """The numbers of processes that lines state."""
 
@@ -153,12 +113,11 @@ class _Watch:
             text = unmarked(line) if "%|" in line and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
+            self.passed[number] = text
             yield text
-            if self.last_record != number:
-                self.passed[number] = text
-                # Without a call more for lines that state nothing, which are most lines of blocks.
-                if number > _HEAD and "%|" not in text and stated_processes(text) is not None:
-                    self._hear(number, text)
+            # Without a call more for lines that state nothing, which are most lines of blocks.
+            if number > _HEAD and number in self.passed and "%|" not in text and stated_processes(text) is not None:
+                self._hear(number, text)
 
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
@@ -169,39 +128,116 @@ class _Watch:
         heard, self.heard = self.heard, []
         return heard
 
+    def lines_of(self, record: Record) -> dict[int, str]:
+        """Remove the lines that a record states, and return them."""
+        if record.line == record.until and not record.also:
+            text = self.passed.pop(record.line, None)
+            if text is not None:
+                return {record.line: text}
+        texts = {}
+        for number in (*range(record.line, record.until + 1), *record.also):
+            text = self.passed.pop(number, None) or self.bars.pop(number, None)
+            if text is not None:
+                texts[number] = text
+        return texts
+
     def due(self, count: int) -> Iterator[Record]:
-        """Yield the `count` oldest lines without a record that are measurements."""
+        """Yield what the `count` oldest lines without a record are: events, or unread measurements."""
         for number in list(self.passed)[:count]:
             text = self.passed.pop(number)
-            # The cheaper question first: most of these lines are parts of tables or blocks.
-            if not (self.parts is not None and self._is_part(self.parts, text[:1_000])) and is_measurement(text):
-                yield unread(number, SILENT, text)
+            if "%|" in text and len(self.bars) < _MAX_BARS:
+                self.bars[number] = text
+            else:
+                yield from self._judged(number, text)
 
-    @staticmethod
-    def _is_part(parts: re.Pattern[str], text: str) -> bool:
-        """Return whether a line, or what stands behind its tags, is of a kind that the reader uses otherwise."""
-        return parts.search(text) is not None or parts.search(strip_prefix(ANSI.sub("", text))[2]) is not None
+    def rest(self) -> Iterator[Record]:
+        """Yield what all lines without a record are."""
+        self.bars |= self.passed
+        self.passed.clear()
+        for number, text in sorted(self.bars.items()):
+            yield from self._judged(number, text)
+        self.bars.clear()
+
+    def _judged(self, number: int, text: str) -> Iterator[Record]:
+        """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit."""
+        rest = _of_interest(text)
+        if not rest and not named_numbers(text[:1_000]):
+            return
+        plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
+        kind = (
+            self._part(text[:1_000], plain) or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
+        )
+        yield Record("event", number, data=kind) if kind else unread(number, SILENT, text)
+
+    def _kind(self, number: int, text: str, *, is_of_interest: bool) -> str:
+        """Return the kind of a line by its place: a lone number before the first step is a setting."""
+        if "%|" in text:
+            return "other work" if is_other_work(text) else ""
+        is_before = not self.first_step or number < self.first_step
+        return "setting" if is_before and not is_of_interest else ""
+
+    def _part(self, text: str, plain: str) -> str:
+        """Return the kind of a line that the reader of the format uses otherwise."""
+        parts = self.parts
+        return next((kind for pattern, kind in parts if pattern.search(text) or pattern.search(plain)), "")
 
 
 SILENT = "looks like a measurement, but this format does not define it"
+LEFT = "no record holds this number"
 
 
 def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str) -> Iterator[Record]:
-    """Yield the records of a reader, and an unread record for each measurement that it passed over."""
-    watch = _Watch(lines, PARTS.get(format))
-    passed = watch.passed
+    """Yield the records of a reader, and what it passed over: events, and unread numbers with a name or a unit.
+
+    The records of a line are yielded once all of them are read, with the numbers of the line that none of them holds.
+    """
+    watch, judge = _Watch(lines, format), Judge()
+    passed, whole_forms = watch.passed, judge.whole
+    held: list[Record] = []
+    texts: dict[int, str] = {}
     for record in read(watch):
         if watch.heard:
             yield from watch.told()
-        watch.last_record = record.until
-        if passed:
-            if record.line == record.until:
-                passed.pop(record.line, None)
-            else:
-                for number in range(record.line, record.until + 1):
-                    passed.pop(number, None)
-            if len(passed) > 2 * _AHEAD:
-                yield from watch.due(_AHEAD)
-        yield record
+        if not watch.first_step and record.kind == "step":
+            watch.first_step = record.line
+        fields = record.fields
+        text = passed.get(record.line) if fields and record.line == record.until and not record.also else None
+        if text is not None:
+            whole = whole_forms.get(id(fields))
+            if (whole is not None and whole[0] is fields and whole[1] == text.count(":")) or judge.is_whole(
+                text, fields
+            ):
+                # Of most lines nothing is to be said: their records are passed on at once.
+                if held:
+                    yield from _whole(judge, held, texts)
+                    held = []
+                del passed[record.line]
+                if len(passed) > 2 * _AHEAD:
+                    yield from watch.due(_AHEAD)
+                yield record
+                continue
+        if held and record.line in texts:
+            held.append(record)
+            continue
+        if held:
+            yield from _whole(judge, held, texts)
+        held = [record]
+        texts = watch.lines_of(record)
+        if len(passed) > 2 * _AHEAD:
+            yield from watch.due(_AHEAD)
+    if held:
+        yield from _whole(judge, held, texts)
     yield from watch.told()
-    yield from watch.due(len(passed))
+    yield from watch.rest()
+
+
+def _whole(judge: Judge, held: list[Record], texts: dict[int, str]) -> Iterator[Record]:
+    """Yield the records of a line, and what they leave of it."""
+    left = judge.left_over(texts, held) if texts else ()
+    yield from held
+    if texts and held[0].kind == "launch" and (others := left_over(texts, held)):
+        for number in dict.fromkeys(number for number, _ in others):
+            yield Record("event", number, data=event_of(texts[number]) or "setting")
+    for number in dict.fromkeys(number for number, _ in left):
+        cells = [f"{cell.key}: {cell.text}{cell.unit}" for line, cell in left if line == number]
+        yield unread(number, LEFT, ", ".join(cells))

@@ -36,6 +36,10 @@ class Span(NamedTuple):
 # A key stands at most so far from its number.
 _NEAR = 60
 _FACTORS = (1.0, 1e-3, 1e-6, 1e-9, 0.01, 60.0, 3600.0, 2.0**10, 2.0**20, 2.0**30, 1e3, 1e6, 1e9, 1e12, 1e15)
+# Between a number and its name.
+_NOT_WORDS = re.compile(r"[^A-Za-z0-9)\]]{0,24}$")
+_PART_BEFORE, _PART_BEHIND = re.compile(r"\d\.?$"), re.compile(r"\.?\d")
+_AT_ONCE = re.compile(r"\s?[(|]?\s?")
 _STEP = re.compile(r"(?i)(?:steps?|iter(?:ation)?s?|it|batch|updates?)\W{0,12}$")
 MAX_NUMBERS = 400
 # Lines without a setting between two lines with one of a launch.
@@ -62,12 +66,16 @@ class Places:
 
     def place_of(self, raw: str, key: str) -> tuple[int, int] | None:
         """Return the place of a printed cell: the next one behind its key, or else the next one of the line."""
-        places = list(self._whole(raw))
-        if not places:
-            return None
-        keyed = [at for at in places if key and key in self.text[max(0, at - len(key) - _NEAR) : at + len(raw) + _NEAR]]
-        near = [at for at in keyed if self._follows(key, at)] or keyed or places
-        return next(((at, at + len(raw)) for at in near if at >= self.at), (near[0], near[0] + len(raw)))
+        return self.beside(raw, key) or next(self._in_turn(list(self._whole(raw)), raw), None)
+
+    def beside(self, raw: str, key: str) -> tuple[int, int] | None:
+        """Return the place of a printed cell beside its key, the next one before others."""
+        places = [at for at in self._whole(raw) if key and self._follows(key, at)] if key in self.text else []
+        return next(self._in_turn(places, raw), None)
+
+    def _in_turn(self, places: list[int], raw: str) -> Iterator[tuple[int, int]]:
+        """Yield places, those behind the last one that was taken before others: cells come in turn."""
+        return ((at, at + len(raw)) for at in sorted(places, key=lambda at: (at < self.at, at)))
 
     def _follows(self, key: str, at: int) -> bool:
         """Return whether a number is the first one behind a key."""
@@ -79,8 +87,10 @@ class Places:
         """Yield the free places where a text stands as a whole, and not as a part of a longer number."""
         at = self.text.find(raw)
         while at >= 0 and raw:
-            before, behind = self.text[at - 1 : at], self.text[at + len(raw) : at + len(raw) + 1]
-            is_part = (raw[0].isdigit() and before.isdigit()) or (raw[-1].isdigit() and behind.isdigit())
+            before, behind = self.text[max(0, at - 2) : at], self.text[at + len(raw) : at + len(raw) + 2]
+            is_part = (raw[0].isdigit() and _PART_BEFORE.search(before) is not None) or (
+                raw[-1].isdigit() and _PART_BEHIND.match(behind) is not None
+            )
             if not is_part and self.is_free(at, at + len(raw)):
                 yield at
             at = self.text.find(raw, at + 1)
@@ -112,6 +122,25 @@ class Places:
                 return start, end
         return places[0] if places and not sign else None
 
+    def is_left(self, key: str, raw: str) -> bool:
+        """Return whether a number stands free beside its key."""
+        return any(self._is_beside(key, at, at + len(raw)) for at in self._whole(raw))
+
+    def _is_beside(self, key: str, start: int, end: int) -> bool:
+        behind = _AT_ONCE.match(self.text, end)
+        if behind is not None and self.text.startswith(key, behind.end()):
+            return True
+        before = _NOT_WORDS.sub("", self.text[max(0, start - _NEAR) : start])
+        return " ".join(before.split()).endswith(key)
+
+    def take_names(self, fields: Sequence[Field]) -> None:
+        """Take the numbers in the names of fields: of `32KB: 10.5 GB/s`, 32."""
+        for field in fields:
+            if any(map(str.isdigit, field.key)) and (at := self.text.find(field.key)) >= 0:
+                for start, end in list(self.rest()):
+                    if at <= start and end <= at + len(field.key):
+                        self.take(start, end, "value", name=field.name, key=field.key)
+
     def rest(self) -> Iterator[tuple[int, int]]:
         """Yield the numbers that nothing has taken."""
         return ((start, end) for start, end in self.numbers if self.is_free(start, end))
@@ -127,11 +156,16 @@ def place(record: Record, lines: Sequence[Places]) -> None:
         for line in lines:
             _unread(record.data, line)
         return
+    if record.kind in ("event", "end"):
+        for line in lines:
+            for start, end in list(line.rest()):
+                line.take(start, end, "event", name="end" if record.kind == "end" else record.data)
+        return
     if isinstance(record.data, Table):
         _table(record.data, lines)
         return
     if record.kind == "launch" and isinstance(record.data, dict):
-        _settings(record.data, lines)
+        _settings(record.data, lines, record.until)
         return
     named: set[str] = set()
     for field, raw in zip(record.fields, record.raw, strict=False):
@@ -150,13 +184,20 @@ _OF_STEP = frozenset({"total_iterations", "in_epoch"})
 
 def _cell(field: Field, raw: str, record: Record, lines: Sequence[Places]) -> None:
     value = record.values.get(field.name)
-    for line in lines:
-        placed = line.place_of(raw, field.key)
-        if placed is None and value is not None:  # `1.90` of a dictionary is 1.9
-            placed = line.equal(value, field.key)
-        if placed is not None:
-            line.take(*placed, "value", name=field.name, key=field.key, unit=field.unit, value=value, kind=field.kind)
-            return
+    more: dict[str, Any] = {
+        "name": field.name,
+        "key": field.key,
+        "unit": field.unit,
+        "value": value,
+        "kind": field.kind,
+    }
+    for find in (Places.beside, Places.place_of, None):
+        for line in lines:
+            # `1.90` of a dictionary is 1.9
+            placed = find(line, raw, field.key) if find else line.equal(value, field.key) if value is not None else None
+            if placed is not None:
+                line.take(*placed, "value", **more)
+                return
 
 
 def _value(name: str, value: float, lines: Sequence[Places]) -> None:
@@ -189,8 +230,8 @@ _RANK = re.compile(r"(?i)(?:\[default|rank\W{0,4}|^\s{0,4})(\d{1,6})(?=[\]:)\s,]
 def _unread(data: Unread, line: Places) -> None:
     """Take the free numbers of a text that could not be read, or of the whole line if it is not in it as it stands."""
     begin = line.text.find(data.text) if data.text else -1
-    key, _, printed = data.text.rpartition(": ")
-    if key and " " not in printed and (placed := line.place_of(printed, key)) is not None:
+    key, _, printed = data.text.rpartition(": " if ": " in data.text else "=")
+    if key and NUMBER.search(printed) is None and (placed := line.place_of(printed, key)) is not None:
         line.take(*placed, "unread", name=data.reason, key=key)
         return
     first, last = (0, len(line.text)) if begin < 0 else (begin, begin + len(data.text))
@@ -199,16 +240,20 @@ def _unread(data: Unread, line: Places) -> None:
             line.take(start, end, "unread", name=data.reason)
 
 
-def _settings(data: Mapping[str, Any], lines: Sequence[Places]) -> None:
+def _settings(data: Mapping[str, Any], lines: Sequence[Places], last: int) -> None:
     """Take the numbers of settings, which stand behind their names."""
     without = 0
     for line in lines:
-        line.at, before = 0, len(line.taken)
+        line.at, before, is_own = 0, len(line.taken), line.line <= last
         for name, value in data.items():
             if isinstance(value, bool) or not isinstance(value, int | float | str | list) or not value:
                 continue
             raw = str(value)
-            if any(map(str.isdigit, raw)) and (placed := line.place_of(raw, name)) is not None:
+            find = line.place_of if is_own else line.beside
+            placed = find(raw, name) if any(map(str.isdigit, raw)) else None
+            if placed is None and is_own and isinstance(value, int):
+                placed = line.whole_number(value)  # `491,520`
+            if placed is not None:
                 line.take(*placed, "setting", name=name, key=name)
         without = 0 if len(line.taken) > before else without + 1
         if without > MAX_BETWEEN:

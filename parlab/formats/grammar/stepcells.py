@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from parlab.formats.grammar.leftovers import named_numbers
 from parlab.formats.grammar.metric_fields import CLOCKS
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.records import Field, Kind, Record, unread
@@ -138,6 +139,9 @@ class StepCells:
         elif any(is_timer(f.name) for _, f in stated):
             # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
             stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
+        if stated:
+            named = [*[cell for cell, _ in stated], *named_numbers(text)]
+            stated = [(cell, f) for cell, f in cells if (cell, f) in stated or (cell in named and not _measures(f))]
         names = self._settings
         settings = {
             names[cell.key]: int(cell.value)
@@ -146,6 +150,11 @@ class StepCells:
         }
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
         return records + record_of("metrics", line, rank, None, stated, time)
+
+
+def _measures(field: Field) -> bool:
+    """Return whether a field is of a time, a rate, memory or a loss."""
+    return field.name.endswith(_MEASURES)
 
 
 def _is_unitless_memory(field: Field, cell: Pair) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import field as default
 
 from parlab.formats.grammar.counters import Counter, counter_in, parts_of
 from parlab.formats.grammar.endings import ending
+from parlab.formats.grammar.leftovers import named_numbers
 from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
@@ -35,6 +36,8 @@ from parlab.formats.logs.ranklines import Clock
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
 _MAX_ENTRIES = 200
+_LEAST = 5
+"""Fewer characters hold no name and number."""
 _BLOCK = re.compile(
     r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
     r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
@@ -332,6 +335,8 @@ class Parser:
         is_ahead = begin < 60 or text[:begin].endswith("]")
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
+        if is_ahead and begin > _LEAST:
+            cells = named_numbers(text[:begin]) + cells
         cells = [
             cell
             for cell in cells

@@ -80,8 +80,9 @@ VISION: dict[str, Dialect] = {
         reads="tf_cnn_benchmarks",
         settings={"global batch size": "global_batch_size"},
         rewritten=(
-            (re.compile(r"^(\d{1,12})\timages/sec: ([\d.]{1,15}) \+/- [^\t]{1,60}\t([^\t]{1,20})"),
-             r"step \1 | images/sec: \2 | loss: \3"),
+            (re.compile(r"^(\d{1,12})\timages/sec: ([\d.]{1,15}) \+/- [^\t]{1,20} \(jitter = ([\d.]{1,15})\)\t"
+                        r"([^\t]{1,20})"),
+             r"step \1 | images/sec: \2 | jitter: \3 | loss: \4"),
             (re.compile(r"^Batch size:\s{1,9}(\d{1,12}) global"), r"global batch size: \1"),
         ),
     ),
