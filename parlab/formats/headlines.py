@@ -190,9 +190,6 @@ def _tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
     if tokens := steps.get("tokens_per_s"):
         segment.tokens_per_s = _warm_mean(tokens)
         _set(segment, "tokens_per_s", _PRINTED_MEAN)
-    elif (overall := metrics.get("tokens_per_s")) and segment.kinds.get("samples_per_s", "derived") == "derived":
-        segment.tokens_per_s = overall.mean
-        _set(segment, "tokens_per_s", _PRINTED_OVERALL)
     elif segment.samples_per_s and length:
         segment.tokens_per_s = segment.samples_per_s * length
         kind = segment.kinds.get("samples_per_s", "derived")

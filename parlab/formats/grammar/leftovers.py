@@ -30,7 +30,10 @@ _SOURCE = re.compile(
 _MARK = re.compile(r"[:=]\s{0,20}['\"]?[+-]?\.?\d|\d\s?(?:[a-zA-Zµ%])|\d\s{0,4}[|,)]|\s\d")
 MAX_LINE = 8_000
 MAX_KNOWN = 2_048
-TRIALS = 3
+LEAST_WIDTH = 40
+# More numbers than this are not compared with their line, which takes long.
+MAX_FIELDS = 300
+TRIALS, MAX_LEFT = 3, 20
 
 
 def named_numbers(text: str) -> list[Pair]:
@@ -53,15 +56,29 @@ def _is_place(cell: Pair) -> bool:
 
 def left_over(texts: Mapping[int, str], records: Sequence[Record]) -> list[tuple[int, Pair]]:
     """Return the named numbers of lines that the records which the lines state do not hold."""
+    if _is_wrapped(texts):
+        texts = {min(texts): "".join(text.rstrip("\r\n") for text in texts.values())}
+    named = {number: named_numbers(text) for number, text in texts.items()}
+    if not any(named.values()) or sum(len(record.fields) for record in records) > MAX_FIELDS:
+        return []
     lines = [Places(number, text.rstrip("\r\n")) for number, text in texts.items()]
     for record in records:
         place(record, lines)
         for line in lines:
             line.take_names(record.fields)
-    left = [
-        (line.line, cell) for line in lines for cell in named_numbers(line.text) if line.is_left(cell.key, cell.text)
-    ]
+    left = [(line.line, cell) for line in lines for cell in named[line.line] if line.is_left(cell.key, cell.text)]
     return [(line, cell) for line, cell in left if not is_broken(cell, texts[line], texts.get(line + 1, ""))]
+
+
+def _is_wrapped(texts: Mapping[int, str]) -> bool:
+    """Return whether a terminal has wrapped one line: all parts but the last are about as long."""
+    *parts, last = [text.rstrip("\r\n") for text in texts.values()]
+    longest = max(map(len, parts), default=0)
+    is_long = longest >= LEAST_WIDTH and len(last) <= longest and all(len(part) > 0.9 * longest for part in parts)
+    return is_long and not all(part.lstrip()[:1] in _FRAMES for part in (*parts, last))
+
+
+_FRAMES = frozenset("|│┃║+")
 
 
 def is_broken(cell: Pair, text: str, following: str) -> bool:
@@ -93,17 +110,26 @@ class Judge:
             self.whole[id(fields)] = form
         return True
 
-    def left_over(self, texts: Mapping[int, str], records: Sequence[Record]) -> list[tuple[int, Pair]]:
-        """Return the named numbers that records of one or more lines do not hold."""
+    def left_over(self, texts: Mapping[int, str], records: Sequence[Record]) -> dict[int, str]:
+        """Return the named numbers that records of one or more lines do not hold: line -> what is left of it.
+
+        Of a form that is often not whole, the lines are returned as they are.
+        """
         if not any(record.kind in MEASURED for record in records):
-            return []
+            return {}
         first = records[0]
         text = next(iter(texts.values())) if len(texts) == 1 else "".join(texts.values())
         fields = first.fields or (Field(first.kind, str(len(first.values))),)
-        if self.is_whole(text, fields):
-            return []
-        left = left_over(texts, records)
         form = fields, text.count(":")
+        count = self._forms.get(form, 0)
+        if count >= TRIALS:
+            return {}
+        if count <= -MAX_LEFT:
+            return {first.line: text}
+        left: dict[int, str] = {}
+        for number, cell in left_over(texts, records):
+            part = f"{cell.key}: {cell.text}{cell.unit}"
+            left[number] = f"{left[number]}, {part}" if number in left else part
         if len(self._forms) < MAX_KNOWN or form in self._forms:
-            self._forms[form] = -MAX_KNOWN if left else self._forms.get(form, 0) + 1
+            self._forms[form] = min(count, 0) - 1 if left else count + 1 if count >= 0 else count
         return left

@@ -233,11 +233,10 @@ def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[s
 
 def _whole(judge: Judge, held: list[Record], texts: dict[int, str]) -> Iterator[Record]:
     """Yield the records of a line, and what they leave of it."""
-    left = judge.left_over(texts, held) if texts else ()
+    left = judge.left_over(texts, held) if texts else {}
     yield from held
     if texts and held[0].kind == "launch" and (others := left_over(texts, held)):
         for number in dict.fromkeys(number for number, _ in others):
             yield Record("event", number, data=event_of(texts[number]) or "setting")
-    for number in dict.fromkeys(number for number, _ in left):
-        cells = [f"{cell.key}: {cell.text}{cell.unit}" for line, cell in left if line == number]
-        yield unread(number, LEFT, ", ".join(cells))
+    for number, text in left.items():
+        yield unread(number, LEFT, text)

@@ -54,14 +54,17 @@ class Places:
         self.text = text
         self.numbers = [(match.start(), match.end()) for match, _ in zip(NUMBER.finditer(text), range(MAX_NUMBERS))]  # noqa: B905
         self.taken: list[Span] = []
+        self._mask = bytearray(len(text))
+        """1 for each character that is taken."""
         self.at = 0
         """End of the cell that was placed last: cells mostly come in the order of the line."""
 
     def is_free(self, start: int, end: int) -> bool:
-        return all(end <= span.start or start >= span.end for span in self.taken)
+        return 1 not in self._mask[start:end]
 
     def take(self, start: int, end: int, use: Use, **more: Any) -> None:
         self.taken.append(Span(self.line, start, end, self.text[start:end], use, **more))
+        self._mask[start:end] = b"\1" * (end - start)
         self.at = end
 
     def place_of(self, raw: str, key: str) -> tuple[int, int] | None:

@@ -336,7 +336,7 @@ class Parser:
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
         if is_ahead and begin > _LEAST:
-            cells = named_numbers(text[:begin]) + cells
+            cells = [cell for cell in named_numbers(text[:begin]) if cell.key != cell.unit] + cells
         cells = [
             cell
             for cell in cells
