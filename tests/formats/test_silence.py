@@ -8,6 +8,7 @@ from parlab.formats import read_document, records
 from parlab.formats.grammar.events import EVENTS
 from parlab.formats.grammar.silence import LEFT, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
+from parlab.formats.schema import Segment
 
 DOCUMENTS = {
     "markdown": "# Page\n\n{line}\n",
@@ -143,3 +144,53 @@ def test_overflows_of_a_healthy_run_are_events() -> None:
     document = read_document([line], file="x", format="deepspeed")
     assert document.unread.lines == 0
     assert document.events["overflow"].count == 1
+
+
+def only(*lines: str) -> Segment:
+    (segment,) = read_document([f"{line}\n" for line in lines], file="x").segments
+    return segment
+
+
+def test_a_rate_ends_its_cell_and_a_batch_in_brackets_counts() -> None:
+    line = "[INFO:sockeye.training] Epoch[0] Batch [{n}]    Speed: 1180.5 samples/sec 6.25 updates/sec perplexity=14.5"
+    segment = only(*(line.format(n=n) for n in (50, 100, 150)))
+    assert segment.steps is not None
+    assert (segment.steps.first, segment.steps.last) == (50, 150)
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == pytest.approx(0.16)
+    assert segment.metrics["perplexity"].last == 14.5
+
+
+def test_names_and_values_in_turn_may_have_a_clock_among_them() -> None:
+    line = (
+        "tick {n}     kimg {n}0.0     time 1h 19m 08s   sec/tick 4711.9  sec/kimg 235.59  gpumem 10.88  augment 0.188"
+    )
+    segment = only(*(line.format(n=n) for n in (1, 2, 3)))
+    assert segment.records == 3
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 4711.9
+    assert {name: segment.metrics[name].last for name in ("gpumem", "augment")} == {"gpumem": 10.88, "augment": 0.188}
+
+
+def test_cells_in_front_of_the_counter_are_read() -> None:
+    segment = only(*(f"loss: 9.{n}0000, learning_rate: 1e-05, global_step: {n}0, samples/s: 4.5" for n in (1, 2, 3)))
+    assert segment.loss is not None
+    assert (segment.loss.first, segment.loss.last) == (9.1, 9.3)
+
+
+def test_a_bar_between_the_lines_of_another_format_gives_its_time_and_cells() -> None:
+    lines = [
+        STEP.format(n=1),
+        "Training:  67%|######    | 2/3 [00:05<00:02,  2.50s/it, reward=0.5]\n",
+        STEP.format(n=2),
+    ]
+    (segment,) = read_document(lines, file="x").segments
+    assert segment.metrics["reward"].last == 0.5
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.005
+
+
+def test_a_lone_number_that_changes_is_no_setting() -> None:
+    lines = ["reward_mean: -550.25\n", "took 3 s\n", "reward_mean: -538.1\n", "took 3 s\n"]
+    document = read_document(lines, file="x", format="pairs")
+    assert 3 in [example.line for example in document.unread.examples]

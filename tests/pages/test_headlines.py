@@ -1,4 +1,4 @@
-"""The numbers of an imported run are those of its series, with how they came about; on pages, in the API, in reports."""
+"""The numbers of an imported run are those of its series, with how they came about, on pages and in the API."""
 
 from __future__ import annotations
 
@@ -101,4 +101,6 @@ def test_the_speed_of_a_table_is_among_its_first_columns(bring: Bring, page: Cli
     assert headline(runs[0]).startswith("TFlops")
     titles = [column.title for column in run_table(runs, waiting={}).columns]
     speed = next(title for title in titles if "FLOP" in title.upper())
-    assert titles.index(speed) < titles.index("Layers"), titles
+    assert titles.index(speed) < min(titles.index(title) for title in titles if title.lower().startswith("hidden")), (
+        titles
+    )

@@ -35,6 +35,8 @@ _COUNTERS = (
     re.compile(r"\.py:\d{1,6}\] \[(?P<at>\d{1,15})\](?P<total>(?!))? (?=[\w/]{1,80}=)"),  # clu
     re.compile(r"(?:^|\] )(?P<at>\d{1,15})(?P<total>(?!))? : (?=iter_speed )"),  # imaginaire
     re.compile(rf"(?i)(?:^|[\s|,\[(])(?:batch|update|Up\.){_NUMBER_OF}(?![\d.\w])"),
+    re.compile(r"(?i)(?:^|[\s|,\])])batch \[(?P<at>\d{1,15})\](?P<total>(?!))?(?=\s)"),  # Sockeye, GluonNLP
+    re.compile(r"^tick\s{1,4}(?P<at>\d{1,9})(?P<total>(?!))?\s{1,9}(?=kimg )"),  # StyleGAN
     re.compile(
         r"(?i)(?:^|[\s|,\[(])it(?:[:=]\s?(?P<at>\d{1,15})(?P<total>(?!))?|\s(?P<place>\d{1,15})/\d{1,15})(?=[\s,;|\])])"
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from parlab.formats.grammar.rates import PATTERN
-from parlab.formats.grammar.units import UNITS, to_float
+from parlab.formats.grammar.units import UNITS, duration_seconds, to_float
 
 MAX_TEXT = 8_000
 MAX_PAIRS = 200
@@ -56,9 +56,18 @@ def pairs(text: str) -> list[Pair]:
     return pairs_and_rest(text)[0]
 
 
+# A rate ends its cell: `6.25 updates/sec perplexity=1459`.
+_RATE_ENDS = re.compile(rf"(?<=\d)(\s?(?i:{PATTERN}))\s{{1,4}}(?=[A-Za-z_][\w./-]{{0,60}}\s?[:=])")
+# `1h 19m 08s` is one value.
+_CLOCK = re.compile(r"(?<![\w.])(?:\d{1,5}[dhm] ){1,3}\d{1,2}s(?![\w/])")
+
+
 def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     """Return the cells of a line, in its order, and the text without them."""
     text = text[:MAX_TEXT].translate(_FRAMES)
+    if "/s" in text:
+        text = _RATE_ENDS.sub(r"\1, ", text)
+    text = _CLOCK.sub(lambda match: f"{duration_seconds(match[0]) or 0:.0f}s", text)
     cells: list[Pair] = []
     rest: list[str] = []
     has_bars = "|" in text

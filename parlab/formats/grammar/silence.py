@@ -14,7 +14,7 @@ from parlab.formats.grammar.leftovers import Judge, left_over, named_numbers
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
-from parlab.formats.logs.bars import is_other_work
+from parlab.formats.logs.bars import Bars, is_other_work
 
 # A number beside one of these words may be a measurement.
 _WORD = re.compile(
@@ -105,6 +105,8 @@ class _Watch:
         self.passed: dict[int, str] = {}
         self.bars: dict[int, str] = {}
         """Lines of bars, whose positions become records when the bar leaves them."""
+        self.lone: dict[str, str] = {}
+        """Names of lone numbers, and what they were at first."""
         self.heard: list[Record] = []
         """The numbers of processes that lines state."""
 
@@ -167,19 +169,41 @@ class _Watch:
         kind = (
             self._part(text[:1_000], plain) or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
         )
-        yield Record("event", number, data=kind) if kind else unread(number, SILENT, text)
+        if kind:
+            yield Record("event", number, data=kind)
+        elif not (bar := _of_bar(number, text)):
+            yield unread(number, SILENT, text)
+        else:
+            yield from bar
 
     def _kind(self, number: int, text: str, *, is_of_interest: bool) -> str:
         """Return the kind of a line by its place: a lone number before the first step is a setting."""
         if "%|" in text:
             return "other work" if is_other_work(text) else ""
         is_before = not self.first_step or number < self.first_step
+        if is_before and not is_of_interest and len(self.lone) < _MAX_BARS:
+            # A number that changes is no setting.
+            is_before = all(self.lone.setdefault(cell.key, cell.text) == cell.text for cell in named_numbers(text))
         return "setting" if is_before and not is_of_interest else ""
 
     def _part(self, text: str, plain: str) -> str:
         """Return the kind of a line that the reader of the format uses otherwise."""
         parts = self.parts
         return next((kind for pattern, kind in parts if pattern.search(text) or pattern.search(plain)), "")
+
+
+def _of_bar(number: int, text: str) -> list[Record]:
+    """Read a bar of the training that the reader of the format does not know: figures beside its steps."""
+    if "%|" not in text:
+        return []
+    bars = Bars()
+    records = [record for record in (bars.feed(number, None, None, text) or []) if record.kind != "event"]
+    records += bars.finish()
+    for record in records:
+        if record.kind == "step":
+            record.kind, record.iteration = "metrics", None
+            record.values.pop("total_iterations", None)
+    return records
 
 
 SILENT = "looks like a measurement, but this format does not define it"
@@ -239,4 +263,9 @@ def _whole(judge: Judge, held: list[Record], texts: dict[int, str]) -> Iterator[
         for number in dict.fromkeys(number for number, _ in others):
             yield Record("event", number, data=event_of(texts[number]) or "setting")
     for number, text in left.items():
-        yield unread(number, LEFT, text)
+        bar = _of_bar(number, texts[number]) if number in texts and "%|" in texts[number] else []
+        if bar and left_over({number: texts[number]}, [*held, *bar]):
+            yield unread(number, LEFT, text)
+        yield from bar
+        if not bar:
+            yield unread(number, LEFT, text)

@@ -17,7 +17,7 @@ from parlab.formats.logs.trainer_settings import trainer_setting
 MAX_FIELDS = 4_096
 MAX_PLANS = 1_024
 LARGEST_WHOLE = 2**53
-_MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
+_MEASURES = ("_s", "fps", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 
 # Memory of anything, in a line that states nothing else.
 _AMBIGUOUS = frozenset({"memory", "mem", "time"})

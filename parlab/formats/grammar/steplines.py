@@ -43,7 +43,7 @@ _BLOCK = re.compile(
     r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
 )
 _BLOCK_CELL = re.compile(
-    r"\s{1,8}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()%-]{1,120})=)"
+    r"\s{1,16}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()%-]{1,120})=)"
     r"(?P<value>\S{1,40})\s*$"
 )
 _EPOCH = re.compile(r"\s{0,4}Epoch:? (\d{1,9})(?:/\d{1,9})?\s*$")

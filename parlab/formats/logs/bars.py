@@ -47,7 +47,7 @@ STATED = "bar of a step that another line states"
 _OWN = frozenset({"step_time_s", "elapsed_s"})
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
-_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
+_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|loss\b|^[\W\d]*$")
 _OTHER = re.compile(
     r"(?i)eval|valid|\btest|predict|\bmap\b|load|download|generat|token|shard|(?<!batches )process|sampl|infer|sanity"
     r"|fetch|profil|warm.?up|bench"

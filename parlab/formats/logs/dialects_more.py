@@ -177,6 +177,7 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\binterval_samples_per_second: "), 12),
             (re.compile(r"\bips_total: [\d.]+ tokens/s, ips: "), 12),
             (re.compile(r"\bbatch_cost: [\d.]+, reader_cost: [\d.]+"), 12),
+            (re.compile(r"\bavg_reader_cost: [\d.]+ s, avg_batch_cost: [\d.]+ s, avg_samples: "), 12),
         ),
         reads="PaddleNLP: trainer and GPT",
         # The trainer of PaddleNLP divides sizes by 2**30; `interval_runtime` is the time since the last line.
