@@ -9,6 +9,7 @@ from functools import lru_cache
 from parlab.formats.grammar.leftovers import named_numbers
 from parlab.formats.grammar.metric_fields import CLOCKS
 from parlab.formats.grammar.pairs import Pair, pairs
+from parlab.formats.grammar.quantities import QUANTITIES
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.rows import picker
 from parlab.formats.grammar.units import factors, normal, slug
@@ -61,8 +62,12 @@ class StepPlan:
 class StepCells:
     """Turns the cells of one log into records; `field_of` gives the field of a cell, `settings` those of a launch."""
 
-    def __init__(self, field_of: Callable[[Pair], Field], settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, field_of: Callable[[Pair], Field], settings: Mapping[str, str], *, keeps_names: bool = False
+    ) -> None:
+        """`keeps_names`: timers have the names that are printed, and not normal ones."""
         self._field_of = field_of
+        self._keeps_names = keeps_names
         self._settings = settings
         self._fields: dict[tuple[str, str], Field] = {}
         self._plans: dict[tuple[tuple[str, str, str], ...], StepPlan] = {}
@@ -98,7 +103,7 @@ class StepCells:
             field = self.field(cell)
             if field.name in ("time_s", "total_s") and (cell.unit == "ms" or len(timers) > 1):
                 # The time of the whole step stands alone, or behind its phases.
-                field = field._replace(name="step_time_s")
+                field = field._replace(name="step_time_s", kind="printed")
             elif _is_unitless_memory(field, cell):
                 field = field._replace(name=slug(cell.key))
             if field.name == "steps_per_s" and len(cell.text) < 3 and cell.text.isdigit():
@@ -106,7 +111,7 @@ class StepCells:
             if field.name in values:
                 field = field._replace(name=slug(f"{cell.key} {cell.unit}"))
             if is_timer(field.name):
-                timers[field.name.removesuffix("_s")] = place
+                timers[cell.key if self._keeps_names else field.name.removesuffix("_s")] = place
             else:
                 values.setdefault(field.name, place)
             fields.append(field)
@@ -149,7 +154,11 @@ class StepCells:
             if cell.key in names and cell.value is not None and 0 < cell.value < LARGEST_WHOLE
         }
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
-        return records + record_of("metrics", line, rank, None, stated, time)
+        is_of_rank = rank is not None and bool(stated) and all(f.name in _OF_RANKS for _, f in stated)
+        return records + record_of("memory" if is_of_rank else "metrics", line, rank, None, stated, time)
+
+
+_OF_RANKS = frozenset(q.name for q in QUANTITIES if q.unit == "bytes" and q.per == "rank")
 
 
 def _measures(field: Field) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
 
-from parlab.formats.grammar.counters import Counter, counter_in, parts_of
+from parlab.formats.grammar.counters import Clock, Counter, counter_in, counter_of_match, parts_of
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.leftovers import named_numbers
 from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
@@ -31,7 +31,6 @@ from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
 from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
-from parlab.formats.logs.ranklines import Clock
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
@@ -84,8 +83,14 @@ class Dialect:
     """Key of a cell -> setting of the launch."""
     rewritten: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Parts of a line without a key, and how they would be written with one."""
+    counter: re.Pattern[str] | None = None
+    """The number of a step that begins again in every epoch, where the common patterns take another one."""
+    held_out: re.Pattern[str] | None = None
+    """Lines of an evaluation, with the number of its step."""
     uncounted: re.Pattern[str] | None = None
     """Steps that state no number of the step."""
+    keeps_names: bool = False
+    """Whether timers have the names that are printed."""
     has_blocks: bool = False
     """Whether the cells of a step may stand on the lines below its number."""
 
@@ -144,7 +149,7 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
-        self.records_of = StepCells(dialect.field, dialect.settings)
+        self.records_of = StepCells(dialect.field, dialect.settings, keeps_names=dialect.keeps_names)
         self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
@@ -307,7 +312,10 @@ class Parser:
             rank, text = int(speaker[1]), text[speaker.end() :]
         if _HELD_OUT_LINE.search(text[:200]):
             return self.records_of.validation(line, rank, pairs(text), None)
-        counter = counter_in(text)
+        if self.dialect.held_out is not None and (match := self.dialect.held_out.search(text[:600])) is not None:
+            return self.records_of.validation(line, rank, pairs(text[match.end() :]), to_int(match["at"]))
+        own = self.dialect.counter.search(text[:300]) if self.dialect.counter is not None else None
+        counter = counter_in(text) if own is None else counter_of_match(own, in_epoch=True)
         if counter is None:
             return self._uncounted(line, rank, time, text) or self.records_of.summary(line, rank, time, text)
         cells, left, is_ahead = self._cells_beside(text, counter)
