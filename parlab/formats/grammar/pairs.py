@@ -112,10 +112,10 @@ def _sentences(text: str) -> list[str]:
 
 
 # A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
-_NAME_VALUE = re.compile(
-    rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
-    rf"(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)"
-)
+_IN_TURN = rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
+_NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)")
+# The same where a name reads as a unit: `lr 1e-4 s/step 1.24`.
+_NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)")
 
 
 def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
@@ -129,9 +129,10 @@ def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
         return [cell for cells, _ in read for cell in cells], " ".join(text for _, text in read)
     if (cell := _single(part, is_cell=is_cell)) is not None:
         return [cell], ""
-    in_turn = list(_NAME_VALUE.finditer(part))
-    if len(in_turn) > 1 and not _BETWEEN.sub("", _NAME_VALUE.sub("", part)):
-        return [_pair(match["key"], match) for match in in_turn], ""
+    for pattern in (_NAME_VALUE, _NAME_UNITED):
+        in_turn = list(pattern.finditer(part))
+        if len(in_turn) > 1 and not _BETWEEN.sub("", pattern.sub("", part)):
+            return [_pair(match["key"], match) for match in in_turn], ""
     rated = list(_RATED.finditer(part))
     return [_pair(match["unit"], match) for match in rated], _blanked(part, rated)
 
