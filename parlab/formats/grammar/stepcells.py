@@ -114,6 +114,8 @@ class StepCells:
                 timers[cell.key if self._keeps_names else field.name.removesuffix("_s")] = place
             else:
                 values.setdefault(field.name, place)
+                if self._keeps_names and field.name == "step_time_s":
+                    timers[cell.key] = place
             fields.append(field)
         return StepPlan(fields, values, timers)
 
@@ -138,15 +140,7 @@ class StepCells:
         if " = " in text and (setting := trainer_setting(text[:300])):
             return [Record("launch", line, data=setting, rank=rank)]
         cells = [(cell, self._field_of(cell)) for cell in pairs(text)]
-        stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
-        if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
-            stated = []
-        elif any(is_timer(f.name) for _, f in stated):
-            # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
-            stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
-        if stated:
-            named = [*[cell for cell, _ in stated], *named_numbers(text)]
-            stated = [(cell, f) for cell, f in cells if (cell, f) in stated or (cell in named and not _measures(f))]
+        stated = _stated(text, cells)
         names = self._settings
         settings = {
             names[cell.key]: int(cell.value)
@@ -156,6 +150,18 @@ class StepCells:
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
         is_of_rank = rank is not None and bool(stated) and all(f.name in _OF_RANKS for _, f in stated)
         return records + record_of("memory" if is_of_rank else "metrics", line, rank, None, stated, time)
+
+
+def _stated(text: str, cells: list[tuple[Pair, Field]]) -> list[tuple[Pair, Field]]:
+    """Return the measurements of a line without a counter, and the other named numbers beside them."""
+    stated = [(cell, f) for cell, f in cells if _measures(f) and (cell.unit or f.name != "loss")]
+    if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
+        return []
+    if any(is_timer(f.name) for _, f in stated):
+        # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
+        stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
+    others = named_numbers(text) if stated else []
+    return [(cell, f) for cell, f in cells if (cell, f) in stated or (cell in others and not _measures(f))]
 
 
 _OF_RANKS = frozenset(q.name for q in QUANTITIES if q.unit == "bytes" and q.per == "rank")

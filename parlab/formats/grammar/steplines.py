@@ -314,8 +314,8 @@ class Parser:
             return self.records_of.validation(line, rank, pairs(text), None)
         if self.dialect.held_out is not None and (match := self.dialect.held_out.search(text[:600])) is not None:
             return self.records_of.validation(line, rank, pairs(text[match.end() :]), to_int(match["at"]))
-        own = self.dialect.counter.search(text[:300]) if self.dialect.counter is not None else None
-        counter = counter_in(text) if own is None else counter_of_match(own, in_epoch=True)
+        stated = self.dialect.counter.search(text[:300]) if self.dialect.counter is not None else None
+        counter = counter_in(text) if stated is None else counter_of_match(stated, in_epoch=True)
         if counter is None:
             return self._uncounted(line, rank, time, text) or self.records_of.summary(line, rank, time, text)
         cells, left, is_ahead = self._cells_beside(text, counter)
@@ -344,7 +344,7 @@ class Parser:
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
         if is_ahead and begin > _LEAST:
-            cells = [cell for cell in named_numbers(text[:begin]) if cell.key != cell.unit] + cells
+            cells = _in_front(text[:begin]) + cells
         cells = [
             cell
             for cell in cells
@@ -366,6 +366,11 @@ class Parser:
         pattern = self.dialect.uncounted
         cells = pairs(text) if pattern is not None and pattern.search(text) else []
         return self.records_of.records(line, rank, time, cells, None, None) if cells else []
+
+
+def _in_front(text: str) -> list[Pair]:
+    """Return the cells in front of a counter; a rate there is one of a sentence."""
+    return [cell for cell in named_numbers(text) if cell.key != cell.unit]
 
 
 def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:
