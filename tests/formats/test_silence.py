@@ -9,6 +9,7 @@ from parlab.formats.grammar.events import EVENTS
 from parlab.formats.grammar.silence import LEFT, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Segment
+from tests.bench import readers
 
 DOCUMENTS = {
     "markdown": "# Page\n\n{line}\n",
@@ -194,3 +195,9 @@ def test_a_lone_number_that_changes_is_no_setting() -> None:
     lines = ["reward_mean: -550.25\n", "took 3 s\n", "reward_mean: -538.1\n", "took 3 s\n"]
     document = read_document(lines, file="x", format="pairs")
     assert 3 in [example.line for example in document.unread.examples]
+
+
+@pytest.mark.parametrize("format", sorted(LOGS))
+def test_a_healthy_log_of_each_format_has_nothing_unread(format: str) -> None:
+    lines = list(readers.sample(format, 1, 60))
+    assert [record.data for record in records(lines, format) if record.kind == "unread"] == []
