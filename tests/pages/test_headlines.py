@@ -16,7 +16,7 @@ from django.test import Client
 from parlab.charts.format import DIGITS, SPACE, printed_digits, quantity
 from parlab.ingest.files.imports import upload_import
 from parlab.ingest.readings.results import PAGES
-from parlab.lab.models import Run
+from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.records import run_records
 from parlab.pages.rows.run_heads import head_numbers
 from parlab.pages.rows.runs import headline, run_table
@@ -47,7 +47,7 @@ def bring(user: User) -> Bring:
 def check(run: Run) -> bool:
     """Recompute the step time of a run from its series; return whether it has one."""
     summary: dict[str, Any] = run.summary
-    attempt = run.current_attempt()
+    attempt = Attempt.objects.filter(run=run, number=run.attempt_number).first()
     ranks = store.read_ranks(attempt.pk, "step_time_s") if attempt else {}
     if "step_time_s" not in summary or not ranks or run.kind_of("step_time_s") in ("part", "average"):
         return False
@@ -74,7 +74,7 @@ def test_the_headlines_of_samples_follow_from_their_series(bring: Bring, samples
     for path in samples:
         bring(path.read_bytes(), path.name)
     logs = [run for run in Run.objects.select_related("config") if run.source and run.source.format not in PAGES]
-    assert sum(map(check, logs)) > len(samples) // 4
+    assert sum(map(check, logs)) > len(samples) // 5
 
 
 def test_an_average_is_shown_and_marked_as_one_everywhere(bring: Bring, page: Client) -> None:
