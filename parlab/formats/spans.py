@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import chain
 
 from parlab.formats import SCALARS, format_of, head_of, records
+from parlab.formats.coverage.places import Places, Span, place
 from parlab.formats.exports import histories
 from parlab.formats.grammar.records import Record
-from parlab.formats.grammar.spans import Places, Span, place
 from parlab.formats.schema import Table
 
 __all__ = ["Span", "spans"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from parlab.formats import FORMATS
+from parlab.formats.coverage.events import _PATTERNS, EVENTS
 from parlab.formats.documents import prose, prose_gpus
-from parlab.formats.grammar.events import _PATTERNS, EVENTS
 from parlab.formats.grammar.literals import Sought, literals_of
 from parlab.formats.grammar.sniff import _Index
 

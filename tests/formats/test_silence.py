@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats import read_document, records
-from parlab.formats.grammar.events import EVENTS
-from parlab.formats.grammar.silence import LEFT, PARTS, SILENT, is_measurement
+from parlab.formats.coverage.events import EVENTS
+from parlab.formats.coverage.silence import LEFT, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Segment
 from tests.bench import readers

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from parlab.formats.grammar.leftovers import named_numbers
+from parlab.formats.coverage.leftovers import named_numbers
 from parlab.formats.grammar.metric_fields import CLOCKS
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.quantities import QUANTITIES

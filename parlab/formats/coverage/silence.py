@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from parlab.formats.grammar.events import event_of
-from parlab.formats.grammar.leftovers import Judge, left_over, named_numbers
+from parlab.formats.coverage.events import event_of
+from parlab.formats.coverage.leftovers import Judge, left_over, named_numbers
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread

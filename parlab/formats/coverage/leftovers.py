@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from parlab.formats.coverage.places import Places, place
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.quantities import plain
 from parlab.formats.grammar.records import Field, Record
-from parlab.formats.grammar.spans import Places, place
 
 # Records whose lines are judged by their numbers; a launch holds its line as arguments, a table as cells.
 MEASURED = frozenset({"step", "metrics", "timers", "memory", "validation"})
