@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from parlab.findings.contradictions import Amount, Contradiction, Counts, RunFacts, agree, looks_like, ratio_of, shown
 from parlab.findings.facts import count, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
-from parlab.formats.grammar.units import unix_time
-from parlab.formats.schema import Document, Launch, Segment
+from parlab.formats.grammar.units import to_float, unix_time
+from parlab.formats.schema import Document, Launch, Segment, StepRecord
 
 FACTOR = 0.03
 """Rates are averaged over other steps than times: a forgotten factor is recognised within 3 %."""
@@ -123,6 +123,32 @@ def clock_of_steps(document: Document) -> Iterator[Contradiction]:
             f" {'a part of a step' if each > times.median else 'several steps'}.",
             {"printed_s": times.median, "clock_s": each},
         ).at(first.line, last.line, segment=index, figure="step_time_s")
+
+
+# Keys under which trainers print the samples, the seconds and the rate of the same steps.
+_SAMPLES, _SECONDS, _RATES = ("avg_samples", "samples"), ("avg_batch_cost", "batch_cost"), ("ips",)
+OFF = 1.5
+
+
+def samples_over_seconds(document: Document) -> Iterator[Contradiction]:
+    """Compare the rate of a step with the samples and seconds that are printed beside it."""
+    for index, segment in enumerate(document.segments):
+        record = segment.last
+        if record is None:
+            continue
+        samples, seconds, rate = (_printed(record, keys) for keys in (_SAMPLES, _SECONDS, _RATES))
+        if not samples or not seconds or not rate or 1 / OFF < samples / seconds / rate < OFF:
+            continue
+        yield Contradiction(
+            f"{shown(samples)} samples in {shown(seconds)} s are {shown(samples / seconds)} samples/s, but"
+            f" {shown(rate)} are printed.",
+            {"samples": samples, "seconds": seconds, "printed": rate},
+        ).at(record.line, segment=index, figure="samples_per_s")
+
+
+def _printed(record: StepRecord, keys: Sequence[str]) -> float:
+    cell = next((record.printed[key] for key in keys if key in record.printed), None)
+    return (to_float(cell.value) or 0.0) if cell is not None else 0.0
 
 
 def slows(run: RunFacts) -> Iterator[Contradiction]:

@@ -129,3 +129,11 @@ def test_a_run_whose_steps_take_longer_and_longer_over_hours_is_found() -> None:
     assert of_run([1.25, 1.25, 1.3]) == []
     assert of_run([1.25, 1.9, 1.6]) == []
     assert of_run([1.25, 1.5, 1.75], rampup_batch_size="32 32 1000") == []
+
+
+PADDLE = "root INFO: epoch: [0/9], iter: {n}, loss: 0.69, batch_cost: {cost} s, samples: 5120, ips: 198.8\n"
+
+
+@pytest.mark.parametrize(("cost", "rules"), [("25.75", []), ("2.575", ["samples-per-second"])])
+def test_a_rate_that_is_not_its_samples_over_its_seconds_is_found(cost: str, rules: list[str]) -> None:
+    assert rules_of("".join(PADDLE.format(n=n, cost=cost) for n in (10, 20))) == rules
