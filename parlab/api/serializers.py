@@ -98,6 +98,9 @@ class RunItem(serializers.ModelSerializer[Run]):
     url = serializers.CharField(source="get_absolute_url", help_text="Address of its page.")
     last_step = serializers.IntegerField(allow_null=True, help_text="Highest step so far of the current attempt.")
     planned_steps = serializers.IntegerField(allow_null=True, help_text="Steps of the whole run, where they are known.")
+    kinds = serializers.SerializerMethodField(
+        help_text="Figure -> how it came about where no step prints it: derived, average, smoothed or part of the step."
+    )
     is_emulated = serializers.SerializerMethodField(
         help_text="Whether its stages waited for given times instead of computing."
     )
@@ -107,13 +110,17 @@ class RunItem(serializers.ModelSerializer[Run]):
         fields = [
             "number", "label", "origin", "is_emulated", "state", "reason", "point", "config_version", "attempt_number",
             "last_step", "planned_steps",
-            "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "mfu", "gpu_utilization",
+            "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "mfu", "gpu_utilization", "kinds",
             "findings_open", "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.BooleanField())
     def get_is_emulated(self, run: Run) -> bool:
         return bool(getattr(run, "stored_compute", None) == "emulated")
+
+    @extend_schema_field(serializers.DictField(child=serializers.CharField()))
+    def get_kinds(self, run: Run) -> dict[str, str]:
+        return dict(getattr(run, "stored_kinds", None) or {})
 
     @extend_schema_field(serializers.FloatField(allow_null=True))
     def get_mfu(self, run: Run) -> float | None:

@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
     "samples-per-second": Rule(
         "error",
         "Samples/s = global batch / step time",
-        (rates.samples_per_second_in_document,),
+        (rates.samples_per_second_in_document, work.samples_over_seconds),
         (rates.rates_of_run,),
     ),
     "tokens-per-second": Rule(
@@ -114,6 +114,8 @@ RULES: dict[str, Rule] = {
     ),
     "gradients": Rule("warning", "Gradients are neither 0 nor explode", (work.gradients_in_document,)),
     "loss-scale": Rule("warning", "The loss scale does not collapse", (work.scales_in_document,)),
+    "clock-of-steps": Rule("warning", "Step times agree with time stamps", (work.clock_of_steps,)),
+    "slows": Rule("warning", "Steps do not take longer and longer", runs=(work.slows,)),
     "again": Rule("info", "Launches do not overlap", (records.again,)),
     "link-off-setting": Rule("warning", "A measured link matches its configuration", runs=(links.links_of_run,)),
     "cut-short": Rule("error", "A finished run has completed all its iterations", runs=(records.cut_short,)),

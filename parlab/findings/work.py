@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from parlab.findings.contradictions import Amount, Contradiction, Counts, agree, looks_like, ratio_of, shown
-from parlab.findings.facts import count, segment_sizes
+from parlab.findings.contradictions import Amount, Contradiction, Counts, RunFacts, agree, looks_like, ratio_of, shown
+from parlab.findings.facts import count, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
-from parlab.formats.schema import Document, Launch, Segment
+from parlab.formats.grammar.units import to_float, unix_time
+from parlab.formats.schema import Document, Launch, Segment, StepRecord
 
 FACTOR = 0.03
 """Rates are averaged over other steps than times: a forgotten factor is recognised within 3 %."""
@@ -19,6 +20,13 @@ MORE_THAN_ALL = 0.10
 EXPLODED = 100.0
 """A gradient norm so many times the median is an outlier that no clipping explains."""
 
+# Evaluations and checkpoints lie between steps, so that clocks show more than the times of steps.
+SHORT, LONG = 0.6, 3.0
+LEAST_CLOCK_S = 20.0
+"""Time stamps of whole seconds say little about less."""
+
+# A run slows down if the last third of its steps takes so many times as long as the first, and the middle between.
+SLOWER, STEADY = 1.2, 1.02
 LEAST_RECORDS = 5
 """With fewer records, a median says little."""
 
@@ -94,6 +102,69 @@ def steps_in_document(document: Document) -> Iterator[Contradiction]:
         planned = (float(number or 0) for number in (steps, examples, epochs, batch))
         if contradiction := steps_of_examples(*planned):
             yield contradiction.at(segment.lines.first if segment.lines else None, segment=index, figure="steps")
+
+
+def clock_of_steps(document: Document) -> Iterator[Contradiction]:
+    """Compare printed step times with the time stamps of the first and the last step."""
+    for index, segment in enumerate(document.segments):
+        first, last, times = segment.first, segment.last, segment.metrics.get("step_time_s")
+        if first is None or last is None or times is None or times.kind != "printed" or first.rank != last.rank:
+            continue
+        steps = (last.iteration or 0) - (first.iteration or 0)
+        began, ended = unix_time(first.time or ""), unix_time(last.time or "")
+        if began is None or ended is None or steps < LEAST_RECORDS or ended - began < LEAST_CLOCK_S:
+            continue
+        each = (ended - began) / steps
+        if SHORT * times.median < each < LONG * times.median:
+            continue
+        yield Contradiction(
+            f"Steps of {shown(times.median)} s are printed, but {shown(float(steps))} steps took"
+            f" {shown(ended - began)} s by the time stamps, {shown(each)} s each: the printed time is of"
+            f" {'a part of a step' if each > times.median else 'several steps'}.",
+            {"printed_s": times.median, "clock_s": each},
+        ).at(first.line, last.line, segment=index, figure="step_time_s")
+
+
+# Keys under which trainers print the samples, the seconds and the rate of the same steps.
+_SAMPLES, _SECONDS, _RATES = ("avg_samples", "samples"), ("avg_batch_cost", "batch_cost"), ("ips",)
+OFF = 1.5
+
+
+def samples_over_seconds(document: Document) -> Iterator[Contradiction]:
+    """Compare the rate of a step with the samples and seconds that are printed beside it."""
+    for index, segment in enumerate(document.segments):
+        record = segment.last
+        if record is None:
+            continue
+        samples, seconds, rate = (_printed(record, keys) for keys in (_SAMPLES, _SECONDS, _RATES))
+        if not samples or not seconds or not rate or 1 / OFF < samples / seconds / rate < OFF:
+            continue
+        yield Contradiction(
+            f"{shown(samples)} samples in {shown(seconds)} s are {shown(samples / seconds)} samples/s, but"
+            f" {shown(rate)} are printed.",
+            {"samples": samples, "seconds": seconds, "printed": rate},
+        ).at(record.line, segment=index, figure="samples_per_s")
+
+
+def _printed(record: StepRecord, keys: Sequence[str]) -> float:
+    cell = next((record.printed[key] for key in keys if key in record.printed), None)
+    return (to_float(cell.value) or 0.0) if cell is not None else 0.0
+
+
+def slows(run: RunFacts) -> Iterator[Contradiction]:
+    """Find a run whose steps take longer and longer, over hours; steps that grow by plan are not compared."""
+    trend, sizes = part(run.summary, "trend"), run_sizes(run)
+    thirds, hours = trend.get("thirds_s"), number(trend.get("hours"))
+    if not isinstance(thirds, list) or len(thirds) != 3 or hours is None or sizes.is_ramped or sizes.is_curriculum:
+        return
+    first, middle, last = (number(third) or 0.0 for third in thirds)
+    if not 0.0 < first <= middle * STEADY or not middle <= last * STEADY or last < SLOWER * first:
+        return
+    yield Contradiction(
+        f"Steps take {shown(first)} s in the first third of the run and {shown(last)} s in the last, over"
+        f" {shown(hours)} hours: the run slows down.",
+        {"first_s": first, "last_s": last, "hours": hours},
+    ).at(run=run.number, figure="step_time_s")
 
 
 def gradients_in_document(document: Document) -> Iterator[Contradiction]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from parlab.formats.completion import completed
+from parlab.formats.coverage.silence import watched
 from parlab.formats.documents import configuration, markdown, rst, text_tables
 from parlab.formats.documents.documents import Collector, Counted
 from parlab.formats.exports import histories
 from parlab.formats.grammar.records import Record, unread
-from parlab.formats.grammar.silence import watched
 from parlab.formats.grammar.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
 from parlab.formats.logs import dialects
 from parlab.formats.logs.registry import LOGS, Reader

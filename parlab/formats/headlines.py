@@ -18,6 +18,8 @@ _PRINTED_MEAN = "mean of the printed values, without the first record"
 _PRINTED_OVERALL = "printed in the log for the whole launch"
 _AVERAGE = "the last average since the start that the log prints; it prints no value of each step"
 _ENOUGH = 3
+# A rate of the whole launch that a log prints goes before the derived one that it agrees with.
+_AGREES = 0.02
 # DeepSpeed's wall clock of a step: these three timers follow one another.
 _WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
 # Time stamps of whole seconds, for an error of at most a tenth.
@@ -194,6 +196,11 @@ def _tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
         segment.tokens_per_s = segment.samples_per_s * length
         kind = segment.kinds.get("samples_per_s", "derived")
         _set(segment, "tokens_per_s", "samples per second * sequence length", kind)
+        overall = metrics.get("tokens_per_s")
+        if overall is not None and abs(overall.mean / segment.tokens_per_s - 1.0) < _AGREES:
+            segment.tokens_per_s = overall.mean
+            segment.kinds.pop("tokens_per_s", None)
+            _set(segment, "tokens_per_s", _PRINTED_OVERALL)
     elif overall := metrics.get("tokens_per_s"):
         segment.tokens_per_s = overall.mean
         _set(segment, "tokens_per_s", _PRINTED_OVERALL)

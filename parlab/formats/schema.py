@@ -257,6 +257,14 @@ class Unread(Part):
     examples: list[UnreadLine] = []
 
 
+class Event(Part):
+    """Lines that hold numbers and are no measurements: their number, and the first and the last of them."""
+
+    count: int
+    first: int
+    last: int
+
+
 class Place(Part):
     """The place of a finding; only the parts that identify it are set."""
 
@@ -306,5 +314,7 @@ class Document(Part):
     findings: list[Finding] = []
     """Contradictions that parlab.findings finds in the document; empty in the output of the readers."""
     unread: Unread = Unread()
+    events: dict[str, Event] = {}
+    """Kind of event (setting, checkpoint, overflow, other work, ...) -> its lines."""
     notes: list[str] = []
     """What to know before the figures: a large part of the file is unread, or no format defines its lines."""

@@ -107,11 +107,14 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
     cumulative = builder.skipped_total
     skipped = builder.skipped if cumulative is None else cumulative
     segment.skipped_iterations = None if skipped is None else whole(skipped)
-    _fill_loss(segment)
+    _fill_loss(segment, builder)
 
 
-def _fill_loss(segment: schema.Segment) -> None:
-    losses = [name for name in segment.metrics if name in _LOSSES] or [n for n in segment.metrics if n.endswith("loss")]
+def _fill_loss(segment: schema.Segment, builder: Builder) -> None:
+    names = [name for name in segment.metrics if name.endswith("loss") or name in _LOSSES]
+    # Of several losses, one that steps state goes before one of other work.
+    own = [name for name in names if name in builder.steps.by_name] or names
+    losses = [name for name in own if name in _LOSSES] or own
     if losses:
         name = min(losses, key=lambda n: _LOSSES.index(n) if n in _LOSSES else len(_LOSSES))
         loss = segment.metrics[name]

@@ -57,7 +57,8 @@ def numbers_of(record: Record) -> list[Fact]:
             continue
         unit = shown_unit(name, [value])
         digits = printed_digits(value, unit.base) if record.get("origin") in PRINTED else DIGITS
-        text = f"{significant(value / unit.factor, digits)}{SPACE}{unit.name}"
+        kind = (record.get("kinds") or {}).get(name, "")
+        text = f"{significant(value / unit.factor, digits)}{SPACE}{unit.name}{f', {kind}' if kind else ''}"
         if name in _MEASURED or (value, unit.base) not in seen_values:
             facts.append(Fact(title, text, value, name))
         seen_values.add((value, unit.base))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from parlab.findings import RunFacts, run_findings
 from tests.findings.reading import findings_of, rules_of
 
 NANOCHAT = (
@@ -96,3 +99,41 @@ def test_gradients_that_are_zero_or_explode_are_found(norms: tuple[float, ...], 
 )
 def test_a_loss_scale_that_collapses_is_found(scales: tuple[int, ...], rules: list[str]) -> None:
     assert rules_of(log(*[f"2.00 s, loss_scale: {scale}.0" for scale in scales])) == rules
+
+
+STAMPED = (
+    "[2026-01-02 10:{m:02d}:{s:02d}] iteration {n:8d}/ 900 | elapsed time per iteration (ms): {ms} | lm loss: 8.5 |\n"
+)
+
+
+def stamped(ms: float, seconds: int) -> str:
+    return "".join(STAMPED.format(n=n, ms=ms, m=n * seconds // 60, s=n * seconds % 60) for n in range(1, 20))
+
+
+@pytest.mark.parametrize(
+    ("ms", "rules"),
+    [(5000.0, []), (4000.0, []), (2400.0, []), (1000.0, ["clock-of-steps"]), (50000.0, ["clock-of-steps"])],
+)
+def test_step_times_that_time_stamps_contradict_are_found(ms: float, rules: list[str]) -> None:
+    assert rules_of(stamped(ms, 5)) == rules
+
+
+def of_run(thirds: list[float], **config: Any) -> list[str]:
+    summary = {"trend": {"thirds_s": thirds, "hours": 5.25}}
+    facts = RunFacts(number=1, state="finished", config={}, summary=summary, arguments=config)
+    return [finding.rule for finding in run_findings(facts)]
+
+
+def test_a_run_whose_steps_take_longer_and_longer_over_hours_is_found() -> None:
+    assert of_run([1.25, 1.5, 1.75]) == ["slows"]
+    assert of_run([1.25, 1.25, 1.3]) == []
+    assert of_run([1.25, 1.9, 1.6]) == []
+    assert of_run([1.25, 1.5, 1.75], rampup_batch_size="32 32 1000") == []
+
+
+PADDLE = "root INFO: epoch: [0/9], iter: {n}, loss: 0.69, batch_cost: {cost} s, samples: 5120, ips: 198.8\n"
+
+
+@pytest.mark.parametrize(("cost", "rules"), [("25.75", []), ("2.575", ["samples-per-second"])])
+def test_a_rate_that_is_not_its_samples_over_its_seconds_is_found(cost: str, rules: list[str]) -> None:
+    assert rules_of("".join(PADDLE.format(n=n, cost=cost) for n in (10, 20))) == rules

@@ -10,6 +10,8 @@ from unittest.mock import patch
 from parlab.formats import Document, Record
 from parlab.formats.documents.documents import Collector
 from parlab.formats.files import read_file
+from parlab.formats.source import Lines, open_text
+from parlab.formats.spans import Text
 
 HERE = Path(__file__).parent
 
@@ -30,19 +32,24 @@ class Reading(NamedTuple):
 
     document: Document
     records: list[Record]
+    text: Text
+    """The lines, and which of their numbers are read."""
 
 
 def read(path: Path) -> Reading:
-    """Read a sample once: its document, and the records of which it is made."""
+    """Read a sample once: its document, the records of which it is made, and their places in the text."""
     records: list[Record] = []
     add = Collector.add
+    with open_text(path) as stream:
+        text = Text(Lines(stream))
 
     def kept(self: Collector, record: Record) -> None:
         records.append(record)
+        text.place(record)
         add(self, record)
 
     with patch.object(Collector, "add", kept):
-        return Reading(read_file(path), records)
+        return Reading(read_file(path), records, text)
 
 
 def content(document: Document, case: Path) -> str:

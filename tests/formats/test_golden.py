@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats.grammar.silence import SILENT, is_measurement
+from parlab.formats.coverage.leftovers import is_broken, named_numbers
+from parlab.formats.coverage.silence import is_measurement
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Config, Table
-from parlab.formats.source import open_text
 from tests.formats.golden import HERE, Reading, cases, content, golden, read
 from tests.formats.test_corpus import CORPUS
 
 FRESH = CORPUS.parent / "fresh_logs"
-# What the readers of these samples are known not to define, by a word of the line.
-UNDEFINED = ("Theoretical", "That is 211 samples/s", "About 104 samples per second")
 # Formats of which one record stands for the whole file.
 WHOLE = frozenset({"configuration", "deepspeed-autotuning"})
 
@@ -51,17 +49,29 @@ def test_a_sample_reads_as_its_golden_file_says_and_none_of_its_measurements_is_
 
 
 def passed_over(path: Path, reading: Reading) -> list[str]:
-    """Return the measurements of a text that are in no record."""
+    """Return the named numbers of a text, or the measurements of a document, that are in no record."""
     name = reading.document.format
     assert name != "unknown"
-    if name in LOGS:
-        silent = [r.data.text for r in reading.records if r.kind == "unread" and r.data.reason == SILENT]
-        return [text for text in silent if not any(word in text for word in UNDEFINED)]
+    if name in LOGS or name == "pairs":
+        return silent_numbers(reading)
     if name in WHOLE:
         return []
     covered = lines_of(reading)
-    with open_text(path) as stream:
-        return [text for n, text in enumerate(stream, 1) if n not in covered and is_measurement(text)]
+    return [text for n, text in enumerate(reading.text.lines, 1) if n not in covered and is_measurement(text)]
+
+
+def silent_numbers(reading: Reading) -> list[str]:
+    """Return the numbers with a name or a unit that no record holds, no event has and no one reports as unread."""
+    silent: list[str] = []
+    lines = reading.text.lines
+    for number, text in enumerate(lines, 1):
+        following = lines[number] if number < len(lines) else ""
+        silent += [
+            f"{number}: {cell.key}: {cell.text} {cell.unit} in {text[:120]}"
+            for cell in named_numbers(text)
+            if reading.text.at(number).is_left(cell.key, cell.text) and not is_broken(cell, text, following)
+        ]
+    return silent
 
 
 def lines_of(reading: Reading) -> set[int]:

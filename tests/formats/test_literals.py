@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from parlab.formats import FORMATS
+from parlab.formats.coverage.events import _PATTERNS, EVENTS
 from parlab.formats.documents import prose, prose_gpus
 from parlab.formats.grammar.literals import Sought, literals_of
-from parlab.formats.grammar.silence import _NOISE, NOISE
 from parlab.formats.grammar.sniff import _Index
 
 HERE = Path(__file__).parent
@@ -39,13 +39,13 @@ def test_every_sign_that_matches_a_line_is_a_candidate() -> None:
     assert matched > 500
 
 
-def test_noise_and_figures_of_prose_are_found_as_by_searching() -> None:
+def test_events_and_figures_of_prose_are_found_as_by_searching() -> None:
     sought = [value for module in (prose, prose_gpus) for value in vars(module).values() if isinstance(value, Sought)]
     assert len(sought) > 8
     matched = 0
     for line in sample_lines():
-        noise = {place for place, (pattern, _) in enumerate(NOISE) if pattern.search(line)}
-        assert noise <= set(_NOISE.of(line)), line
+        events = {place for place, (pattern, _) in enumerate(EVENTS) if pattern.search(line)}
+        assert events <= set(_PATTERNS.of(line)), line
         for expression in sought:
             match, plain = expression.search(line), expression.pattern.search(line)
             assert (match and match.span()) == (plain and plain.span()), line

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats import read_document, records
-from parlab.formats.grammar.silence import NOISE, PARTS, SILENT, is_measurement
+from parlab.formats.coverage.events import EVENTS
+from parlab.formats.coverage.silence import LEFT, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
-from tests.formats.golden import HERE
+from parlab.formats.schema import Segment
+from tests.bench import readers
 
 DOCUMENTS = {
     "markdown": "# Page\n\n{line}\n",
@@ -85,7 +87,117 @@ def test_noise_is_no_measurement(text: str) -> None:
     assert not is_measurement(text)
 
 
-def test_each_kind_of_noise_has_a_reason() -> None:
-    assert all(reason for _, reason in NOISE)
+def test_each_kind_of_event_has_a_name() -> None:
+    assert all(kind for _, kind in EVENTS)
+    assert all(kind for kinds in PARTS.values() for kind in kinds)
     assert set(PARTS) <= set(LOGS)
-    assert HERE.exists()
+
+
+STEP = " iteration {n}/ 9 | elapsed time per iteration (ms): 5.0 | lm loss: 8.0 |\n"
+
+
+def test_a_number_that_the_reader_leaves_of_its_line_is_unread_and_the_rest_is_read() -> None:
+    lines = [STEP.format(n=1).rstrip("\n") + " frobs: 12\n", STEP.format(n=2)]
+    document = read_document(["step 1 | loss: 3.0 | dt: 350 ms | kept 12 kB somewhere\n"] * 2, file="x")
+    assert document.segments[0].records == 1
+    assert read_document(lines, file="x").unread.lines == 1
+    reasons = {example.reason for example in read_document(lines, file="x").unread.examples}
+    assert reasons <= {LEFT, "the line ends inside this cell"}
+
+
+def test_a_bar_of_no_known_work_is_unread_and_one_of_other_work_an_event() -> None:
+    lines = [
+        STEP.format(n=1),
+        "Map:  67%|######    | 2/3 [00:05<00:02,  2.50s/it]\n",
+        "Frobnicating:  67%|######    | 2/3 [00:05<00:02,  2.50s/it]\n",
+        STEP.format(n=2),
+    ]
+    document = read_document(lines, file="x")
+    assert [(example.line, example.reason) for example in document.unread.examples] == [(3, SILENT)]
+    assert document.events["other work"].first == 2
+
+
+def test_bars_between_the_entries_of_a_trainer_are_steps() -> None:
+    bar = "\r 10%|#         | {n}/100 [00:{n:02}<16:30,  5.00s/it]"
+    lines = [
+        *(bar.format(n=n) + "\n" for n in range(1, 4)),
+        "{'loss': 1.9, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.03}\n",
+        *(bar.format(n=n) + "\n" for n in range(4, 6)),
+        "{'loss': 1.8, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.05}\n",
+    ]
+    segment = read_document(lines, file="x").segments[0]
+    assert segment.records == 5
+    assert segment.metrics["loss"].count == 2
+    assert segment.metrics["step_time_s"].count == 5
+
+
+def test_lone_numbers_before_the_first_step_are_settings_and_later_ones_unread() -> None:
+    document = read_document(["frobs: 12\n", STEP.format(n=1), "frobs: 13\n", STEP.format(n=2)], file="x")
+    assert document.events["setting"].count == 1
+    assert [example.line for example in document.unread.examples] == [3]
+
+
+def test_overflows_of_a_healthy_run_are_events() -> None:
+    line = (
+        "[2023-04-18 01:46:53,259] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
+        " Attempted loss scale: 65536, reducing to 32768\n"
+    )
+    document = read_document([line], file="x", format="deepspeed")
+    assert document.unread.lines == 0
+    assert document.events["overflow"].count == 1
+
+
+def only(*lines: str) -> Segment:
+    (segment,) = read_document([f"{line}\n" for line in lines], file="x").segments
+    return segment
+
+
+def test_a_rate_ends_its_cell_and_a_batch_in_brackets_counts() -> None:
+    line = "[INFO:sockeye.training] Epoch[0] Batch [{n}]    Speed: 1180.5 samples/sec 6.25 updates/sec perplexity=14.5"
+    segment = only(*(line.format(n=n) for n in (50, 100, 150)))
+    assert segment.steps is not None
+    assert (segment.steps.first, segment.steps.last) == (50, 150)
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == pytest.approx(0.16)
+    assert segment.metrics["perplexity"].last == 14.5
+
+
+def test_names_and_values_in_turn_may_have_a_clock_among_them() -> None:
+    line = (
+        "tick {n}     kimg {n}0.0     time 1h 19m 08s   sec/tick 4711.9  sec/kimg 235.59  gpumem 10.88  augment 0.188"
+    )
+    segment = only(*(line.format(n=n) for n in (1, 2, 3)))
+    assert segment.records == 3
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 4711.9
+    assert {name: segment.metrics[name].last for name in ("gpumem", "augment")} == {"gpumem": 10.88, "augment": 0.188}
+
+
+def test_cells_in_front_of_the_counter_are_read() -> None:
+    segment = only(*(f"loss: 9.{n}0000, learning_rate: 1e-05, global_step: {n}0, samples/s: 4.5" for n in (1, 2, 3)))
+    assert segment.loss is not None
+    assert (segment.loss.first, segment.loss.last) == (9.1, 9.3)
+
+
+def test_a_bar_between_the_lines_of_another_format_gives_its_time_and_cells() -> None:
+    lines = [
+        STEP.format(n=1),
+        "Training:  67%|######    | 2/3 [00:05<00:02,  2.50s/it, reward=0.5]\n",
+        STEP.format(n=2),
+    ]
+    (segment,) = read_document(lines, file="x").segments
+    assert segment.metrics["reward"].last == 0.5
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.005
+
+
+def test_a_lone_number_that_changes_is_no_setting() -> None:
+    lines = ["reward_mean: -550.25\n", "took 3 s\n", "reward_mean: -538.1\n", "took 3 s\n"]
+    document = read_document(lines, file="x", format="pairs")
+    assert 3 in [example.line for example in document.unread.examples]
+
+
+@pytest.mark.parametrize("format", sorted(LOGS))
+def test_a_healthy_log_of_each_format_has_nothing_unread(format: str) -> None:
+    lines = list(readers.sample(format, 1, 60))
+    assert [record.data for record in records(lines, format) if record.kind == "unread"] == []

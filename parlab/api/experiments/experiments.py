@@ -154,6 +154,7 @@ def annotated_runs(runs: QuerySet[Run]) -> QuerySet[Run]:
         last_step=Subquery(attempts.values("last_step")[:1]),
         planned_steps=F("resolved__train__iterations"),
         stored_mfu=F("summary__mfu"),
+        stored_kinds=F("summary__kinds"),
         stored_compute=F("resolved__train__compute"),
         stored_utilization=F("summary__gpu_utilization__mean"),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from parlab.formats.coverage.silence import is_measurement, watched
 from parlab.formats.documents.plain_tables import table_at
 from parlab.formats.documents.prose import figures
 from parlab.formats.documents.tables import table
 from parlab.formats.grammar.jsontext import loads
 from parlab.formats.grammar.records import Record, unread
-from parlab.formats.grammar.silence import is_measurement, watched
 from parlab.formats.grammar.sniff import UNKNOWN, sniff
 from parlab.formats.launch import SIZES, command_arguments, flatten, is_command
 from parlab.formats.logs.registry import LOGS

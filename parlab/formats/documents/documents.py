@@ -46,6 +46,9 @@ class Collector:
         if kind == "unread":
             self.unread(record)
             return
+        if kind == "event":
+            self._event(record)
+            return
         if record.line == self.last_unread:
             self.unread_lines, self.last_unread = self.unread_lines - 1, -1
         self.last_read = record.line
@@ -65,6 +68,13 @@ class Collector:
             self.segments.heading(record.data)
         else:
             self.segments.add(record)
+
+    def _event(self, record: Record) -> None:
+        event = self.result.events.get(record.data)
+        if event is None:
+            self.result.events[record.data] = schema.Event(count=1, first=record.line, last=record.line)
+        else:
+            event.count, event.last = event.count + 1, record.line
 
     def unread(self, record: Record, count: int = 1) -> None:
         # A line of which a part was read is not unread.

@@ -324,6 +324,8 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
             iteration = whole(float(content[-1]))  # epoch and step, of DLLogger
             continue
         kind = type(content)
+        if kind is str and "." in content[:40] and (number := to_float(content[:40])) is not None:
+            kind, content = float, number  # noqa: PLW2901
         if (kind is not float and kind is not int) or not -LARGEST < content < LARGEST:
             continue
         role, field = _meaning(name[:MAX_NAME])

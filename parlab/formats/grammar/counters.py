@@ -35,6 +35,8 @@ _COUNTERS = (
     re.compile(r"\.py:\d{1,6}\] \[(?P<at>\d{1,15})\](?P<total>(?!))? (?=[\w/]{1,80}=)"),  # clu
     re.compile(r"(?:^|\] )(?P<at>\d{1,15})(?P<total>(?!))? : (?=iter_speed )"),  # imaginaire
     re.compile(rf"(?i)(?:^|[\s|,\[(])(?:batch|update|Up\.){_NUMBER_OF}(?![\d.\w])"),
+    re.compile(r"(?i)(?:^|[\s|,\])])batch \[(?P<at>\d{1,15})\](?P<total>(?!))?(?=\s)"),  # Sockeye, GluonNLP
+    re.compile(r"^tick\s{1,4}(?P<at>\d{1,9})(?P<total>(?!))?\s{1,9}(?=kimg )"),  # StyleGAN
     re.compile(
         r"(?i)(?:^|[\s|,\[(])it(?:[:=]\s?(?P<at>\d{1,15})(?P<total>(?!))?|\s(?P<place>\d{1,15})/\d{1,15})(?=[\s,;|\])])"
     ),
@@ -70,13 +72,15 @@ def counter_in(text: str) -> Counter | None:
             match = pattern.search(text)
             if match is None:
                 continue
-            groups = match.groupdict()
-            at, total = groups["at"] or groups.get("place"), groups.get("total")
-            epoch = groups.get("epoch")
-            return Counter(
-                match, int(at or 0), int(total) if total else None, int(epoch) if epoch else None, patterns is _IN_EPOCH
-            )
+            return counter_of_match(match, in_epoch=patterns is _IN_EPOCH)
     return None
+
+
+def counter_of_match(match: re.Match[str], *, in_epoch: bool) -> Counter:
+    """Return the counter of a match with the groups `at`, and perhaps `total` and `epoch`."""
+    groups = match.groupdict()
+    at, total, epoch = groups["at"] or groups.get("place"), groups.get("total"), groups.get("epoch")
+    return Counter(match, int(at or 0), int(total) if total else None, int(epoch) if epoch else None, in_epoch)
 
 
 def parts_of(text: str) -> list[str]:
@@ -95,3 +99,28 @@ def counter_of(text: str) -> int | None:
     """Return the number after `step`, `iter` or a similar word; None if the line has none."""
     counter = counter_in(text[:8_000])
     return None if counter is None else counter.at
+
+
+_KEPT_EPOCHS = 8
+
+
+class Clock:
+    """Converts epoch and batch to one increasing iteration number."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, int] = {}
+        self.largest = -1
+
+    def iteration(self, epoch: int, batch: int) -> int:
+        offset = self.offsets.get(epoch)
+        if offset is None:
+            # An epoch before all recorded ones belongs to another launch, which counts from its own start.
+            if self.offsets and epoch < min(self.offsets):
+                self.offsets.clear()
+                self.largest = -1
+            offset = self.offsets[epoch] = self.largest + 1
+            if len(self.offsets) > _KEPT_EPOCHS:
+                del self.offsets[next(iter(self.offsets))]
+        iteration = offset + batch
+        self.largest = max(self.largest, iteration)
+        return iteration

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from parlab.formats.grammar.rates import PATTERN
-from parlab.formats.grammar.units import UNITS, to_float
+from parlab.formats.grammar.units import UNITS, duration_seconds, to_float
 
 MAX_TEXT = 8_000
 MAX_PAIRS = 200
@@ -56,9 +56,18 @@ def pairs(text: str) -> list[Pair]:
     return pairs_and_rest(text)[0]
 
 
+# A rate ends its cell: `6.25 updates/sec perplexity=1459`.
+_RATE_ENDS = re.compile(rf"(?<=\d)(\s?(?i:{PATTERN}))\s{{1,4}}(?=[A-Za-z_][\w./-]{{0,60}}\s?[:=])")
+# `1h 19m 08s` is one value.
+_CLOCK = re.compile(r"(?<![\w.])(?:\d{1,5}[dhm] ){1,3}\d{1,2}s(?![\w/])")
+
+
 def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     """Return the cells of a line, in its order, and the text without them."""
     text = text[:MAX_TEXT].translate(_FRAMES)
+    if "/s" in text:
+        text = _RATE_ENDS.sub(r"\1, ", text)
+    text = _CLOCK.sub(lambda match: f"{duration_seconds(match[0]) or 0:.0f}s", text)
     cells: list[Pair] = []
     rest: list[str] = []
     has_bars = "|" in text
@@ -103,10 +112,10 @@ def _sentences(text: str) -> list[str]:
 
 
 # A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
-_NAME_VALUE = re.compile(
-    rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
-    rf"(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)"
-)
+_IN_TURN = rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
+_NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)")
+# The same where a name reads as a unit: `lr 1e-4 s/step 1.24`.
+_NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)")
 
 
 def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
@@ -120,9 +129,10 @@ def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
         return [cell for cells, _ in read for cell in cells], " ".join(text for _, text in read)
     if (cell := _single(part, is_cell=is_cell)) is not None:
         return [cell], ""
-    in_turn = list(_NAME_VALUE.finditer(part))
-    if len(in_turn) > 1 and not _BETWEEN.sub("", _NAME_VALUE.sub("", part)):
-        return [_pair(match["key"], match) for match in in_turn], ""
+    for pattern in (_NAME_VALUE, _NAME_UNITED):
+        in_turn = list(pattern.finditer(part))
+        if len(in_turn) > 1 and not _BETWEEN.sub("", pattern.sub("", part)):
+            return [_pair(match["key"], match) for match in in_turn], ""
     rated = list(_RATED.finditer(part))
     return [_pair(match["unit"], match) for match in rated], _blanked(part, rated)
 

@@ -138,7 +138,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("mfu_pct", "%", per="GPU", aliases=("events: mfu(%) [%]",)),
     Quantity("max_allocated_bytes", "bytes", per="rank", title="Peak memory", series="memory_peak_bytes", aliases=(
         "memorypeak maxmemoryallocated peakmemory memorymaxallocated maxallocated peakmemoryallocated peakmem",
-        "memorymaxmemallocated peakmemoryalloc maxcudamemoryusage",
+        "memorymaxmemallocated peakmemoryalloc maxcudamemoryusage maxmemallocated",
         "memoryusagewhiletraining ?",  # axolotl
         "maxmem maxmemory peakvram maxvram peakgpumemory maxgpumemory peakgpumem peakcudamemory maxcudamemoryallocated"
         " mempeak vrampeak memmax peakdevicememory ?",
@@ -155,6 +155,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("max_reserved_bytes", "bytes", per="rank", title="Reserved memory, peak", series="memory_reserved_bytes",
              aliases=(
         "memorydevicereserved peakmemoryreserved memorydevicememreserved maxmemoryreserved reservedmemory",
+        "maxmemreserved",
         "peakreservedmemory maxcudamemoryreserved ?", "memorymaxreservedgib [GiB]",
         "torchtune: peak_memory_reserved [GiB]", "composer: memory/peak_reserved_mem [GB 1e9]",
         "xtuner: reserved_memory [GB]",

@@ -20,6 +20,7 @@ Kind = Literal[
     "config",  # schema.Config
     "heading",  # title of the following section
     "end",  # how the launch ended
+    "event",  # a line with numbers that are no measurements; `data` is its kind
     "unread",  # text that looked like a measurement but could not be read
 ]
 
@@ -52,10 +53,11 @@ class Record:
 
     `line` counts from 1; `rank` is the rank that printed the line, if known; `time` is the printed time stamp; `data`
     has everything that is not a number: arguments of a launch, a table, an Ending, an Unread. `until` is the last
-    line of a record that several lines state.
+    line of a record that several lines state, `also` has others that are not between them.
     """
 
     __slots__ = (
+        "also",
         "data",
         "fields",
         "iteration",
@@ -87,6 +89,7 @@ class Record:
     ) -> None:
         self.kind: Kind = kind
         self.line = self.until = line
+        self.also: tuple[int, ...] = ()
         self.values = {} if values is None else values
         self.iteration = iteration
         self.rank = rank

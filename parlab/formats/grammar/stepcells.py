@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from parlab.formats.coverage.leftovers import named_numbers
 from parlab.formats.grammar.metric_fields import CLOCKS
 from parlab.formats.grammar.pairs import Pair, pairs
+from parlab.formats.grammar.quantities import QUANTITIES
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.rows import picker
 from parlab.formats.grammar.units import factors, normal, slug
@@ -16,7 +18,7 @@ from parlab.formats.logs.trainer_settings import trainer_setting
 MAX_FIELDS = 4_096
 MAX_PLANS = 1_024
 LARGEST_WHOLE = 2**53
-_MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
+_MEASURES = ("_s", "fps", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 
 # Memory of anything, in a line that states nothing else.
 _AMBIGUOUS = frozenset({"memory", "mem", "time"})
@@ -60,8 +62,12 @@ class StepPlan:
 class StepCells:
     """Turns the cells of one log into records; `field_of` gives the field of a cell, `settings` those of a launch."""
 
-    def __init__(self, field_of: Callable[[Pair], Field], settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, field_of: Callable[[Pair], Field], settings: Mapping[str, str], *, keeps_names: bool = False
+    ) -> None:
+        """`keeps_names`: timers have the names that are printed, and not normal ones."""
         self._field_of = field_of
+        self._keeps_names = keeps_names
         self._settings = settings
         self._fields: dict[tuple[str, str], Field] = {}
         self._plans: dict[tuple[tuple[str, str, str], ...], StepPlan] = {}
@@ -97,7 +103,7 @@ class StepCells:
             field = self.field(cell)
             if field.name in ("time_s", "total_s") and (cell.unit == "ms" or len(timers) > 1):
                 # The time of the whole step stands alone, or behind its phases.
-                field = field._replace(name="step_time_s")
+                field = field._replace(name="step_time_s", kind="printed")
             elif _is_unitless_memory(field, cell):
                 field = field._replace(name=slug(cell.key))
             if field.name == "steps_per_s" and len(cell.text) < 3 and cell.text.isdigit():
@@ -105,9 +111,11 @@ class StepCells:
             if field.name in values:
                 field = field._replace(name=slug(f"{cell.key} {cell.unit}"))
             if is_timer(field.name):
-                timers[field.name.removesuffix("_s")] = place
+                timers[cell.key if self._keeps_names else field.name.removesuffix("_s")] = place
             else:
                 values.setdefault(field.name, place)
+                if self._keeps_names and field.name == "step_time_s":
+                    timers[cell.key] = place
             fields.append(field)
         return StepPlan(fields, values, timers)
 
@@ -132,12 +140,7 @@ class StepCells:
         if " = " in text and (setting := trainer_setting(text[:300])):
             return [Record("launch", line, data=setting, rank=rank)]
         cells = [(cell, self._field_of(cell)) for cell in pairs(text)]
-        stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
-        if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
-            stated = []
-        elif any(is_timer(f.name) for _, f in stated):
-            # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
-            stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
+        stated = _stated(text, cells)
         names = self._settings
         settings = {
             names[cell.key]: int(cell.value)
@@ -145,7 +148,28 @@ class StepCells:
             if cell.key in names and cell.value is not None and 0 < cell.value < LARGEST_WHOLE
         }
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
-        return records + record_of("metrics", line, rank, None, stated, time)
+        is_of_rank = rank is not None and bool(stated) and all(f.name in _OF_RANKS for _, f in stated)
+        return records + record_of("memory" if is_of_rank else "metrics", line, rank, None, stated, time)
+
+
+def _stated(text: str, cells: list[tuple[Pair, Field]]) -> list[tuple[Pair, Field]]:
+    """Return the measurements of a line without a counter, and the other named numbers beside them."""
+    stated = [(cell, f) for cell, f in cells if _measures(f) and (cell.unit or f.name != "loss")]
+    if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
+        return []
+    if any(is_timer(f.name) for _, f in stated):
+        # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
+        stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
+    others = named_numbers(text) if stated else []
+    return [(cell, f) for cell, f in cells if (cell, f) in stated or (cell in others and not _measures(f))]
+
+
+_OF_RANKS = frozenset(q.name for q in QUANTITIES if q.unit == "bytes" and q.per == "rank")
+
+
+def _measures(field: Field) -> bool:
+    """Return whether a field is of a time, a rate, memory or a loss."""
+    return field.name.endswith(_MEASURES)
 
 
 def _is_unitless_memory(field: Field, cell: Pair) -> bool:

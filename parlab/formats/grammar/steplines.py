@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
 
-from parlab.formats.grammar.counters import Counter, counter_in, parts_of
+from parlab.formats.coverage.leftovers import named_numbers
+from parlab.formats.coverage.silence import is_measurement
+from parlab.formats.grammar.counters import Clock, Counter, counter_in, counter_of_match, parts_of
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
@@ -22,7 +24,6 @@ from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats
-from parlab.formats.grammar.silence import is_measurement
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
@@ -30,17 +31,18 @@ from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
 from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
-from parlab.formats.logs.ranklines import Clock
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
 _MAX_ENTRIES = 200
+_LEAST = 5
+"""Fewer characters hold no name and number."""
 _BLOCK = re.compile(
     r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
     r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
 )
 _BLOCK_CELL = re.compile(
-    r"\s{1,8}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()%-]{1,120})=)"
+    r"\s{1,16}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()%-]{1,120})=)"
     r"(?P<value>\S{1,40})\s*$"
 )
 _EPOCH = re.compile(r"\s{0,4}Epoch:? (\d{1,9})(?:/\d{1,9})?\s*$")
@@ -81,8 +83,14 @@ class Dialect:
     """Key of a cell -> setting of the launch."""
     rewritten: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Parts of a line without a key, and how they would be written with one."""
+    counter: re.Pattern[str] | None = None
+    """The number of a step that begins again in every epoch, where the common patterns take another one."""
+    held_out: re.Pattern[str] | None = None
+    """Lines of an evaluation, with the number of its step."""
     uncounted: re.Pattern[str] | None = None
     """Steps that state no number of the step."""
+    keeps_names: bool = False
+    """Whether timers have the names that are printed."""
     has_blocks: bool = False
     """Whether the cells of a step may stand on the lines below its number."""
 
@@ -141,7 +149,7 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
-        self.records_of = StepCells(dialect.field, dialect.settings)
+        self.records_of = StepCells(dialect.field, dialect.settings, keeps_names=dialect.keeps_names)
         self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
@@ -304,7 +312,10 @@ class Parser:
             rank, text = int(speaker[1]), text[speaker.end() :]
         if _HELD_OUT_LINE.search(text[:200]):
             return self.records_of.validation(line, rank, pairs(text), None)
-        counter = counter_in(text)
+        if self.dialect.held_out is not None and (match := self.dialect.held_out.search(text[:600])) is not None:
+            return self.records_of.validation(line, rank, pairs(text[match.end() :]), to_int(match["at"]))
+        stated = self.dialect.counter.search(text[:300]) if self.dialect.counter is not None else None
+        counter = counter_in(text) if stated is None else counter_of_match(stated, in_epoch=True)
         if counter is None:
             return self._uncounted(line, rank, time, text) or self.records_of.summary(line, rank, time, text)
         cells, left, is_ahead = self._cells_beside(text, counter)
@@ -332,6 +343,8 @@ class Parser:
         is_ahead = begin < 60 or text[:begin].endswith("]")
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
+        if is_ahead and begin > _LEAST:
+            cells = _in_front(text[:begin]) + cells
         cells = [
             cell
             for cell in cells
@@ -353,6 +366,11 @@ class Parser:
         pattern = self.dialect.uncounted
         cells = pairs(text) if pattern is not None and pattern.search(text) else []
         return self.records_of.records(line, rank, time, cells, None, None) if cells else []
+
+
+def _in_front(text: str) -> list[Pair]:
+    """Return the cells in front of a counter; a rate there is one of a sentence."""
+    return [cell for cell in named_numbers(text) if cell.key != cell.unit]
 
 
 def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from parlab.formats.coverage.silence import watched
 from parlab.formats.grammar.counters import counter_of
 from parlab.formats.grammar.metric_fields import metric_field
 from parlab.formats.grammar.pairs import Pair
@@ -23,7 +24,6 @@ from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Field as Printed
 from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.repeats import Repeats
-from parlab.formats.grammar.silence import watched
 from parlab.formats.grammar.stepcells import is_timer
 from parlab.formats.grammar.units import UNITS, normal, slug, unit_of
 from parlab.formats.learnt.slots import Slots

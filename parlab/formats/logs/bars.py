@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from parlab.formats.grammar.metric_fields import metric_field
 from parlab.formats.grammar.pairs import pairs
+from parlab.formats.grammar.quantities import BY_NAME
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.units import duration_seconds, normal, slug, to_float
@@ -42,10 +43,11 @@ _IN_FRONT = re.compile(r"[(\[,]\s?(\w{0,20}loss\s?[:=]\s?[\d.eE+-]{1,20})\s?[)\]
 # OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
 _BATCHES = re.compile(r"Train epoch \[\d")
 MAX_HELD = 256
+STATED = "bar of a step that another line states"
 _OWN = frozenset({"step_time_s", "elapsed_s"})
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
-_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|\bloss\b|^[\W\d]*$")
+_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|loss\b|^[\W\d]*$")
 _OTHER = re.compile(
     r"(?i)eval|valid|\btest|predict|\bmap\b|load|download|generat|token|shard|(?<!batches )process|sampl|infer|sanity"
     r"|fetch|profil|warm.?up|bench"
@@ -154,6 +156,8 @@ class Bars:
         """Whether a bar counts the batches of a step: unknown until a line states a step, or many were drawn."""
         self.draws_batches = False
         self.batches: list[Record] = []
+        self.dropped: list[Record] = []
+        """Positions that are no steps, since other lines state the steps."""
         self.stated: int | None = None
         """The last position that other lines state."""
         self.drawn: Record | None = None
@@ -180,15 +184,22 @@ class Bars:
         total = _total(printed[3], printed[4])
         rate = to_float(printed[6])
         if not rate or total < self.total:
-            return []
+            return [Record("event", line, data="bar without a rate" if not rate else "bar within a step")]
         self.total = total
         record = self._step(line, rank, time, printed, (rate, total, name.epoch))
         if self._is_stated(record):
-            return []
+            return [Record("event", line, data=STATED)]
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
-        left = [] if previous is None or _is_redraw(previous, record) else [previous]
+        left = self._left(previous, record)
         return self._hold(left) if name.has_batches and self.is_of_batches is None else left
+
+    @staticmethod
+    def _left(previous: Record | None, record: Record) -> list[Record]:
+        """Return the position that a bar has left; one that it draws again is no position."""
+        if previous is None:
+            return []
+        return [Record("event", previous.line, data="bar drawn again")] if _is_redraw(previous, record) else [previous]
 
     def _is_beside(self, name: _Name) -> bool:
         """Return whether a bar is of work within or beside the steps that other bars or lines count."""
@@ -213,6 +224,7 @@ class Bars:
         """Drop what was held back, as another line or the bar of the rollouts states a step and its time."""
         if self.is_of_batches is None and self.draws_batches:
             self.is_of_batches = True
+            self.dropped = [*self.batches, *self.held.values()]
             self.batches.clear()
             self.held.clear()
 
@@ -220,7 +232,12 @@ class Bars:
         """Return the last positions."""
         held, self.held = self.batches + list(self.held.values()), {}
         self.batches = []
-        return held
+        return self.beside() + held
+
+    def beside(self) -> list[Record]:
+        """Return the events of positions that are no steps."""
+        dropped, self.dropped = self.dropped, []
+        return [Record("event", record.line, data=STATED) for record in dropped]
 
     def _step(
         self, line: int, rank: int | None, time: str | None, printed: Sequence[str],
@@ -272,7 +289,7 @@ class Bars:
         del record.values["total_iterations"]
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
-        return [] if previous is None or _is_redraw(previous, record) else [previous]
+        return self._left(previous, record)
 
     def before(self, record: Record) -> list[Record]:
         """Return the last positions that belong in front of a step of another line: those before it, or, if its count
@@ -285,8 +302,9 @@ class Bars:
             return []
         self.stated = iteration if is_timed else iteration - 1
         if not self.held:
-            return []
+            return self.beside()
         if is_timed:
+            self.dropped += [bar for bar in self.held.values() if bar.iteration == iteration]
             self.held = {key: bar for key, bar in self.held.items() if bar.iteration != iteration}
         return self.finish()
 
@@ -299,12 +317,14 @@ class Bars:
             self.stated = None
         return self.stated is not None and (record.iteration or 0) <= self.stated
 
-    @staticmethod
-    def _other(line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:
-        """Return the time of other work, once its bar is full."""
+    def _other(self, line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:
+        """Return the time of other work, once its bar is full, and the cells behind it."""
+        event = Record("event", line, data="bar of other work")
         elapsed = duration_seconds(match["elapsed"])
         if match["share"] != "100" or not elapsed or not name:
-            return []
+            return [event]
         timer = slug(re.sub(r"[\d/\[\]()]", "", name)).replace("_", "-")
         field = Field(timer, name, "h:mm:ss")
-        return [Record("timers", line, {timer: elapsed}, rank=rank, fields=(field,), raw=(match["elapsed"],))]
+        own = Record("timers", line, {timer: elapsed}, rank=rank, fields=(field,), raw=(match["elapsed"],))
+        cells = self.cells.read(line, rank, None, match["cells"].lstrip(", "))
+        return [own, *(record for record in cells if BY_NAME.keys().isdisjoint(record.values)), event]

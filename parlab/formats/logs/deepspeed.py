@@ -162,7 +162,8 @@ class Parser:
             values = {} if scale is None else {"overflow_loss_scale": scale}
             field = Field("overflow_loss_scale", "Attempted loss scale")
             speaker = int(match[1]) if match[1] else rank
-            return [Record("metrics", line, values, rank=speaker, time=time, fields=(field,), raw=(match[2],))]
+            attempted = Record("metrics", line, values, rank=speaker, time=time, fields=(field,), raw=(match[2],))
+            return [attempted, Record("event", line, data="overflow")]
         return self._other(line, rank, time, body)
 
     def _other(self, line: int, rank: int | None, time: str | None, body: str) -> list[Record]:

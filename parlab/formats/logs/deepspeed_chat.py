@@ -26,6 +26,8 @@ class Chat:
         """Whether the held step has its latencies."""
         self.held: tuple[int, int, dict[str, float], list[Field], list[str]] | None = None
         self.latency: tuple[int, dict[str, float], list[Field], list[str]] | None = None
+        self.lines: list[int] = []
+        """Lines that state the step."""
 
     def feed(self, line: int, body: str) -> list[Record] | None:
         """Read one line; None if it is not a line of RLHF training."""
@@ -44,6 +46,7 @@ class Chat:
         held, self.held = self.held, None
         iteration = held[1] if held else None
         if held:
+            self.lines.append(held[0])
             values, fields, raw = {**held[2], **values}, held[3] + fields, held[4] + raw
         return self._with_timers(line, iteration, values, fields, raw) + bad
 
@@ -55,6 +58,7 @@ class Chat:
         timers = {name: values.pop(name) for name in names if name in values}
         self.iteration = iteration
         records = [Record("step", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))]
+        records[0].also, self.lines = tuple(at for at in self.lines if at != line), []
         if timers:
             records.append(Record("timers", line, timers, iteration=iteration))
         return records
@@ -76,14 +80,15 @@ class Chat:
             if value is not None and name and number:
                 unit = text.strip()[number.end() :].strip()
                 scale = 1e12 if name.endswith("flops_per_gpu") else 1.0
-                if unit == "ms":
-                    name, scale = f"{name}_s", 1e-3
+                if unit == "ms" or (unit == "s" and key.strip() != "Latency"):
+                    name, scale = f"{name}_s", 1e-3 if unit == "ms" else 1.0
                 values[name] = normal(value, scale)
                 fields.append(Field(name, f"{part} {key.strip()}", unit, scale))
                 raw.append(number[0])
         held = self.held
         if held is not None and (part == "End-to-End" or self.is_joined):
             self.is_joined = True
+            self.lines.append(line)
             held[2].update(values)
             held[3].extend(fields)
             held[4].extend(raw)
@@ -91,8 +96,10 @@ class Chat:
         if part == "End-to-End":
             records = self.flush()
             self.latency = (line, values, fields, raw)
+            self.lines.append(line)
             return records
         if self.latency:
+            self.lines.append(line)
             self.latency[1].update(values)
             self.latency[2].extend(fields)
             self.latency[3].extend(raw)
@@ -143,6 +150,8 @@ class Chat:
 
 def _last_word(piece: str) -> tuple[str, str, str]:
     parts = piece.rsplit(" ", 2)
+    if len(parts) == 2 and parts[1][:1].isdigit():
+        return parts[0], "", parts[1]
     return (parts[0], "", " ".join(parts[1:])) if len(parts) == 3 else (piece, "", "")
 
 

@@ -110,14 +110,19 @@ DIALECTS: dict[str, Dialect] = {
             _PHASES,
             # A total, and what it is per GPU.
             (
-                re.compile(r"[\d.]{1,12} TFLOP/?[sS] \(([\d.]{1,12}) TFLOP/?[sS] per (?:rank|GPU|device)\)"),
-                r"\1 TFLOP/s/GPU",
+                re.compile(r"([\d.]{1,12}) TFLOP/?[sS] \(([\d.]{1,12}) TFLOP/?[sS] per (?:rank|GPU|device)\)"),
+                r"\2 TFLOP/s/GPU, flops of all GPUs: \1 TFLOP/s",
             ),
             # fairseq2 prints memory as a share of the GPU's and in bytes.
-            (re.compile(r"(?<=Memory: )\d{1,3}% \((\d[\d.]{0,12} ?[KMG]i?B)\)"), r"\1"),
+            (
+                re.compile(r"((?:Peak )?Device Memory): (\d{1,3}%) \((\d[\d.]{0,12} ?[KMG]i?B)\)"),
+                r"\1: \3 | \1 share: \2",
+            ),
             # Lightning-Thunder's benchmark prints the total.
             (re.compile(r"^TFLOP/s: (?=[\d.]{1,12}\s*$)"), "flops of all GPUs: "),
         ),
+        settings={"Micro BS": "micro_batch_size", "Global BS": "global_batch_size", "Seq Length": "sequence_length",
+                  "Number of Layers": "num_layers"},
         has_blocks=True,
     ),
 }  # fmt: skip

@@ -13,6 +13,8 @@ import re
 
 from parlab.formats.grammar.steplines import Dialect
 
+_BATCH = r"(?i:batch|step|iter(?:ation)?)"
+
 VISION: dict[str, Dialect] = {
     "detectron2": Dialect(
         (
@@ -80,8 +82,9 @@ VISION: dict[str, Dialect] = {
         reads="tf_cnn_benchmarks",
         settings={"global batch size": "global_batch_size"},
         rewritten=(
-            (re.compile(r"^(\d{1,12})\timages/sec: ([\d.]{1,15}) \+/- [^\t]{1,60}\t([^\t]{1,20})"),
-             r"step \1 | images/sec: \2 | loss: \3"),
+            (re.compile(r"^(\d{1,12})\timages/sec: ([\d.]{1,15}) \+/- [^\t]{1,20} \(jitter = ([\d.]{1,15})\)\t"
+                        r"([^\t]{1,20})"),
+             r"step \1 | images/sec: \2 | jitter: \3 | loss: \4"),
             (re.compile(r"^Batch size:\s{1,9}(\d{1,12}) global"), r"global batch size: \1"),
         ),
     ),
@@ -126,6 +129,30 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),
         ),
         reads="OLMo and OLMo-core",
+    ),
+    "ranklines": Dialect(
+        (
+            (re.compile(rf"(?i:\bepoch)\W{{0,3}}\d+\W{{1,4}}{_BATCH}\W{{0,3}}\d+\D.{{0,80}}"
+                        r":\s{0,4}[\d.]+\s?[mun]?s\b"), 6),
+        ),
+        keeps_names=True,
+        reads="custom trainers: `[Epoch 0, Batch 6] Data: 2.6ms | Forward: 237.0ms | Total: 1302.5ms |`",
+        counter=re.compile(
+            rf"\[?(?i:\bepoch)[\s:=\[]{{0,3}}(?P<epoch>\d{{1,9}})(?:/\d{{1,9}})?[\s,;\]\[|]{{1,4}}{_BATCH}[\s:=\[]{{0,3}}"
+            r"(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?\s?[\]):,|]{0,3}"
+        ),
+    ),
+    "maxtext": Dialect(
+        (
+            (re.compile(r"\bcompleted step: \d+, seconds: "), 10),
+            (re.compile(r"\b(?:eval metrics after step|average loss after step)\b:? \d+"), 6),
+        ),
+        reads="MaxText",
+        rewritten=(
+            (re.compile(r"\bUsing \(GB\) ([\d.]{1,20}) / [\d.]{1,20} \([^()]{1,20}\) on [A-Za-z]{2,8}_(\d{1,7}).*"),
+             r"[rank \2] Using (GB): \1"),
+        ),
+        held_out=re.compile(r"\b(?:eval metrics after step|average loss after step):? (?P<at>\d{1,18})\s?[:,]"),
     ),
     "prime-rl": Dialect(
         (
@@ -176,6 +203,7 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\binterval_samples_per_second: "), 12),
             (re.compile(r"\bips_total: [\d.]+ tokens/s, ips: "), 12),
             (re.compile(r"\bbatch_cost: [\d.]+, reader_cost: [\d.]+"), 12),
+            (re.compile(r"\bavg_reader_cost: [\d.]+ s, avg_batch_cost: [\d.]+ s, avg_samples: "), 12),
         ),
         reads="PaddleNLP: trainer and GPT",
         # The trainer of PaddleNLP divides sizes by 2**30; `interval_runtime` is the time since the last line.

@@ -23,7 +23,7 @@ from parlab.formats.grammar.stepcells import StepCells
 from parlab.formats.grammar.steplines import Dialect
 from parlab.formats.grammar.units import duration_seconds, slug, to_float
 from parlab.formats.grammar.wrapping import Unwrapped
-from parlab.formats.logs.bars import is_other_work
+from parlab.formats.logs.bars import STATED, is_other_work
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 from parlab.formats.logs.huggingface_entries import entries, placed, quantity_name, state
 from parlab.formats.logs.trainer_settings import banner_settings, trainer_setting
@@ -78,6 +78,7 @@ class Parser:
         self.begun = False
         self.rate: tuple[float, Field, str] | None = None
         """Step time that the last bar of the training shows, its field, and as printed."""
+        self.bar_line = 0
         self.unused_bar: tuple[int, int] | None = None
         """Line and step of that bar; none once a step states its time, as later bars add nothing then."""
         self.is_timed = False
@@ -102,7 +103,7 @@ class Parser:
         if "|" in head:
             for bar in _BAR.finditer(head):
                 if not bar[1] or not is_other_work(bar[1]):
-                    self._bar(line, int(bar[2]), int(bar[3]), bar[4], bar[5])
+                    released += self._bar(line, int(bar[2]), int(bar[3]), bar[4], bar[5])
                     released += self._release()
             if (behind := _BEHIND.search(head)) is not None and self.rate is not None:
                 return released + self._behind(line, rank, behind)
@@ -133,6 +134,7 @@ class Parser:
         for record in records:
             record.iteration = self.step if record.kind != "unread" else None
         values = records[0].values
+        self.is_timed, self.unused_bar = self.is_timed or "step_time_s" in values, None
         if self.total:
             values["total_iterations"] = float(self.total)
         if self.rate is not None:
@@ -142,8 +144,7 @@ class Parser:
             values[field.name] = seconds
             records[0].fields += (field,)
             records[0].raw += (printed,)
-        if "step_time_s" in values:
-            self.is_timed, self.unused_bar = True, None
+            records[0].also = (self.bar_line,)
 
     def _behind(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
         """Read `20, 2.2377` behind a bar: the step and its loss, as Unsloth's callback prints them."""
@@ -199,18 +200,32 @@ class Parser:
         self.summaries_seen.clear()
         return Record("launch", line, data={}, opens=True)
 
-    def _bar(self, line: int, at: int, total: int, rate: str | None, unit: str | None) -> None:
-        """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
-        if total >= self.total and at <= total:
-            self.has_bars = True
-            self.bar_began_again = self.bar_began_again or (self.step is not None and at < self.step)
-            self.step, self.total = at, total
-            number = to_float(rate) if rate else None
-            seconds = None if not number else number if unit == "s/it" else 1.0 / number
-            self.rate = (
-                None if seconds is None else (seconds, Field("step_time_s", str(unit), kind="smoothed"), str(rate))
-            )
-            self.unused_bar = None if seconds is None or self.is_timed else (line, at)
+    def _bar(self, line: int, at: int, total: int, rate: str | None, unit: str | None) -> list[Record]:
+        """Track the progress bar of the training: the one with the planned total, or the largest total so far.
+
+        Returns the step that it has left, if no entry belongs to it.
+        """
+        if total < self.total or at > total:
+            return [Record("event", line, data="bar of other work")]
+        is_redrawn = self.unused_bar is not None and at == self.unused_bar[1]
+        left = [] if is_redrawn or self.held else self._last_bar()
+        if is_redrawn and self.unused_bar is not None and self.unused_bar[0] != line:
+            left = [Record("event", self.unused_bar[0], data="bar drawn again")]
+        self.has_bars = True
+        self.bar_began_again = self.bar_began_again or (self.step is not None and at < self.step)
+        self.step, self.total = at, total
+        number = to_float(rate) if rate else None
+        self.bar_line = line
+        if not number:
+            self.rate, self.unused_bar = None, None
+            return [*left, Record("event", line, data="bar without a rate")]
+        seconds = number if unit == "s/it" else 1.0 / number
+        self.rate = (seconds, Field("step_time_s", str(unit), kind="smoothed"), str(rate))
+        if not self.is_timed:
+            self.unused_bar = (line, at)
+            return left
+        self.unused_bar = None
+        return [*left, Record("event", line, data=STATED)]
 
     def _last_bar(self) -> list[Record]:
         """Return the step of the last bar, if no entry states the time of its step or stands behind a bar."""
@@ -235,7 +250,7 @@ class Parser:
             record.iteration = None if record.kind == "unread" or is_early else self.step
         if measured == "step":
             if text in self.recent:
-                return []
+                return [Record("event", line, data="entry printed again")]
             self.recent.append(text)
             if is_early:
                 opened += self._launch(line)

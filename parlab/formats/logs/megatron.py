@@ -195,6 +195,7 @@ class Parser:
             return [rate]
         step.values.setdefault("flops_per_gpu", rate.values["flops_per_gpu"])
         step.fields, step.raw = (*step.fields, *rate.fields), (*step.raw, *rate.raw)
+        step.also += (rate.line,)
         return []
 
     def _timers(self, line: int, rank: int | None, time: str | None, text: str, *, learn: bool = True) -> list[Record]:

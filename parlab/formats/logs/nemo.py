@@ -72,6 +72,9 @@ def _listed(line: int, rank: int | None, text: str, *, repeats: bool) -> list[Re
     return records
 
 
+AGAIN = "evaluation or rate printed again"
+
+
 class Parser:
     """Reads lines and bars; drops held-out figures that a bar repeats."""
 
@@ -87,6 +90,7 @@ class Parser:
         for record in self.repeats.read(line, rank, time, text[:20_000]):
             if record.kind == "validation":
                 if self._is_repeated(record):
+                    records.append(Record("event", line, data=AGAIN))
                     continue
             elif record.kind == "step":
                 self.stepped = True
@@ -115,12 +119,15 @@ class Parser:
                 step_text = text if key == "global_step" else step_text
         if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
             return []
-        if not any(cell.key.startswith("train_step_timing") for cell in cells):
+        has_rate = not any(cell.key.startswith("train_step_timing") for cell in cells)
+        if has_rate:
             rate = _RATE.search(match["cells"][:80])
             cells += [Cell(rate[2], rate[1], to_float(rate[1]))] if rate is not None else []
         records = _records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
         self.stepped = self.stepped or records[0].kind == "step"
-        records = [record for record in records if record.kind != "validation" or not self._is_repeated(record)]
+        is_again = [record.kind == "validation" and self._is_repeated(record) for record in records]
+        again = [Record("event", line, data=AGAIN)] if any(is_again) or not has_rate else []
+        records = [record for record, repeats in zip(records, is_again, strict=True) if not repeats] + again
         total = to_float(match["total"])
         if total and records and records[0].kind == "step":
             records[0].values["total_iterations"] = total

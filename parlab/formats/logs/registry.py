@@ -12,13 +12,11 @@ from parlab.formats.logs import (
     deepspeed,
     dialects,
     huggingface,
-    maxtext,
     megatron,
     megatron_deepspeed,
     nanotron,
     nemo,
     pipeline_runner,
-    ranklines,
     torchtitan,
 )
 from parlab.formats.tools import all_reduce_bench, dcgm_exporter, link_tests, mlperf, nccl_tests, serving, smi_tables
@@ -42,8 +40,6 @@ LOGS: dict[str, Reader] = {
     "torchtitan": torchtitan,
     "nanotron": nanotron,
     "nemo": nemo,
-    "maxtext": maxtext,
-    "ranklines": ranklines,
     "nccl-tests": nccl_tests,
     "link-tests": link_tests,
     "all-reduce-bench": all_reduce_bench,

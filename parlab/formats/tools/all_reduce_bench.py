@@ -237,7 +237,7 @@ def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
         for name, value in zip(columns, row, strict=True)
         if name in ("busbw", "algbw") and value.value is not None and value.unit in _SCALE
     }
-    return [Record("metrics", line, values)] if values else []
+    return [Record("metrics", line, values), Record("event", line, data="size of messages")] if values else []
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:

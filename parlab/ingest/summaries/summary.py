@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from parlab.ingest.summaries import links, units
 from parlab.ingest.summaries.loss import loss_of
 from parlab.ingest.summaries.memory import GPU, NODE, memory_growth
+from parlab.ingest.summaries.trend import trend_of
 from parlab.series import store
 from parlab.series.columns import Columns
 from runners.config import engine_of
@@ -68,6 +69,8 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     if len(steps.numbers):
         summary |= _steps_and_basis(steps)
     summary |= _step_time(steps, resolved)
+    if trend := trend_of(steps.numbers[steps.counts], steps.times[steps.counts]):
+        summary["trend"] = trend
     peaks = {
         rank: peak
         for rank, columns in series.get("memory_peak_bytes", {}).items()

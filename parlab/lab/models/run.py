@@ -229,6 +229,10 @@ class Run(models.Model):
         """Whether a file states the numbers, which are then shown with its digits."""
         return self.origin in (self.Origin.IMPORTED, self.Origin.PUBLISHED)
 
+    def kind_of(self, figure: str) -> str:
+        """Return how a number of the summary came about where it is not printed: derived, average, smoothed or part."""
+        return str((self.summary.get("kinds") or {}).get(figure, ""))
+
     @property
     def run_state(self) -> RunState:
         return RunState(self.state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +56,15 @@ _TITLES = {
     "tokens_per_s": "Token throughput",
 }
 
+KINDS = {
+    "derived": "derived from other numbers",
+    "average": "average since the start",
+    "smoothed": "smoothed by a progress bar",
+    "cumulative": "since the start",
+    "part": "a part of the step only",
+}
+"""How a number of an import came about where it is not printed as such."""
+
 
 def figure_title(name: str) -> str:
     """Return a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Throughput`."""
@@ -92,6 +102,14 @@ def stated(summary: Mapping[str, Any]) -> dict[str, str]:
         for name, figure in (summary.get("figures") or {}).items()
         if name not in _HEADLINES and isinstance(figure, Mapping)
     }
+
+
+_SPEED = re.compile(r"(?i)(?:^|[ _])(?:fps|[tp]?flops?(?:/s)?)(?![a-z])(?!.*(?:%|aggr|total))|_per_s$")
+
+
+def is_speed(name: str) -> bool:
+    """Return whether a figure that a file states is a speed of the whole run or of one GPU."""
+    return _SPEED.search(name) is not None
 
 
 def _stated_text(name: str, figure: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ _PLAIN = ("ms_per_sample", "tflops_per_gpu", "model_flops_per_iteration", "skipp
 _CELLS = ("step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample")
 """Fields that the single cell of a run may state."""
 MAX_CELL = 80
-_NOT_VARIED = ("doubts", "printed", "repeats_of", "repeat", "marks", "run", "label")
+_NOT_VARIED = ("doubts", "printed", "kinds", "repeats_of", "repeat", "marks", "run", "label")
 
 
 def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None) -> list[dict[str, Any]]:
@@ -36,8 +36,8 @@ def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None)
 
     `run`, `label`, `state`, `reason`, `origin`, `version` and `gpus`; settings under dotted names
     (`train.micro_batch_size`) and axes as named in the point; `step_time_s`, `samples_per_s` and the like,
-    `timer.<name>` in seconds, `figure.<name>` for other values stated by its file; `doubts` by field, `marks`, and
-    `printed`: the original cell texts of an imported table by field.
+    `timer.<name>` in seconds, `figure.<name>` for other values stated by its file; `doubts` by field, `marks`,
+    `kinds`: how a number came about that is not printed, and `printed`: the cell texts of an imported table by field.
     """
     return [_record(run, (doubts or {}).get(run.pk, {})) for run in runs]
 
@@ -53,6 +53,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         "gpus": int(run.gpus) if run.gpus else None,
         "emulated": True if run.is_emulated else None,
         "learnt_format": run.summary.get("learnt"),
+        "kinds": run.summary.get("kinds"),
         **_numbers(run),
         **run_settings(run),
     }

@@ -22,6 +22,7 @@ from parlab.charts.svg import Svg, progress_bar
 from parlab.lab.models import Attempt, Finding, Run
 from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
 from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text
+from parlab.lab.selectors.figures import KINDS
 from parlab.lab.selectors.layouts import rank_layout
 from parlab.lab.selectors.runs import model_text, run_figures, step_time
 from runners.wire.protocol import RunState
@@ -58,6 +59,9 @@ class Progress(NamedTuple):
 def _number(run: Run, title: str, value: float, unit: str, **more: Any) -> HeadNumber:
     digits = printed_digits(value, unit) if run.has_printed_numbers else DIGITS
     text, _, name = quantity(value, unit, digits).partition(SPACE)
+    if (kind := run.kind_of(more.pop("field", ""))) in KINDS:
+        more["below"] = ", ".join(filter(None, [more.get("below"), kind]))
+        more["note"] = "\n".join(filter(None, [more.get("note"), f"{KINDS[kind].capitalize()}."]))
     note = "\n".join(filter(None, [exact_quantity(value, unit), more.pop("note", "")]))
     return HeadNumber(title, text, name, note=note, **more)
 
@@ -100,7 +104,9 @@ def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     unit = unit_for([spread.median], "s")
     ends = [significant(end / unit.factor) for end in (spread.p10, spread.p90) if end is not None]
     below = DASH.join(ends) if len(ends) > 1 else ""
-    return _number(run, "Step time", spread.median, "s", below=below, note=_counted(run), doubts=doubts)
+    return _number(
+        run, "Step time", spread.median, "s", field="step_time_s", below=below, note=_counted(run), doubts=doubts
+    )
 
 
 def _counted(run: Run) -> str:
@@ -120,7 +126,8 @@ def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
         return None
     digits = printed_digits(known[-1][0]) if run.has_printed_numbers else DIGITS
     below = quantity(*known[-1], digits) if len(known) > 1 else ""
-    return _number(run, "Throughput", *known[0], below=below, doubts=doubts)
+    field = "tokens_per_s" if known[0][1] == "tokens/s" else "samples_per_s"
+    return _number(run, "Throughput", *known[0], field=field, below=below, doubts=doubts)
 
 
 def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
@@ -128,11 +135,12 @@ def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     formula = _formula(run)
     if mfu is not None:
         below = f"HFU {quantity(hfu, '%')}" if hfu is not None and hfu != mfu else ""
-        return _number(run, "MFU", mfu, "%", below=below, note=formula, doubts=doubts)
+        return _number(run, "MFU", mfu, "%", field="mfu_pct", below=below, note=formula, doubts=doubts)
     if flops is None:
         return None
     stated = "" if run.summary.get("flops_formula") else ", as stated"
-    return _number(run, "Compute", flops, "FLOP/s", below=f"per device{stated}", note=formula, doubts=doubts)
+    below = f"per device{stated}"
+    return _number(run, "Compute", flops, "FLOP/s", field="tflops_per_gpu", below=below, note=formula, doubts=doubts)
 
 
 def _gpu_utilisation(run: Run) -> HeadNumber | None:

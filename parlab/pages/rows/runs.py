@@ -25,8 +25,8 @@ from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import figures as figures_selectors
 from parlab.lab.selectors import runs as runs_selectors
 from parlab.lab.selectors.analysis.surroundings import Surroundings, differing
-from parlab.lab.selectors.analysis.utilisation import measured_pct
-from parlab.lab.selectors.figures import figure_title
+from parlab.lab.selectors.analysis.utilisation import compute, measured_pct
+from parlab.lab.selectors.figures import KINDS, figure_title
 from parlab.lab.selectors.findings import Doubts
 from parlab.lab.selectors.lists import RunMarks, run_marks
 from runners.wire.protocol import RunState
@@ -223,11 +223,13 @@ def _best(rows: Sequence[RunRow], columns: Sequence[RunColumn]) -> dict[int, lis
 def _all_columns(
     runs: Sequence[Run], rows: Sequence[RunRow], surroundings: Mapping[int, Surroundings], shown: Mapping[int, Shown]
 ) -> list[RunColumn]:
+    speeds, others = _stated_columns(runs)
     return [
         *_measure_columns(rows, shown),
+        *speeds,
         *_layout_columns(runs),
         *_axis_columns(runs),
-        *_stated_columns(runs),
+        *others,
         *_place_columns(runs, surroundings),
     ]
 
@@ -236,11 +238,24 @@ def headline(run: Run) -> str:
     """Return the step time of a run, or what its file states instead; empty while nothing is measured."""
     if run.state == RunState.OOM:
         return "OOM"
-    numbers = ((run.step_time_s, "s"), (run.samples_per_s, "samples/s"), (run.tokens_per_s, "tokens/s"))
-    for value, unit in numbers:
+    units = (("step_time_s", "s"), ("samples_per_s", "samples/s"), ("tokens_per_s", "tokens/s"))
+    for field, unit in units:
+        value: float | None = getattr(run, field)
         if value is not None:
-            return quantity(value, unit, printed_digits(value) if run.has_printed_numbers else DIGITS)
-    return ""
+            text = quantity(value, unit, printed_digits(value) if run.has_printed_numbers else DIGITS)
+            kind = run.kind_of(field)
+            return f"{text}, {KINDS[kind]}" if kind in ("average", "part") else text
+    return _stated_speed(run)
+
+
+def _stated_speed(run: Run) -> str:
+    """Return the speed that a file states of a run in another unit, under the name that the file gives it."""
+    stated = figures_selectors.stated(run.summary)
+    name = next((name for name in stated if figures_selectors.is_speed(name)), "")
+    if name:
+        return f"{name} {stated[name].rpartition('= ')[2]}"
+    flops = compute(run.summary)
+    return f"{quantity(flops, 'FLOP/s')} per GPU" if flops is not None else ""
 
 
 def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list[RunColumn]:
@@ -250,6 +265,11 @@ def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list
         return for_column(
             unit_for((value(row) for row in rows), unit), ((value(row), row.run.has_printed_numbers) for row in rows)
         )
+
+    def cell(row: RunRow, field: str, unit: Unit, doubts: str) -> RunCell:
+        number = _number_cell(getattr(row.run, field), unit, row.doubts.get(doubts))
+        kind = row.run.kind_of(field)
+        return number._replace(note=f"{number.note}, {KINDS[kind]}") if kind in KINDS and number.text else number
 
     time = column("s", lambda row: row.step_time.median if row.step_time else None)
     samples = column("samples/s", lambda row: row.run.samples_per_s)
@@ -266,12 +286,12 @@ def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list
         ),
         RunColumn(
             f"{samples.name[:1].upper()}{samples.name[1:]}",
-            lambda row: _number_cell(row.run.samples_per_s, samples, row.doubts.get("samples")),
+            lambda row: cell(row, "samples_per_s", samples, "samples"),
             name="samples_per_s",
         ),
         RunColumn(
             f"{tokens.name[:1].upper()}{tokens.name[1:]}" if tokens.factor == 1 else tokens.name,
-            lambda row: _number_cell(row.run.tokens_per_s, tokens, row.doubts.get("tokens")),
+            lambda row: cell(row, "tokens_per_s", tokens, "tokens"),
             name="tokens_per_s",
         ),
         RunColumn(
@@ -359,22 +379,25 @@ def _place_columns(runs: Sequence[Run], surroundings: Mapping[int, Surroundings]
     return [column(part) for part in differing(surroundings, [run.pk for run in runs])]
 
 
-def _stated_columns(runs: Sequence[Run]) -> list[RunColumn]:
-    """Return one column per further figure that files state of these runs."""
+def _stated_columns(runs: Sequence[Run]) -> tuple[list[RunColumn], list[RunColumn]]:
+    """Return one column per further figure that files state of these runs: speeds, and others."""
     stated = {run.pk: figures_selectors.stated(run.summary) for run in runs}
     names = list(dict.fromkeys(name for figures in stated.values() for name in figures))[:MAX_FIGURES]
 
     def column(name: str) -> RunColumn:
         return RunColumn(figure_title(name), lambda row: RunCell(stated[row.run.pk].get(name, "")), is_awaited=False)
 
-    return [column(name) for name in names]
+    speeds = [name for name in names if figures_selectors.is_speed(name)]
+    return [column(name) for name in speeds], [column(name) for name in names if name not in speeds]
 
 
 def _step_time_cell(row: RunRow, unit: Unit) -> RunCell:
     doubts = row.doubts.get("step_time")
     if row.run.state == RunState.OOM:
         return RunCell("OOM", "out of memory", doubts or ())
-    return _number_cell(row.step_time.median if row.step_time else None, unit, doubts)
+    cell = _number_cell(row.step_time.median if row.step_time else None, unit, doubts)
+    kind = row.run.kind_of("step_time_s")
+    return cell._replace(note=f"{cell.note}, {KINDS[kind]}") if kind in KINDS and cell.text else cell
 
 
 def _spread_cell(row: RunRow, unit: Unit) -> RunCell:

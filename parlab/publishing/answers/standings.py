@@ -93,7 +93,13 @@ def standings(runs: Sequence[Run], known: Mapping[int, Identity]) -> Standings:
     rows = [row for group in groups if (row := _row(group, known, name, is_per_gpu)) is not None]
     rows.sort(key=lambda row: (-row.speed, row.run.number))
     several = [[value for run in group if (value := _value(run, name)) is not None] for group in groups]
-    return Standings(rows, SPEEDS.get(name, "s"), is_per_gpu, noise(several), _is_on_cpu(finished))
+    return Standings(rows, _unit(name, finished), is_per_gpu, noise(several), _is_on_cpu(finished))
+
+
+def _unit(name: str, runs: Sequence[Run]) -> str:
+    """Return the unit of a speed; one that only the files define has the name that they all give it."""
+    stated = {figure for run in runs for figure in run.summary.get("figures") or {} if figure.endswith("fps")}
+    return stated.pop() if name == "fps" and len(stated) == 1 else SPEEDS.get(name, "s")
 
 
 def _compared(finished: Sequence[Run]) -> str:

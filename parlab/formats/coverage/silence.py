@@ -1,0 +1,271 @@
+"""What a reader passes over in silence becomes an event or `unread`, number by number.
+
+Every number of a line that has a name or a unit is in a record, or the line is a known event (`events.py`), or the
+number is reported. The check runs beside every reader of logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from parlab.formats.coverage.events import event_of
+from parlab.formats.coverage.leftovers import Judge, left_over, named_numbers
+from parlab.formats.grammar.prefixes import ANSI, strip_prefix
+from parlab.formats.grammar.processes import STATED, stated_processes
+from parlab.formats.grammar.records import Record, unread
+from parlab.formats.logs.bars import Bars, is_other_work
+
+# A number beside one of these words may be a measurement.
+_WORD = re.compile(
+    r"(?i)(?:\btim(?:e|ing)s?(?![a-z])|_tim(?:e|ing)|elapsed|latency|duration|\d ?m?s(?:ec(?:onds?)?)?\b"
+    r"|\bseconds?\b|throughput|tokens?[/_]|tok/s|samples?/s"
+    r"|\bit/s|s/it\b|flop|\bmfu\b|\bmem(?:ory)?(?![a-z])|_mem|\d ?[KMGT]i?B\b|\bsteps?\b"
+    r"|\biter(?:ation)?s?\b|bandwidth|\b(?:wps|ups|tgs|tps)\b|\d ?(?:/s|[a-z]{2,9}/s(?:ec)?)\b"
+    r"|(?:/s|/sec|per.sec\w*)\b)"
+)
+_DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[KMGT]i?B)\b")
+
+# Format -> kind of event -> lines whose numbers the reader keeps for a later record, or has in its settings.
+_ENGINE = {
+    "setting": r"\[config\.py:\d+:print",
+    "memory of the node": r"see_memory_usage|(?:Free|Total|Requested) memory ?:|stage3\.py",
+    "profile": r"Flops ?Profiler|^Profile Summary at step|^fwd (?:flops|MACs) |^(?:params|weights) (?:per GPU|of model)"
+    r"|^Comm\. Op\s|^\s*[\d.]+ (?:B|[KMGT]B)\s+\d+(?:\s+-?[\d.]+){4}\s*$",
+}
+PARTS: dict[str, dict[str, str]] = {
+    "mlperf": {"setting": r":::MLL"},
+    "deepspeed": _ENGINE,
+    "megatron-deepspeed": {**_ENGINE, "part of a step": r"^\s*samples/sec: "},
+    "megatron": {"part of a step": r"^\s*samples/sec: "},
+    "all-reduce-bench": {"part of a trial": r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"},
+    "huggingface": {
+        "setting": r"= [\d,]+\s*$|\[config\.py:\d+:print|^\s+[\w ]{1,40} = |Num GPUs = \d+\. Max memory: | = \d+ \| ",
+        "memory of the node": r"see_memory_usage|stage3\.py|Swappable",
+        "profile": r"Flops Profiler",
+        "summary": r"^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = ",
+    },
+    "nccl-tests": {"setting": r"^\s*(?:#|nThread \d)", "row": r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s"},
+    "link-tests": {"setting": r"^\s*#|^ \w[\w ./]{1,30}\t? *: ", "row": r"^\s*\d+\s"},
+    "torchtitan": {
+        "setting": r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
+    },
+    "maxtext": {"memory of the node": r"Memstats: After "},
+    "serving": {"row": r"^\s*[┃│]"},
+    "nanogpt": {"setting": r"^tokens per iteration will be|\btotal_batch_size="},
+}
+_PARTS = {name: [(re.compile(pattern), kind) for kind, pattern in kinds.items()] for name, kinds in PARTS.items()}
+
+
+# A bar that a person has pasted: bold, quoted, or escaped for HTML.
+def _is_marked(text: str) -> bool:
+    return "**" in text or "&lt;" in text or "&#124;" in text or text.lstrip(" ").startswith(">")
+
+
+def unmarked(text: str) -> str:
+    """Return a bar without the marks of Markdown and HTML around it."""
+    text = text.replace("**", "").replace("&lt;", "<").replace("&#124;", "|").replace("&gt;", ">")
+    return _QUOTED.sub("", text)
+
+
+_QUOTED = re.compile(r"^\s{0,3}(?:>\s?){1,4}")
+_AHEAD = 256
+_MAX_BARS = 4_096
+# Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
+_HEAD = 200
+
+
+def is_measurement(text: str) -> bool:
+    """Return whether a line holds a number and a word of time, throughput, memory or steps, and is no known event."""
+    rest = _of_interest(text)
+    return bool(rest) and not event_of(rest)
+
+
+def _of_interest(text: str) -> str:
+    """Return a line without its tags if it holds a number and a word of measurements; empty for any other line."""
+    text = text[:1_000]
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    if _WORD.search(text) is None:
+        return ""
+    rest = strip_prefix(text)[2]
+    if _DIGIT.search(rest) is None or (rest != text and _WORD.search(rest) is None):
+        return ""
+    return rest
+
+
+class _Watch:
+    """Passes lines on and keeps those that yield no record."""
+
+    def __init__(self, lines: Iterable[str], format: str) -> None:
+        self.lines = lines
+        self.parts = _PARTS.get(format, [])
+        self.first_step = 0
+        """Line of the first step; numbers before it may be settings."""
+        self.passed: dict[int, str] = {}
+        self.bars: dict[int, str] = {}
+        """Lines of bars, whose positions become records when the bar leaves them."""
+        self.lone: dict[str, str] = {}
+        """Names of lone numbers, and what they were at first."""
+        self.heard: list[Record] = []
+        """The numbers of processes that lines state."""
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in enumerate(self.lines, 1):
+            text = unmarked(line) if "%|" in line and _is_marked(line) else line
+            if number <= _HEAD:
+                self._hear(number, text)
+            self.passed[number] = text
+            yield text
+            # Without a call more for lines that state nothing, which are most lines of blocks.
+            if number > _HEAD and number in self.passed and "%|" not in text and stated_processes(text) is not None:
+                self._hear(number, text)
+
+    def _hear(self, number: int, text: str) -> None:
+        if (processes := stated_processes(text)) is not None:
+            self.heard.append(Record("launch", number, data={STATED: processes}))
+
+    def told(self) -> list[Record]:
+        """Return what lines have stated since the last call."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def lines_of(self, record: Record) -> dict[int, str]:
+        """Remove the lines that a record states, and return them."""
+        if record.line == record.until and not record.also:
+            text = self.passed.pop(record.line, None)
+            if text is not None:
+                return {record.line: text}
+        texts = {}
+        for number in (*range(record.line, record.until + 1), *record.also):
+            text = self.passed.pop(number, None) or self.bars.pop(number, None)
+            if text is not None:
+                texts[number] = text
+        return texts
+
+    def due(self, count: int) -> Iterator[Record]:
+        """Yield what the `count` oldest lines without a record are: events, or unread measurements."""
+        for number in list(self.passed)[:count]:
+            text = self.passed.pop(number)
+            if "%|" in text and len(self.bars) < _MAX_BARS:
+                self.bars[number] = text
+            else:
+                yield from self._judged(number, text)
+
+    def rest(self) -> Iterator[Record]:
+        """Yield what all lines without a record are."""
+        self.bars |= self.passed
+        self.passed.clear()
+        for number, text in sorted(self.bars.items()):
+            yield from self._judged(number, text)
+        self.bars.clear()
+
+    def _judged(self, number: int, text: str) -> Iterator[Record]:
+        """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit."""
+        rest = _of_interest(text)
+        if not rest and not named_numbers(text[:1_000]):
+            return
+        plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
+        kind = (
+            self._part(text[:1_000], plain) or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
+        )
+        if kind:
+            yield Record("event", number, data=kind)
+        elif not (bar := _of_bar(number, text)):
+            yield unread(number, SILENT, text)
+        else:
+            yield from bar
+
+    def _kind(self, number: int, text: str, *, is_of_interest: bool) -> str:
+        """Return the kind of a line by its place: a lone number before the first step is a setting."""
+        if "%|" in text:
+            return "other work" if is_other_work(text) else ""
+        is_before = not self.first_step or number < self.first_step
+        if is_before and not is_of_interest and len(self.lone) < _MAX_BARS:
+            # A number that changes is no setting.
+            is_before = all(self.lone.setdefault(cell.key, cell.text) == cell.text for cell in named_numbers(text))
+        return "setting" if is_before and not is_of_interest else ""
+
+    def _part(self, text: str, plain: str) -> str:
+        """Return the kind of a line that the reader of the format uses otherwise."""
+        parts = self.parts
+        return next((kind for pattern, kind in parts if pattern.search(text) or pattern.search(plain)), "")
+
+
+def _of_bar(number: int, text: str) -> list[Record]:
+    """Read a bar of the training that the reader of the format does not know: figures beside its steps."""
+    if "%|" not in text:
+        return []
+    bars = Bars()
+    records = [record for record in (bars.feed(number, None, None, text) or []) if record.kind != "event"]
+    records += bars.finish()
+    for record in records:
+        if record.kind == "step":
+            record.kind, record.iteration = "metrics", None
+            record.values.pop("total_iterations", None)
+    return records
+
+
+SILENT = "looks like a measurement, but this format does not define it"
+LEFT = "no record holds this number"
+
+
+def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str) -> Iterator[Record]:
+    """Yield the records of a reader, and what it passed over: events, and unread numbers with a name or a unit.
+
+    The records of a line are yielded once all of them are read, with the numbers of the line that none of them holds.
+    """
+    watch, judge = _Watch(lines, format), Judge()
+    passed, whole_forms = watch.passed, judge.whole
+    held: list[Record] = []
+    texts: dict[int, str] = {}
+    for record in read(watch):
+        if watch.heard:
+            yield from watch.told()
+        if not watch.first_step and record.kind == "step":
+            watch.first_step = record.line
+        fields = record.fields
+        text = passed.get(record.line) if fields and record.line == record.until and not record.also else None
+        if text is not None:
+            whole = whole_forms.get(id(fields))
+            if (whole is not None and whole[0] is fields and whole[1] == text.count(":")) or judge.is_whole(
+                text, fields
+            ):
+                # Of most lines nothing is to be said: their records are passed on at once.
+                if held:
+                    yield from _whole(judge, held, texts)
+                    held = []
+                del passed[record.line]
+                if len(passed) > 2 * _AHEAD:
+                    yield from watch.due(_AHEAD)
+                yield record
+                continue
+        if held and record.line in texts:
+            held.append(record)
+            continue
+        if held:
+            yield from _whole(judge, held, texts)
+        held = [record]
+        texts = watch.lines_of(record)
+        if len(passed) > 2 * _AHEAD:
+            yield from watch.due(_AHEAD)
+    if held:
+        yield from _whole(judge, held, texts)
+    yield from watch.told()
+    yield from watch.rest()
+
+
+def _whole(judge: Judge, held: list[Record], texts: dict[int, str]) -> Iterator[Record]:
+    """Yield the records of a line, and what they leave of it."""
+    left = judge.left_over(texts, held) if texts else {}
+    yield from held
+    if texts and held[0].kind == "launch" and (others := left_over(texts, held)):
+        for number in dict.fromkeys(number for number, _ in others):
+            yield Record("event", number, data=event_of(texts[number]) or "setting")
+    for number, text in left.items():
+        bar = _of_bar(number, texts[number]) if number in texts and "%|" in texts[number] else []
+        if bar and left_over({number: texts[number]}, [*held, *bar]):
+            yield unread(number, LEFT, text)
+        yield from bar
+        if not bar:
+            yield unread(number, LEFT, text)
