@@ -25,12 +25,6 @@ def gib(value: float) -> SafeString:
     return format_html("{}\u2009GiB", in_gib(value))
 
 
-@register.filter
-def millions(value: float) -> SafeString:
-    """Format a sum in millions without unit; all digits on hover."""
-    return format_html('<span title="{}">{}</span>', exact(value), significant(value / 1e6))
-
-
 @register.simple_tag
 def options(chosen: str, *choices: str) -> SafeString:
     """Render the options of a select, each given as value:title."""
