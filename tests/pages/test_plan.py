@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -226,14 +227,30 @@ def test_a_plan_opens_the_builder_with_its_layout_and_with_the_best_ones(page: C
 
 
 def test_a_price_of_the_catalogue_comes_before_the_list_price(viewer: Client) -> None:
-    Device.objects.filter(name="A100 SXM4 80 GB").update(price_per_hour=1.5)
-    assert 'title="the device catalogue"' in viewer.get("/plan/", SMALL).content.decode()
+    own = Device.objects.get(name="A100 SXM4 80 GB")
+    own.prices.create(per_hour=1.5, seen_on=date(2026, 11, 2), source="the contract of 2026")
+    text = viewer.get("/plan/", SMALL).content.decode()
+    assert 'title="the contract of 2026"' in text
+    assert "on demand price of 2026-11-02" in text
     reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json").json()
-    assert reply["price_source"] == "the device catalogue"
+    assert reply["price_source"] == "the contract of 2026"
     assert reply["budget"]["cost"] == pytest.approx(1.5 * reply["budget"]["gpu_hours"])
     stated = viewer.post("/api/plan/", json.dumps(SMALL | {"price": 3}), content_type="application/json").json()
     assert stated["price_source"] is None
     assert stated["budget"]["cost"] == pytest.approx(2 * reply["budget"]["cost"])
+
+
+def test_offers_are_compared_with_what_preemptions_cost(viewer: Client) -> None:
+    own = Device.objects.get(name="A100 SXM4 80 GB")
+    assert "Offers" not in viewer.get("/plan/", SMALL).content.decode()
+    own.prices.create(offer="on-demand", per_hour=4.0, currency="EUR")
+    own.prices.create(offer="spot", per_hour=1.0, currency="EUR", lost_percent=20)
+    response = viewer.get("/plan/", SMALL)
+    on_demand, spot = response.context["pictures"].offers
+    assert spot.days == pytest.approx(on_demand.days / 0.8)
+    assert spot.cost == pytest.approx(on_demand.cost / 4 / 0.8)
+    assert "for <b>EUR" in response.content.decode()
+    assert "Offers" in response.content.decode()
 
 
 def test_an_unknown_model_is_refused_with_the_nearest(viewer: Client) -> None:

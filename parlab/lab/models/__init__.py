@@ -10,7 +10,7 @@ from parlab.lab.models.access.token import ALL_SCOPES, SCOPES, ApiToken
 
 from .advice import AdviceTrial
 from .config import Config
-from .device import Device
+from .device import Device, DevicePrice
 from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
@@ -44,6 +44,7 @@ __all__ = [
     "Dashboard",
     "Device",
     "DeviceLogin",
+    "DevicePrice",
     "Event",
     "Experiment",
     "ExperimentLabel",

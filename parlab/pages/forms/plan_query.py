@@ -44,6 +44,11 @@ class PlanQuery(NamedTuple):
     price: Price | None = None
     """The price of the device, if the question states none."""
 
+    @property
+    def currency(self) -> str:
+        """The currency of the price of the device; USD where the question states a price."""
+        return self.price.currency if self.price else "USD"
+
     def sizing(self) -> Sizing | None:
         """Return layouts and numbers of nodes, searched once; None if the question has errors."""
         if self.outline is None or self.question is None or self.gpu is None:

@@ -10,10 +10,11 @@ from parlab.charts.format import DASH, SPACE, quantity, significant, unit_for
 from parlab.charts.svg import Svg
 from parlab.charts.sweeps import plans as chart
 from parlab.charts.sweeps.plans import Curve, PartsBar, PlanPoint, Rate
-from parlab.lab.selectors.analysis.plans import device_named, price_of
+from parlab.lab.selectors.analysis.plans import device_named, offers_of, price_of
 from parlab.planner import Calibration
 from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.presets import PublishedRun, preset
+from parlab.planner.job.prices import Price
 from parlab.planner.job.workload import Job
 from parlab.planner.prediction.prediction import Prediction, predict_job
 from parlab.planner.requests.answer import Outline, work
@@ -74,6 +75,14 @@ class Sentence(NamedTuple):
     """Tokens, batch and precision."""
 
 
+class OfferRow(NamedTuple):
+    """What the plan takes and costs in one kind of contract."""
+
+    price: Price
+    days: float
+    cost: float
+
+
 class PlanPictures(NamedTuple):
     """What the page shows of the prediction of one layout."""
 
@@ -88,6 +97,7 @@ class PlanPictures(NamedTuple):
     time: PartsBar
     published: Svg | None
     published_note: str
+    offers: list[OfferRow]
 
 
 class Remedy(NamedTuple):
@@ -149,7 +159,19 @@ def pictures(question: PlanRequest, outline: Outline, currency: str) -> PlanPict
         chart.time_bar([(name, getattr(prediction.parts, name)) for name in chart.TIME_KEYS], prediction.iteration_s),
         published,
         note,
+        _offer_rows(question, outline.budget),
     )
+
+
+def _offer_rows(question: PlanRequest, result: Budget) -> list[OfferRow]:
+    """Return the prices of the device with what preemptions add; empty if there is one."""
+    prices = offers_of(question.gpu)
+    kept = [1 - price.lost for price in prices]
+    rows = [
+        OfferRow(price, result.days / share, result.gpu_hours * price.per_hour / share)
+        for price, share in zip(prices, kept, strict=True)
+    ]
+    return rows if len(rows) > 1 else []
 
 
 def _sentence(question: PlanRequest, outline: Outline, currency: str) -> Sentence:
@@ -207,12 +229,14 @@ def _rate(question: PlanRequest, run: PublishedRun, outline: Outline) -> Rate | 
     return Rate(f"{run.by}, {run.gpus:,}", work(predicted).tflops_per_gpu, predicted.spread, run.tflops_per_gpu)
 
 
-def offers(question: PlanRequest, gpu: Gpu) -> list[Offer]:
-    """Return the device of a question with its price, and the first others that have one."""
+def offers(question: PlanRequest, gpu: Gpu, currency: str) -> list[Offer]:
+    """Return the device of a question with its price, and the first others that have one in the same currency."""
     own = Offer(gpu, question.price)
     priced = [(name, price_of(name)) for name in _OTHERS if name != gpu.name]
     others = [
-        Offer(other, price.per_hour) for name, price in priced if price is not None and (other := device_named(name))
+        Offer(other, price.per_hour)
+        for name, price in priced
+        if price and price.currency == currency and (other := device_named(name))
     ]
     return [own, *others[: _MOST_OTHERS - (own.per_hour is not None)]]
 
@@ -224,9 +248,11 @@ def _choices(
     return choices(question, priced, days, calibration)
 
 
-def choices_of(question: PlanRequest, gpu: Gpu, days: float, calibration: Calibration | None) -> list[Choice]:
+def choices_of(
+    question: PlanRequest, gpu: Gpu, days: float, calibration: Calibration | None, currency: str
+) -> list[Choice]:
     """Return the best layouts on several numbers of GPUs, searched once."""
-    return _choices(question, tuple(offers(question, gpu)), days, calibration)
+    return _choices(question, tuple(offers(question, gpu, currency)), days, calibration)
 
 
 def around(question: PlanRequest, result: Budget | None) -> float:
@@ -238,7 +264,7 @@ def frontier(
     question: PlanRequest, gpu: Gpu, outline: Outline, calibration: Calibration | None, currency: str
 ) -> Frontier:
     """Return days against cost around the deadline, and the plans that keep the limits if this one may not."""
-    found = choices_of(question, gpu, around(question, outline.budget), calibration)
+    found = choices_of(question, gpu, around(question, outline.budget), calibration, currency)
     drawn = [point for choice in found if (point := _point(choice.device, choice.gpus, choice.budget, currency))]
     own = _point(gpu.name, question.gpus, outline.budget, currency)
     unit = unit_for([point.cost for point in drawn], "")

@@ -178,7 +178,7 @@ def _batch(entry: Preset, gpus: int) -> int:
     if entry.batch_tokens:
         # A multiple of a power of two, so that layouts divide it: 1,536 sequences of 2,048 are 3.2 M tokens.
         sequences = entry.batch_tokens / length
-        unit = 2 ** max(0, int(log2(sequences)) - 3)
+        unit = 1 << max(0, int(log2(sequences)) - 3)
         return max(1, round(sequences / unit) * unit)
     step = next(tokens for most, tokens in _TOKENS_A_STEP if entry.model.active_parameters <= most)
     return int(max(gpus // 8, 2 ** round(log2(step / length))))

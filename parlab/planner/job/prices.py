@@ -12,6 +12,12 @@ class Price(NamedTuple):
     source: str
     tag: str = "own price"
     """Where it is from and of when, in a few words."""
+    offer: str = "on demand"
+    currency: str = "USD"
+    seen: str = ""
+    """When it was read."""
+    lost: float = 0.0
+    """Share of the time that preemptions cost (0 to 1)."""
 
 
 def _instance(per_hour: float, gpus: int, name: str, note: str = "") -> Price:

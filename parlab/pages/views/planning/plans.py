@@ -49,7 +49,6 @@ _CONFIG_TOKENS = 4096
 _FIRST_MODEL = "Llama 3 70B"
 """The plan that the page opens with."""
 _LARGEST_LIMIT = 1e7
-CURRENCY = "USD"
 SHOWN_LAYOUTS = 5
 _LAYOUT_FIELDS = frozenset(layout_fields(PlanRequest().job()))
 
@@ -102,9 +101,9 @@ def _picks(request: HttpRequest, entry: Preset | None) -> Picks:
     is_same = entry is None or request.GET.get("model") == entry.name
     left_out = _LAYOUT_FIELDS | {"model", "gpu", "nodes", "gpus_per_node", "wanted_days", "wanted_cost", "huggingface"}
     kept = tuple(
-        (field, request.GET[field][:LONGEST])
-        for field in PlanRequest.model_fields
-        if is_same and field not in left_out and request.GET.get(field, "").strip()
+        (field, value[:LONGEST])
+        for field, value in _stated(request).items()
+        if is_same and field not in left_out and value.strip()
     )
     gpus = whole_number(gpus_text, 7) if gpus_text else 0
     if gpus is None or (gpus_text and not gpus):
@@ -120,8 +119,7 @@ def _picks(request: HttpRequest, entry: Preset | None) -> Picks:
 
 
 def _kept_query(request: HttpRequest) -> str:
-    fields: dict[str, Any] = {name: request.GET[name] for name in PlanRequest.model_fields if name in request.GET}
-    return query_of(fields or {"model": request.GET.get("name", "") or _FIRST_MODEL})
+    return query_of(_stated(request) or {"model": request.GET.get("name", "") or _FIRST_MODEL})
 
 
 def _picked(picks: Picks) -> str:
@@ -179,7 +177,7 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
         return render(request, "pages/plan_layouts.html", {"error": message})
     try:
         found = plan_query.search()
-        around = reads.frontier(question, gpu, outline, plan_query.calibration, CURRENCY)
+        around = reads.frontier(question, gpu, outline, plan_query.calibration, plan_query.currency)
     except ValueError as error:
         return render(request, "pages/plan_layouts.html", {"error": str(error)})
     own = outline.prediction.job
@@ -192,7 +190,7 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
         "tried": found.tried,
         "question": question,
         "capacity_gib": f"{outline.prediction.cluster.device.memory_bytes / 2**30:g}",
-        "currency": CURRENCY,
+        "currency": plan_query.currency,
         "risk": found.risky,
         "risk_text": reads.layout_text(found.risky.layout) if found.risky else "",
         "risk_query": _query_with(request, layout_fields(found.risky.layout.job)) if found.risky else "",
@@ -213,10 +211,15 @@ def _with_own(shown: Sequence[Layout], every: Sequence[Layout], own: Job) -> lis
 
 
 def _query_of_remedy(request: HttpRequest, remedy: reads.Remedy) -> str:
-    fields = {name: request.GET.get(name, "") for name in ("model", "wanted_days", "wanted_cost")}
-    limit = {"limit": fields["wanted_days"]} if fields["wanted_days"] else {}
-    kept = {name: value for name, value in request.GET.items() if name in PlanRequest.model_fields}
-    return urlencode({**kept, "name": fields["model"], "gpus": remedy.gpus, "gpu": remedy.device, **limit})
+    fields = _stated(request)
+    days, name = fields.get("wanted_days", ""), fields.get("model", "")
+    limit = {"limit": days} if days else {}
+    return urlencode({**fields, "name": name, "gpus": str(remedy.gpus), "gpu": remedy.device, **limit})
+
+
+def _stated(request: HttpRequest) -> dict[str, str]:
+    """Return the fields of a question that the address states."""
+    return {name: request.GET.get(name, "") for name in PlanRequest.model_fields if name in request.GET}
 
 
 @require_GET
@@ -296,14 +299,14 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "address": query,
         "drawn_from": digest(query)[:16],
         "price": plan_query.price,
-        "currency": CURRENCY,
+        "currency": plan_query.currency,
         "picks": _shown_picks(request, plan_query),
     }
     if answer is None or plan_query.question is None:
         return context
     prediction = answer.prediction
     return context | {
-        "pictures": reads.pictures(plan_query.question, answer, CURRENCY),
+        "pictures": reads.pictures(plan_query.question, answer, plan_query.currency),
         "question": plan_query.question,
         "prediction": prediction,
         "warning": plan_query.warning,
@@ -392,7 +395,7 @@ def cost_csv(request: HttpRequest) -> HttpResponse:
                 choice.device, choice.gpus, choice.budget.days, choice.budget.days_low, choice.budget.days_high,
                 choice.budget.cost, choice.fits_probability, reads.layout_text(choice.layout),
             ]
-            for choice in reads.choices_of(question, gpu, days, plan_query.calibration)
+            for choice in reads.choices_of(question, gpu, days, plan_query.calibration, plan_query.currency)
         ]  # fmt: skip
     header = ["device", "gpus", "days", "days_low", "days_high", "cost", "fits_probability", "layout"]
     return csv_response(Table(header, rows), "cost-against-days.csv")
