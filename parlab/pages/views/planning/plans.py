@@ -185,7 +185,7 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
     rows = reads.layout_rows(question, own, shown)
     context = {
         "frontier": around,
-        "remedies": [(remedy, _query_of_remedy(request, remedy)) for remedy in around.remedies],
+        "remedies": [(remedy, _query_of_remedy(question, request, remedy)) for remedy in around.remedies],
         "rows": [(row, _query_with(request, layout_fields(row.layout.job))) for row in rows],
         "tried": found.tried,
         "question": question,
@@ -210,11 +210,13 @@ def _with_own(shown: Sequence[Layout], every: Sequence[Layout], own: Job) -> lis
     return [*shown, *(layout for layout in every if layout_fields(layout.job) == fields)]
 
 
-def _query_of_remedy(request: HttpRequest, remedy: reads.Remedy) -> str:
-    fields = _stated(request)
-    days, name = fields.get("wanted_days", ""), fields.get("model", "")
-    limit = {"limit": days} if days else {}
-    return urlencode({**fields, "name": name, "gpus": str(remedy.gpus), "gpu": remedy.device, **limit})
+def _query_of_remedy(question: PlanRequest, request: HttpRequest, remedy: reads.Remedy) -> str:
+    limit = {"limit": f"{question.wanted_days:g}"} if question.wanted_days else {}
+    if question.wanted_cost:
+        limit = {"limit": f"{question.wanted_cost / 1e6:g}", "unit": "cost"}
+    return urlencode({
+        **_stated(request), "name": question.model or "", "gpus": str(remedy.gpus), "gpu": remedy.device, **limit,
+    })  # fmt: skip
 
 
 def _stated(request: HttpRequest) -> dict[str, str]:
@@ -334,9 +336,7 @@ def _shown_picks(request: HttpRequest, plan_query: PlanQuery) -> ShownPicks:
     days = question.wanted_days if question else None
     limit = f"{cost / 1e6:g}" if cost else f"{days:g}" if days else ""
     own = {"gpu", "nodes", "gpus_per_node", "wanted_days", "wanted_cost"} | _LAYOUT_FIELDS
-    kept = [
-        (name, value) for name, value in request.GET.items() if name in PlanRequest.model_fields and name not in own
-    ]
+    kept = [(name, value) for name, value in _stated(request).items() if name not in own]
     return ShownPicks(
         entry.name if entry else "", str(question.gpus) if question else "", fields["gpu"], limit, bool(cost), kept
     )
