@@ -74,7 +74,7 @@ def config_of_command(text: str) -> Flags:
     unread = sorted(name for name in arguments if name not in _READ)
     # The command of a full training is measured over fewer iterations, which the user chooses.
     if train.get("iterations", 0) > MOST_ITERATIONS:
-        unread.append(f"train_iters {train.pop('iterations'):,}, which is a full training: set the iterations yourself")
+        unread.append(f"train_iters ({train.pop('iterations'):,} is a full training; set the iterations yourself)")
     return Flags(_without_empty(resolved), unread)
 
 
