@@ -43,6 +43,10 @@ class Flags(NamedTuple):
     """Flags without a corresponding configuration field."""
 
 
+MOST_ITERATIONS = 1_000
+"""Iterations of a command that are taken over."""
+
+
 def config_of_command(text: str) -> Flags:
     """Convert a command line. Raises ValueError if it does not specify the model size."""
     # A backslash at the end of a line continues the command.
@@ -67,9 +71,11 @@ def config_of_command(text: str) -> Flags:
     _fill_processes(resolved["cluster"], parallel)
     if interval := _number(arguments, "log_interval"):
         train["log_interval"] = int(interval)
-    # The command is for a full training; the user chooses how many iterations to measure.
-    train.pop("iterations", None)
-    return Flags(_without_empty(resolved), sorted(name for name in arguments if name not in _READ))
+    unread = sorted(name for name in arguments if name not in _READ)
+    # The command of a full training is measured over fewer iterations, which the user chooses.
+    if train.get("iterations", 0) > MOST_ITERATIONS:
+        unread.append(f"train_iters ({train.pop('iterations'):,} is a full training; set the iterations yourself)")
+    return Flags(_without_empty(resolved), unread)
 
 
 def config_of_deepspeed(content: Mapping[str, Any]) -> Flags:

@@ -59,7 +59,7 @@ def _of_map(section: Mapping[str, Any]) -> Pasted:
 
 def _of_command(text: str) -> Pasted:
     flags = config_of_command(text)
-    summary = f"Filled {_count(flags.data)} fields; set the number of iterations yourself.{_fit(flags.data)}"
+    summary = f"Filled {_count(flags.data)} fields.{_fit(flags.data)}"
     if flags.unread:
         summary += f" Ignored flags: {', '.join(flags.unread)}."
     return Pasted(form_values(flags.data, {}), summary)

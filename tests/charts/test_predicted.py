@@ -58,23 +58,3 @@ def test_the_trade_off_without_a_feasible_number_of_nodes_gives_the_reason() -> 
 
 def test_a_large_error_is_written_as_a_factor() -> None:
     assert "within a factor of 51.0 without" in predicted.figure([point(1, 1.0, 51.0, 51.0)]).caption
-
-
-def test_the_cost_curve_connects_the_numbers_of_nodes_that_no_other_beats() -> None:
-    sizes = [
-        SizePoint(nodes, 8 * nodes, days, days, days, "TP 8", 24 * 8 * nodes * days, cost)
-        for nodes, days, cost in [(1, 80.0, 100.0), (2, 40.0, 100.0), (4, 25.0, 120.0), (8, 30.0, 150.0)]
-    ]
-    drawing = predicted.cost_curve(sizes, wanted_days=30)
-    assert drawing.figure is not None
-    line, beaten = drawing.figure.data
-    assert [text.split(":")[0] for text in line.text] == ["4", "2"]
-    assert line.text[1].startswith("2: 100")
-    assert line.x == (25.0, 40.0)
-    assert [text.split(":")[0] for text in beaten.text] == ["1", "8"]
-    assert drawing.caption.startswith("Cheapest: 2 nodes, 40.0 days, 100")
-    without_price = [size._replace(cost=None) for size in sizes]
-    unpriced = predicted.cost_curve(without_price).figure
-    assert unpriced is not None
-    assert unpriced.layout.yaxis.title.text == "GPU hours (h)"
-    assert predicted.cost_curve([SizePoint(1, 8, None, None, None, "", None, None)]).empty

@@ -31,6 +31,13 @@ def test_megatrons_flags_are_read_as_the_engine_reads_them() -> None:
     assert (config.train.precision, config.train.recompute, config.train.gradient_clipping) == ("fp16", "full", 1.0)
     assert (config.train.optimizer, config.train.log_interval, config.train.learning_rate) == ("adamw", 10, 1e-4)
     assert config.train.iterations == 10
+    full = "train_iters (2,000,000 is a full training; set the iterations yourself)"
+    assert flags.unread == ["lr_decay_iters", "min_lr", "split", full]
+
+
+def test_the_iterations_of_a_short_command_are_read() -> None:
+    flags = config_of_command(BERT.replace("--train-iters 2000000", "--train-iters 20"))
+    assert flags.data["train"]["iterations"] == 20
     assert flags.unread == ["lr_decay_iters", "min_lr", "split"]
 
 
@@ -82,7 +89,7 @@ def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
     assert answer["values"]["parallel__tensor_parallel_size"] == 2
     assert answer["values"]["model__kind"] == "bert"
     assert "The layout has 8 ranks." in answer["said"]
-    assert "Ignored flags: lr_decay_iters, min_lr, split." in answer["said"]
+    assert "Ignored flags: lr_decay_iters, min_lr, split, train_iters (2,000,000 is a" in answer["said"]
 
 
 @pytest.mark.parametrize(

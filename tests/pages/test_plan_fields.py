@@ -62,7 +62,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "code_base": (GATED, "NeMo AutoModel"), "optimizer_states": (BASE, "bf16"), "recompute_activation": (GATED, True),
     "compressed_experts": (MOE | {"recompute": "none"}, True), "expandable_segments": (BASE, True),
     "gathered_logits": (GATED | {"pipeline_parallel": 1}, True),
-    "tokens_billion": (BASE, 1.0), "price": (BASE, 2.0), "wanted_days": (BASE, 10.0),
+    "tokens_billion": (BASE, 1.0), "price": (BASE, 2.0), "wanted_days": (BASE, 10.0), "wanted_cost": (BASE, 1e6),
 }  # fmt: skip
 
 
@@ -72,7 +72,15 @@ def outcome(fields: dict[str, Any]) -> tuple[Any, ...]:
     cost = budget(prediction, question.tokens_billion * 1e9, question.price)
     parts, memory = vars(prediction.parts), vars(prediction.memory)
     capacity = prediction.cluster.device.memory_bytes
-    return (*parts.values(), *memory.values(), capacity, cost.days, cost.cost, question.wanted_days)
+    return (
+        *parts.values(),
+        *memory.values(),
+        capacity,
+        cost.days,
+        cost.cost,
+        question.wanted_days,
+        question.wanted_cost,
+    )
 
 
 def test_the_walk_covers_every_field() -> None:
@@ -87,13 +95,13 @@ def test_every_field_changes_the_answer(name: str) -> None:
 
 @pytest.mark.usefixtures("catalogue")
 def test_the_form_has_one_control_for_every_field(viewer: Client) -> None:
-    page = viewer.get(reverse("plan")).content.decode()
+    page = viewer.get(reverse("plan"), BASE).content.decode()
     start = page.index('id="plan"')
     form = page[start : page.index("</form>", start)]
     controls = re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', form)
     assert sorted(controls) == sorted(PlanRequest.model_fields.keys() - CHOSEN)
     assert 'name="config"' in page
-    assert "/plan/model/?name=" in page
+    assert 'action="/plan/model/"' in page
 
 
 @pytest.mark.usefixtures("catalogue")

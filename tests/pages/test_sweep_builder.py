@@ -202,10 +202,14 @@ def test_a_preset_fills_the_form(page: Client) -> None:
         ('{"data": {"train": {"seed": 77}}, "sweep": {}}', 'value="77"'),
         ('{"model": {"hiden_size": 64}}', "did you mean model.hidden_size?"),
         ('{"train": {"iterations": "many"}}', 'value="many"'),
+        ('{"train": {"micro_batch_size": [1, 2]}}', 'value="1, 2"'),
+        ('{"train.micro_batch_size": [1, 4], "train.seed": 5}', 'value="1, 4"'),
+        ('{"train.micro_batch_size": [], "train.seed": 5}', "requires a list of values"),
         ('{"train": {"seed": 1}, "train": {}}', "duplicate train"),
         ("{", "not valid JSON"),
         ("", "the box is empty"),
         ("torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16", 'value="24"'),
+        ("x.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --train-iters 20", 'value="20"'),
         ("python train.py", "cannot read the command line"),
     ],
 )
@@ -246,6 +250,15 @@ def test_the_json_of_a_sweep_can_be_pasted_back(page: Client) -> None:
     assert json.loads(marks["json"])["sweep"]["train.micro_batch_size, train.global_batch_size"] == [[1, 4], [2, 8]]
     again = page.post(NEW, form(act="paste", pasted=marks["json"]))
     assert again.context["marks"]["json"] == marks["json"]
+
+
+def test_a_map_of_dotted_fields_varies_them_and_keeps_the_rest(page: Client) -> None:
+    text = '{"parallel.zero_stage": [0, 1, 2, 3], "train.micro_batch_size": [1, 2, 4]}'
+    response = page.post(NEW, form(act="paste", pasted=text) | {"model.hidden_size": "96"})
+    marks = json.loads(response.context["marks"]["json"])
+    assert marks["sweep"] == json.loads(text)
+    assert marks["model"]["hidden_size"] == 96
+    assert "Set 0 fields and varied 2" in response.content.decode()
 
 
 def test_points_are_predicted_with_totals_cost_and_a_suggestion(page: Client, catalogue: None) -> None:

@@ -12,7 +12,7 @@ from parlab.lab.models.access.token import ALL_SCOPES, SCOPE_TEXTS, SCOPES, USUA
 from .advice import AdviceTrial
 from .approval import LaunchApproval
 from .config import Config
-from .device import Device
+from .device import Device, DevicePrice
 from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
@@ -48,6 +48,7 @@ __all__ = [
     "Dashboard",
     "Device",
     "DeviceLogin",
+    "DevicePrice",
     "Event",
     "Experiment",
     "ExperimentLabel",

@@ -1,7 +1,8 @@
+from datetime import date
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 
 from parlab.planner.job.hardware import Gpu
@@ -41,13 +42,6 @@ class Device(models.Model):
         validators=[MinValueValidator(0.001)],
         help_text="Sum over all network cards of a node. Leave empty for the usual bandwidth of such nodes.",
     )
-    price_per_hour = models.FloatField(
-        "price of an hour",
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(0.0)],
-        help_text="Per device, in any currency. The plan page uses it as the default.",
-    )
     source = models.CharField(max_length=200, blank=True, help_text="Origin of these numbers, such as a data sheet.")
 
     class Meta:
@@ -79,3 +73,34 @@ class Device(models.Model):
             self.link_gb_s * 1e9 if self.link_gb_s else None,
             self.node_gbit_s,
         )
+
+
+class DevicePrice(models.Model):
+    """What an hour of one device costs in one kind of contract; the plan page compares them."""
+
+    class Offer(models.TextChoices):
+        ON_DEMAND = "on-demand", "on demand"
+        RESERVED = "reserved", "reserved"
+        SPOT = "spot", "spot"
+
+    device = models.ForeignKey(Device, models.CASCADE, related_name="prices")
+    offer = models.CharField(max_length=9, choices=Offer, default=Offer.ON_DEMAND)
+    per_hour = models.FloatField("price of an hour", validators=[MinValueValidator(0.0)], help_text="Of one device.")
+    currency = models.CharField(
+        max_length=3, default="USD", validators=[RegexValidator("^[A-Z]{3}$", "Use three capitals, such as USD.")]
+    )
+    seen_on = models.DateField("date of the price", default=date.today)
+    source = models.CharField(max_length=200, blank=True, help_text="Where the price was read, or the contract.")
+    lost_percent = models.FloatField(
+        "time lost (%)",
+        default=0.0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(90.0)],
+        help_text="Share of the time that preemptions and repeated steps cost; for spot devices.",
+    )
+
+    class Meta:
+        ordering = ["device", "offer"]
+        constraints = [models.UniqueConstraint(fields=["device", "offer"], name="device_price_once")]
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.get_offer_display()}, {self.currency} {self.per_hour:g} an hour"

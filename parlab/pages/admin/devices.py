@@ -6,10 +6,12 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.validators import MinValueValidator
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from parlab.lab.models import Device
+from parlab.lab.models import Device, DevicePrice
 from parlab.lab.models.device import PRECISIONS
 
 
@@ -55,6 +57,13 @@ class DeviceForm(forms.ModelForm[Device]):
         fields = "__all__"  # noqa: DJ007  # all fields of the catalogue are editable
 
 
+class PriceInline(admin.TabularInline[DevicePrice, Device]):
+    """Prices of a device by kind of contract."""
+
+    model = DevicePrice
+    extra = 0
+
+
 @admin.register(Device)
 class DeviceAdmin(admin.ModelAdmin[Device]):
     """The catalogue of GPUs and CPUs on the plan page."""
@@ -68,10 +77,19 @@ class DeviceAdmin(admin.ModelAdmin[Device]):
         "matmul_ceiling_tflops",
         "link_gb_s",
         "node_gbit_s",
-        "price_per_hour",
+        "offers",
         "source",
     )
     search_fields = ("name", "source")
+    inlines = (PriceInline,)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Device]:
+        return super().get_queryset(request).prefetch_related("prices")
+
+    @admin.display(description="prices of an hour")
+    def offers(self, device: Device) -> SafeString:
+        prices = [(price.get_offer_display(), f"{price.currency} {price.per_hour:g}") for price in device.prices.all()]
+        return format_html_join(SafeString("<br>"), "{} {}", prices)
 
     @admin.display(description="peak (TFLOP/s)")
     def peaks(self, device: Device) -> SafeString:

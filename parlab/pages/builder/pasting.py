@@ -1,4 +1,4 @@
-"""Text pasted into the sweep builder: JSON with or without a sweep, a map of shards, or a command line."""
+"""Text pasted into the sweep builder: JSON with or without a sweep, dotted fields, a map of shards, or a command."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from runners.config.nearest import did_you_mean
 from runners.config.sweep import axis_fields
 
 from .draft import Draft
+from .fields import builder_fields, text_of
 
 PLACE = "pasted"
 """The box that the text stands in."""
@@ -37,7 +38,7 @@ def paste(draft: Draft) -> Pasting:
         flags = config_of_command(text)
     except ValueError as error:
         return Pasting(draft, "", [Problem(PLACE, text[:60], f"cannot read the command line: {error}")])
-    summary = f"Filled {_count(flags.data)} fields from the command line; set the iterations yourself.{_ignored(flags)}"
+    summary = f"Filled {_count(flags.data)} fields from the command line.{_ignored(flags)}"
     return Pasting(draft.with_content(Draft.of_data(flags.data, {})), summary, [])
 
 
@@ -72,7 +73,11 @@ def _of_json(draft: Draft, text: str) -> Pasting:
         own = {path: value for path, value in shards.items() if path.startswith("sharding.")}
         filled = Draft({**draft.values, **engine, **own}, draft.axes)
         return Pasting(draft.with_content(filled), "Filled the map of shards; model and batch keep their values.", [])
+    if content and set(content) <= set(field_names()):
+        return _of_axes(draft, content)
     sweep = content.pop("sweep", {})
+    if isinstance(sweep, Mapping):
+        content, sweep = _with_lists_as_axes(content, sweep)
     problems = [*_unknown_names(content), *_sweep_problems(sweep)]
     if problems:
         return Pasting(draft, "", problems)
@@ -80,6 +85,36 @@ def _of_json(draft: Draft, text: str) -> Pasting:
     axes = f" and {len(filled.axes)} varied fields" if filled.axes else ""
     summary = f"Filled {_count(content)} fields{axes}; all others have their defaults."
     return Pasting(draft.with_content(filled), summary, [])
+
+
+def _of_axes(draft: Draft, content: Mapping[str, Any]) -> Pasting:
+    """Read dotted fields: a list varies its field, another value sets it; the rest of the draft stays."""
+    axes = {path: value for path, value in content.items() if _is_axis(path, value)}
+    if problems := _sweep_problems(axes):
+        return Pasting(draft, "", problems)
+    values = {path: text_of(builder_fields()[path], value) for path, value in content.items() if path not in axes}
+    kept = [axis for axis in draft.axes if axis.path not in content]
+    filled = Draft({**draft.values, **values}, (*kept, *Draft.of_data({}, axes).axes))
+    summary = f"Set {len(values)} fields and varied {len(axes)}; all others keep their values."
+    return Pasting(draft.with_content(filled), summary, [])
+
+
+def _with_lists_as_axes(content: Mapping[str, Any], sweep: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Move lists in fields of one value to the sweep: {"train": {"micro_batch_size": [1, 2]}} varies it."""
+    single, axes = {}, dict(sweep)
+    for section, fields in content.items():
+        if not isinstance(fields, Mapping):
+            single[section] = fields
+            continue
+        lists = {name: value for name, value in fields.items() if _is_axis(f"{section}.{name}", value)}
+        axes |= {f"{section}.{name}": value for name, value in lists.items() if f"{section}.{name}" not in axes}
+        single[section] = {name: value for name, value in fields.items() if name not in lists}
+    return single, axes
+
+
+def _is_axis(path: str, value: Any) -> bool:
+    entry = builder_fields().get(path)
+    return isinstance(value, list) and entry is not None and not entry.is_tree
 
 
 def _unknown_names(content: Mapping[str, Any]) -> list[Problem]:

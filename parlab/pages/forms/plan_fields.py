@@ -11,7 +11,8 @@ MAIN = frozenset(
     {
         "layers", "hidden", "heads", "kv_heads", "ffn", "mlp", "sequence", "vocabulary", "attention", "experts",
         "head_dim", "mla", "experts_per_token", "global_batch", "micro_batch", "precision", "recompute",
-        "tokens_billion", "wanted_days", "tensor_parallel", "pipeline_parallel", "schedule", "chunks", "zero",
+        "tokens_billion", "wanted_days", "wanted_cost", "tensor_parallel", "pipeline_parallel", "schedule", "chunks",
+        "zero",
         "context_parallel", "expert_parallel", "sequence_parallel", "gpu", "memory_gib", "nodes", "gpus_per_node",
         "network_gbit_s",
         "price",

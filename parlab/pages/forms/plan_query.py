@@ -24,6 +24,7 @@ from parlab.planner.job.prices import Price
 from parlab.planner.requests.answer import Outline, Sizing, outline, sizing
 from parlab.planner.requests.refusals import Refusal, refusals
 from parlab.planner.requests.request import PlanRequest
+from parlab.planner.search.layouts import Search, search
 
 LONGEST = 200
 """Characters of a field that are read."""
@@ -43,11 +44,22 @@ class PlanQuery(NamedTuple):
     price: Price | None = None
     """The price of the device, if the question states none."""
 
+    @property
+    def currency(self) -> str:
+        """The currency of the price of the device; USD where the question states a price."""
+        return self.price.currency if self.price else "USD"
+
     def sizing(self) -> Sizing | None:
         """Return layouts and numbers of nodes, searched once; None if the question has errors."""
         if self.outline is None or self.question is None or self.gpu is None:
             return None
         return _sizing(self.question, self.gpu, self.calibration)
+
+    def search(self) -> Search:
+        """Return the layouts on the GPUs of the question, searched once. Raises ValueError if it has errors."""
+        if self.question is None or self.gpu is None:
+            raise ValueError(self.refusals[0].message if self.refusals else "the question has errors")
+        return _search(self.question, self.gpu, self.calibration)
 
 
 def query_of(fields: Mapping[str, Any]) -> str:
@@ -85,6 +97,11 @@ def read_question(request: HttpRequest, *, is_strict: bool = False) -> PlanQuery
 @lru_cache(maxsize=64)
 def _sizing(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> Sizing:
     return sizing(question, gpu, calibration)
+
+
+@lru_cache(maxsize=64)
+def _search(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> Search:
+    return search(question.job(), question.cluster(gpu), calibration, question.overlap)
 
 
 def _group(key: str) -> CalibrationGroup | None:

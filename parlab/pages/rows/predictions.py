@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.lab.models import Device, Node
+from parlab.lab.models import DevicePrice, Node
 from parlab.planner import predict
 from parlab.planner.calibration.coverage import warnings
 from parlab.planner.job.nodes import cluster_of
@@ -68,6 +68,6 @@ class Pools:
     def _price(self, device: str) -> float | None:
         """Return the price of an hour of a device."""
         if self._prices is None:
-            priced = Device.objects.exclude(price_per_hour=None).values_list("name", "price_per_hour")
-            self._prices = {name: float(price) for name, price in priced if price is not None}
+            priced = DevicePrice.objects.order_by("-offer").values_list("device__name", "per_hour")
+            self._prices = {name: float(price) for name, price in priced}
         return self._prices.get(device)

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 from .model import Model
+
+
+class PublishedRun(NamedTuple):
+    """What the authors of a model printed of one training of it."""
+
+    by: str
+    gpu: str
+    gpus: int
+    tflops_per_gpu: float
+    layout: tuple[tuple[str, int | str | bool], ...]
+    """Fields of a request with their values."""
+    source: str
 
 
 @dataclass(frozen=True)
@@ -18,6 +30,10 @@ class Preset:
     source: str
     tokens_billion: float | None = None
     """Tokens on which its authors trained it (10^9); None if they do not state it."""
+    batch_tokens: float | None = None
+    """Tokens of an iteration of that training, the largest if they were increased; None if not stated."""
+    precision: str = "bf16"
+    published: tuple[PublishedRun, ...] = ()
 
 
 def _llama(layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False) -> Model:
@@ -52,6 +68,12 @@ _MIXTRAL = Model(
     has_tied_embeddings=False, has_positions=False, has_dropout=False,
 )  # fmt: skip
 _HERD = "The Llama 3 Herd of Models, 2024, table 3"
+_HERD_RUNS = "The Llama 3 Herd of Models, 2024, table 4"
+_META: tuple[tuple[str, int | str | bool], ...] = (
+    ("tensor_parallel", 8), ("pipeline_parallel", 16), ("context_parallel", 1), ("expert_parallel", 1),
+    ("micro_batch", 1), ("zero", 1), ("recompute", "none"), ("sequence_parallel", True),
+    ("schedule", "interleaved-1f1b"), ("chunks", 8),
+)  # fmt: skip
 _QWEN3 = "Qwen3 technical report, 2025, tables 1 and 2"
 
 PRESETS: tuple[Preset, ...] = (
@@ -60,25 +82,50 @@ PRESETS: tuple[Preset, ...] = (
         Model(96, 12_288, 96, 2048, 51_200),
         "Brown et al. 2020, table 2.1; vocabulary of Megatron-LM",
         tokens_billion=300,
+        batch_tokens=3.2e6,
     ),
     Preset(
         "BERT-large",
         Model(24, 1024, 16, 512, 30_522, is_causal=False),
         "Devlin et al. 2019, section 3",
         tokens_billion=131,
+        batch_tokens=131_072,
     ),
     Preset(
         "Llama 3.2 1B", _llama(16, 2048, 32, 8192, tied=True), "Meta, Llama 3.2 model card, 2024", tokens_billion=9000
     ),
     Preset("Llama 3 8B", _llama(32, 4096, 32, 14_336), _HERD, tokens_billion=15000),
     Preset("Llama 3 70B", _llama(80, 8192, 64, 28_672), _HERD, tokens_billion=15000),
-    Preset("Llama 3.1 405B", _llama(126, 16_384, 128, 53_248), _HERD, tokens_billion=15600),
+    Preset(
+        "Llama 3.1 405B",
+        _llama(126, 16_384, 128, 53_248),
+        _HERD,
+        tokens_billion=15600,
+        batch_tokens=2048 * 8192,
+        published=(
+            PublishedRun("Meta", "H100 SXM", 8192, 430, _META, _HERD_RUNS),
+            PublishedRun("Meta", "H100 SXM", 16_384, 400, _META, _HERD_RUNS),
+        ),
+    ),
     Preset("Qwen3 8B", _qwen(36, 4096, 32, 8, 12_288), _QWEN3, tokens_billion=36000),
     Preset("Qwen3 32B", _qwen(64, 5120, 64, 8, 25_600), _QWEN3, tokens_billion=36000),
     Preset("Qwen3 30B-A3B", _qwen(48, 2048, 32, 4, 768, 128, 8), _QWEN3, tokens_billion=36000),
     Preset("Qwen3 235B-A22B", _qwen(94, 4096, 64, 4, 1536, 128, 8), _QWEN3, tokens_billion=36000),
-    Preset("DeepSeek-V3", _DEEPSEEK_V3, "DeepSeek-V3 technical report, 2024, section 4.2", tokens_billion=14800),
-    Preset("Kimi K2", _KIMI_K2, "Kimi K2 technical report, 2025, table 2", tokens_billion=15500),
+    Preset(
+        "DeepSeek-V3",
+        _DEEPSEEK_V3,
+        "DeepSeek-V3 technical report, 2024, section 4.2",
+        tokens_billion=14800,
+        batch_tokens=15_360 * 4096,
+        precision="fp8",
+    ),
+    Preset(
+        "Kimi K2",
+        _KIMI_K2,
+        "Kimi K2 technical report, 2025, table 2",
+        tokens_billion=15500,
+        batch_tokens=67e6,
+    ),
     Preset("GPT-OSS 20B", _gpt_oss(24, 32), "OpenAI, gpt-oss model card, 2025, table 1"),
     Preset("GPT-OSS 120B", _gpt_oss(36, 128), "OpenAI, gpt-oss model card, 2025, table 1"),
     Preset("Mixtral 8x7B", _MIXTRAL, "Jiang et al. 2024, table 1"),
@@ -107,19 +154,34 @@ def usual_question(entry: Preset, gpus: int = 0) -> dict[str, Any]:
     """
     model = entry.model
     tokens_billion = entry.tokens_billion or round(_TOKENS_PER_PARAMETER * model.parameters / 1e9)
-    each = (gcd(gpus, 8) if gpus > 8 else gpus) or 8
-    nodes = gpus // each or _usual_nodes(model, tokens_billion)
-    step = next(tokens for most, tokens in _TOKENS_A_STEP if model.active_parameters <= most)
-    batch = max(each * nodes, 2 ** round(log2(step / model.sequence_length)))
+    place = placed_on(gpus or 8 * _usual_nodes(model, tokens_billion))
     return {
         **({"model": entry.name} if preset(entry.name) else fields_of(model)),
         "gpu": "H100 SXM",
-        "nodes": nodes,
-        "gpus_per_node": each,
-        "global_batch": batch,
+        **place,
+        "global_batch": _batch(entry, place["nodes"] * place["gpus_per_node"]),
+        "precision": entry.precision,
         "tokens_billion": tokens_billion,
         "wanted_days": _DAYS,
     }
+
+
+def placed_on(gpus: int) -> dict[str, int]:
+    """Return a number of GPUs as nodes of a request: of eight where that divides them."""
+    each = gcd(gpus, 8) if gpus > 8 else gpus
+    return {"nodes": gpus // each, "gpus_per_node": each}
+
+
+def _batch(entry: Preset, gpus: int) -> int:
+    """Return the sequences of an iteration: those of the training, otherwise a usual number, one for eight GPUs."""
+    length = entry.model.sequence_length
+    if entry.batch_tokens:
+        # A multiple of a power of two, so that layouts divide it: 1,536 sequences of 2,048 are 3.2 M tokens.
+        sequences = entry.batch_tokens / length
+        unit = 1 << max(0, int(log2(sequences)) - 3)
+        return max(1, round(sequences / unit) * unit)
+    step = next(tokens for most, tokens in _TOKENS_A_STEP if entry.model.active_parameters <= most)
+    return int(max(gpus // 8, 2 ** round(log2(step / length))))
 
 
 def _usual_nodes(model: Model, tokens_billion: float) -> int:

@@ -10,11 +10,21 @@ class Price(NamedTuple):
 
     per_hour: float
     source: str
+    tag: str = "own price"
+    """Where it is from and of when, in a few words."""
+    offer: str = "on demand"
+    currency: str = "USD"
+    seen: str = ""
+    """When it was read."""
+    lost: float = 0.0
+    """Share of the time that preemptions cost (0 to 1)."""
 
 
 def _instance(per_hour: float, gpus: int, name: str, note: str = "") -> Price:
     size = f"{gpus} GPUs" if gpus > 1 else "one GPU"
-    return Price(round(per_hour / gpus, 2), f"{name} on demand, USD {per_hour:g} an hour for {size}{note}")
+    source = f"{name} on demand, USD {per_hour:g} an hour for {size}{note}"
+    tag = f"{name.partition(' ')[0]} on-demand price{' from before June 2025' if note else ', 2025'}"
+    return Price(round(per_hour / gpus, 2), source, tag)
 
 
 _BEFORE = ", before the price cut of June 2025"
@@ -31,7 +41,7 @@ LIST_PRICES: dict[str, Price] = {
     "T4": _instance(0.526, 1, "AWS g4dn.xlarge"),
     "L4": _instance(0.8048, 1, "AWS g6.xlarge"),
     "L40S": _instance(1.861, 1, "AWS g6e.xlarge"),
-    "TPU v5p": Price(4.2, "Google Cloud TPU v5p on demand, USD 4.2 an hour for a chip"),
+    "TPU v5p": Price(4.2, "Google Cloud TPU v5p on demand, USD 4.2 an hour for a chip", "Google on-demand price, 2025"),
 }
 """Name in the catalogue -> list price in USD. Contracts for months are often less than half as expensive."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
 
 from parlab.planner.calibration.calibration import Calibration
 from parlab.planner.calibration.coverage import warnings
@@ -68,13 +71,17 @@ class Sizing:
     @property
     def short_runs(self) -> list[Layout]:
         """The layouts of the search whose short runs calibrate the planner best."""
-        fitting = self.search.fitting
-        return [fitting[index] for index in chosen([layout.prediction for layout in fitting])]
+        return short_runs(self.search)
 
     @property
     def fewest_training(self) -> int | None:
         """The fewest of the compared nodes with a layout that also divides the global batch."""
         return next((size.nodes for size in self.sizes if size.budget), None)
+
+
+def short_runs(found: Search) -> list[Layout]:
+    """Return the layouts of a search whose short runs calibrate the planner best."""
+    return [found.fitting[index] for index in chosen([layout.prediction for layout in found.fitting])]
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,24 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
     """Answer a question for a device. Raises ValueError if no cluster can run the job."""
     first, second = outline(request, gpu, calibration), sizing(request, gpu, calibration)
     return Answer(**{**vars(first), **vars(second)})
+
+
+def with_some_layout(fields: Mapping[str, Any]) -> PlanRequest:
+    """Return the request of fields that state no layout, in any layout that divides its batch over its GPUs.
+
+    A search replaces the layout. Raises ValidationError if no layout does.
+    """
+    refused: ValidationError | None = None
+    for stages in (2**power for power in range(8)):
+        for tensor in (1, 2, 4, 8):
+            try:
+                return PlanRequest.model_validate({
+                    **fields, "tensor_parallel": tensor, "pipeline_parallel": stages, "micro_batch": 1,
+                })  # fmt: skip
+            except ValidationError as error:
+                refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def best_layout(request: PlanRequest, gpu: Gpu) -> Job | None:

@@ -177,6 +177,8 @@ class RequestFields(BaseModel):
     """Price of one GPU hour, in any currency; empty: no cost is computed."""
     wanted_days: _MaybePositive = None
     """Deadline of the training (days); empty: no verdict."""
+    wanted_cost: _MaybePositive = None
+    """Most that the training may cost, in the currency of the price; empty: any cost."""
 
     @property
     def gpus(self) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import erfc, log, sqrt
 
 from parlab.planner.prediction.prediction import Prediction
 
 _DAY_S = 86_400
+_QUANTILE = 1.2816
+"""Standard deviations around the median between which 80 % of a normal distribution lie."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,20 @@ class Budget:
     gpu_hours: float
     cost: float | None
     """In the currency of the price; None without a price."""
+
+    def chance(self, days: float) -> float:
+        """Return the probability that the training takes at most so many days, by a log-normal distribution."""
+        return self._below(days / self.days)
+
+    def cost_chance(self, cost: float) -> float | None:
+        """Return the probability that the training costs at most so much; None without a price."""
+        return None if self.cost is None else self._below(cost / self.cost if self.cost else float("inf"))
+
+    def _below(self, ratio: float) -> float:
+        deviation = log(self.days_high / self.days) / _QUANTILE
+        if ratio <= 0 or deviation <= 0:
+            return float(ratio >= 1)
+        return 0.5 * erfc(-log(ratio) / (deviation * sqrt(2)))
 
 
 def budget(prediction: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> Budget:

@@ -88,6 +88,7 @@ def search(
     overlap: OverlapOf | None = None,
     listed: int = LISTED,
     confidence: float = CONFIDENT,
+    near: Job | None = None,
 ) -> Search:
     """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own sizes, recomputation and ZeRO stage.
 
@@ -96,13 +97,16 @@ def search(
     have: a search covers them only if the job has them. Each layout uses the lightest recomputation that fits, since
     more recomputation is only slower. The fastest `listed` splits are exact; a layout that would be slower than these
     even without recomputation is dropped before its memory is reduced, and so are larger micro batches once they are
-    slower.
+    slower. `near` limits the search to layouts whose tensor, pipeline, context and expert parallel sizes differ from
+    those of another job by a factor of at most two: for the best layout on half or twice as many GPUs.
     Raises ValueError for more than MAX_LAYOUTS layouts.
     """
     constants = calibration or default_for(cluster)
     ranking, risks = _Ranking(listed, confidence), _Risks()
     tried = 0
     for family in families(job, cluster, overlap):
+        if near is not None and not _is_near(family[0], near):
+            continue
         fastest = inf
         for candidate in family:
             tried += 1
@@ -131,6 +135,16 @@ def search(
         tried,
         risks.fastest(by_time[0] if by_time else None),
     )
+
+
+def _is_near(job: Job, other: Job) -> bool:
+    pairs = (
+        (job.tensor_parallel, other.tensor_parallel),
+        (job.pipeline_parallel, other.pipeline_parallel),
+        (job.context_parallel, other.context_parallel),
+        (job.expert_parallel, other.expert_parallel),
+    )
+    return (job.zero_stage == 3) == (other.zero_stage == 3) and all(one <= 2 * two <= 4 * one for one, two in pairs)
 
 
 class _Risks:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from parlab.charts.sweeps.predicted import PredictedPoint
-from parlab.lab.models import Device, Experiment, Node, Run
+from parlab.lab.models import Device, DevicePrice, Experiment, Node, Run
 from parlab.lab.models.run import RunQuerySet
 from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, cluster, predict_job
 from parlab.planner.job.cluster import unknown_device
@@ -82,12 +82,28 @@ def plan_context() -> dict[str, list[str]]:
     return {"devices": [device.name for device in devices()]}
 
 
+def offers_of(name: str) -> list[Price]:
+    """Return the prices of an hour of a device, on demand first: those of the catalogue, otherwise its list price."""
+    rows = DevicePrice.objects.filter(device__name__iexact=name.strip()).select_related("device")
+    stated = [
+        Price(
+            row.per_hour,
+            row.source or f"the device catalogue, {row.seen_on:%Y-%m-%d}",
+            f"{row.get_offer_display()} price of {row.seen_on:%Y-%m-%d}",
+            row.get_offer_display(),
+            row.currency,
+            f"{row.seen_on:%Y-%m-%d}",
+            row.lost_percent / 100,
+        )
+        for row in rows
+    ]
+    listed = list_price(name.strip())
+    return stated or ([listed] if listed else [])
+
+
 def price_of(name: str) -> Price | None:
-    """Return the price of an hour of a device: that of the catalogue, otherwise its list price; None if unknown."""
-    device = Device.objects.filter(name__iexact=name.strip()).first()
-    if device is not None and device.price_per_hour is not None:
-        return Price(device.price_per_hour, "the device catalogue")
-    return list_price(device.name if device else name)
+    """Return the first price of an hour of a device; None if it has none."""
+    return next(iter(offers_of(name)), None)
 
 
 def priced(question: PlanRequest) -> tuple[PlanRequest, Price | None]:

@@ -1,9 +1,10 @@
-"""The planner page: prediction of a training, search for layouts, comparison with published measurements."""
+"""The planner page: a sentence and pictures of a training, the search for layouts, and other clusters."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils.cache import patch_vary_headers
 from django.utils.http import urlencode
 from django.views.decorators.http import require_GET, require_POST
 from pydantic import ValidationError
@@ -19,83 +19,136 @@ from pydantic import ValidationError
 from parlab.charts import theme
 from parlab.charts.sweeps import predicted
 from parlab.charts.sweeps.predicted import SizePoint
-from parlab.charts.theme import Drawing
-from parlab.lab.selectors.analysis.plans import calibration_pool, device_named, devices
+from parlab.charts.theme import Drawing, Table
+from parlab.lab.selectors.analysis.plans import calibration_pool, device_named, devices, priced
 from parlab.pages.forms.plan_fields import CHOSEN, MAIN, controls
 from parlab.pages.forms.plan_query import LONGEST, PlanQuery, query_of, read_question
+from parlab.pages.reads import plans as reads
 from parlab.pages.views.experiments.figures import csv_response, json_response
-from parlab.pages.views.partial import is_partial
 from parlab.planner import Calibration
-from parlab.planner.calibration.coverage import warnings
 from parlab.planner.job.cluster import device, unknown_device
 from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.huggingface import read_config
-from parlab.planner.job.presets import PRESETS, Preset, preset, usual_question
+from parlab.planner.job.presets import PRESETS, Preset, placed_on, preset, usual_question
 from parlab.planner.job.workload import Job
 from parlab.planner.prediction.fitting import CONFIDENT
-from parlab.planner.publications import sc21
-from parlab.planner.requests.answer import Outline, best_layout
+from parlab.planner.requests.answer import best_layout, short_runs, with_some_layout
 from parlab.planner.requests.layout_fields import layout_fields
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.cluster_comparison import OtherCluster, Side, moved, side
+from parlab.planner.search.frontier import enough
 from parlab.planner.search.layouts import Layout
 from parlab.planner.search.short_runs import CALIBRATED_ERROR, UNSEEN_ERROR
 from parlab.whole_numbers import whole_number
 from runners.config import digest
 
-MAX_LAYOUTS = 40
 _LONGEST_CONFIG = 100_000
 _CONFIG_TOKENS = 4096
 """Tokens of a sequence of the question about a config.json, which states only the longest."""
-TIME_PARTS = {
-    "compute_s": "Compute",
-    "bubble_s": "Pipeline bubble",
-    "tensor_s": "Tensor-parallel communication",
-    "context_s": "Context-parallel communication",
-    "expert_s": "Expert-parallel communication",
-    "pipeline_s": "Pipeline communication",
-    "data_s": "Data-parallel communication",
-    "optimizer_s": "Optimizer",
-    "other_s": "Fixed overhead",
-}
-MEMORY_PARTS = {
-    "weights_bytes": "Weights",
-    "gradients_bytes": "Gradients",
-    "optimizer_bytes": "Optimizer state",
-    "activations_bytes": "Activations",
-    "logits_bytes": "Logits",
-    "buffers_bytes": "Communication buffers",
-    "overhead_bytes": "Context and libraries",
-}
-
-
-class Part(NamedTuple):
-    """A row of a table of parts."""
-
-    title: str
-    value: float
-    share: float
+_FIRST_MODEL = "Llama 3 70B"
+"""The plan that the page opens with."""
+_LARGEST_LIMIT = 1e7
+SHOWN_LAYOUTS = 5
+_LAYOUT_FIELDS = frozenset(layout_fields(PlanRequest().job()))
 
 
 @require_GET
 def plan(request: HttpRequest) -> HttpResponse:
+    if not request.GET:
+        return redirect(f"{reverse('plan-model')}?{urlencode({'name': _FIRST_MODEL})}")
     plan_query = read_question(request, is_strict=True)
-    template = "pages/plan_answer.html" if is_partial(request) else "pages/plan.html"
-    response = render(request, template, _context(request, plan_query))
-    patch_vary_headers(response, ["HX-Request"])
-    return response
+    return render(request, "pages/plan.html", _context(request, plan_query))
 
 
 @require_GET
 def plan_model(request: HttpRequest) -> HttpResponse:
-    """Open the question about a known model with its best layout, on the usual cluster or `?gpus=` of `?gpu=`."""
-    entry = preset(request.GET.get("name", ""))
-    if entry is None:
-        return redirect(f"{reverse('plan')}?{urlencode({'model': request.GET.get('name', '')[:LONGEST]})}")
-    count, gpu = request.GET.get("gpus", ""), device_named(request.GET.get("gpu", "")[:LONGEST])
-    gpus = whole_number(count, 7) or 0
-    return redirect(f"{reverse('plan')}?{_query_of_model(entry, gpus, gpu)}")
+    """Open a question with its best layout: a known model or the sizes in the query, GPUs, and a limit.
+
+    `?gpus=` is the number of GPUs; without it the fewest are chosen that keep the limit. `?limit=` is a number of days,
+    or of millions with `&unit=cost`. Other fields of a question are kept while the model stays the same.
+    """
+    name = request.GET.get("name", "")
+    entry = preset(name)
+    if name and entry is None:
+        return redirect(f"{reverse('plan')}?{urlencode({'model': name[:LONGEST]})}")
+    try:
+        query = _picked(_picks(request, entry))
+    except ValidationError as error:
+        messages.error(request, " ".join(refusal.message for refusal in refusals(error)))
+    except ValueError as error:
+        messages.error(request, str(error))
+    else:
+        return redirect(f"{reverse('plan')}?{query}")
+    return redirect(f"{reverse('plan')}?{_kept_query(request)}")
+
+
+class Picks(NamedTuple):
+    """What the line above the plan asks for."""
+
+    entry: Preset | None
+    kept: tuple[tuple[str, str], ...]
+    """Fields of the question that stay."""
+    gpus: int
+    """0: as many as the limit needs."""
+    gpu: str
+    limit: float | None
+    is_cost: bool
+
+
+def _picks(request: HttpRequest, entry: Preset | None) -> Picks:
+    limit_text, gpus_text = request.GET.get("limit", "").strip(), request.GET.get("gpus", "").strip().replace(",", "")
+    is_same = entry is None or request.GET.get("model") == entry.name
+    left_out = _LAYOUT_FIELDS | {"model", "gpu", "nodes", "gpus_per_node", "wanted_days", "wanted_cost", "huggingface"}
+    kept = tuple(
+        (field, value[:LONGEST])
+        for field, value in _stated(request).items()
+        if is_same and field not in left_out and value.strip()
+    )
+    gpus = whole_number(gpus_text, 7) if gpus_text else 0
+    if gpus is None or (gpus_text and not gpus):
+        raise ValueError(f"GPUs {gpus_text[:20]!r} is no number of GPUs; use 1 to 9999999, or leave it empty")
+    try:
+        limit = float(limit_text) if limit_text else None
+    except ValueError:
+        limit = math.nan
+    if limit is not None and not 0 < limit <= _LARGEST_LIMIT:
+        raise ValueError(f"limit {limit_text[:20]!r} is no number of days or millions; use more than 0, or nothing")
+    is_cost = request.GET.get("unit") == "cost"
+    return Picks(entry, kept, gpus, request.GET.get("gpu", "")[:LONGEST], limit, is_cost)
+
+
+def _kept_query(request: HttpRequest) -> str:
+    return query_of(_stated(request) or {"model": request.GET.get("name", "") or _FIRST_MODEL})
+
+
+def _picked(picks: Picks) -> str:
+    gpu = device_named(picks.gpu) if picks.gpu else None
+    if picks.gpu and gpu is None:
+        raise ValueError(unknown_device(picks.gpu, [device.name for device in devices()]))
+    return _query_of_picks(picks, gpu)
+
+
+@lru_cache(maxsize=64)
+def _query_of_picks(picks: Picks, chosen: Gpu | None) -> str:
+    entry = picks.entry
+    fields: dict[str, Any] = usual_question(entry, picks.gpus) if entry else {}
+    fields |= dict(picks.kept)
+    gpu = chosen or device(str(fields.get("gpu", "H100 SXM")))
+    fields["gpu"] = gpu.name
+    if entry is None and picks.gpus:
+        fields |= placed_on(picks.gpus)
+    if picks.limit is not None:
+        fields["wanted_days"] = None if picks.is_cost else picks.limit
+        fields["wanted_cost"] = 1e6 * picks.limit if picks.is_cost else None
+    elif picks.gpus and picks.gpu:
+        fields["wanted_days"] = None
+    request = priced(with_some_layout(fields))[0]
+    best = best_layout(request, gpu) if picks.gpus or picks.limit is None else None
+    if not picks.gpus and picks.limit is not None and (choice := enough(request, gpu)) is not None:
+        best = choice.layout.job
+        fields |= placed_on(choice.gpus)
+    return query_of(fields | (layout_fields(best) if best else {}))
 
 
 @require_POST
@@ -107,22 +160,68 @@ def plan_config(request: HttpRequest) -> HttpResponse:
         if not isinstance(config, dict):
             raise ValueError("the text is not a JSON object; paste the whole config.json")
         reading = read_config(config, _CONFIG_TOKENS)
-        query = _query_of_model(Preset("", reading.model, "config.json"))
+        query = _query_of_picks(Picks(Preset("", reading.model, "config.json"), (), 0, "", None, is_cost=False), None)
     except ValueError as error:
         messages.error(request, f"config.json was not read: {error}")
         return redirect("plan")
     return redirect(f"{reverse('plan')}?{query}&{urlencode({'huggingface': reading.summary[:LONGEST]})}")
 
 
-@lru_cache(maxsize=64)
-def _query_of_model(entry: Preset, gpus: int = 0, chosen: Gpu | None = None) -> str:
-    fields = usual_question(entry, gpus)
-    gpu = chosen or device(str(fields["gpu"]))
-    fields["gpu"] = gpu.name
-    # Any layout that splits the GPUs will do: the search replaces it.
-    request = PlanRequest.model_validate(fields | {"tensor_parallel": 1, "pipeline_parallel": 1})
-    best = best_layout(request, gpu)
-    return query_of(fields | (layout_fields(best) if best else {}))
+@require_GET
+def plan_layouts(request: HttpRequest) -> HttpResponse:
+    """Return days against cost, what would keep the limits, and the best layouts, which the page asks for."""
+    plan_query = read_question(request)
+    question, outline, gpu = plan_query.question, plan_query.outline, plan_query.gpu
+    if question is None or outline is None or gpu is None:
+        message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
+        return render(request, "pages/plan_layouts.html", {"error": message})
+    try:
+        found = plan_query.search()
+        around = reads.frontier(question, gpu, outline, plan_query.calibration, plan_query.currency)
+    except ValueError as error:
+        return render(request, "pages/plan_layouts.html", {"error": str(error)})
+    own = outline.prediction.job
+    shown = _with_own(found.fitting[:SHOWN_LAYOUTS], found.fitting, own)
+    rows = reads.layout_rows(question, own, shown)
+    context = {
+        "frontier": around,
+        "remedies": [(remedy, _query_of_remedy(question, request, remedy)) for remedy in around.remedies],
+        "rows": [(row, _query_with(request, layout_fields(row.layout.job))) for row in rows],
+        "tried": found.tried,
+        "question": question,
+        "capacity_gib": f"{outline.prediction.cluster.device.memory_bytes / 2**30:g}",
+        "currency": plan_query.currency,
+        "risk": found.risky,
+        "risk_text": reads.layout_text(found.risky.layout) if found.risky else "",
+        "risk_query": _query_with(request, layout_fields(found.risky.layout.job)) if found.risky else "",
+        "address": request.GET.urlencode(),
+        "short_runs": short_runs(found),
+        "usual_error": UNSEEN_ERROR,
+        "calibrated_error": CALIBRATED_ERROR,
+    }
+    return render(request, "pages/plan_layouts.html", context)
+
+
+def _with_own(shown: Sequence[Layout], every: Sequence[Layout], own: Job) -> list[Layout]:
+    """Return the best layouts, and the plan's own one if it is a slower one of the search."""
+    fields = layout_fields(own)
+    if any(layout_fields(layout.job) == fields for layout in shown):
+        return list(shown)
+    return [*shown, *(layout for layout in every if layout_fields(layout.job) == fields)]
+
+
+def _query_of_remedy(question: PlanRequest, request: HttpRequest, remedy: reads.Remedy) -> str:
+    limit = {"limit": f"{question.wanted_days:g}"} if question.wanted_days else {}
+    if question.wanted_cost:
+        limit = {"limit": f"{question.wanted_cost / 1e6:g}", "unit": "cost"}
+    return urlencode({
+        **_stated(request), "name": question.model or "", "gpus": str(remedy.gpus), "gpu": remedy.device, **limit,
+    })  # fmt: skip
+
+
+def _stated(request: HttpRequest) -> dict[str, str]:
+    """Return the fields of a question that the address states."""
+    return {name: request.GET.get(name, "") for name in PlanRequest.model_fields if name in request.GET}
 
 
 @require_GET
@@ -133,30 +232,14 @@ def plan_search(request: HttpRequest) -> HttpResponse:
         result = plan_query.sizing()
     except ValueError as error:
         return render(request, "pages/plan_search.html", {"error": str(error)})
-    layouts = [*result.search.fitting, *result.search.too_large] if result else []
-    risk = result.search.risky if result else None
     context = {
         "answer": result,
-        "prediction": plan_query.outline and plan_query.outline.prediction,
-        "layouts": [
-            (
-                layout,
-                partition_text(layout.job),
-                _own_warnings(layout, plan_query.outline),
-                _query_with(request, layout_fields(layout.job)),
-            )
-            for layout in layouts[:MAX_LAYOUTS]
-        ],
-        "usual_error": UNSEEN_ERROR,
-        "calibrated_error": CALIBRATED_ERROR,
-        "risk": risk,
-        "risk_text": layout_text(risk.layout) if risk else "",
-        "risk_query": _query_with(request, layout_fields(risk.layout.job)) if risk else "",
-        "left_out": max(0, len(layouts) - MAX_LAYOUTS),
+        "outline": plan_query.outline,
         "address": request.GET.urlencode(),
         "asked": request.GET.items(),
         "devices": devices(),
         "question": plan_query.question,
+        "prediction": plan_query.outline and plan_query.outline.prediction,
     }
     return render(request, "pages/plan_search.html", context)
 
@@ -185,7 +268,7 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
         return render(request, "pages/plan_beside.html", {"error": " ".join(messages)})
     except ValueError as error:
         return render(request, "pages/plan_beside.html", {"error": str(error)})
-    texts = [layout_text(part.layout) if part.layout else "" for part in sides]
+    texts = [reads.layout_text(part.layout) if part.layout else "" for part in sides]
     return render(request, "pages/plan_beside.html", {"sides": list(zip(sides, texts, strict=True))})
 
 
@@ -198,12 +281,6 @@ def _query_with(request: HttpRequest, changes: Mapping[str, Any]) -> str:
     """Return the query of a question with other values of some fields."""
     fields: dict[str, Any] = dict(request.GET.items())
     return query_of(fields | dict(changes))
-
-
-def _own_warnings(layout: Layout, first: Outline | None) -> list[str]:
-    """Return the warnings of a layout that the page does not show for the whole question already."""
-    shown = first.warnings if first else []
-    return [note for note in warnings(layout.job, layout.prediction.cluster.device) if note not in shown]
 
 
 def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
@@ -223,56 +300,46 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "answer": answer,
         "address": query,
         "drawn_from": digest(query)[:16],
-        "sc21": sc21.compared(),
         "price": plan_query.price,
+        "currency": plan_query.currency,
+        "picks": _shown_picks(request, plan_query),
     }
-    if answer is None:
+    if answer is None or plan_query.question is None:
         return context
     prediction = answer.prediction
-    capacity = prediction.cluster.device.memory_bytes
     return context | {
+        "pictures": reads.pictures(plan_query.question, answer, plan_query.currency),
+        "question": plan_query.question,
         "prediction": prediction,
         "warning": plan_query.warning,
-        "times": _parts(prediction.parts, TIME_PARTS, prediction.iteration_s),
-        "memories": _parts(prediction.memory, MEMORY_PARTS, prediction.memory_bytes),
-        "capacity": capacity,
-        "low_bytes": prediction.distribution.quantile(0.1),
-        "high_bytes": prediction.distribution.quantile(0.9),
-        "is_close": 1 - CONFIDENT < prediction.fits_probability < CONFIDENT,
         "own": prediction.job,
+        "is_close": 1 - CONFIDENT < prediction.fits_probability < CONFIDENT,
     }
 
 
-def _parts(parts: object, titles: dict[str, str], total: float) -> list[Part]:
-    return [Part(title, getattr(parts, name), getattr(parts, name) / total) for name, title in titles.items()]
+class ShownPicks(NamedTuple):
+    """The controls of the line above the plan."""
+
+    model: str
+    gpus: str
+    gpu: str
+    limit: str
+    is_cost: bool
+    kept: list[tuple[str, str]]
+    """Hidden fields: all that the question states."""
 
 
-def layout_text(layout: Layout) -> str:
-    """Return a one-line description of a layout."""
-    job = layout.job
-    parts = [f"TP {job.tensor_parallel}", f"PP {job.pipeline_parallel}", f"DP {job.data_parallel}"]
-    parts += [f"CP {job.context_parallel}"] if job.context_parallel > 1 else []
-    parts += [experts_text(job)] if job.model.num_experts > 1 else []
-    parts.append(f"micro batch {job.micro_batch_size}")
-    if job.pipeline_parallel > 1:
-        parts.append(job.schedule + (f" in {job.virtual_stages} chunks" if job.virtual_stages > 1 else ""))
-    parts.append(f"{partition_text(job)}, recompute {job.recompute}")
-    parts += [f"in {job.recomputed_layers} layers per stage"] if job.recomputed_layers else []
-    return ", ".join([*parts, "activations offloaded"] if job.offloads_activations else parts)
-
-
-def experts_text(job: Job) -> str:
-    """Return the expert parallel sizes of a layout."""
-    shared = f" × ETP {job.expert_tensor_parallel}" if job.expert_tensor_parallel > 1 else ""
-    return f"EP {job.expert_parallel}{shared}"
-
-
-def partition_text(job: Job) -> str:
-    """Return what the replicas of a layout partition: the ZeRO stage, or FSDP and HSDP."""
-    if job.zero_stage < 3:
-        return f"ZeRO {job.zero_stage}"
-    name = f"HSDP over {job.shard_ranks}" if job.shard_ranks else "FSDP"
-    return name if job.reshards_after_forward else f"{name}, weights kept"
+def _shown_picks(request: HttpRequest, plan_query: PlanQuery) -> ShownPicks:
+    question, fields = plan_query.question, plan_query.fields
+    entry = preset(fields.get("model", ""))
+    cost = question.wanted_cost if question else None
+    days = question.wanted_days if question else None
+    limit = f"{cost / 1e6:g}" if cost else f"{days:g}" if days else ""
+    own = {"gpu", "nodes", "gpus_per_node", "wanted_days", "wanted_cost"} | _LAYOUT_FIELDS
+    kept = [(name, value) for name, value in _stated(request).items() if name not in own]
+    return ShownPicks(
+        entry.name if entry else "", str(question.gpus) if question else "", fields["gpu"], limit, bool(cost), kept
+    )
 
 
 def _points(request: HttpRequest) -> tuple[list[SizePoint], PlanQuery]:
@@ -289,7 +356,7 @@ def _points(request: HttpRequest) -> tuple[list[SizePoint], PlanQuery]:
             size.budget.days if size.budget else None,
             size.budget.days_low if size.budget else None,
             size.budget.days_high if size.budget else None,
-            layout_text(size.layout) if size.layout else "",
+            reads.layout_text(size.layout) if size.layout else "",
             size.budget.gpu_hours if size.budget else None,
             size.budget.cost if size.budget else None,
         )
@@ -316,10 +383,19 @@ def trade_off_csv(request: HttpRequest) -> HttpResponse:
 
 
 @require_GET
-def cost_json(request: HttpRequest) -> HttpResponse:
-    return json_response(_drawing(request, predicted.cost_curve))
-
-
-@require_GET
 def cost_csv(request: HttpRequest) -> HttpResponse:
-    return csv_response(_drawing(request, predicted.cost_curve).table, "cost-against-days.csv")
+    """Return days against cost of the compared devices, which the page draws, as CSV."""
+    plan_query = read_question(request)
+    question, outline, gpu = plan_query.question, plan_query.outline, plan_query.gpu
+    rows: list[list[Any]] = []
+    if question is not None and outline is not None and gpu is not None:
+        days = reads.around(question, outline.budget)
+        rows = [
+            [
+                choice.device, choice.gpus, choice.budget.days, choice.budget.days_low, choice.budget.days_high,
+                choice.budget.cost, choice.fits_probability, reads.layout_text(choice.layout),
+            ]
+            for choice in reads.choices_of(question, gpu, days, plan_query.calibration, plan_query.currency)
+        ]  # fmt: skip
+    header = ["device", "gpus", "days", "days_low", "days_high", "cost", "fits_probability", "layout"]
+    return csv_response(Table(header, rows), "cost-against-days.csv")
