@@ -15,7 +15,7 @@ def prices_move(apps, _schema_editor):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("lab", "0006_projects"),
+        ("lab", "0007_people"),
     ]
 
     operations = [
