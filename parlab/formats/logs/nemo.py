@@ -108,6 +108,11 @@ class Parser:
         previous, self.held_out = self.held_out, fresh
         return fresh == previous
 
+    def _fresh(self, line: int, records: list[Record], *, is_rate_used: bool) -> list[Record]:
+        """Return the records of a bar without those that it repeats, which are an event."""
+        fresh = [record for record in records if record.kind != "validation" or not self._is_repeated(record)]
+        return fresh if is_rate_used and len(fresh) == len(records) else [*fresh, Record("event", line, data=AGAIN)]
+
     def bar(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
         cells: list[Cell] = []
         step_text = ""
@@ -125,9 +130,7 @@ class Parser:
             cells += [Cell(rate[2], rate[1], to_float(rate[1]))] if rate is not None else []
         records = _records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
         self.stepped = self.stepped or records[0].kind == "step"
-        is_again = [record.kind == "validation" and self._is_repeated(record) for record in records]
-        again = [Record("event", line, data=AGAIN)] if any(is_again) or not has_rate else []
-        records = [record for record, repeats in zip(records, is_again, strict=True) if not repeats] + again
+        records = self._fresh(line, records, is_rate_used=has_rate)
         total = to_float(match["total"])
         if total and records and records[0].kind == "step":
             records[0].values["total_iterations"] = total
