@@ -124,11 +124,10 @@ def _filled(project: Project, owner: User, outsider: User) -> World:
     pks |= _of_people(experiment, run, owner) | _of_files(experiment, owner) | _of_watches(experiment, run, owner)
     robot = service_account_create(project=project, name="zyxrobot", by=owner)
     pks["robot token"] = service_token_create(account=robot, name="qvw", scopes=["read"], days=1, by=owner)[0].pk
-    asker = User.objects.create_user("qvwasker")
-    approval = LaunchApproval.objects.create(experiment=experiment, asked_by=asker, gpu_hours=1, budget=0)
+    approval = LaunchApproval.objects.create(experiment=experiment, asked_by=owner, gpu_hours=1, budget=0)
     pks["approval"] = approval.pk
     pks["asked"] = InboxItem.objects.create(
-        kind="launch.asked", key=approval.key, experiment=experiment, data={"approval": approval.pk, "user": "qvwasker"}
+        kind="launch.asked", key=approval.key, experiment=experiment, data={"approval": approval.pk, "user": "qvw"}
     ).pk
     study = Study.objects.create(config=run.config, created_by=owner)
     Trial.objects.create(study=study, run=run, role=Trial.Role.SEARCH, number=1, key="qvw", tuning_space="z1")

@@ -23,12 +23,13 @@ class ApprovalItem(drf.ModelSerializer[LaunchApproval]):
     """Runs that wait for a maintainer, or what was decided."""
 
     experiment = drf.CharField(source="experiment.slug")
+    name = drf.CharField(source="experiment.name", help_text="Of the experiment.")
     asked_by = drf.CharField(source="asked_by.username")
     runs = drf.SerializerMethodField(help_text="Numbers of the runs.")
 
     class Meta:
         model = LaunchApproval
-        fields = ["id", "experiment", "asked_by", "asked_at", "gpu_hours", "budget", "runs", "is_approved"]
+        fields = ["id", "experiment", "name", "asked_by", "asked_at", "gpu_hours", "budget", "runs", "is_approved"]
 
     def get_runs(self, approval: LaunchApproval) -> list[int]:
         return sorted(approval.runs.values_list("number", flat=True))

@@ -7,8 +7,9 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Model, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -66,6 +67,13 @@ class ExperimentForm(forms.ModelForm[Experiment]):
     class Meta:
         model = Experiment
         fields = ("name", "question", "notes", "source", "owner")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        owner: Any = self.fields.get("owner")
+        if owner is not None:
+            # Names of service accounts name their projects, which not everybody sees.
+            owner.queryset = User.objects.filter(Q(service_account=None) | Q(pk=self.instance.owner_id))
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
