@@ -18,7 +18,7 @@ PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
 FIRST_HOME, HOME = Load(words=260, controls=25), Load(words=180, controls=20)
 EXPERIMENT, RUN = Load(words=190, controls=40), Load(words=130, controls=20)
 CLUSTER, NODE, WATCH, IMPORT = Load(90, 12), Load(150, 15), Load(120, 12), Load(40, 10)
-MARKED = Load(words=350, controls=12)
+MARKED, PLAN = Load(words=350, controls=12), Load(words=170, controls=20)
 LOG = "".join(
     f" iteration {step}/ 9 | elapsed time per iteration (ms): 500.0 | global batch size: 8 | lm loss: {9 - step}.5 |\n"
     for step in range(1, 6)
@@ -99,6 +99,13 @@ def test_cluster_watch_and_import_keep_their_budgets(page: Page) -> None:
     page.goto("/nodes/")
     if node.count():
         assert within(page, node.get_attribute("href") or "", NODE) == []
+
+
+def test_a_plan_keeps_its_budget(page: Page) -> None:
+    assert within(page, "/plan/model/?name=Llama 3.2 1B&gpus=64&gpu=H100 SXM&limit=20", PLAN) == []
+    assert page.locator("#remedies a").count() > 0
+    expect(page.locator("#frontier svg")).to_be_visible()
+    expect(page.locator("#layouts tbody tr")).to_have_count(5)
 
 
 def test_an_import_that_is_read_keeps_its_budget(page: Page) -> None:
