@@ -5,6 +5,7 @@ Addresses contain `zyx`, everything else of it `qvw`, which no request says.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from hashlib import sha256
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -119,7 +120,8 @@ def _filled(project: Project, owner: User, outsider: User) -> World:
     run, reported = _measured(experiment, owner), _reported(experiment, owner)
     pks: dict[str, int | str] = {}
     ProjectPool.objects.create(project=project, pool="qvwpool")
-    node = Node.objects.create(name="zyxnode", pool="qvwpool", last_heartbeat_at=timezone.now())
+    online = timezone.now() + timedelta(hours=1)  # however long the walk takes
+    node = Node.objects.create(name="zyxnode", pool="qvwpool", last_heartbeat_at=online)
     Member.objects.create(attempt=run.current_attempt(), node=node, state="finished")
     pks |= _of_people(experiment, run, owner) | _of_files(experiment, owner) | _of_watches(experiment, run, owner)
     robot = service_account_create(project=project, name="zyxrobot", by=owner)
