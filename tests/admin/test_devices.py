@@ -12,7 +12,8 @@ pytestmark = pytest.mark.django_db
 
 
 def form(**changes: str) -> dict[str, str]:
-    return {"name": "X1", "memory_gib": "80", "memory_bandwidth_gb_s": "2000", "peak_tflops_bf16": "312", **changes}
+    sizes = {"name": "X1", "memory_gib": "80", "memory_bandwidth_gb_s": "2000", "peak_tflops_bf16": "312"}
+    return {**sizes, "prices-TOTAL_FORMS": "0", "prices-INITIAL_FORMS": "0", **changes}
 
 
 def test_device_peaks_are_entered_and_edited_by_precision(admin: Client) -> None:
@@ -28,6 +29,20 @@ def test_device_peaks_are_entered_and_edited_by_precision(admin: Client) -> None
     assert "bf16 312" in admin.get(reverse("admin:lab_device_changelist"), {"q": "X1"}).content.decode()
 
 
+def test_a_device_has_a_price_for_each_offer(admin: Client) -> None:
+    price = {
+        "prices-TOTAL_FORMS": "1",
+        "prices-0-offer": "spot",
+        "prices-0-per_hour": "1.25",
+        "prices-0-currency": "EUR",
+    }
+    more = {"prices-0-seen_on": "2026-11-01", "prices-0-lost_percent": "12", "prices-0-source": "offer of the site"}
+    admin.post(reverse("admin:lab_device_add"), form(**price, **more))
+    stored = Device.objects.get(name="X1").prices.get()
+    assert (stored.offer, stored.per_hour, stored.currency, stored.lost_percent) == ("spot", 1.25, "EUR", 12)
+    assert "spot EUR 1.25" in admin.get(reverse("admin:lab_device_changelist"), {"q": "X1"}).content.decode()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -38,6 +53,8 @@ def test_device_peaks_are_entered_and_edited_by_precision(admin: Client) -> None
         ({"peak_tflops_bf16": "nan"}, "Enter a number"),
         ({"memory_gib": "-1"}, "greater than or equal to 0.001"),
         ({"name": "A100 SXM4 80 GB"}, "already exists"),
+        ({"prices-TOTAL_FORMS": "1", "prices-0-per_hour": "2", "prices-0-currency": "euro"}, "at most 3 characters"),
+        ({"prices-TOTAL_FORMS": "1", "prices-0-per_hour": "2", "prices-0-currency": "eur"}, "Use three capitals"),
     ],
 )
 def test_invalid_device_values_are_reported_at_their_field(

@@ -50,7 +50,7 @@ def test_enter_before_the_answer_opens_what_was_typed(page: Page) -> None:
 def test_a_pasted_log_is_read_while_one_pastes_and_imported(page: Page) -> None:
     page.goto("/import/")
     page.get_by_label("Log", exact=True).fill(LOG)
-    expect(page.get_by_text("megatron: 1 run.")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^megatron: 1 run, 4 steps, \d+ numbers read"))).to_be_visible()
     page.get_by_role("button", name="Import 1 run").click()
     expect(page).to_have_url(re.compile(r"/experiments/pasted[\w-]*/runs/1/"))
 

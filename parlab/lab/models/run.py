@@ -231,7 +231,9 @@ class Run(models.Model):
 
     def kind_of(self, figure: str) -> str:
         """Return how a number of the summary came about where it is not printed: derived, average, smoothed or part."""
-        return str((self.summary.get("kinds") or {}).get(figure, ""))
+        # Lists leave the summary out, and select this part of it.
+        kinds = self.__dict__["stored_kinds"] if "stored_kinds" in self.__dict__ else self.summary.get("kinds")
+        return str((kinds or {}).get(figure, ""))
 
     @property
     def run_state(self) -> RunState:

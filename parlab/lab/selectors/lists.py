@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -208,7 +208,9 @@ def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
     ids = matches.order_by(_ordered(_RUN_ORDERS[name], descending), "-pk").values_list("pk", flat=True)
     page_objects = Paginator(ids, RUNS_PER_PAGE).get_page(page)
     run_ids = list(page_objects.object_list)
-    runs = listed.select_related("experiment").only(*_OF_RUNS).in_bulk(run_ids)
+    selected = listed.select_related("experiment").only(*_OF_RUNS).annotate(stored_kinds=F("summary__kinds"))
+    runs = selected.in_bulk(run_ids)
+    _summaries_add(runs.values())
     counted = Finding.objects.open().filter(run__in=run_ids).order_by().values_list("run_id")
     doubted = dict(counted.annotate(number=Count("pk")))
     marks = run_marks(run_ids)
@@ -218,6 +220,14 @@ def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
         if (run := runs.get(pk))
     ]
     return RunList(lines, page_objects, query_filter, sort)
+
+
+def _summaries_add(runs: Iterable[Run]) -> None:
+    """Add the summaries of runs without the usual numbers, whose files may state others, with one query."""
+    bare = {run.pk: run for run in runs if run.step_time_s is run.samples_per_s is run.tokens_per_s is None}
+    stored = Run.everything.filter(pk__in=bare).values_list("pk", "summary")
+    for pk, summary in stored:
+        bare[pk].summary = summary
 
 
 def matching_runs(run_ids: Sequence[int], condition: Q | None = None) -> list[Run]:

@@ -18,6 +18,7 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Event, LaunchApproval, Project, Role, Run
 from parlab.lab.models.access.viewer import viewer_of
 from parlab.lab.services.access.rights import project_of, viewer_for
+from runners.config.devices import DEVICES
 from runners.wire.protocol import RunState
 
 from . import events
@@ -30,7 +31,7 @@ REFUSED = "not approved"
 def gpu_hours(resolved: Mapping[str, Any]) -> float:
     """Return the GPU hours that a run may take at most; none on the CPU."""
     cluster, limit_s = resolved["cluster"], float(resolved["launcher"]["timeout_s"])
-    if cluster["device"] == "cpu":
+    if not DEVICES[cluster["device"]].may_use_gpus:
         return 0.0
     return int(cluster["gpus_per_node"] or 1) * int(cluster.get("nodes") or 1) * limit_s / 3600
 
