@@ -26,9 +26,9 @@ def kind(url: str) -> str:
 
 
 @pytest.mark.parametrize("group", ["viewer", "operator"])
-def test_no_link_is_broken(group: str, user: User) -> None:
+def test_no_link_is_broken(group: str, admin_user: User) -> None:
     groups_refresh()
-    content.demo_experiments(user)
+    content.demo_experiments(admin_user)
     person = User.objects.create_user("newcomer", password="just looking around", is_staff=group != "viewer")
     person.groups.set([Group.objects.get(name=group)])
     client = Client()
