@@ -207,9 +207,10 @@ def _nodes() -> Iterator[tuple[Level, str, str]]:
         if shared:
             remedy = "enrol them with codes, then set PARLAB_SHARED_NODE_KEY=0"
             yield "warning", f"{', '.join(shared)} may use the shared key, with which each can act as another", remedy
-    if nodes:
-        text = "runs have the account of their daemon: their code can read the key of its node and the URL of Redis"
-        yield "warning", text, "let only people whom you trust launch, and limit --engines and PARLAB_ALLOWED_COMMANDS"
+    if alike := [node.name for node in nodes if not node.hardware.get("run_as")]:
+        text = "runs have the account of the daemon: their code can read the key of its node and the URL of Redis"
+        remedy = "start the daemon as root with --run-as (not with Slurm), or let only people whom you trust launch"
+        yield "warning", f"{', '.join(alike)}: {text}", remedy
 
 
 def _workers() -> Iterator[tuple[Level, str, str]]:

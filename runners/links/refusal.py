@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from runners.config import RunConfig
 from runners.links import interface
-from runners.links.ability import ability
+from runners.links.ability import REMEDY, ability
 from runners.links.namespaces import MAX_HOSTS
+
+
+def no_links(account: str) -> str:
+    """Return why runs of another account than root cannot have slower links, and the remedy."""
+    return f"slower links require root, and the runs of this node have the account {account} (--run-as); {REMEDY}"
 
 
 def refusal(config: RunConfig) -> str:

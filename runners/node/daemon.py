@@ -23,12 +23,14 @@ from typing import Any, TypeVar, cast
 
 from parlab.client.json_log import start_logging
 from parlab.client.version import VERSION
-from runners.links.ability import ability
+from runners.links.ability import Ability, ability
+from runners.links.refusal import no_links
 from runners.node.abilities import abilities
 from runners.node.clocks import ClockOffset
 from runners.node.daemon_settings import Settings, parse, read_duration, read_settings
 from runners.node.keeper import Command, Keeper, Node
 from runners.node.launch import launch
+from runners.node.run_as import check_account, secret_paths
 from runners.node.rundir import StateDir, lock
 from runners.node.slurm import keeper as jobs
 from runners.node.slurm.state import JobStateDir
@@ -70,7 +72,9 @@ class Daemon:
         self._measure = measure
         self._measured = state.root / "matmul.json"
         # Pages show in advance which nodes can emulate links.
-        self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
+        run_as = settings.run_as
+        links = Ability(no_links(run_as.name), has_netem=False) if run_as else ability()
+        self._hardware = {**telemetry.hardware(), "links": links._asdict()}
         self._state = state
         self._keys = keys
         self._seen = Seen()
@@ -105,7 +109,7 @@ class Daemon:
 
     def _new_keeper(self, state: StateDir, command: Command) -> Keeper:
         settings = self._settings
-        node = Node(settings.address, settings.lease_s, settings.allowed)
+        node = Node(settings.address, settings.lease_s, settings.allowed, settings.run_as)
         if settings.slurm is not None and isinstance(state, JobStateDir):
             # The GPUs of this machine are not those of the jobs; Slurm lists the latter.
             self._hardware |= {"gpus": [], "slurm": {"partitions": []}}
@@ -253,7 +257,7 @@ class Daemon:
             sent_at=time.time(),
             slots=self._settings.slots,
             version=VERSION,
-            hardware=self._hardware,
+            hardware={**self._hardware, "run_as": self._settings.run_as.name if self._settings.run_as else ""},
             held=self._keeper.held(),
             abilities=abilities(self._settings.allowed, self._settings.address, os.environ, kind=self._keeper.kind),
             clock=self._clock.measured(),
@@ -304,6 +308,8 @@ def main(
         settings = read_settings(options, os.environ)
         state = kind(settings.state_dir.resolve())
         keys = NodeKeys(state.root, settings.node, settings.key)
+        if settings.run_as:
+            check_account(settings.run_as, state.work_path, secret_paths(state.root, os.environ))
     except (ValueError, OSError) as error:
         log.error("cannot start: %s", error)
         return 2

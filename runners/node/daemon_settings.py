@@ -15,6 +15,7 @@ from runners.config.launchers import LAUNCHERS
 from runners.node.abilities import Allowed, read_names
 from runners.node.addresses import address_towards, check_own
 from runners.node.keeper import Limits
+from runners.node.run_as import Account, read_account
 from runners.node.slurm.pool import Pool, read_pool
 from runners.wire.keys import KEY_FILE
 from runners.wire.protocol import LEASE_S
@@ -45,6 +46,8 @@ class Settings(NamedTuple):
     allowed: Allowed
     slurm: Pool | None = None
     """What runs may use of Slurm; None: runs start on this machine."""
+    run_as: Account | None = None
+    """Account of the ranks; None: that of the daemon."""
 
 
 def read_duration(text: str) -> float | None:
@@ -92,6 +95,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
             tuple(name.strip() for name in options.shape.split(",") if name.strip()),
         ),
         slurm=read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
+        run_as=read_account(options.run_as, is_slurm=options.slurm, shape=options.shape),
     )
 
 
@@ -134,6 +138,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--state-dir", type=Path, default=Path(default), help="directory of the runs until they are shipped"
     )
+    run_as = os.environ.get("PARLAB_RUN_AS", "")
+    parser.add_argument("--run-as", default=run_as, help="account of the runs, with a daemon of root; default: its own")
     parser.add_argument("--no-measure", action="store_true", help="do not measure the processor while nothing trains")
     parser.add_argument("--slurm", action="store_true", help="submit runs as jobs of Slurm; --slots limits the jobs")
     parser.add_argument("--partition", help="with --slurm: partitions that runs may use, the default one first: a,b")

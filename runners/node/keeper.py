@@ -17,11 +17,12 @@ import psutil
 
 from runners.config import ConfigError, RunConfig, check
 from runners.links import interface
-from runners.links.refusal import refusal
+from runners.links.refusal import no_links, refusal
 from runners.node.abilities import Allowed
 from runners.node.addresses import Place, choose
 from runners.node.launch import launch
-from runners.node.launch.share import LOOPBACK, Share
+from runners.node.launch.share import HOSTFILE, LOOPBACK, Share
+from runners.node.run_as import Account, without_secrets
 from runners.node.rundir import RunDir, StateDir, lock, write_atomically
 from runners.supervisor import processes, spool
 from runners.telemetry import gpus
@@ -54,6 +55,8 @@ class Node(NamedTuple):
     lease_s: float | None = None
     """Lease that the node asks for."""
     allowed: Allowed = Allowed()
+    run_as: Account | None = None
+    """Account of the ranks; None: that of the daemon."""
 
 
 class Keeper:
@@ -178,6 +181,8 @@ class Keeper:
             "grace_s": config.launcher.grace_s,
             "memory_limit_mib": config.launcher.memory_limit_mib,
             "hang_timeout_s": launch.hang_timeout_s(config),
+            "run_as": self._node.run_as and self._node.run_as._asdict(),
+            "directory": str(self._state.work_path / run.path.name) if self._node.run_as else None,
             "hardware": self._hardware,
             "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ, nodes=spec.nodes),
             **self._limits._asdict(),
@@ -189,19 +194,23 @@ class Keeper:
         if config is None:
             raise ConfigError(problems)
         peers = sorted(go.members, key=lambda peer: peer.node_rank)
-        share = Share(**run.read_launch()["share"])
+        prepared = run.read_launch()
+        share = Share(**prepared["share"])
         if [peer.node_rank for peer in peers] != list(range(share.nodes)):
             ranks = ", ".join(str(peer.node_rank) for peer in peers)
             raise ValueError(f"members {ranks} of the order to start are not those of {share.nodes} nodes")
         share = share._replace(addresses=tuple(peer.address for peer in peers), port=peers[0].port)
         if share.nodes > 1:
-            write_atomically(run.path / launch.HOSTFILE, launch.host_lines(config, share))
-        argv = self._command(config, run.config, share)
+            write_atomically(run.path / HOSTFILE, launch.host_lines(config, share))
+        config_path = Path(prepared.get("directory") or run.path) / run.config.name
+        argv = self._command(config, config_path, share)
         added = launch.additions(config, os.environ, self._state.marker(run), share)
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
 
     def _refusal(self, config: RunConfig) -> str:
         """Return why this node cannot start a run; empty if it can."""
+        if self._node.run_as and config.network.apply != "none":
+            return f"network.apply {config.network.apply}: {no_links(self._node.run_as.name)}"
         return refusal(config)
 
     def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
@@ -234,7 +243,7 @@ class Keeper:
                 stdout=output,
                 stderr=output,
                 cwd=run.path,
-                env={**launch.without_secrets(os.environ), **added},
+                env={**without_secrets(os.environ), **added},
                 start_new_session=True,
                 pass_fds=[descriptor],
             )

@@ -6,6 +6,7 @@ STATE/draining           present while the node takes no new runs
 STATE/runs/RUN-ATTEMPT/  one attempt; see RunDir. RUN-ATTEMPT-NODE for the other nodes of a run, from 1
 STATE/rejected/          attempts unknown to the server, kept for inspection
 STATE/done/RUN-ATTEMPT   remembers for a while what was here, so that a late message starts nothing twice
+STATE-runs/RUN-ATTEMPT/  with --run-as, the working directory of its ranks, which belongs to their account
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -228,6 +230,7 @@ class StateDir:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.runs_path, self.rejected_path, self.done_path = root / "runs", root / "rejected", root / "done"
+        self.work_path = root.with_name(f"{root.name}-runs")
         self.lock = root / "daemon.lock"
         self._draining, self._drain_confirmed = root / "draining", root / "draining-confirmed"
         for path in (root, self.runs_path, self.rejected_path, self.done_path):
@@ -305,6 +308,9 @@ class StateDir:
     def finish(self, run: RunDir) -> None:
         """Delete an attempt that the server has stored completely, and record that it was here."""
         (self.done_path / run.path.name).touch()
+        if (work := self.work_path / run.path.name).exists():
+            # Unlike Python, rm deletes directories of any depth, which an account of runs may have made.
+            subprocess.run(["rm", "-rf", "--one-file-system", "--", str(work)], check=False, stdin=subprocess.DEVNULL)
         trash = self.runs_path / f".trash-{secrets.token_hex(4)}"
         run.path.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
@@ -319,4 +325,6 @@ class StateDir:
         if target.exists():
             shutil.rmtree(target)
         run.path.rename(target)
+        with contextlib.suppress(OSError):  # without --run-as there is none; on another file system it stays
+            (self.work_path / run.path.name).rename(target / "work")
         return target

@@ -6,9 +6,10 @@ piece by piece, so that output waits for at most one piece, and deletes it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator
+import stat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,14 +34,19 @@ def rank_of(name: str) -> int | None:
 
 
 class FileFeed:
-    """Feeds the files of a run to its spool."""
+    """Feeds the files of a run to its spool.
+
+    The directory belongs to the code of the run, which may put links and pipes in it, or another directory in its
+    place: it is opened once, and a file is read only if it is one of the directory's owner.
+    """
 
     def __init__(self, run_directory: Path, spool: SpoolWriter) -> None:
-        self._directory = run_directory / DIRECTORY
-        self._directory.mkdir(mode=0o700, exist_ok=True)
+        path = run_directory / DIRECTORY
+        path.mkdir(mode=0o700, exist_ok=True)
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._spool = spool
         self._file: BinaryIO | None = None
-        self._path = self._directory
+        self._name = ""
         self._offset = self._size = 0
 
     def turn(self) -> bool:
@@ -50,8 +56,7 @@ class FileFeed:
         assert self._file is not None
         self._file.seek(self._offset)
         data = self._file.read(PIECE_BYTES)
-        rank = rank_of(self._path.name) or 0
-        self._spool.append_file(self._path.name, rank, self._offset, self._size, data)
+        self._spool.append_file(self._name, rank_of(self._name) or 0, self._offset, self._size, data)
         self._offset += len(data)
         if self._offset >= self._size or not data:
             self.drop()
@@ -59,29 +64,32 @@ class FileFeed:
 
     def drop(self) -> str:
         """Delete the current file, shipped or not; return its name."""
-        name = self._path.name
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._path.unlink(missing_ok=True)
-        return name
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self._directory)
+        return self._name
 
     def _open(self) -> bool:
-        for path in self._complete():
+        for name in self._complete():
             try:
-                # Not through a link: the run could name a file of the node's user that is not its own.
-                self._file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+                # A pipe without a writer would block.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                descriptor = os.open(name, flags, dir_fd=self._directory)
             except OSError:
                 continue
-            self._path, self._offset, self._size = path, 0, os.fstat(self._file.fileno()).st_size
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.fstat(self._directory).st_uid:
+                os.close(descriptor)
+                continue
+            self._file = os.fdopen(descriptor, "rb")
+            self._name, self._offset, self._size = name, 0, status.st_size
             return True
         return False
 
-    def _complete(self) -> Iterator[Path]:
+    def _complete(self) -> list[str]:
         try:
-            names = sorted(os.listdir(self._directory))
+            return sorted(name for name in os.listdir(self._directory) if rank_of(name) is not None)
         except OSError:
-            return
-        for name in names:
-            if rank_of(name) is not None and (self._directory / name).is_file():
-                yield self._directory / name
+            return []

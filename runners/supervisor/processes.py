@@ -20,6 +20,7 @@ STACK_SIGNAL = signal.SIGUSR1
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,8 +41,13 @@ def limit_memory(mib: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
-def die_with(parent: int, memory_limit_mib: int | None = None) -> Callable[[], None]:
-    """Return a function for a child to call before exec: the child dies with its parent, and its memory is limited."""
+def die_with(
+    parent: int, memory_limit_mib: int | None = None, *, may_gain_privileges: bool = True
+) -> Callable[[], None]:
+    """Return a function for a child to call before exec: the child dies with its parent, and its memory is limited.
+
+    Unless it may gain privileges, programs like sudo do not become root for it.
+    """
 
     def before_exec() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -50,6 +56,8 @@ def die_with(parent: int, memory_limit_mib: int | None = None) -> Callable[[], N
             os._exit(1)
         if memory_limit_mib is not None:
             limit_memory(memory_limit_mib)
+        if not may_gain_privileges and _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            os._exit(1)
 
     return before_exec
 

@@ -73,6 +73,8 @@ class Outputs:
         self.directory = directory / DIRECTORY
         self._poll = select.poll()
         self._streams: dict[int, int] = {}
+        # The run may have put something else in the place of the directory when its files are deleted.
+        self._opened, self._names = -1, list[str]()
         reader, self.writer = os.pipe()
         self._add(reader, NODE, 1 << 20)
         self.has_ranks = (0 if has_others else 1) < len(ranks) <= MAX_RANKS and self._make(ranks)
@@ -111,18 +113,20 @@ class Outputs:
         ranks = list(self._streams.values())
         for descriptor in list(self._streams):
             self._remove(descriptor)
-        for path in self.directory.glob("*") if self.has_ranks else ():
+        for name in self._names:
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(name, dir_fd=self._opened)
         return ranks
 
     def _make(self, ranks: range) -> bool:
         size = max(64 << 10, min(1 << 20, _BUFFERS_BYTES // len(ranks)))
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
+            self._opened = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             for rank in ranks:
                 path = self.directory / str(rank)
                 os.mkfifo(path, 0o600)
+                self._names.append(str(rank))
                 # Also open for writing: a FIFO that the last rank has closed would count as ended.
                 self._add(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), rank, size)
         except OSError:

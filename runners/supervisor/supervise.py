@@ -30,6 +30,7 @@ from runners.supervisor.recorder import Recorder
 from runners.supervisor.spool import SpoolWriter
 from runners.supervisor.streams import Outputs, Piece
 from runners.supervisor.verdict import Verdict, shorten
+from runners.supervisor.workplace import Workplace
 from runners.telemetry import telemetry
 from runners.wire.protocol import Rendezvous, Report, RunState
 
@@ -84,7 +85,8 @@ class Supervisor:
         self.child: subprocess.Popen[bytes] | None = None
         self.exit_code: int | None = None
         self.outputs: Outputs | None = None
-        self.files = FileFeed(run.path, self.recorder.spool)
+        self.workplace = Workplace(run, self.launch)
+        self.files = FileFeed(self.workplace.path, self.recorder.spool)
         # When the supervisor began to end the processes, and whether they have ended.
         self.ending_at: float | None = None
         self.is_ended = False
@@ -165,19 +167,19 @@ class Supervisor:
         has_others = self.launch.get("share", {}).get("nodes", 1) > 1
         # Only asked for after the end of another node.
         self.ranks = RankProcesses(len(ranks) or None if has_others else 0)
-        self.outputs = Outputs(self.run_dir.path, ranks, has_others=has_others)
+        self.outputs = Outputs(self.workplace.path, ranks, has_others=has_others)
         self.recorder.has_streams = self.outputs.has_ranks
         try:
+            self.workplace.hand_over()
             self.child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=self.outputs.writer,
                 stderr=self.outputs.writer,
-                cwd=self.run_dir.path,
-                env={**os.environ, **added, **self.outputs.environment},
+                env=self.workplace.environment({**added, **self.outputs.environment}),
                 process_group=0,
-                # This process has one thread so far.
-                preexec_fn=processes.die_with(os.getpid(), self.launch.get("memory_limit_mib")),  # noqa: PLW1509
+                # With a function before exec: this process has one thread so far.
+                **self.workplace.popen_options(),
             )
         finally:
             os.close(self.outputs.writer)
@@ -229,7 +231,7 @@ class Supervisor:
         """
         if not self.run_dir.is_cancel_consequence or self.outputs is None:
             return False
-        has_failed = self.recorder.evidence.has_failure or (self.run_dir.path / DEATHS_FILE).exists()
+        has_failed = self.recorder.evidence.has_failure or os.path.lexists(self.workplace.path / DEATHS_FILE)
         if not has_failed and not self.ranks.ended():
             return False
         now = time.monotonic()

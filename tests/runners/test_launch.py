@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from runners.config import RunConfig
-from runners.node.launch.launch import SECRETS, additions, command, shell_line, without_secrets
+from runners.node.launch.launch import additions, command, shell_line
+from runners.node.run_as import SECRETS, without_secrets
 from tests.conftest import SMALL
 
 

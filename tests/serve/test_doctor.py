@@ -108,12 +108,13 @@ def test_nodes_and_clocks_are_compared(settings: Any, monkeypatch: pytest.Monkey
     settings.SHARED_NODE_KEY = True
     Node.objects.create(name="gpu1", last_heartbeat_at=timezone.now(), clock={"offset_s": 7.0}, daemon_version="0.0.9")
     Node.objects.create(name="gpu2")
+    Node.objects.create(name="gpu3", last_heartbeat_at=timezone.now(), hardware={"run_as": "trainer"})
     texts = " | ".join(finding.text for finding in found("nodes"))
     for part in (
         "silent: gpu2",
         "clock of gpu1 is off by 7.0 s",
-        "gpu1, gpu2 may use the shared key",
-        "can read the key",
+        "gpu1, gpu2, gpu3 may use the shared key",
+        "gpu1, gpu2: runs have the account of the daemon: their code can read the key",
     ):
         assert part in texts
     assert only("versions").text == "daemons of other releases: gpu1 0.0.9"

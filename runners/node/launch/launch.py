@@ -11,12 +11,9 @@ from pathlib import Path
 from runners.config import RunConfig
 from runners.config.engines import engine_names
 from runners.node.launch.ports import PLACEHOLDER
-from runners.node.launch.share import ALONE, Share, hostfile
+from runners.node.launch.share import ALONE, HOSTFILE, Share, hostfile
 from runners.node.launch.span_node import label_file
 from runners.supervisor.processes import MARKER
-
-SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
-"""Variables that the daemon needs and a run must not see."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 _PYTHON = Path(sys.executable).name
@@ -25,8 +22,6 @@ OUTSIDE_SLURM = (
     "launcher.kind {launcher} starts ranks on {nodes} nodes only within one job of Slurm, and this pool has none;"
     " use torchrun, deepspeed or mpirun, or a pool whose daemon runs with --slurm"
 )
-HOSTFILE = "hostfile"
-"""Name of the file beside the configuration that lists the nodes of a run."""
 
 
 def command(config: RunConfig, config_path: Path, share: Share = ALONE) -> list[str]:
@@ -151,11 +146,6 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str, share: Sh
 def hang_timeout_s(config: RunConfig) -> int | None:
     """Return the seconds without a step after which a run counts as hung; None if its engine reports no progress."""
     return config.launcher.hang_timeout_s if config.engine.reports_progress else None
-
-
-def without_secrets(base: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the secrets of the daemon."""
-    return {name: value for name, value in base.items() if name not in SECRETS}
 
 
 def shell_line(argv: list[str], added: Mapping[str, str]) -> str:

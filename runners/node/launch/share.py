@@ -9,6 +9,8 @@ from typing import NamedTuple, Self
 LOOPBACK = "127.0.0.1"
 VARIABLE = "PARLAB_SHARE"
 """Variable with the share of this node, for the programs that start its ranks; absent if a run has one node."""
+HOSTFILE = "hostfile"
+"""Name of the file beside the configuration that lists the nodes of a run."""
 
 
 class Share(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from runners.node.launch import launch
+from runners.node.run_as import without_secrets
 from runners.node.slurm import queue
 from runners.node.slurm.queue import End, Job, Partition
 
@@ -132,6 +132,6 @@ class Slurm:
 
 def _environment() -> dict[str, str]:
     """Return the environment of a command: sbatch passes it on to the job, and prefers SBATCH_* to its script."""
-    base = launch.without_secrets(os.environ)
+    base = without_secrets(os.environ)
     plain = {name: value for name, value in base.items() if not name.startswith(("SBATCH_", "SQUEUE_", "SACCT_"))}
     return {**plain, "SLURM_TIME_FORMAT": "%Y-%m-%d %H:%M"}
