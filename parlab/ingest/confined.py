@@ -35,9 +35,11 @@ class Unreadable(ValueError):
 class Confined:
     """One child. It keeps what its functions have put into their modules until `close`, or while somebody holds it."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: int | None = None) -> None:
+        """Start the child; all its calls together get so many seconds of processor time, not PARLAB_READ_SECONDS."""
+        self._seconds = min(seconds or settings.READ_SECONDS, settings.READ_SECONDS)
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "parlab.ingest.confined_child", str(_memory_bytes()), str(settings.READ_SECONDS)],
+            [sys.executable, "-m", "parlab.ingest.confined_child", str(_memory_bytes()), str(self._seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -81,10 +83,10 @@ class Confined:
         """Return what the child has written. Raises Unreadable if it has ended, or is silent for too long."""
         assert self._child.stdout is not None
         if not select.select([self._child.stdout], [], [], settings.READ_SECONDS)[0]:
-            raise Unreadable(_no_time())
+            raise Unreadable(_no_time(self._seconds))
         block = os.read(self._child.stdout.fileno(), _BLOCK)
         if not block:
-            raise Unreadable(_no_time() if -self._child.wait() in _TIME else _no_memory())
+            raise Unreadable(_no_time(self._seconds) if -self._child.wait() in _TIME else _no_memory())
         return block
 
 
@@ -113,8 +115,8 @@ def _no_memory() -> str:
     )
 
 
-def _no_time() -> str:
-    return f"reading it takes more than {settings.READ_SECONDS} s; import a smaller part"
+def _no_time(seconds: int) -> str:
+    return f"reading it takes more than {seconds} s; import a smaller part"
 
 
 def _environment() -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
-from parlab.formats.documents.rst import _blocks, _document, _tree
+from parlab.formats.documents.rst import _blocks, _tree, blocks_of, document, plain_blocks
 from parlab.formats.documents.rst_parts import parts
 
 HERE = Path(__file__).parent
@@ -36,17 +37,18 @@ CHUNKS = [
 
 
 def readings(text: str) -> tuple[list[object], list[object]]:
-    return list(_document(text)), list(_blocks(_tree(text), text.split("\n")))
+    return list(document(text)), list(_blocks(_tree(text), text.split("\n")))
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_parts_give_the_blocks_of_the_whole_document(seed: int) -> None:
+def test_parts_give_the_blocks_of_the_wholedocument(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(25):
         pool = rng.sample(CHUNKS, 6) + CHUNKS[:8] + CHUNKS[35:37]
         text = "".join(chunk + rng.choice(["\n\n", "\n\n", "\n\n", "\n\n\n", "\n"]) for chunk in rng.choices(pool, k=6))
         by_parts, whole = readings(text)
         assert by_parts == whole, text
+        assert blocks_of(json.loads(json.dumps(plain_blocks(text)))) == by_parts
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)

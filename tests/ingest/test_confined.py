@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from parlab.formats import read_document
+from parlab.formats.documents.blocks import Text
 from parlab.ingest.confined import Confined, Unreadable, confined
+from parlab.ingest.files.confined_rst import WarmChild
 from parlab.publishing.images import cleaned
 from parlab.traces.chunks import BadTrace
 from parlab.traces.imported import read_any
@@ -77,3 +80,35 @@ def test_pictures_are_decoded_in_a_child(settings: Any) -> None:
     Image.new("L", (7_000, 7_000)).save(png, "PNG")
     with pytest.raises(ValueError, match=r"big.png: reading it needs more than 150 MiB"):
         cleaned(io.BytesIO(png.getvalue()), name="big.png", size=png.tell(), limit=1 << 24)
+
+
+def substitutions(levels: int) -> str:
+    """Return a page of a kilobyte that docutils expands to 2 to the power of `levels` words."""
+    nested = [f".. |a{level}| replace:: |a{level + 1}| |a{level + 1}|\n" for level in range(levels)]
+    return "".join([*nested, f".. |a{levels}| replace:: words\n\nSteps\n=====\n\nText |a0| end.\n"])
+
+
+def test_a_page_that_docutils_expands_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parlab.ingest.files.confined_rst.SECONDS", 3)
+    before, began = _peak_kib(), time.monotonic()
+    document = read_document(substitutions(30).splitlines(keepends=True), file="x", format="rst")
+    assert _peak_kib() - before < 100_000
+    assert time.monotonic() - began < 60
+    assert [line.reason for line in document.unread.examples] == [
+        "docutils could not parse the document: reading it takes more than 3 s; import a smaller part"
+    ]
+    # The next document has a child of its own.
+    page = "Steps\n=====\n\n.. note::\n   text\n\n=== =====\na   b\n=== =====\n1   2.5 s\n=== =====\n"
+    assert read_document(page.splitlines(keepends=True), file="x", format="rst").tables
+
+
+def test_a_child_is_kept_for_several_documents_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parlab.ingest.files.confined_rst.DOCUMENTS", 2)
+    child, seen = WarmChild(), list[Confined | None]()
+    for number in range(3):
+        [_, text] = child.parse(f"Steps\n=====\n\n.. note::\n   text {number}\n")
+        assert isinstance(text, Text)
+        assert text.plain == [f"text {number}"]
+        seen.append(child._child)
+    assert seen[0] is seen[1]
+    assert seen[1] is not seen[2]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any
 
@@ -15,7 +16,7 @@ from parlab.formats.documents.rst_parts import Part, parts
 from parlab.formats.documents.tables import table
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.schema import Image
+from parlab.formats.schema import Image, Table
 
 SIGNS: Signs = (
     (re.compile(r"^\.\. [\w-]+::"), 40),
@@ -63,29 +64,80 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         yield unread(dense, "not parsed as reStructuredText: a paragraph has too much markup", "")
         return
     try:
-        blocks = _document(text)
+        plain = _plain(text)
+        blocks = parser.parse(text) if plain is None else plain
     except Exception as problem:
         # docutils is not hardened against damaged input and may raise anything; the text is reported as unread.
-        yield unread(1, f"docutils could not parse the document: {type(problem).__name__}", text)
+        yield unread(1, f"docutils could not parse the document: {_why(problem)}", text)
         return
     yield from records(blocks)
     if left:
         yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 
 
-def _document(text: str) -> Iterator[Block]:
+def document(text: str) -> Iterator[Block]:
     """Return the blocks of a document: plain parts at once, the others as docutils parses them."""
     source = text.split("\n")
-    divided = None if _PLACE in text else parts(source)
+    divided = _divided(text)
     if divided is None:
         return _blocks(_tree(text), source)
-    runs = {first: [part.blocks or () for part in run] for first, run in _runs(divided)}
-    if all(part.blocks is not None for part in divided):
-        return chain.from_iterable(chain.from_iterable(runs.values()))
+    if (plain := _plain(text)) is not None:
+        return plain
     left = list(source)
+    runs = _plain_runs(divided)
     for first, run in _runs(divided):
         left[first : run[-1].end] = [f".. {_PLACE}{first}", *[""] * (run[-1].end - first - 1)]
     return _with_plain(_tree("\n".join(left)), source, runs)
+
+
+def plain_blocks(text: str) -> list[tuple[str, Any]]:
+    """Return the blocks of a document as plain values, for `blocks_of`."""
+    return [
+        (type(block).__name__, block.model_dump() if isinstance(block, Table | Image) else list(block))
+        for block in document(text)
+    ]
+
+
+def blocks_of(plain: Iterable[tuple[str, Any]]) -> list[Block]:
+    """Return the blocks that `plain_blocks` has made plain."""
+    kinds: dict[str, Callable[[Any], Block]] = {
+        "Heading": lambda row: Heading(*row),
+        "Text": lambda row: Text(*row),
+        "Code": lambda row: Code(*row),
+        "Table": Table.model_validate,
+        "Image": Image.model_validate,
+    }
+    return [kinds[kind](row) for kind, row in plain]
+
+
+@dataclass
+class Parser:
+    """How documents are parsed that need docutils: the server does it in a child process with limits."""
+
+    parse: Callable[[str], Iterable[Block]] = document
+
+
+parser = Parser()
+
+
+def _why(problem: Exception) -> str:
+    return str(problem) if isinstance(problem, ValueError) and str(problem) else type(problem).__name__
+
+
+def _divided(text: str) -> Sequence[Part] | None:
+    return None if _PLACE in text else parts(text.split("\n"))
+
+
+def _plain(text: str) -> Iterator[Block] | None:
+    """Return the blocks of a document of plain parts alone, without docutils; None for another one."""
+    divided = _divided(text)
+    if divided is None or any(part.blocks is None for part in divided):
+        return None
+    return chain.from_iterable(chain.from_iterable(_plain_runs(divided).values()))
+
+
+def _plain_runs(divided: Sequence[Part]) -> dict[int, list[Sequence[Block]]]:
+    return {first: [part.blocks or () for part in run] for first, run in _runs(divided)}
 
 
 def _runs(divided: Sequence[Part]) -> Iterator[tuple[int, list[Part]]]:
