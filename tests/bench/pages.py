@@ -34,6 +34,8 @@ OF_EXPERIMENT = (
 )  # fmt: skip
 OF_RUN = ("run", "run-live", "run-log", "run-ranks", "run-engine", "run-time", "run-difference", "run-traces")
 SLOWEST_SHOWN = 5
+ASKED = {"plan": "?layers=96"}
+"""What a page is asked, which leads elsewhere without."""
 
 
 def pages_p95_ms(scale: Scale) -> Result:
@@ -79,7 +81,7 @@ def _addresses() -> list[str]:
     ids = ",".join(map(str, _long_runs()[:20]))
     dashboard = Dashboard.objects.order_by("pk").first()
     return [
-        *(reverse(name) for name in PAGES),
+        *(f"{reverse(name)}{ASKED.get(name, '')}" for name in PAGES),
         f"{reverse('experiments')}?show=runs",
         f"{reverse('compare')}?runs={ids}",
         *(reverse(name, args=[run.experiment.slug]) for name in OF_EXPERIMENT),

@@ -86,9 +86,9 @@ def test_many_documents_are_left_to_pages_of_their_own(
     for number in range(3):
         make_source(b"# T%d\n\n| a | b |\n|---|---|\n%s\n" % (number, rows), name=f"{number}.md")
     page.get(f"{EXPERIMENT}configuration/")  # the first visit records itself
-    # session, person, experiment, versions, runs, findings, tags, files, pictures, comments, archived runs, and what
-    # the frame counts; the stars of the person
-    with django_assert_num_queries(16):
+    # session, person, projects, experiment, versions, runs, findings, tags, files, pictures, comments, archived runs,
+    # and what the frame counts; the stars of the person
+    with django_assert_num_queries(17):
         content = page.get(f"{EXPERIMENT}configuration/").content.decode()
     assert content.count('class="scroll card document"') == 1
     last = Source.objects.order_by("-pk")[0]

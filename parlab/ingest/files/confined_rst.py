@@ -32,7 +32,10 @@ class WarmChild:
                 return rst.blocks_of(self._child.call("parlab.formats.documents.rst:plain_blocks", text))
             except Unreadable:
                 self._child = None
-                raise
+                if self._count == 1:
+                    raise
+        # The documents before it may have taken the time of that child.
+        return self.parse(text)
 
 
 def parse_in_child() -> None:
