@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from parlab.charts.format import DASH, SPACE, quantity, significant, unit_for
+from parlab.charts.format import SPACE, quantity, significant, unit_for
 from parlab.charts.svg import Svg
 from parlab.charts.sweeps import plans as chart
 from parlab.charts.sweeps.plans import Curve, PartsBar, PlanPoint, Rate
@@ -127,9 +127,9 @@ def chance_of(probability: float) -> Chance:
 
 
 def money(value: float | None, currency: str) -> str:
-    """Write a sum: USD 322 M."""
+    """Write a sum: USD 322 M; nothing for None."""
     if value is None:
-        return DASH
+        return ""
     unit = unit_for([value], "")
     return f"{currency} {significant(value / unit.factor)}{SPACE}{unit.name.strip()}".strip()
 
@@ -165,11 +165,9 @@ def pictures(question: PlanRequest, outline: Outline, currency: str) -> PlanPict
 
 def _offer_rows(question: PlanRequest, result: Budget) -> list[OfferRow]:
     """Return the prices of the device with what preemptions add; empty if there is one."""
-    prices = offers_of(question.gpu)
-    kept = [1 - price.lost for price in prices]
     rows = [
-        OfferRow(price, result.days / share, result.gpu_hours * price.per_hour / share)
-        for price, share in zip(prices, kept, strict=True)
+        OfferRow(price, result.days / (1 - price.lost), result.gpu_hours * price.per_hour / (1 - price.lost))
+        for price in offers_of(question.gpu)
     ]
     return rows if len(rows) > 1 else []
 
@@ -188,7 +186,7 @@ def _sentence(question: PlanRequest, outline: Outline, currency: str) -> Sentenc
     return Sentence(
         significant(result.days),
         f"{significant(result.days_low)}\u2013{significant(result.days_high)}",
-        money(result.cost, currency) if result.cost is not None else "",
+        money(result.cost, currency),
         chance_of(prediction.fits_probability),
         limits,
         f"Compute is {100 * prediction.parts.compute_s / prediction.iteration_s:.0f}{SPACE}% of a step, "
@@ -292,7 +290,7 @@ def _remedy(choice: Choice, question: PlanRequest, currency: str) -> Remedy:
         choice.device,
         choice.gpus,
         significant(choice.budget.days),
-        money(choice.budget.cost, currency) if choice.budget.cost is not None else "",
+        money(choice.budget.cost, currency),
         chance_of(chance).text,
     )
 

@@ -31,17 +31,15 @@ from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.huggingface import read_config
 from parlab.planner.job.presets import PRESETS, Preset, placed_on, preset, usual_question
 from parlab.planner.job.workload import Job
-from parlab.planner.prediction.fitting import CONFIDENT
 from parlab.planner.requests.answer import best_layout, short_runs, with_some_layout
 from parlab.planner.requests.layout_fields import layout_fields
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 from parlab.planner.search.cluster_comparison import OtherCluster, Side, moved, side
-from parlab.planner.search.frontier import enough
+from parlab.planner.search.frontier import Choice, enough
 from parlab.planner.search.layouts import Layout
 from parlab.planner.search.short_runs import CALIBRATED_ERROR, UNSEEN_ERROR
 from parlab.whole_numbers import whole_number
-from runners.config import digest
 
 _LONGEST_CONFIG = 100_000
 _CONFIG_TOKENS = 4096
@@ -129,7 +127,6 @@ def _picked(picks: Picks) -> str:
     return _query_of_picks(picks, gpu)
 
 
-@lru_cache(maxsize=64)
 def _query_of_picks(picks: Picks, chosen: Gpu | None) -> str:
     entry = picks.entry
     fields: dict[str, Any] = usual_question(entry, picks.gpus) if entry else {}
@@ -143,12 +140,23 @@ def _query_of_picks(picks: Picks, chosen: Gpu | None) -> str:
         fields["wanted_cost"] = 1e6 * picks.limit if picks.is_cost else None
     elif picks.gpus and picks.gpu:
         fields["wanted_days"] = None
+    # The price is read anew, since an administrator may change it; only the searches are kept.
     request = priced(with_some_layout(fields))[0]
-    best = best_layout(request, gpu) if picks.gpus or picks.limit is None else None
-    if not picks.gpus and picks.limit is not None and (choice := enough(request, gpu)) is not None:
-        best = choice.layout.job
-        fields |= placed_on(choice.gpus)
-    return query_of(fields | (layout_fields(best) if best else {}))
+    if picks.gpus or picks.limit is None:
+        best = _best(request, gpu)
+        return query_of(fields | (layout_fields(best) if best else {}))
+    choice = _enough(request, gpu)
+    return query_of(fields | (placed_on(choice.gpus) | layout_fields(choice.layout.job) if choice else {}))
+
+
+@lru_cache(maxsize=64)
+def _best(question: PlanRequest, gpu: Gpu) -> Job | None:
+    return best_layout(question, gpu)
+
+
+@lru_cache(maxsize=64)
+def _enough(question: PlanRequest, gpu: Gpu) -> Choice | None:
+    return enough(question, gpu)
 
 
 @require_POST
@@ -234,7 +242,6 @@ def plan_search(request: HttpRequest) -> HttpResponse:
         return render(request, "pages/plan_search.html", {"error": str(error)})
     context = {
         "answer": result,
-        "outline": plan_query.outline,
         "address": request.GET.urlencode(),
         "asked": request.GET.items(),
         "devices": devices(),
@@ -299,21 +306,17 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "refusals": plan_query.refusals,
         "answer": answer,
         "address": query,
-        "drawn_from": digest(query)[:16],
         "price": plan_query.price,
         "currency": plan_query.currency,
         "picks": _shown_picks(request, plan_query),
     }
     if answer is None or plan_query.question is None:
         return context
-    prediction = answer.prediction
     return context | {
         "pictures": reads.pictures(plan_query.question, answer, plan_query.currency),
         "question": plan_query.question,
-        "prediction": prediction,
+        "prediction": answer.prediction,
         "warning": plan_query.warning,
-        "own": prediction.job,
-        "is_close": 1 - CONFIDENT < prediction.fits_probability < CONFIDENT,
     }
 
 
