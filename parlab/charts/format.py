@@ -81,28 +81,26 @@ def printed_digits(value: float | None, unit: str = "") -> int:
 def for_column(unit: Unit, values: Iterable[tuple[float | None, bool]]) -> Unit:
     """Return a unit with the decimal places of its column, of values and whether a file printed them.
 
-    Computed numbers over more than four powers of ten keep significant digits, since no number of places suits all.
+    Numbers that need places more than four apart keep significant digits, since no number of places suits all.
     """
     places: list[tuple[int, int]] = []
-    is_stated = False
     for value, is_printed in values:
         if value is None or not math.isfinite(value) or not value:
             continue
         digits = printed_digits(value, unit.base) if is_printed else DIGITS
-        is_stated = is_stated or digits > DIGITS
         size = math.floor(math.log10(abs(float(f"{value / unit.factor:.{digits - 1}e}"))))
         places.append((size, digits - 1 - size))
     if not places:
         return unit
-    largest, smallest = max(size for size, _ in places), min(size for size, _ in places)
+    largest = max(size for size, _ in places)
     decimals = max(0, *(decimals for _, decimals in places))
-    if largest - smallest > (_WIDEST if is_stated else _WIDE) or largest + decimals > _WIDEST:
+    if decimals - max(0, min(decimals for _, decimals in places)) > _WIDE or largest + decimals > _WIDEST:
         return unit._replace(decimals=None)
     return unit._replace(decimals=decimals)
 
 
 _WIDE, _WIDEST = 4, 12
-"""Powers of ten that a column of computed numbers, or of printed ones, may span."""
+"""How far the places of two numbers of a column may differ, and how many digits its largest may have."""
 
 
 def in_column(value: float | None, unit: Unit) -> str:
