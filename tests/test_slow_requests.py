@@ -57,6 +57,7 @@ HALVES = (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: ", WHOLE + b"GET /
 SLOW_BODY = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\nabc"
 
 
+@pytest.mark.slow
 def test_half_requests_are_ended_and_hold_up_nobody(port: int) -> None:
     halves = [opened(port, text) for text in HALVES for _ in range(40)]
     halves += [opened(port, SLOW_BODY) for _ in range(40)]

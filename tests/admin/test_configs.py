@@ -295,6 +295,7 @@ def test_fields_listed_as_unused_have_no_effect(engine: str) -> None:
             assert f"{section}.{name}" not in unused or value == default or engine == "allreduce" or is_forced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", PRESETS)
 def test_every_preset_can_run_and_fills_the_form(key: str, admin: Client, experiment: Experiment, typed: Typed) -> None:
     points = expand(PRESETS[key].data, PRESETS[key].sweep)

@@ -8,6 +8,7 @@ from parlab.advice.score import PUBLISHED, Outcome, records
 from tests.bench.campaigns.advice import VALIDATION, _node_pairs, _replayed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not VALIDATION.exists(), reason="the published measurements are not beside the project")
 def test_the_record_on_published_measurements_is_that_of_the_replays() -> None:
     replayed = [*records(_replayed().outcomes), *records(Outcome(*pair) for pair in _node_pairs())]

@@ -86,6 +86,7 @@ def test_two_schedules_share_an_axis_and_can_be_zoomed(page: Page) -> None:
     page.wait_for_function(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range[1] > 11.9')
 
 
+@pytest.mark.slow
 def test_typing_another_network_changes_answer_figure_and_address(page: Page) -> None:
     page.goto("/simulate/")
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()

@@ -180,6 +180,7 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_training_has_the_same_figures_in_every_interface(
     call: Call, page: Client, tmp_path: Path, catalogue: None
 ) -> None:

@@ -68,7 +68,7 @@ def teller(process: subprocess.Popen[str]) -> Told:
 @pytest.mark.parametrize(
     ("mode", "tries"),
     [
-        ("refuse", TRIES_OF_AN_HOUR),
+        pytest.param("refuse", TRIES_OF_AN_HOUR, marks=pytest.mark.slow),
         pytest.param("bad gateway", TRIES_OF_AN_HOUR, marks=pytest.mark.slow),
         ("hang", 5),
         ("lost answer", 5),

@@ -153,6 +153,7 @@ def test_nodes_of_one_slurm_job_report_into_one_run(parlab: Parlab) -> None:
     assert log.log_tail(run.current_attempt().pk) == ["node 0", "node 1"]
 
 
+@pytest.mark.slow
 def test_a_followed_file_continues_its_run_when_it_has_grown(parlab: Parlab, tmp_path: Path) -> None:
     path = tmp_path / "slurm-123.out"
     path.write_text(HEAD + iterations(1, 10) + "half a li")
@@ -177,6 +178,7 @@ def test_a_followed_file_continues_its_run_when_it_has_grown(parlab: Parlab, tmp
     assert [losses(run) for run in Run.objects.order_by("number")] == [list(range(1, 26)), list(range(1, 6))]
 
 
+@pytest.mark.slow
 def test_login_lists_shows_and_prints_logs(parlab: Parlab, token: str, client_home: Path) -> None:
     del parlab.environ["PARLAB_TOKEN"]
     code, _, errors = parlab("ls")

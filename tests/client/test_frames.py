@@ -92,6 +92,7 @@ def test_a_run_is_found_by_its_id_or_by_experiment_and_number(api: Api) -> None:
         api.run("missing")
 
 
+@pytest.mark.slow
 def test_series_of_fifty_runs_come_in_one_request_in_time(api: Api, admin: User) -> None:
     experiment = experiment_create(name="Many", owner=admin)
     for number in range(50):

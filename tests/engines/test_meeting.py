@@ -37,6 +37,7 @@ def test_a_port_in_use_is_reported_with_the_launchers_variable(monkeypatch: pyte
     assert [(problem.field, problem.value) for problem in raised.value.problems] == [("MASTER_PORT", port)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_reach_rank_0_reports_the_address() -> None:
     # Bound but not listening: connections are refused, and no other process can take the port.
     with socket.socket() as silent:

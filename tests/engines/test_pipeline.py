@@ -211,6 +211,7 @@ def test_a_closed_pipe_ends_the_training(start: Start, tmp_path: Path) -> None:
     assert engine.wait(PATIENCE_S) == 1
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_an_oom_with_its_sizes(start: Start, tmp_path: Path) -> None:
     huge = write_config(tmp_path, parallel=ALONE, model={"hidden_size": 2**22})
     run = ended(start([*ENGINE, "--config", huge]))

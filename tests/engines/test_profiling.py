@@ -27,6 +27,7 @@ def train(config: RunConfig, rank: int) -> None:
         assert Timers.recorder is None
 
 
+@pytest.mark.slow
 def test_chosen_steps_of_chosen_ranks_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / DIRECTORY).mkdir()

@@ -164,6 +164,7 @@ class Maker:
         return self.choice([self.choice(ANYTHING), *[self.some(names, lambda: self.choice([*ANYTHING, inner]))] * 4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_no_document_makes_a_rule_raise_or_a_finding_unfit_for_json(seed: int) -> None:
     rules: set[str] = set()

@@ -446,6 +446,7 @@ class MessagesInAnyOrder(TestCase):
             Node.objects.create(name=name, last_heartbeat_at=timezone.now())
         services.dispatch()
 
+    @pytest.mark.slow
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(

@@ -92,6 +92,7 @@ def test_an_unsigned_request_is_refused(body: dict[str, Any]) -> None:
     assert Client().post(PATH, body, "application/json").status_code in (400, 401)
 
 
+@pytest.mark.slow
 def test_a_code_is_all_that_a_node_needs(user: User, broker: str, live_server: LiveServer, tmp_path: Path) -> None:
     state, workers = tmp_path / "state", Workers(broker)
     code = node_code_create(node_name="gpu1", by=user)

@@ -207,6 +207,7 @@ def test_a_drained_node_is_upgraded_during_a_run_and_takes_no_other_meanwhile(
     assert [member.state for member in Member.objects.filter(attempt__run=ticking.run)] == ["running"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machines", ["script"], indirect=True)
 def test_a_node_beyond_its_lease_ends_the_run_everywhere_also_on_itself_when_it_is_back(
     ticking: Ticking, workers: Workers, machines: list[NodeMachine], broker: str

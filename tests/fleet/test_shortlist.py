@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ NEEDS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(all_rooms(), st.lists(NEEDS, min_size=1, max_size=4), st.data())
 def test_runs_get_the_nodes_that_a_comparison_with_every_node_gives(
     rooms: list[Room], needs: list[Need], data: st.DataObject

@@ -58,11 +58,11 @@ def packed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "peak_mib"),
     [
-        (one_line, 64),
-        (one_value, 64),
+        pytest.param(one_line, 64, marks=pytest.mark.slow),
+        pytest.param(one_value, 64, marks=pytest.mark.slow),
         (deep, 64),
         (deep_objects, 64),
-        (lists, 400),
+        pytest.param(lists, 400, marks=pytest.mark.slow),
         pytest.param(packed, 64, marks=pytest.mark.slow),
     ],
 )

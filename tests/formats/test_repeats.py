@@ -57,6 +57,7 @@ def test_every_format_of_logs_has_lines_to_repeat() -> None:
     assert {*LOGS, "pairs"} - {*LINES, "megatron"} == set(), "add lines of a step to tests/bench/readers.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [*sorted(LINES), "learnt"])
 def test_steps_of_every_format_are_read_alike(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(differences(list(sample(format, 1, 100)), format, monkeypatch)) == []

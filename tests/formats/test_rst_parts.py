@@ -40,6 +40,7 @@ def readings(text: str) -> tuple[list[object], list[object]]:
     return list(document(text)), list(_blocks(_tree(text), text.split("\n")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_parts_give_the_blocks_of_the_wholedocument(seed: int) -> None:
     rng = random.Random(seed)

@@ -89,6 +89,7 @@ def substitutions(levels: int) -> str:
     return "".join([*nested, f".. |a{levels}| replace:: words\n\nSteps\n=====\n\nText |a0| end.\n"])
 
 
+@pytest.mark.slow
 def test_a_page_that_docutils_expands_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parlab.ingest.files.confined_rst.SECONDS", 3)
     # Tests before this one may have left a child that has more time.
@@ -105,6 +106,7 @@ def test_a_page_that_docutils_expands_without_end_is_given_up(monkeypatch: pytes
     assert read_document(page.splitlines(keepends=True), file="x", format="rst").tables
 
 
+@pytest.mark.slow
 def test_a_document_does_not_pay_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parlab.ingest.files.confined_rst.SECONDS", 3)
     child = WarmChild()

@@ -43,6 +43,7 @@ def content(attempt: Attempt) -> dict[str, Any]:
     return {**result, "series": {key[1:]: columns for key, columns in result["series"].items()}}
 
 
+@pytest.mark.slow
 def test_consecutive_batches_of_runs_are_stored_like_one_by_one(make_attempt: MakeAttempt) -> None:
     streams = [training(60), training(20) + b"text without end", b"only text\n" * 40]
     alone, together = ([make_attempt() for _ in streams] for _ in range(2))

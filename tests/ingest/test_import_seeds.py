@@ -169,6 +169,7 @@ def test_each_document_is_imported_once_and_rebuilt_alike(seed: Seed, number: st
     assert findings_before == list(Finding.objects.order_by("pk").values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not next to the project")
 def test_imported_files_of_the_corpus_have_only_the_findings_of_their_documents(user: User) -> None:
     """Runs and sweeps of healthy logs have no further findings."""

@@ -107,6 +107,7 @@ def test_output_that_comes_while_a_log_is_rebuilt_is_stored_once(
     assert comparable(attempt) == expected(make_attempt, b"".join(sent))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(0, 12, 3))
 def test_an_interrupted_rebuild_loses_nothing_and_the_next_one_completes(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, make_attempt: Callable[..., Attempt], at: int
@@ -130,6 +131,7 @@ def test_an_interrupted_rebuild_loses_nothing_and_the_next_one_completes(
     assert comparable(attempt) == expected(make_attempt, training(20), step(21, loss=0.5))
 
 
+@pytest.mark.slow
 def test_two_rebuilds_at_once_do_not_disturb_each_other(
     attempt: Attempt, meanwhile: Meanwhile, make_attempt: Callable[..., Attempt]
 ) -> None:

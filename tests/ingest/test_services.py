@@ -183,6 +183,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_order_of_batches_stores_exactly_the_stream(attempt: Attempt, data: st.DataObject) -> None:

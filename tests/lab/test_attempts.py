@@ -207,6 +207,7 @@ class StatesOnlyGoForward(TestCase):
         config = config_save(experiment=experiment, data=SMALL, sweep={}, user=self.user)
         (self.run_,) = config_launch(config=config, user=self.user).created
 
+    @pytest.mark.slow
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(

@@ -93,6 +93,7 @@ def _check(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow
 def test_production_settings_pass_the_deployment_check(tmp_path: Path) -> None:
     result = _check(
         tmp_path,

@@ -160,6 +160,7 @@ def test_a_term_without_its_value_yet_leaves_the_other_terms(runs: list[Run]) ->
     assert "The value is missing" in result.filter.problems[0].message
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(query="\0")
 @given(query=st.one_of(st.text(max_size=60), st.from_regex(r"[a-z_.]{1,12}[:<>=!]{1,2}[-\w.%,*\"]{0,12}")))
@@ -169,7 +170,10 @@ def test_no_filter_causes_an_error(experiment: Experiment, query: str) -> None:
         assert result.page.number == 1
 
 
-@pytest.mark.parametrize("value", ["1e308", "1e999", "-1e308", "99999999999999999999", "0.0000001"])
+OUT_OF_RANGE = ("1e999", "-1e308", "99999999999999999999", "0.0000001")
+
+
+@pytest.mark.parametrize("value", ["1e308", *(pytest.param(value, marks=pytest.mark.slow) for value in OUT_OF_RANGE)])
 def test_numbers_out_of_range_match_nothing_or_are_rejected(runs: list[Run], value: str) -> None:
     for name in [*filters.FIELDS, "model.num_layers"]:
         for operator in (":", ">", "<="):

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.package.conftest import ROOT
@@ -46,6 +47,7 @@ def imported(package: Path) -> set[str]:
     return {"protobuf" if top == "google" else canonical(owners[top][0]) for top in third_party}
 
 
+@pytest.mark.slow
 def test_everything_that_the_server_imports_is_in_its_extra() -> None:
     assert imported(ROOT / "parlab") <= named("server") | WITHIN | OPTIONAL
 

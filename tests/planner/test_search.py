@@ -31,6 +31,7 @@ def layouts_of(job: Job, where: Cluster) -> list[Job]:
     return [layout for family in families(job, where) for layout in family]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "where"), [("Llama 3 8B", NODES), ("Mixtral 8x7B", NODES), ("Llama 3 70B", cluster("GB200", 72, 4))]
 )
@@ -160,6 +161,7 @@ def test_a_search_offers_what_surely_fits_and_names_the_faster_layout_that_may_n
     assert risky.iterations == pytest.approx(risky.lost_s / (chance * risky.gained_s))
 
 
+@pytest.mark.slow
 def test_with_less_confidence_a_search_offers_what_was_the_risk() -> None:
     job = job_for("Llama 3 70B")
     risky = search(job, NODES).risky

@@ -22,6 +22,7 @@ LOG = Path(__file__).parent.parent / "formats" / "megatron" / "core_timers.log"
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.slow
 def test_a_command_that_prints_a_megatron_log_has_its_figures_on_the_server(
     machine: NodeMachine, server: Server, make_attempt: Callable[..., Attempt], tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ def test_heartbeats_name_what_the_node_holds(machine: NodeMachine, server: Serve
 # --- who is killed ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_the_daemon_was_killed_the_next_one_ships_all_output_once_and_in_order(
     machine: NodeMachine, server: Server
 ) -> None:
@@ -399,6 +400,7 @@ def test_an_attempt_that_the_server_does_not_know_is_ended_and_put_aside(machine
     assert "unknown to the server" in machine.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_a_run_is_reported_from_memory(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon()
     # Whoever is root ignores permissions, but nobody can make a directory in a file.
@@ -511,6 +513,7 @@ def test_a_cancel_file_decides_what_a_dead_supervisor_could_not_report(machine: 
     assert (report.state, report.reason) == ("cancelled", "cancelled by ada")
 
 
+@pytest.mark.slow
 def test_a_daemon_waits_while_redis_refuses_to_write(machine: NodeMachine, server: Server) -> None:
     daemon = machine.start_daemon()
     server.until(lambda: server.heartbeats, "the node is online")
@@ -524,6 +527,7 @@ def test_a_daemon_waits_while_redis_refuses_to_write(machine: NodeMachine, serve
     assert daemon.poll() is None
 
 
+@pytest.mark.slow
 def test_a_daemon_survives_everything_and_reports_what_it_refused(machine: NodeMachine, server: Server) -> None:
     daemon = machine.start_daemon()
     client: Any = redis.Redis.from_url(server.url, socket_timeout=PATIENCE_S)

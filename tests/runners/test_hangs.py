@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from runners.supervisor.hangs import FIRST_STEP_FACTOR, SLOW_STEP_FACTOR, Watch
 from tests.runners.supervised import Prepare, Supervise, supervise
 
@@ -94,6 +96,7 @@ def test_a_run_that_hangs_ends_with_the_stack_of_every_rank(prepared: Prepare, s
     assert run.training() == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_is_named_as_such(prepared: Prepare, supervise: Supervise) -> None:
     fate = "os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 else time.sleep(600)"
     final = supervise(prepared(TWO_RANKS.format(fate=fate), hang_timeout_s=1)).ends()
@@ -109,6 +112,7 @@ def test_a_run_that_goes_on_while_it_is_asked_is_left_alone(prepared: Prepare, s
     assert (final.state, final.reason) == ("finished", "")
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_a_full_disk_does_not_hang(prepared: Prepare, supervise: Supervise) -> None:
     script = """
         import json, os

@@ -65,6 +65,7 @@ def test_of_two_measurements_the_higher_figures_are_kept() -> None:
     assert matmul.highest(busy, MEASURED)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
 
 
+@pytest.mark.slow
 def test_a_node_measures_while_it_is_idle_and_tells_it_with_its_heartbeats_and_runs(
     machine: NodeMachine, server: Server
 ) -> None:

@@ -162,7 +162,11 @@ LAUNCHER = """
 
 @pytest.mark.parametrize(
     ("has_ended", "is_consequence", "state"),
-    [(True, True, "failed"), (False, True, "cancelled"), (True, False, "cancelled")],
+    [
+        (True, True, "failed"),
+        pytest.param(False, True, "cancelled", marks=pytest.mark.slow),
+        pytest.param(True, False, "cancelled", marks=pytest.mark.slow),
+    ],
 )
 def test_a_node_whose_rank_has_ended_says_so_although_another_nodes_end_was_reported_first(
     prepared: Prepare, supervise: Supervise, has_ended: bool, is_consequence: bool, state: str

@@ -107,6 +107,7 @@ def test_the_gpus_of_a_run_are_read_once_a_second(prepared: Prepare, supervise: 
     assert set(part) == {"parlab", "t", "rank", "event", "gpu_mem_bytes", "temperature_celsius"}
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_holds_nothing_up(prepared: Prepare, supervise: Supervise) -> None:
     run = supervise(
         prepared(SLEEP, gpus=[{"uuid": "GPU-0"}]),
@@ -203,6 +204,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_says_what_to_do(
     assert run.training() == []
 
 
+@pytest.mark.slow
 def test_a_cancel_ends_the_processes_while_the_disk_is_full_and_says_that_output_is_missing(
     prepared: Prepare, supervise: Supervise
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_cancel_reaches_a_run_whose_disk_has_no_room_for_the_reason(
     assert "could not store the reason" in final.reason
 
 
+@pytest.mark.slow
 def test_stop_all_waits_as_long_as_a_run_may_wait_for_room(
     prepared: Prepare, supervise: Supervise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +252,7 @@ def test_stop_all_waits_as_long_as_a_run_may_wait_for_room(
     assert run.ends().state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_while_the_disk_is_full_keeps_all_that_it_printed(
     prepared: Prepare, supervise: Supervise, small_disk: Path, tmp_path: Path
 ) -> None:

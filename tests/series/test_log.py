@@ -24,6 +24,7 @@ def attempt_id(make_attempt: Callable[..., Attempt]) -> int:
     return make_attempt().pk
 
 
+@pytest.mark.slow
 @pytest.mark.database
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.binary(max_size=50), st.integers(0, 600_000)), max_size=5))

@@ -36,6 +36,7 @@ def rows(attempt: Attempt) -> list[tuple[Any, ...]]:
     return sorted(tables, key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, store.CHUNK_POINTS, store.CHUNK_POINTS + 1, 70 * store.CHUNK_POINTS + 7])
 def test_a_replaced_series_has_the_rows_of_one_that_was_appended(
     make_attempt: Callable[..., Attempt], count: int
@@ -63,6 +64,7 @@ PIECES = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PIECES, max_size=8))
 def test_output_is_followed_as_it_is_read_in_one_go(

@@ -48,6 +48,7 @@ appends = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.database
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends)
@@ -256,6 +257,7 @@ def test_the_last_rows_of_levels_are_searched_by_an_index_of_their_own(attempt_i
     assert all("USING INDEX level_last" in plan for plan in plans), plans
 
 
+@pytest.mark.slow
 @pytest.mark.database
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example([70_000], 5_765, 3)  # the last block is a third of the range

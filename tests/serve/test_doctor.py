@@ -67,6 +67,7 @@ def test_what_is_away_is_an_error_with_a_remedy_and_the_exit_code(capsys: Any) -
     assert (database.level, database.text) == ("error", "it does not answer (connection refused)")
 
 
+@pytest.mark.slow
 def test_insecure_and_invalid_settings_are_named(settings: Any) -> None:
     settings.HTTPS = False
     assert "unencrypted" in only("proxy").text

@@ -136,6 +136,7 @@ def test_a_daemon_that_was_killed_finds_its_jobs_again_by_name(
     assert len([line for line in names if line.endswith(f"-{login.state.id}-{run}-1")]) == 1
 
 
+@pytest.mark.slow
 def test_stop_all_cancels_all_jobs_also_those_whose_id_is_not_recorded(
     login: LoginNode, server: Server, jobs: Jobs
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_job_that_cannot_be_fails_with_field_value_and_remedy(login: LoginNode
     assert f"a node does not see {login.run_dir(runs[-1]).path}; " in server.end_of(runs[-1]).reason
 
 
+@pytest.mark.slow
 def test_runs_wait_for_a_controller_that_is_down_and_fail_if_it_stays_down(
     login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +210,7 @@ def end_with_impatient_keeper(state: JobStateDir) -> str:
     return str(report.reason)
 
 
+@pytest.mark.slow
 def test_a_killed_slurmd_does_not_end_a_run(login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs) -> None:
     run, _ = jobs.ready()
     cluster.kill_node("n1")

@@ -75,6 +75,7 @@ def test_a_killed_supervisor_ends_the_job_and_is_the_cause(members: JobMembers) 
     wait_for(lambda: not login.processes(1), "no process of the run is left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", ["script"], indirect=True)
 def test_the_ranks_of_a_broken_job_end_also_where_slurmd_is_away(members: JobMembers, cluster: Cluster) -> None:
     login = members.machines[0]

@@ -27,6 +27,7 @@ def shipped_by(server: Server, run: int) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_compute_node_that_reaches_redis_ships_without_the_daemon(
     login: LoginNode, server: Server, jobs: Jobs
 ) -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.django_db
 COUNT, LIMIT, PAGE_BYTES = 30_000, 10_000, 1_000_000
 
 
+@pytest.mark.slow
 def test_tens_of_thousands_of_names_fill_the_log_and_no_page(
     admin: User, page: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

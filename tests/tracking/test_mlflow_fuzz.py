@@ -127,6 +127,7 @@ def endpoints() -> list[tuple[str, str]]:
     return [*found, ("GET", "/get-artifact"), ("PUT", "/api/2.0/mlflow-artifacts/parts/0/1"), ("POST", "/graphql")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "PATCH", "DELETE"])
 def test_no_request_is_answered_with_a_5xx(admin: User, settings_of_files: None, method: str) -> None:
     secret = token_create(user=admin, name="fuzz", by=admin)[1]

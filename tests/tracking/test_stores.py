@@ -101,6 +101,7 @@ def test_an_mlflow_file_store_becomes_runs_with_everything_that_was_logged(
     assert [(file.path, file.size) for file in tracked.artifacts.all()] == [("notes/readme.txt", 6)]
 
 
+@pytest.mark.slow
 def test_a_file_store_that_was_imported_again_changes_nothing_until_it_grows(
     user: User, mlruns: Callable[..., Path]
 ) -> None:
@@ -146,6 +147,7 @@ def test_the_upload_page_previews_and_imports_an_archive_of_a_store(page: Client
     assert Run.objects.get().state == "finished"
 
 
+@pytest.mark.slow
 def test_an_upload_with_a_store_reports_its_progress_and_a_second_one_changes_nothing(
     user: User, mlruns: Callable[..., Path]
 ) -> None:
@@ -248,6 +250,7 @@ def test_a_half_written_wandb_file_keeps_what_is_whole_and_continues(user: User,
     assert (run.state, len(values(run, "train/loss"))) == ("finished", 600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [3, 9, 5_000, 40_000])
 def test_a_flipped_byte_in_a_wandb_file_never_raises(user: User, tmp_path: Path, position: int) -> None:
     files = unpacked("wandb-0.31.0.tar.xz", tmp_path)

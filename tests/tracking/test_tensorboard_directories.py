@@ -89,6 +89,7 @@ def test_a_directory_that_grows_continues_and_one_that_changed_is_a_new_version(
     assert imported(logs, user) == ["none"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 13, 60])
 def test_a_half_written_event_file_keeps_what_is_whole(logs: Path, user: User, cut: int) -> None:
     (file,) = [path for path in (logs / "lr=0.1" / "seed1").iterdir() if b"tokens_per_sec" in path.read_bytes()]

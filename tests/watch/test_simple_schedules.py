@@ -19,6 +19,7 @@ def migrated(target: list[tuple[str, str]]) -> Any:
     return MigrationExecutor(connection).loader.project_state(target).apps.get_model
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_cron_texts_become_schedules_and_searches_between_locks_end() -> None:
     newest = MigrationExecutor(connection).loader.graph.leaf_nodes()
