@@ -366,6 +366,10 @@ def test_a_logged_model_is_created_filled_finalised_found_and_deleted(
     assert run["outputs"]["model_outputs"] == [{"model_id": identity, "step": 3}]
     listed = rest.get(f"logged-models/{identity}/artifacts/directories", root=API)[1]["files"]
     assert listed == [{"path": "MLmodel", "is_dir": False, "file_size": 11}]
+    shown = rest.client.get(f"{AJAX}logged-models/{identity}/artifacts/files", {"artifact_file_path": "MLmodel"})
+    assert b"".join(shown) == b"flavors: {}"
+    assert rest.get(f"logged-models/{identity}/artifacts/files", {"artifact_file_path": "../a"})[0] == 400
+    assert rest.get(f"logged-models/{identity}/artifacts/files", {"artifact_file_path": "a"})[0] == 404
 
     def count(condition: str) -> int:
         query = {
@@ -388,6 +392,14 @@ def test_a_model_without_a_run_gets_one_that_holds_its_files(rest: Rest, experim
     model = rest.made("logged-models", {"experiment_id": experiment_id, "name": "alone"})["model"]
     assert model["info"]["source_run_id"] == ""
     assert Experiment.objects.get(name="rest").runs.get().label == "alone"
+
+
+def test_a_model_of_a_run_that_nobody_has_begun_keeps_its_name(rest: Rest, experiment_id: str) -> None:
+    named = {"experiment_id": experiment_id, "name": "later", "source_run_id": "a-run"}
+    assert rest.made("logged-models", named)["model"]["info"]["source_run_id"] == "a-run"
+    assert rest.made("logged-models", named | {"name": "again"})["model"]["info"]["source_run_id"] == "a-run"
+    status, answer = rest.post("logged-models", named | {"source_run_id": "a/../b"})
+    assert (status, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
 
 
 def test_what_is_not_served_is_a_clear_error_and_never_a_5xx(rest: Rest) -> None:

@@ -36,7 +36,7 @@ def of_run(call: Call) -> JSON:
 
 def get_artifact(call: Call) -> HttpResponseBase:
     """Download a file of a run, where MLflow's pages look for it."""
-    return _download(run_of(call), safe_path(call.text("path")))
+    return download_of(run_of(call), safe_path(call.text("path")))
 
 
 def upload_artifact(call: Call) -> JSON:
@@ -82,10 +82,11 @@ def upload(call: Call) -> JSON:
 
 
 def download(call: Call) -> HttpResponseBase:
-    return _download(*_place(call, call.text("artifact_path")))
+    return download_of(*_place(call, call.text("artifact_path")))
 
 
-def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
+def download_of(tracked: TrackedRun, path: str) -> HttpResponseBase:
+    """Return a file among the artifacts of a run as a download."""
     artifact: Artifact | None = tracked.artifacts.filter(path=path).first()
     if artifact is None:
         raise missing("artifact", path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from parlab.lab.models import LoggedModel, TrackedRun
@@ -14,11 +16,12 @@ from parlab.tracking import artifacts
 from parlab.tracking.runs import tracked_run_start, tracked_run_update
 
 from .entities import experiment_of, metric_json, milliseconds, model_by_id, model_json, page_of, run_by_id
-from .files import safe_path
+from .files import download_of, safe_path
 from .points import point_of
 from .protocol import JSON, Call, clean, entries, integer, invalid, invalid_value, missing, required
 from .search import Term, conditions_of, parse_filter, text_matches
 
+_RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 KEY_LENGTH = 250
 VALUE_LENGTH = 8_000
 MAX_PAIRS = 10_000
@@ -46,13 +49,16 @@ def create(call: Call) -> JSON:
         raise invalid(
             f"Invalid model name ({name[:80]!r}) provided. Model name must be a non-empty string without / or :"
         )
-    run_id = call.text("source_run_id", "", at_most=256)
+    run_id = call.text("source_run_id", "", at_most=64)
+    if run_id and not _RUN_ID.fullmatch(run_id):
+        raise invalid_value("source_run_id", run_id, "expected letters, digits, points, dashes and underscores")
     parameters, tags = _pairs(call, "params"), _pairs(call, "tags")
     with transaction.atomic():
-        if run_id:
+        if run_id and TrackedRun._base_manager.filter(uuid=run_id).exists():
             tracked = run_by_id(run_id, call, is_change=True)
         else:
-            tracked = tracked_run_start(experiment=experiment, user=call.user, name=name)
+            # MLflow takes a run that nobody has begun, or none: the model has one of its own then, which has ended.
+            tracked = tracked_run_start(experiment=experiment, user=call.user, name=name, run_uuid=run_id or None)
             tracked_run_update(tracked=tracked, status=TrackedRun.Status.FINISHED, is_news=False)
             tracked = run_by_id(tracked.uuid, call)
         now_ms = milliseconds(timezone.now())
@@ -112,6 +118,12 @@ def log_parameters(call: Call) -> JSON:
     parameters = _pairs(call, "params")
     _changed(call, lambda model: model.parameters.update(parameters))
     return {}
+
+
+def artifact(call: Call) -> HttpResponseBase:
+    """Download a file of a logged model, where MLflow's pages look for it."""
+    model = model_by_id(call.text("model_id"), call)
+    return download_of(model.tracked, f"{model.folder}/{safe_path(call.text('artifact_file_path'))}")
 
 
 def list_artifacts(call: Call) -> JSON:

@@ -56,6 +56,7 @@ _ENDPOINTS: dict[str, tuple[str, Endpoint] | dict[str, Endpoint]] = {
     "logged-models/<str:model_id>/tags/<path:tag_key>": ("DELETE", models.delete_tag),
     "logged-models/<str:model_id>/params": ("POST", models.log_parameters),
     "logged-models/<str:model_id>/artifacts/directories": ("GET", models.list_artifacts),
+    "logged-models/<str:model_id>/artifacts/files": ("GET", models.artifact),
 }
 _STORE: dict[str, tuple[str, Endpoint] | dict[str, Endpoint]] = {
     "artifacts": ("GET", files.listing),
