@@ -99,7 +99,7 @@ class RunItem(serializers.ModelSerializer[Run]):
     last_step = serializers.IntegerField(allow_null=True, help_text="Highest step so far of the current attempt.")
     planned_steps = serializers.IntegerField(allow_null=True, help_text="Steps of the whole run, where they are known.")
     kinds = serializers.SerializerMethodField(
-        help_text="Figure -> how it came about where no step prints it: derived, average, smoothed or part of the step."
+        help_text="Figure of a file -> how it came about: printed, derived, average, smoothed or part of the step."
     )
     is_emulated = serializers.SerializerMethodField(
         help_text="Whether its stages waited for given times instead of computing."
@@ -120,7 +120,7 @@ class RunItem(serializers.ModelSerializer[Run]):
 
     @extend_schema_field(serializers.DictField(child=serializers.CharField()))
     def get_kinds(self, run: Run) -> dict[str, str]:
-        return dict(getattr(run, "stored_kinds", None) or {})
+        return run.kinds | dict(getattr(run, "stored_kinds", None) or {})
 
     @extend_schema_field(serializers.FloatField(allow_null=True))
     def get_mfu(self, run: Run) -> float | None:

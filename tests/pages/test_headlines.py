@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.charts.format import DIGITS, SPACE, printed_digits, quantity
+from parlab.client.server.experiments import flat_row
 from parlab.ingest.files.imports import upload_import
 from parlab.ingest.readings.results import PAGES
 from parlab.lab.models import Attempt, Run
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.django_db
 Bring = Callable[..., list[Run]]
 SAMPLES = [path for path in cases() if path.suffix in (".log", ".txt", ".csv", ".jsonl")]
 AVERAGES = "".join(f"step:{n}/200 train_loss:2.2 step_avg:{43.4 + n / 100:.2f}ms\n" for n in range(10, 60, 10))
+PRINTED = "".join(f"step: {n} loss: 2.5 step time: {0.4 + n / 1000:.3f} s\n" for n in range(1, 20))
 
 
 @pytest.fixture
@@ -86,9 +88,19 @@ def test_an_average_is_shown_and_marked_as_one_everywhere(bring: Bring, page: Cl
     assert "Average since the start." in number.note
     assert "average" in text(page.get(run.get_absolute_url()))
     answer = page.get(f"/api/experiments/{run.experiment.slug}/runs/").json()
-    assert answer["results"][0]["kinds"]["step_time_s"] == "average"
+    kinds = answer["results"][0]["kinds"]
+    assert kinds["step_time_s"] == "average"
+    assert {name for name in kinds if answer["results"][0].get(name) is None} == set()
+    assert flat_row(answer["results"][0])["kinds.step_time_s"] == "average"
     facts = {fact.field: fact.text for fact in numbers_of(run_records([run])[0])}
     assert facts["step_time_s"].endswith(", average")
+
+
+def test_a_number_that_a_file_prints_is_called_printed(bring: Bring, page: Client) -> None:
+    (run,) = bring(PRINTED.encode(), "printed.log")
+    answer = page.get(f"/api/experiments/{run.experiment.slug}/runs/").json()
+    assert answer["results"][0]["kinds"]["step_time_s"] == "printed"
+    assert page.get(run.get_absolute_url().replace("/experiments/", "/api/experiments/")).json()["kinds"] == run.kinds
 
 
 def test_a_speed_in_a_unit_of_the_file_is_the_headline_under_its_printed_name(bring: Bring) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from parlab.client.command.tables import Progress, print_json, print_table, table_cell
 from parlab.client.server.api import Api
-from parlab.client.server.experiments import Run
+from parlab.client.server.experiments import Run, flat_row
 
 OK, ENDED_BADLY = 0, 4
 WATCH_S = 1.0
@@ -229,10 +229,11 @@ def export(arguments: argparse.Namespace, api: Api) -> int:
     runs = [experiment.run(number) for number in numbers]
     (target / "experiment.json").write_text(json.dumps(experiment.data, indent=2), encoding="utf-8")
     with (target / "runs.csv").open("w", encoding="utf-8", newline="") as file:
-        names = [name for name in (runs[0].data if runs else {}) if name not in ("summary", "resolved", "launch")]
+        flat = [flat_row(run.data) for run in runs]
+        names = dict.fromkeys(name for row in flat for name in row if name not in ("summary", "resolved", "launch"))
         rows = csv.writer(file)
         rows.writerow(names)
-        rows.writerows([table_text(run.data.get(name)) for name in names] for run in runs)
+        rows.writerows([table_text(row.get(name)) for name in names] for row in flat)
     for run in runs:
         _export_run(run, target / f"run-{run.number}", arguments.format, with_artifacts=arguments.artifacts)
         sys.stderr.write(f"run {run.number}\n")

@@ -313,8 +313,8 @@ class Runs(list[Run]):
         self._connection = connection
 
     def frame(self, library: str | None = None) -> Any:
-        """Return a frame of polars or pandas with a column for each parameter and the last value of each metric."""
-        return frame([_flat_row(run.data) for run in self], library)
+        """Return a frame of polars or pandas, with columns for parameters, last metrics and kinds of numbers."""
+        return frame([flat_row(run.data) for run in self], library)
 
     def series(self, *metrics: str, points: int = 1_000, rank: int | None = None) -> dict[tuple[str, int, str], Any]:
         """Return {(experiment, number, metric): {rank: {"steps", "times", "values"}}} of all runs."""
@@ -337,11 +337,15 @@ def found_runs(connection: Connection, *, filter: str = "", experiment: str = ""
     return Runs(connection, connection.rows(f"/api/runs/?{query}" if query else "/api/runs/"))
 
 
-def _flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose parameters and metrics are columns, under their names in filters."""
-    flat = {name: value for name, value in row.items() if name not in ("parameters", "metrics")}
-    flat.update({f"params.{name}": value for name, value in (row.get("parameters") or {}).items()})
-    flat.update({f"metrics.{name}": value for name, value in (row.get("metrics") or {}).items()})
+_SPREAD = {"parameters": "params", "metrics": "metrics", "kinds": "kinds"}
+"""Dictionaries of a run whose entries are columns -> what their names begin with, as in filters."""
+
+
+def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose parameters, metrics and kinds of numbers are columns: `params.lr`, `kinds.step_time_s`."""
+    flat = {name: value for name, value in row.items() if name not in _SPREAD}
+    for name, prefix in _SPREAD.items():
+        flat.update({f"{prefix}.{key}": value for key, value in (row.get(name) or {}).items()})
     return flat
 
 

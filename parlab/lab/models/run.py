@@ -47,6 +47,9 @@ FACTS = (
 )  # fmt: skip
 """Columns by which lists of runs are filtered and sorted."""
 
+MAIN_NUMBERS = ("step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes")
+"""Headline numbers with columns of their own."""
+
 
 class RunQuerySet(VisibleQuerySet["Run"]):
     def active(self) -> "RunQuerySet":
@@ -234,6 +237,14 @@ class Run(models.Model):
         # Lists leave the summary out, and select this part of it.
         kinds = self.__dict__["stored_kinds"] if "stored_kinds" in self.__dict__ else self.summary.get("kinds")
         return str((kinds or {}).get(figure, ""))
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """How each main number of a file came about: printed, derived, average, smoothed or part."""
+        if not self.has_printed_numbers:
+            return {}
+        shown = (name for name in MAIN_NUMBERS if getattr(self, name) is not None)
+        return {name: self.kind_of(name) or "printed" for name in shown}
 
     @property
     def run_state(self) -> RunState:
