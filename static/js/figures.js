@@ -52,10 +52,10 @@
     const font = { ...layout.font, size: 11 }, { title, ...rest } = layout;
     const bare = (axis) => ({ ...axis, title: undefined, ticks: "", linewidth: 1, nticks: 6 });
     const axes = Object.keys(rest).filter((key) => /^yaxis\d*$/.test(key)).map((key) => [key, { ...bare(rest[key]), showline: false }]);
-    const suffix = suffixOf(rest.xaxis), xaxis = bare(rest.xaxis);
-    const end = { text: `${"\u00a0".repeat(6)}${suffix}`, x: 1, xshift: 10, y: 0, xref: "paper", yref: "paper", xanchor: "right", yanchor: "top", yshift: -2, showarrow: false, bgcolor: token("--surface"), font: { size: 11, color: token("--axis") }, name: "axis end" };
-    return { ...rest, font, ...Object.fromEntries(axes), xaxis, showlegend: false, margin: { l: 38, r: 10, t: 8, b: 24 },
-      meta: { ...rest.meta, x: rest.xaxis?.title?.text }, annotations: [...(rest.annotations?.filter(({ name }) => name !== "line end") || []), ...(suffix && rest.xaxis?.type !== "category" ? [end] : [])] };
+    const suffix = rest.xaxis?.type === "category" ? "" : suffixOf(rest.xaxis);
+    const xaxis = { ...bare(rest.xaxis), ...(suffix && { ticksuffix: `\u00a0${suffix}`, showticksuffix: "last" }) };
+    return { ...rest, font, ...Object.fromEntries(axes), xaxis, showlegend: false, margin: { l: 38, r: suffix ? 26 : 10, t: 8, b: 24 },
+      meta: { ...rest.meta, x: rest.xaxis?.title?.text }, annotations: rest.annotations?.filter(({ name }) => name !== "line end") || [] };
   }
   // Lines have no marks but at their end, which pulses while the run is active.
   function panelData(data) {

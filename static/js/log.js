@@ -85,6 +85,7 @@
   document.addEventListener("htmx:afterSwap", ({ detail }) => {
     const fresh = detail.target.querySelector?.("[data-log-curve]");
     if (fresh) {
+      detail.target.removeAttribute("hx-trigger"); // it is loaded, once
       curve = fresh;
       data = JSON.parse(document.getElementById("log-curve").textContent);
       const step = document.querySelector("#found [data-at-step]")?.dataset.atStep || new URLSearchParams(location.search).get("step");

@@ -61,6 +61,11 @@ class Waterfall:
         return self.ns("unexplained")
 
     @property
+    def is_explained(self) -> bool:
+        """Whether the time of any term is known."""
+        return any(part.ns and part.key != "unexplained" for part in self.parts)
+
+    @property
     def losses(self) -> list[Part]:
         """The terms that took time and are not what the step is for, the longest first."""
         lost = [part for part in self.parts if part.key not in USEFUL and part.ns > 0]

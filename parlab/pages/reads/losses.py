@@ -25,13 +25,13 @@ def loss_curve(run: Run) -> LossCurve:
     attempt = Attempt.objects.filter(run=run, number=run.attempt_number).values_list("pk", flat=True).first()
     if attempt is None:
         return LossCurve([], [])
-    return curve_of(attempt, _loss_name(run, store.metric_names([attempt]).get(attempt, set())))
+    return curve_of(attempt, loss_name(run, store.metric_names([attempt]).get(attempt, set())))
 
 
 def leading_curve(run: Run, attempt: Attempt) -> tuple[str, LossCurve]:
     """Return what tells most of a training, its loss or else its step time, with its metric; empty without either."""
     names = store.metric_names([attempt.pk]).get(attempt.pk, set())
-    name = _loss_name(run, names) or ("step_time_s" if "step_time_s" in names else "")
+    name = loss_name(run, names) or ("step_time_s" if "step_time_s" in names else "")
     return name, curve_of(attempt.pk, name)
 
 
@@ -45,7 +45,7 @@ def curve_of(attempt: int, name: str) -> LossCurve:
     return LossCurve([x for x, _ in pairs], [y for _, y in pairs])
 
 
-def _loss_name(run: Run, names: Collection[str]) -> str:
+def loss_name(run: Run, names: Collection[str]) -> str:
     """Return the metric that is the loss: as the summary of a reported run says, else by its name."""
     stated = str((run.summary.get("sources") or {}).get("loss") or "")
     named = [name for name in (stated, *LOSSES) if name in names]

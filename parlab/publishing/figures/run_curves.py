@@ -24,7 +24,7 @@ from parlab.series.columns import Columns
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
 """Series that the page of a run offers first."""
-_RATES = {
+RATES = {
     "samples_per_s": ("Throughput", "samples/s"),
     "tokens_per_s": ("Token throughput", "tokens/s"),
     "tflops_per_gpu": ("Compute per GPU", "TFLOP/s"),
@@ -91,7 +91,7 @@ def series(attempt: Attempt, window: Window, metrics: Sequence[str], chosen: Cho
 def _one_series(attempt: Attempt, window: Window, metric: str, chosen: ChosenRanks) -> Drawing:
     whole, parts, start = _over(attempt, metric, window.sized(WIDE))
     is_time = metric.startswith("timer/") or (metric.endswith("_s") and not metric.endswith("_per_s"))
-    rate = _RATES.get(metric, ("", ""))[1]
+    rate = RATES.get(metric, ("", ""))[1]
     unit = _unit(whole, "s") if is_time else Unit(1.0, rate, rate)
     drawing = curves.series(
         {rank: part.curve for rank, part in parts.items()},
@@ -117,8 +117,8 @@ def series_names(metrics: Collection[str]) -> list[str]:
 
 def series_title(metric: str) -> str:
     """Return the title of a series: `timer/forward-compute` becomes `Timer forward-compute`."""
-    if metric in _RATES:
-        return _RATES[metric][0]
+    if metric in RATES:
+        return RATES[metric][0]
     kind, slash, name = metric.partition("/")
     return f"{field_title(kind)} {name}" if slash else field_title(metric)
 

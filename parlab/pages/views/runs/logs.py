@@ -70,7 +70,8 @@ def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         template = "pages/run/log_lines.html" if is_poll else "pages/run/log_region.html"
         return render(request, template, part | log_context(request.GET, run, attempt))
     context = page_context(request, run, attempt, "run-log") | log_context(request.GET, run, attempt)
-    context["has_curve"] = run.is_final and attempt.last_step is not None
+    context["is_silent"] = run.is_final and not context["log"] and not context["log_title"]
+    context["has_curve"] = run.is_final and attempt.last_step is not None and not context["is_silent"]
     return render(request, "pages/run/log.html", context | _matches(request, run, attempt))
 
 

@@ -19,6 +19,7 @@ from parlab.charts.theme import MAX_RANKS, RANK_COLOURS
 from parlab.fleet import services as fleet
 from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run, Snapshot
+from parlab.pages.reads.losses import loss_name
 from parlab.pages.rows.links import link_rows
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry
@@ -88,9 +89,10 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequ
     ranks = ranks_in(request.GET.get("ranks", "")) if last_rank >= MAX_RANKS else AUTOMATIC
     # A file often states a single point, which is no curve.
     several = {info.metric for info in infos if info.points > 1}
-    names = run_curves.series_names(several) if has_steps else []
+    names = _series_names(run, several) if has_steps else []
     names = names or (["loss"] if awaited and has_steps else [])
-    chosen = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES] or names[:1]
+    asked = [name for name in request.GET.getlist("series") if name in names][: run_curves.MAX_SERIES]
+    chosen = asked or _first_series(names, has_step_times="step_time_s" in several)
     metrics = several | ({"step_time_s", "memory_bytes"} if awaited else set())
     return {
         "panels": _panels(run, attempt, metrics, chosen, _panel_query(request, attempt, ranks)),
@@ -104,6 +106,19 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequ
         "rank_keys": _rank_keys(infos),
         "x": "time" if request.GET.get("x") == "time" else "step",
     }
+
+
+def _series_names(run: Run, metrics: Collection[str]) -> list[str]:
+    """Return the series of a run without a figure of their own: its loss, then those of most runs, then the others."""
+    names = run_curves.series_names(metrics)
+    loss = loss_name(run, names)
+    return sorted(names, key=lambda name: name != loss)
+
+
+def _first_series(names: Sequence[str], *, has_step_times: bool) -> list[str]:
+    """Return the series that are shown where none are chosen: the loss, and a rate where no step time tells it."""
+    rate = next((name for name in names[1:] if name in run_curves.RATES), None)
+    return [*names[:1], rate] if rate is not None and not has_step_times else list(names[:1])
 
 
 def _rank_keys(infos: Sequence[SeriesInfo]) -> list[tuple[int, int]]:

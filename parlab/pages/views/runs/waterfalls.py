@@ -75,6 +75,7 @@ def run_time(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "timeline": timelines.run_timeline(run, attempt),
         "own": own,
         "table": term_table(own.measured) if own.measured else None,
+        "is_explained": own.measured is not None and own.measured.is_explained,
         "beside": beside,
         "beside_table": term_table(beside.waterfall) if own.measured and beside.waterfall else None,
         "changes": change_table(own.measured, beside.waterfall) if own.measured and beside.waterfall else None,
