@@ -191,6 +191,8 @@ def shoot(page: Page, name: str, address: str, directory: Path = SCREENSHOTS, *,
             # Figures are drawn anew, since a narrow one has a legend in place of names at its lines.
             page.evaluate("document.dispatchEvent(new CustomEvent('parlab:theme'))")
             page.wait_for_timeout(settled_ms)
+            if page.locator("[data-drawing]").count():
+                page.wait_for_load_state("networkidle")  # they are requested again in their new size
             page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
             # On a phone names of controls may be hidden, and what wraps gets closer.
             if with_rules and (width == MEDIUM or (width == NARROW and scheme == "light")):

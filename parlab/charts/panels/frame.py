@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parlab.charts.format import Unit
 from parlab.charts.measures import Measure
 from parlab.charts.points import Spread
-from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, length
+from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, length, text_px
 
 from .shown import ShownRun, spread_of
 
@@ -59,8 +59,12 @@ def text_at(left: float, top: float, text: str, kind: str = "", anchor: str = "s
 
 
 def shortened(text: str, width: float) -> str:
-    room = max(4, int(width / CHARACTER_PX))
-    return text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
+    if text_px(text) <= width:
+        return text
+    kept = text
+    while len(kept) > 3 and text_px(kept) + CHARACTER_PX > width:
+        kept = kept[:-1]
+    return f"{kept.rstrip()}\N{HORIZONTAL ELLIPSIS}"
 
 
 class Rows(NamedTuple):
@@ -81,8 +85,8 @@ class Rows(NamedTuple):
 
 def rows_of(runs: Sequence[ShownRun], size: Size, scale: tuple[float, float], right: float = 44) -> Rows:
     """Return a figure with a row for each run and a scale across; many rows make it higher than asked."""
-    longest = max((len(run.name) for run in runs), default=0)
-    left = min(longest * CHARACTER_PX + 12, size.width * 0.42)
+    longest = max((text_px(run.name) for run in runs), default=0.0)
+    left = min(longest + 12, size.width * 0.42)
     is_high = len(runs) * ROW + FOOT > size.height
     top, height = (FOOT, len(runs) * ROW + 2 * FOOT) if is_high else (2, size.height)
     canvas = Canvas(size.width, height, scale, margins=Margins(left, right, top, FOOT))

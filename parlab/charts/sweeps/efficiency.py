@@ -57,7 +57,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             title=TITLE,
             subtitle=f"throughput per {device(points)}, the smallest run of each line is 100 %",
             x=axis_title(GPUS, points),
-            y="Efficiency (%)",
+            y=f"Efficiency (% {_base(lines, points)})",
             xaxis=x_axis(counts, GPUS, options),
             yaxis={"rangemode": "tozero"},
         )
@@ -77,6 +77,15 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     return Drawing(
         drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state", "tokens_per_s"], rows)
     )
+
+
+def _base(lines: dict[tuple[str, ...], list[RunPoint]], points: Sequence[RunPoint]) -> str:
+    """Return what is 100 %: `of 8 GPUs`, with its layout where runs of another one are left out."""
+    smallest = {_gpus(line[0]) for line in lines.values()}
+    base = f"of {counted_devices(points, smallest.pop())}" if len(smallest) == 1 else "of the smallest"
+    compared, others = like_with_like(_measured(points))
+    layout = compared[0].layout if others else None
+    return f"{base}, TP {layout[0]}, PP {layout[1]}" if layout else base
 
 
 def _measured(points: Sequence[RunPoint]) -> list[RunPoint]:

@@ -59,7 +59,7 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
 def rules(request: HttpRequest) -> HttpResponse:
     """Show docs/understand/findings.md, which explains the rules."""
     page = settings.SHIPPED_DIR / "docs" / "understand" / "findings.md"
-    context = {"section": "experiments", **rules_page(page)}
+    context = {"section": "rules", **rules_page(page)}
     return render(request, "pages/rules.html", context)
 
 

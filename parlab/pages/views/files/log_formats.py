@@ -32,7 +32,7 @@ def log_formats(request: HttpRequest) -> HttpResponse:
     problem = _upload(request) if request.method == "POST" else ""
     if request.method == "POST" and not problem:
         return redirect("log-formats")
-    context = {"section": "import", "rows": log_format_rows(), "problem": problem}
+    context = {"section": "formats", "rows": log_format_rows(), "problem": problem}
     return render(request, "pages/log_formats.html", context, status=400 if problem else 200)
 
 
@@ -82,7 +82,7 @@ def log_format(request: HttpRequest, name: str) -> HttpResponse:
                 messages.success(request, f"Saved {saved}. Files that were read with earlier versions keep them.")
                 return redirect("log-format", name)
     context = {
-        "section": "import",
+        "section": "formats",
         "format": newest,
         "versions": versions,
         "form": form_of(base, request.POST.dict() if errors else None, errors),

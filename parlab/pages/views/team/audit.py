@@ -31,7 +31,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     query = request.GET.copy()
     query.pop("page", None)
     context = {
-        "section": "account",
+        "section": "audit",
         "page": page,
         "actions": AuditEntry.Action.choices,
         "action": action,

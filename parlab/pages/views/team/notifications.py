@@ -119,7 +119,7 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
     entered = more.pop("entered", None)
     topics = entered.getlist("topics") if entered else SUGGESTED
     context = {
-        "section": "account",
+        "section": "notifications",
         "subscriptions": [_subscription_row(subscription) for subscription in _subscriptions(user)],
         "topics": [(key, topic.title, key in topics) for key, topic in TOPICS.items()],
         "channel": entered.get("channel", "") if entered else "",
