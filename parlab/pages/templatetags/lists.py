@@ -33,7 +33,7 @@ def _number_cell(value: str) -> str:
 def _experiment(row: RunLine) -> str:
     experiment = row.run.experiment
     url = address("experiment", experiment.slug)
-    return f'<td class="wide"><a href="{url}">{escape(experiment.name)}</a></td>'
+    return f'<td class="wide"><span class="one-line"><a href="{url}">{escape(experiment.name)}</a></span></td>'
 
 
 def _state(row: RunLine) -> str:
@@ -43,8 +43,8 @@ def _state(row: RunLine) -> str:
         return f"<td>{label}</td>"
     reason = ""
     if run.state != RunState.FINISHED:
-        reason = f'<span class="asks">{escape(Truncator(run.reason).chars(160))}</span>'
-    return f'<td class="wide" title="{escape(run.reason)}">{label}{reason}</td>'
+        reason = f' <span class="asks one-line">{escape(Truncator(run.reason).chars(160))}</span>'
+    return f'<td class="wide why" title="{escape(run.reason)}">{label}{reason}</td>'
 
 
 def _gpus(row: RunLine) -> str:
@@ -82,7 +82,7 @@ def _ended(row: RunLine) -> str:
 
 CELLS: dict[str, Callable[[RunLine], str]] = {
     "experiment": _experiment,
-    "label": lambda row: f'<td class="wide point"><span class="clamped">{escape(row.run.shown_label)}</span></td>',
+    "label": lambda row: f'<td class="wide point"><span class="one-line">{escape(row.run.shown_label)}</span></td>',
     "state": _state,
     "engine": lambda row: _text(row.run.engine),
     "schedule": lambda row: _text(row.run.schedule),
@@ -107,14 +107,18 @@ MEASURED = {
     "memory": ("memory_max_bytes", "B"),
     "mfu": ("mfu", "%"),
 }
-"""Column of measured numbers -> field of a run, and its unit; all rows have one unit and one number of decimals."""
+"""Column of measured numbers -> field of a run, and its unit."""
 _MFU = Unit(0.01, "", "of 1")
 """The heading of the column has the per cent."""
 
 
 def _measured_column(rows: Sequence[RunLine], name: str) -> Callable[[RunLine], str]:
-    """Return the cells of a column of numbers: in one unit, or each in its own where they are too far apart for one."""
+    """Return the cells of a column of numbers: in one unit and with one number of decimals for one experiment.
+
+    Runs of several experiments, and numbers too far apart, have each their own.
+    """
     field, base = MEASURED[name]
+    is_mixed = len({row.run.experiment_id for row in rows}) > 1
     values = [getattr(row.run, field) for row in rows]
     of_column = _MFU if base == "%" else unit_for(values, base)
     unit = for_column(of_column, zip(values, (row.run.has_printed_numbers for row in rows), strict=True))
@@ -123,6 +127,10 @@ def _measured_column(rows: Sequence[RunLine], name: str) -> Callable[[RunLine], 
         value = getattr(row.run, field)
         if name == "step_time" and row.run.state == RunState.OOM:
             return _number_cell("OOM")
+        if name == "samples_per_s" and value is None and row.run.tokens_per_s is not None:
+            return _number_cell(numbers.quantity(row.run.tokens_per_s, "tokens/s"))
+        if is_mixed and base != "%":
+            return _number_cell(numbers.quantity(value, base))
         if unit.decimals is None or value is None:
             return _number_cell(numbers.percent(value) if base == "%" else numbers.measured(row.run, value, base))
         return _number_cell(numbers.with_unit(value, unit))

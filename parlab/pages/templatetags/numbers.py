@@ -140,11 +140,11 @@ def digits(value: object) -> SafeString:
 
 @register.filter
 def counted(value: object) -> SafeString:
-    """Format a count in full: {{ run.gpus|counted }}."""
+    """Format a count in full, with grouped thousands: {{ run.gpus|counted }}."""
     number = _given_number(value)
     if number is None:
         return SafeString(f'<span class="none" title="unknown">{numbers.DASH}</span>')
-    return SafeString(numbers.exact(number))
+    return SafeString(f"{number:,.0f}" if number == int(number) else numbers.exact(number))
 
 
 @register.filter
