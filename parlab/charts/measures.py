@@ -22,6 +22,8 @@ class Measure(NamedTuple):
     """How it depends on step time: a rate falls as steps take longer, a time grows."""
     is_cost: bool = False
     """Less is better, though it does not follow step time."""
+    is_stated: bool = True
+    """Whether files state it; else parlab computes it, and shows it with the digits of computed numbers."""
 
     @property
     def least_is_best(self) -> bool:
@@ -65,7 +67,7 @@ MEASURES: Mapping[str, Measure] = {
     "samples_per_s": Measure("Throughput", "samples/s", lambda point: point.samples_per_s, "rate"),
     "tokens_per_s": Measure("Token throughput", "tokens/s", lambda point: point.tokens_per_s, "rate"),
     "step_time": Measure("Step time", "s", _step_time, "time"),
-    "ms_per_sample": Measure("Time per sample", "ms", _ms_per_sample, "time"),
+    "ms_per_sample": Measure("Time per sample", "ms", _ms_per_sample, "time", is_stated=False),
     "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other", is_cost=True),
     "compute": Measure("Compute per device", "FLOP/s", lambda point: point.flops_per_gpu, "other"),
     "mfu": Measure("MFU", "%", lambda point: point.mfu_pct, "other"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,11 +47,17 @@ def spread_of(run: ShownRun, measure: Measure) -> Spread | None:
 
 def unit_of(runs: Sequence[ShownRun], measure: Measure) -> Unit:
     """Return the unit and the decimal places of a number of these runs."""
-    values = [(measure.value(run.point), run.point.is_printed) for run in runs]
+    values = [(measure.value(run.point), run.point.is_printed and measure.is_stated) for run in runs]
     unit = (
         Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for((v for v, _ in values), measure.unit)
     )
-    return for_column(unit, values)
+    column = for_column(unit, values)
+    if column.decimals is None:
+        return column
+    # A list and a figure compare: five digits of the largest number tell runs apart, and the pointer shows all.
+    largest = max((abs(value) / unit.factor for value, _ in values if value), default=1.0)
+    most = max(0, min(3, 4 - math.floor(math.log10(largest))))
+    return column._replace(decimals=min(column.decimals, most))
 
 
 def ends(spreads: Sequence[Spread | None]) -> tuple[float, float]:

@@ -175,7 +175,7 @@ def _result(
 ) -> Result:
     values = [None if point.state == RunState.OOM else measure.value(point) for point in points]
     unit = Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for(values, measure.unit)
-    unit = for_column(unit, zip(values, (point.is_printed for point in points), strict=True))
+    unit = for_column(unit, zip(values, (point.is_printed and measure.is_stated for point in points), strict=True))
     finished = [v for point, v in zip(points, values, strict=True) if v is not None and point.state == "finished"]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
     # Of equal values, only the first is marked as the best.
