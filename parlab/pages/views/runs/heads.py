@@ -43,15 +43,17 @@ def page_context(request: HttpRequest, run: Run, attempt: Attempt | None, tab: s
     return {
         **head_context(run, attempt, tab),
         "tab": tab,
-        "tabs": _tabs(attempt),
+        "tabs": _tabs(run, attempt, tab),
         "marks": run_marks([run.pk]).get(run.pk, RunMarks()),
         "next": request.get_full_path(),
     }
 
 
-def _tabs(attempt: Attempt | None) -> list[tuple[str, str]]:
-    """Return the tabs of a run; figures without an attempt have neither ranks, machines nor a log."""
-    return [tab for tab in TABS if attempt is not None or tab[0] not in ("run-ranks", "run-system", "run-log")]
+def _tabs(run: Run, attempt: Attempt | None, opened: str) -> list[tuple[str, str]]:
+    """Return the tabs of a run: figures without an attempt have neither ranks, machines nor a log, one GPU no ranks."""
+    absent = {"run-ranks", "run-system", "run-log"} if attempt is None else set()
+    absent |= {"run-ranks"} if run.gpus == 1 and opened != "run-ranks" else set()
+    return [tab for tab in TABS if tab[0] not in absent]
 
 
 def head_context(run: Run, attempt: Attempt | None, tab: str) -> dict[str, Any]:
