@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from parlab.findings.contradictions import (
@@ -85,7 +86,17 @@ def tokens_per_second(stated_rate: Amount, samples_per_s: Amount, sequence: int)
     )
 
 
-def throughputs(by_name: Mapping[str, float]) -> Contradiction | None:
+_THROUGHPUTS = (
+    (re.compile(r"\w{0,80}samples_per_s"), "samples/s", "samples_per_s"),
+    (re.compile(r"tokens_per_s(?:ec)?_per_gpu(?:_\w{1,40})?"), "tokens/s per GPU", "tokens_per_s_per_gpu"),
+)
+"""Names that mean the same throughput, its unit, and the figure that a finding names.
+
+Tokens whose name says which of them count, such as trainable ones, are another quantity.
+"""
+
+
+def throughputs(by_name: Mapping[str, float], unit: str = "samples/s") -> Contradiction | None:
     """Compare the throughputs that one log prints under different names."""
     rates = {name: value for name, value in by_name.items() if value > 0}
     if len(rates) < 2:
@@ -95,8 +106,8 @@ def throughputs(by_name: Mapping[str, float]) -> Contradiction | None:
     if ratio <= THROUGHPUTS_APART:
         return None
     return Contradiction(
-        f"The log states {shown(rates[least])} samples/s ({_title(least)}) and {shown(rates[most])} samples/s"
-        f" ({_title(most)}), {times(ratio)} as many; check which of them counts all samples of a step.",
+        f"The log states {shown(rates[least])} {unit} ({_title(least)}) and {shown(rates[most])} {unit}"
+        f" ({_title(most)}), {times(ratio)} as many; check which of them counts all of a step.",
         {least: rates[least], most: rates[most]},
     )
 
@@ -179,15 +190,15 @@ def tokens_per_second_in_document(document: Document) -> Iterator[Contradiction]
 
 def throughputs_in_document(document: Document) -> Iterator[Contradiction]:
     for index, segment in enumerate(document.segments):
-        rates = {
-            name: metric.median
-            for name, metric in segment.metrics.items()
-            if name.endswith("samples_per_s") and not name.startswith(_OTHER_STEPS) and metric.count > 1
-        }
-        contradiction = throughputs(rates)
-        if contradiction:
-            lines = segment.lines
-            yield contradiction.at(lines.first if lines else None, segment=index, figure="samples_per_s")
+        for names, unit, figure in _THROUGHPUTS:
+            rates = {
+                name: metric.median
+                for name, metric in segment.metrics.items()
+                if names.fullmatch(name) and not name.startswith(_OTHER_STEPS) and metric.count > 1
+            }
+            if contradiction := throughputs(rates, unit):
+                lines = segment.lines
+                yield contradiction.at(lines.first if lines else None, segment=index, figure=figure)
 
 
 def rates_of_run(run: RunFacts) -> Iterator[Contradiction]:

@@ -214,6 +214,17 @@ def test_two_throughputs_of_one_log_that_disagree() -> None:
     assert "34.15 samples/s" in finding.message
 
 
+def test_two_rates_of_tokens_per_gpu_that_disagree() -> None:
+    lines = "".join(
+        f"Training epoch 0, iteration {n}/9 | train_step_timing in s: 21.0{n} | tokens_per_sec_per_gpu: 1.55{n}e+03"
+        f" | tokens_per_sec_per_gpu_refined: 389.{n}\n"
+        for n in range(4)
+    )
+    finding = only(findings_of(lines))
+    assert finding.rule == "throughputs-apart"
+    assert "tokens/s per GPU" in finding.message
+
+
 # 24 layers, hidden 1024, sequence 512, batch 128, vocabulary unknown: a step is 0.12 to 0.29 PFLOP.
 @pytest.mark.parametrize("tflops", ["120.0", "150.0", "200.0"])
 def test_tflops_by_any_formula_are_healthy(tflops: str) -> None:
