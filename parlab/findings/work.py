@@ -53,21 +53,50 @@ def tokens_of_step(rate: Amount, step_s: Amount, tokens: float, counts: Counts) 
 
 
 def tokens_of_step_in_document(document: Document) -> Iterator[Contradiction]:
-    """Check the last record that prints both, of steps that are timed themselves."""
+    """Check the last record that prints both, of steps that are timed themselves, and medians beside a bar's mean."""
     for index, segment in enumerate(document.segments):
-        record, tokens = segment.last, _tokens(segment.launch)
-        time = segment.metrics.get("step_time_s")
-        if record is None or not tokens or time is None or time.kind != "printed":
+        sizes, time = segment_sizes(segment), segment.metrics.get("step_time_s")
+        if time is None or sizes.is_ramped or sizes.is_curriculum:
             continue
-        sizes = segment_sizes(segment)
-        rate, step = record_amount(record, "tokens_per_s"), record_amount(record, "step_time_s")
-        if rate is None and sizes.gpus and (each := record_amount(record, "tokens_per_s_per_gpu")):
-            rate = each.scaled(float(sizes.gpus))
-        if rate and step and not sizes.is_ramped and not sizes.is_curriculum:
-            accumulation = count(segment.launch.gradient_accumulation_steps)
-            counts = sizes.counts._replace(accumulation=accumulation or sizes.counts.accumulation)
-            if contradiction := tokens_of_step(rate, step, float(tokens), counts):
-                yield contradiction.at(record.line, segment=index, figure="tokens_per_s")
+        accumulation = count(segment.launch.gradient_accumulation_steps)
+        counts = sizes.counts._replace(accumulation=accumulation or sizes.counts.accumulation)
+        checked = _timed(segment, sizes.gpus) if time.kind == "printed" else _averaged(segment, sizes.gpus)
+        if checked is not None and (contradiction := tokens_of_step(*checked, counts)):
+            yield contradiction.at(segment.last.line if segment.last else None, segment=index, figure="tokens_per_s")
+
+
+def _timed(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] | None:
+    """Return rate, time and tokens of the step of the last record."""
+    record, tokens = segment.last, _tokens(segment.launch)
+    if record is None or not tokens:
+        return None
+    rate, step = record_amount(record, "tokens_per_s"), record_amount(record, "step_time_s")
+    if rate is None and gpus and (each := record_amount(record, "tokens_per_s_per_gpu")):
+        rate = each.scaled(float(gpus))
+    return (rate, step, float(tokens)) if rate and step else None
+
+
+def _averaged(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] | None:
+    """Return the medians of rate and time, and the tokens of the largest step, if they are far too many for it."""
+    most, metrics = _most_tokens(segment.launch), segment.metrics
+    rate, each = metrics.get("tokens_per_s"), metrics.get("tokens_per_s_per_gpu")
+    total = rate.median if rate else each.median * gpus if each and gpus else None
+    step_s = metrics["step_time_s"].median
+    if not most or total is None or total * step_s < FAR * most:
+        return None
+    return Amount(total), Amount(step_s), float(most)
+
+
+FAR = 1.9
+"""How many times the tokens of the largest step are too many, however the time of a step was averaged."""
+
+
+def _most_tokens(launch: Launch) -> int | None:
+    """Return the tokens of a step in which all GPUs have samples of their own; None where a size is not printed."""
+    sizes = (launch.micro_batch_size, launch.gradient_accumulation_steps, launch.world_size, launch.sequence_length)
+    if "gradient_accumulation_steps" in launch.derived or not all(sizes):
+        return None
+    return math.prod(size for size in sizes if size)
 
 
 def _tokens(launch: Launch) -> int | None:

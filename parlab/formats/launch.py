@@ -37,7 +37,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     ),
     "sequence_length": (
         "seq_length", "sequence_length", "seq_len", "encoder_seq_length", "max_seq_len", "max_seq_length",
-        "max_sequence_length", "block_size", "seqlen",
+        "max_sequence_length", "block_size", "seqlen", "sequence_len",
     ),
     "num_layers": (
         "num_layers", "n_layers", "n_layer", "num_hidden_layers", "encoder_num_layers",
@@ -50,9 +50,24 @@ SIZES: dict[str, tuple[str, ...]] = {
     "zero_stage": ("zero_stage", "zero_optimization_stage"),
 }  # fmt: skip
 
+SETTINGS = "settings"
+"""Key of sizes that a line of its own states, `sequence_len: 4096`: they fill what the reader has not read."""
+_OWN_LINE = re.compile(r"[\"']?([A-Za-z][\w-]{3,40})[\"']?\s?[:=]\s?(\d{1,9}),?\s*$")
+
+
+def size_of_line(text: str) -> dict[str, int] | None:
+    """Return the size of a launch that a line states and nothing else, under its printed name; None for any other."""
+    match = _OWN_LINE.match(text[:120])
+    if match is None:
+        return None
+    name = normal_name(match[1])
+    return {name: int(match[2])} if name in _SIZE_NAMES else None
+
+
 CONTEXT = ("context_parallel_size", "context_parallel_degree", "cp_size", "cp")
 """Printed names of the number of ranks that share a sequence."""
 
+_SIZE_NAMES = frozenset(name for field, names in SIZES.items() if field != "world_size" for name in names)
 _TRUE = {"true", "yes", "1"}
 
 

@@ -5,15 +5,17 @@ A new segment starts with a record that has `opens`, or when the iterations or t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from parlab.formats import schema
 from parlab.formats.builder import MAX_NAMES, MAX_VALIDATIONS, Builder
 from parlab.formats.grammar.processes import STATED
 from parlab.formats.grammar.records import Ending, Record
-from parlab.formats.launch import normalise
+from parlab.formats.launch import SETTINGS, normalise
 from parlab.formats.summary import fill_from_figures, segment_of
 
+MAX_SIZES = 64
 MAX_SEGMENTS = 500
 
 
@@ -42,6 +44,8 @@ class Segments:
         self.dropped = 0
         self.late = 0
         self.processes = 0
+        self.sizes: dict[str, int] = {}
+        """Sizes that lines of their own have stated, for the next launch."""
         """The largest number that lines have stated since a launch began to train: that of the next one, if any."""
 
     def add(self, record: Record) -> None:
@@ -94,6 +98,9 @@ class Segments:
         if STATED in record.data:
             self._hear(record.data[STATED])
             return
+        if SETTINGS in record.data:
+            self._fill(record.data[SETTINGS])
+            return
         if builder is None or self._another(builder, record):
             builder = self._open(record)
         builder.tell(record.data, dump=record.opens)
@@ -105,6 +112,14 @@ class Segments:
             self.processes = max(self.processes, processes)
         else:
             self.current.arguments[STATED] = max(self.current.arguments.get(STATED, 0), processes)
+
+    def _fill(self, sizes: Mapping[str, int]) -> None:
+        """Keep sizes that stand alone, for the launch that follows or has begun; what its reader reads comes first."""
+        if self.current is None or not self.current.empty:
+            self.sizes = {**sizes, **self.sizes} if len(self.sizes) < MAX_SIZES else self.sizes
+        else:
+            for name, value in sizes.items():
+                self.current.arguments.setdefault(name, value)
 
     @staticmethod
     def _another(builder: Builder, record: Record) -> bool:
@@ -118,8 +133,11 @@ class Segments:
     def _open(self, record: Record, keep: Builder | None = None) -> Builder:
         """Close the current segment and start a new one; with `keep`, a restart, copy its arguments."""
         processes, self.processes = self.processes, 0
+        sizes, self.sizes = self.sizes, {}
         self.close()
         self.current = Builder(record.line, self.section)
+        for name, value in sizes.items():
+            self.current.arguments.setdefault(name, value)
         if keep is not None:
             self.current.arguments = dict(keep.arguments)
         if processes:

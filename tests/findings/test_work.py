@@ -137,3 +137,26 @@ PADDLE = "root INFO: epoch: [0/9], iter: {n}, loss: 0.69, batch_cost: {cost} s, 
 @pytest.mark.parametrize(("cost", "rules"), [("25.75", []), ("2.575", ["samples-per-second"])])
 def test_a_rate_that_is_not_its_samples_over_its_seconds_is_found(cost: str, rules: list[str]) -> None:
     assert rules_of("".join(PADDLE.format(n=n, cost=cost) for n in (10, 20))) == rules
+
+
+AXOLOTL = """micro_batch_size: 4
+sequence_len: 4096
+gradient_accumulation_steps: {accumulation}
+world_size: 8
+{{'loss': 1.2, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'tokens/train_per_sec_per_gpu': {rate}, 'epoch': 0.01}}
+  1%|          | 2/200 [00:03<06:20,  1.93s/it]
+{{'loss': 1.2, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'tokens/train_per_sec_per_gpu': {rate}, 'epoch': 0.02}}
+  2%|1         | 3/200 [00:05<06:20,  1.93s/it]
+  2%|1         | 4/200 [00:07<06:18,  1.93s/it]
+"""
+
+
+def test_more_tokens_than_the_largest_step_has_are_those_of_all_gpus_named_as_one() -> None:
+    (finding,) = findings_of(AXOLOTL.format(accumulation=1, rate=68012.1))
+    assert finding.rule == "tokens-of-step"
+    assert "one of the 8 GPUs is taken for all of them" in finding.message
+
+
+@pytest.mark.parametrize(("accumulation", "rate"), [(1, 8501.5), (8, 68012.1), (1, 3000.0)])
+def test_as_many_tokens_as_a_step_may_have_are_no_finding(accumulation: int, rate: float) -> None:
+    assert rules_of(AXOLOTL.format(accumulation=accumulation, rate=rate)) == []

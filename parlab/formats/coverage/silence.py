@@ -14,6 +14,7 @@ from parlab.formats.coverage.leftovers import Judge, left_over, named_numbers
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
+from parlab.formats.launch import SETTINGS, size_of_line
 from parlab.formats.logs.bars import Bars, is_other_work
 
 # A number beside one of these words may be a measurement.
@@ -124,6 +125,8 @@ class _Watch:
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
             self.heard.append(Record("launch", number, data={STATED: processes}))
+        elif (sizes := size_of_line(text)) is not None:
+            self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
 
     def told(self) -> list[Record]:
         """Return what lines have stated since the last call."""
