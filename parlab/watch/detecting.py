@@ -251,6 +251,7 @@ def _item_open(alert: Alert) -> None:
         data={
             "watch": alert.watch.name,
             "measure": alert.watch.title_of(part["measure"]),
+            "unit": measure_of(part["measure"]).unit,
             "size": part["size"],
             "low": part["low"],
             "high": part["high"],

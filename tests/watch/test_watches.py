@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from parlab.lab.models import Attempt, Config, Event, Experiment, InboxItem, Run, RunTag, TrackedRun
 from parlab.lab.services.attempts import summary_store
 from parlab.notify.topics import kinds_of
+from parlab.pages.reads.inbox_evidence import evidence_of
 from parlab.watch import selectors, services
 from parlab.watch.detecting import watch_detect
 from parlab.watch.models import Alert, Result, Watch
@@ -146,6 +147,7 @@ def test_a_change_for_the_worse_is_in_the_inbox_until_it_is_answered(keyed: Watc
     (alert,) = watch_detect(watch=keyed)
     (item,) = open_items()
     assert (item.kind, item.path) == ("watch.alert", alert.get_absolute_url())
+    assert evidence_of(item)["picture_unit"] == "s"
     assert item.data["values"][: item.data["change_at"]] == pytest.approx([0.1] * 20, rel=0.1)
     assert item.data["size"] == pytest.approx(0.1, abs=0.02)
 

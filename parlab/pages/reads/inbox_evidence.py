@@ -53,6 +53,7 @@ def evidence_of(item: InboxItem) -> dict[str, Any]:
         "kind": KINDS[item.kind],
         "pictures": large_pictures(item) if item.kind in _TITLES else None,
         "picture_title": _TITLES.get(item.kind, ""),
+        "picture_unit": item.data.get("unit", ""),
         "sentence": _sentence(item),
         "place_in_log": _place_in_log(item),
     }
