@@ -170,12 +170,18 @@ def _results(
     return rows
 
 
+def _column_unit(measure: Measure, values: Sequence[float | None], points: Sequence[RunPoint]) -> Unit:
+    """Return the unit of a row of results, with the digits that files print."""
+    unit = Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for(values, measure.unit)
+    are_printed = (point.is_printed and measure.is_stated for point in points)
+    return for_column(unit, zip(values, are_printed, strict=True))
+
+
 def _result(
     name: str, measure: Measure, runs: Sequence[Run], points: Sequence[RunPoint], noisy: Noise | None
 ) -> Result:
     values = [None if point.state == RunState.OOM else measure.value(point) for point in points]
-    unit = Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for(values, measure.unit)
-    unit = for_column(unit, zip(values, (point.is_printed and measure.is_stated for point in points), strict=True))
+    unit = _column_unit(measure, values, points)
     finished = [v for point, v in zip(points, values, strict=True) if v is not None and point.state == "finished"]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
     # Of equal values, only the first is marked as the best.
