@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from parlab.client.callbacks import DeepSpeedMonitor, HuggingFaceCallback, LightningCallback
     from parlab.client.run import Run, init
     from parlab.client.server.api import Api
+    from parlab.client.stopping import should_stop
 
-__all__ = ["Api", "DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]
+__all__ = ["Api", "DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init", "should_stop"]
 
 _MODULES = {
     "Api": "server.api",
@@ -22,6 +23,7 @@ _MODULES = {
     "LightningCallback": "callbacks",
     "Run": "run",
     "init": "run",
+    "should_stop": "stopping",
 }
 
 

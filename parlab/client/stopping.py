@@ -1,0 +1,57 @@
+"""`parlab.should_stop`: whether this process was asked to write a checkpoint and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+CHECKPOINTED = 85
+"""Exit code of a process that wrote a checkpoint because it was warned."""
+WARN_SIGNAL = "PARLAB_WARN_SIGNAL"
+"""Variable with the name of the signal that comes ahead of a time limit, such as SIGUSR2."""
+CHECKPOINT_DIRECTORY = "PARLAB_CHECKPOINT_DIR"
+"""Variable with the directory that all attempts of a run share."""
+
+_earlier: dict[int, Any] = {}
+"""Signal -> the handler that was there before."""
+_received: dict[int, None] = {}
+
+
+def should_stop() -> bool:
+    """Return whether SIGTERM, or the signal of PARLAB_WARN_SIGNAL, has come since the first call.
+
+    The first call installs the handlers, which call an earlier handler of the script as well. Handlers can only be
+    installed on the main thread: on another one the answer is that of the last call there. Each rank answers for
+    itself: before a collective save, the ranks must agree, for example by an all-reduce.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in _numbers() - set(_earlier):
+            _install(number)
+    return bool(_received)
+
+
+def reason() -> str:
+    """Return the name of the signal that came first; empty if none came."""
+    return next((signal.Signals(number).name for number in _received), "")
+
+
+def _numbers() -> set[int]:
+    named = getattr(signal, os.environ.get(WARN_SIGNAL, ""), None)
+    return {int(signal.SIGTERM), *([int(named)] if isinstance(named, signal.Signals) else [])}
+
+
+def _install(number: int) -> None:
+    try:
+        _earlier[number] = signal.signal(number, _receive)
+    except (OSError, ValueError):  # SIGKILL and the like, or an interpreter within another program
+        _earlier[number] = None
+
+
+def _receive(number: int, frame: FrameType | None) -> None:
+    _received.setdefault(number)
+    earlier = _earlier.get(number)
+    if callable(earlier) and earlier is not signal.default_int_handler:
+        earlier(number, frame)
