@@ -31,6 +31,7 @@ def engine_problems(config: RunFields) -> Iterator[Problem]:
     if config.parallel.zero_offload != "none":
         yield from _offload_problems(config.parallel, engine)
     yield from _profile_problems(config)
+    yield from _checkpoint_problems(config)
     for section in config.engine.sections:
         if section in SECTION_RULES:
             yield from SECTION_RULES[section](config)
@@ -79,6 +80,19 @@ def _profile_problems(config: RunFields) -> Iterator[Problem]:
     if outside := [rank for rank in ranks if rank >= config.world_size]:
         message = f"rank {outside[0]} does not exist; use ranks 0 to {config.world_size - 1}"
         yield Problem("profile.ranks", ranks, message)
+
+
+def _checkpoint_problems(config: RunFields) -> Iterator[Problem]:
+    """Check that the engine writes checkpoints, and that their directory is not the root of all files."""
+    wanted = config.checkpoint
+    if wanted.is_on and "checkpoint" not in config.engine.sections:
+        choice = ", ".join(engine_names(lambda row: "checkpoint" in row.sections))
+        message = f"engine {config.engine.name} writes no checkpoints; leave it empty, or use engine {choice}"
+        field = "every_s" if wanted.every_steps is None else "every_steps"
+        yield Problem(f"checkpoint.{field}", getattr(wanted, field), message)
+    if wanted.directory and ".." in wanted.directory.split("/"):
+        message = f"directory {wanted.directory} contains ..; use the path of the directory itself"
+        yield Problem("checkpoint.directory", wanted.directory, message)
 
 
 def _autotuning_problems(config: RunFields) -> Iterator[Problem]:

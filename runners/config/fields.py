@@ -9,6 +9,7 @@ from .launchers import LAUNCHERS, Launcher
 from .sections import (
     AutotuningSection,
     CapacitySection,
+    CheckpointSection,
     ClusterSection,
     CollectivesSection,
     CommandSection,
@@ -54,6 +55,8 @@ class RunFields(Section):
     """What engine command starts."""
     profile: ProfileSection = ProfileSection()
     """What torch.profiler records."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """When the ranks save their state."""
     launcher: LauncherSection = LauncherSection()
     """How processes are started."""
 
@@ -76,6 +79,11 @@ class RunFields(Section):
     def starter(self) -> Launcher:
         """Row of `launcher.kind`."""
         return LAUNCHERS[self.launcher.kind]
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether its attempts share a folder: those of engines that save, and of commands, which may."""
+        return self.checkpoint.is_on or self.engine.is_external
 
     @property
     def world_size(self) -> int:

@@ -382,6 +382,24 @@ class ProfileSection(Section):
     """Also record allocations, for the memory over time; traces become larger."""
 
 
+class CheckpointSection(Section):
+    """When the ranks save their state, from which the next attempt of the run continues."""
+
+    every_steps: Positive | None = None
+    """Steps between two checkpoints. Empty: no checkpoints, unless every_s is set."""
+    every_s: Annotated[int, Field(ge=1, le=30 * 86400)] | None = None
+    """Seconds between two checkpoints, in addition to those of every_steps. Empty: only by steps."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Checkpoints that stay; an older one is deleted once a newer one is complete."""
+    directory: Annotated[str, Field(pattern=r"^/[^\x00-\x1f]{0,1023}$")] | None = None
+    """Directory that all nodes of the run see; each run has a folder of its own there. Empty: on the node itself."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether checkpoints are written."""
+        return self.every_steps is not None or self.every_s is not None
+
+
 class LauncherSection(Section):
     """How the processes are started, watched and restarted."""
 

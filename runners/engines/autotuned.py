@@ -18,6 +18,7 @@ from typing import Any
 
 from runners.config import ConfigError, RunConfig, tuned_config
 from runners.config.engines import AUTOTUNING
+from runners.engines.checkpoints.session import NoCheckpoints
 from runners.engines.process.process_group import Place, barrier, leave, place_from_environment
 from runners.engines.process.rank import Rank, start
 from runners.engines.zero import ZeroTrainer, emit_start, train_steps
@@ -34,7 +35,7 @@ def run(rank: Rank, settings: Mapping[str, Any]) -> None:
     trainer = ZeroTrainer(rank, settings)
     emit_start(rank, trainer)
     with suppress(SystemExit):  # DeepSpeed calls exit() when its profile is complete
-        train_steps(rank, trainer, rank.config.train.iterations + PROFILED_STEPS + 1)
+        train_steps(rank, trainer, NoCheckpoints(rank.config.train.iterations + PROFILED_STEPS + 1))
     trainer.close()
     barrier(rank.device)
     leave()

@@ -14,6 +14,8 @@ import torch
 from torch.utils.data import Dataset, SequentialSampler
 
 from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.checkpoints.session import Checkpoints, NoCheckpoints, charged, open_checkpoints
+from runners.engines.checkpoints.trainer_format import TrainerFormat
 from runners.engines.process.memory import memory_meter
 from runners.engines.process.process_group import barrier, leave
 from runners.engines.process.profiling import StepRecorder
@@ -63,7 +65,12 @@ class Watch:
         self._sizes = (0, 0)
         self._step = 0
         self._recorder = StepRecorder(rank.config, rank.place.rank, rank.device)
+        self.checkpoints: Checkpoints | NoCheckpoints = NoCheckpoints(rank.config.train.iterations)
         self.seconds: list[float] = []
+
+    def begin_after(self, step: int) -> None:
+        """Continue the numbers of an earlier attempt."""
+        self._step = step
 
     def begin(self) -> None:
         """Start the clock of a step after a barrier; its batch has been drawn."""
@@ -79,28 +86,31 @@ class Watch:
         self._times = self._timers.finish_step()
         self._recorder.end(self._step)
         self._sizes = self.memory.now(), self.memory.peak()
+        self._times = charged(self._times, self.checkpoints.after(self._step))
 
     def emit_step(self, step: int, loss: float) -> None:
         """Print the event of a step when the Trainer has computed its loss."""
         if self._times is None:
             return  # the Trainer's summary at the end of training
-        train, seconds = self._rank.config.train, self._times.step_time_s
-        self.seconds.append(seconds)
+        train, times = self._rank.config.train, self._times
+        self.seconds.append(times.step_time_s)
         self._times = None
         self._rank.printer.emit(
             "step",
             step=step,
-            warmup=step <= train.warmup_steps,
-            step_time_s=round(seconds, 9),
+            warmup=self._rank.is_warmup(step),
+            step_time_s=round(times.step_time_s, 9),
             samples=train.global_batch_size,
             tokens=train.global_batch_size * self._rank.config.model.sequence_length,
             loss=loss,
             memory_bytes=self._sizes[0],
             memory_peak_bytes=self._sizes[1],
+            **({"timers_s": times.timers_s} if times.timers_s else {}),
         )
+        self.checkpoints.end_if_warned(step)
 
 
-def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
+def make_trainer(rank: Rank, watch: Watch, directory: str, format: TrainerFormat) -> Any:
     """Return the Trainer for a configuration; raise ConfigError if transformers or accelerate is missing."""
     config, train = rank.config, rank.config.train
     transformers: Any = import_transformers(config)
@@ -114,6 +124,9 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
 
     class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         """Forwards the Trainer's callbacks to the watch."""
+
+        def on_train_begin(self, _arguments: Any, state: Any, *_: Any, **__: Any) -> None:
+            watch.begin_after(state.global_step)
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             watch.begin()
@@ -130,6 +143,9 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
 
         def _get_train_sampler(self, *_: Any, **__: Any) -> SequentialSampler:
             return SequentialSampler(self.train_dataset)
+
+        def _get_output_dir(self, *arguments: Any, **named: Any) -> str:
+            return format.directory or str(super()._get_output_dir(*arguments, **named))
 
     arguments = transformers.TrainingArguments(
         output_dir=directory,
@@ -171,11 +187,15 @@ def run(rank: Rank) -> None:
     rank.join()
     watch = Watch(rank)
     with tempfile.TemporaryDirectory(prefix="parlab-hf-") as directory:
-        trainer = make_trainer(rank, watch, directory)
+        format = TrainerFormat(rank.config)
+        format.trainer = trainer = make_trainer(rank, watch, directory, format)
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         layers = [0, rank.config.model.num_layers - 1]
         rank.emit_start("hf", watch.memory.source, parameters=parameters, stage=0, layers=layers)
-        trainer.train()
+        watch.checkpoints = open_checkpoints(rank, lambda: format)
+        if watch.checkpoints.done < watch.checkpoints.last:
+            trainer.train(resume_from_checkpoint=format.resume_from)
+        watch.checkpoints.finish()
     rank.emit_end(watch.seconds)
     barrier(rank.device)
     leave()

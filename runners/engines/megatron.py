@@ -12,6 +12,8 @@ from typing import Any
 
 from runners.config import RunConfig
 from runners.config.devices import DEVICES
+from runners.engines.checkpoints.session import charged, open_checkpoints
+from runners.engines.checkpoints.state import torch_format
 from runners.engines.megatron_flags import UNUSED, argument_dump, arguments_of, read_flags
 from runners.engines.megatron_log import MegatronLog
 from runners.engines.process.process_group import Place, barrier, leave
@@ -19,6 +21,7 @@ from runners.engines.process.profiling import StepRecorder
 from runners.engines.process.rank import Rank, start
 from runners.engines.training.layout import open_layout
 from runners.engines.training.megatron_stage import MegatronRank, StepResult
+from runners.engines.training.saved import SavedRank
 
 
 def train(rank: Rank, unused: Mapping[str, Any]) -> None:
@@ -47,16 +50,21 @@ def train(rank: Rank, unused: Mapping[str, Any]) -> None:
     )
     step_times = []
     recorder = StepRecorder(config, place.rank, rank.device)
-    for step in range(1, config.train.iterations + 1):
+    checkpoints = open_checkpoints(
+        rank, lambda: torch_format(SavedRank(stage), config, place.rank, rank.device, layout.ranks_along("tp"))
+    )
+    for step in checkpoints.steps():
         try:
             with recorder.step(step):
                 result = stage.train_step(step)
         except Exception:
             rank.phase = stage.phase
             raise
+        result = result._replace(times=charged(result.times, checkpoints.after(step)))
         step_times.append(result.times.step_time_s)
         _print_step(rank, step, result)
         log.add(step, result)
+    checkpoints.finish()
     rank.emit_end(step_times)
     barrier(rank.device)
     leave()
@@ -84,7 +92,7 @@ def _print_step(rank: Rank, step: int, result: StepResult) -> None:
     rank.printer.emit(
         "step",
         step=step,
-        warmup=step <= config.train.warmup_steps,
+        warmup=rank.is_warmup(step),
         step_time_s=round(result.times.step_time_s, 9),
         samples=config.train.global_batch_size,
         tokens=config.train.global_batch_size * config.model.sequence_length,

@@ -10,10 +10,13 @@ import os
 import sys
 
 from runners.config import RunConfig
+from runners.engines.checkpoints.session import charged, open_checkpoints
+from runners.engines.checkpoints.state import torch_format
 from runners.engines.command_line import Request, read_command_line
 from runners.engines.process.process_group import Place, barrier, leave
 from runners.engines.process.profiling import StepRecorder
 from runners.engines.process.rank import Rank, start
+from runners.engines.training.saved import SavedStage
 from runners.engines.training.stage import PipelineStage, StepResult
 from runners.engines.training.transfers import open_channels
 
@@ -38,15 +41,20 @@ def train(rank: Rank, request: Request) -> None:
     )
     step_times = []
     recorder = StepRecorder(config, place.rank, rank.device)
-    for step in range(1, config.train.iterations + 1):
+    checkpoints = open_checkpoints(
+        rank, lambda: torch_format(SavedStage(stage), config, place.rank, rank.device, [place.rank])
+    )
+    for step in checkpoints.steps():
         try:
             with recorder.step(step):
                 result = stage.train_step(step)
         except Exception:
             rank.phase = stage.phase
             raise
+        result = result._replace(times=charged(result.times, checkpoints.after(step)))
         step_times.append(result.times.step_time_s)
         _print_step(rank, request, step, result)
+    checkpoints.finish()
     average = rank.emit_end(step_times)
     if request.by_hand:
         rank.printer.log(
@@ -62,7 +70,7 @@ def _print_step(rank: Rank, request: Request, step: int, result: StepResult) -> 
     rank.printer.emit(
         "step",
         step=step,
-        warmup=step <= train.warmup_steps,
+        warmup=rank.is_warmup(step),
         step_time_s=round(times.step_time_s, 9),
         samples=train.global_batch_size,
         tokens=train.global_batch_size * rank.config.model.sequence_length,

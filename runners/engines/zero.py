@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.checkpoints.deepspeed_format import DeepSpeedFormat
+from runners.engines.checkpoints.session import Checkpoints, NoCheckpoints, charged, open_checkpoints
 from runners.engines.process.memory import MemoryMeter, memory_meter
 from runners.engines.process.process_group import barrier, leave
 from runners.engines.process.profiling import StepRecorder
@@ -127,7 +129,9 @@ def run(rank: Rank) -> None:
     rank.join()
     trainer = ZeroTrainer(rank)
     emit_start(rank, trainer)
-    seconds = train_steps(rank, trainer, rank.config.train.iterations)
+    checkpoints = open_checkpoints(rank, lambda: DeepSpeedFormat(trainer.engine, rank.config, rank.place.rank))
+    seconds = train_steps(rank, trainer, checkpoints)
+    checkpoints.finish()
     rank.emit_end(seconds)
     trainer.close()
     barrier(rank.device)
@@ -140,21 +144,22 @@ def emit_start(rank: Rank, trainer: ZeroTrainer) -> None:
     rank.emit_start("zero", trainer.memory.source, parameters=trainer.num_parameters, stage=0, layers=layers)
 
 
-def train_steps(rank: Rank, trainer: ZeroTrainer, iterations: int) -> list[float]:
-    """Train `iterations` steps, print the event of each, and return their times in seconds."""
+def train_steps(rank: Rank, trainer: ZeroTrainer, checkpoints: Checkpoints | NoCheckpoints) -> list[float]:
+    """Train the steps that are left, print the event of each, and return their times in seconds."""
     train, seconds = rank.config.train, []
-    passes = trainer.load(1)
+    passes = trainer.load(checkpoints.done + 1)
     recorder = StepRecorder(rank.config, rank.place.rank, rank.device)
-    for step in range(1, iterations + 1):
+    for step in checkpoints.steps():
         with recorder.step(step):
             result = trainer.train(passes)
+        result = result._replace(times=charged(result.times, checkpoints.after(step)))
         seconds.append(result.times.step_time_s)
-        if step < iterations:  # overlaps with the reduction of the loss
+        if step < checkpoints.last:  # overlaps with the reduction of the loss
             passes = trainer.load(step + 1)
         rank.printer.emit(
             "step",
             step=step,
-            warmup=step <= train.warmup_steps,
+            warmup=rank.is_warmup(step),
             step_time_s=round(result.times.step_time_s, 9),
             samples=train.global_batch_size,
             tokens=train.global_batch_size * rank.config.model.sequence_length,

@@ -6,7 +6,7 @@ masked-token head and a next-sentence head; without dropout, and with a head tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -244,13 +244,26 @@ def _draw(part: nn.Module, whole: nn.Module, numbers: torch.Generator, num_layer
 
 def share_of(name: str, whole: Tensor, ranks: TensorGroup) -> Tensor:
     """Return a rank's share of the parameter `whole`; `name` is its name in the module or in the model."""
-    cut: Callable[[Tensor], Tensor] = lambda tensor: tensor[ranks.part(tensor.shape[0])]  # noqa: E731
-    if "qkv" in name:  # the heads of query, key and value each
+    if "qkv" in name:
         three = whole.view(3, whole.shape[0] // 3, *whole.shape[1:])
         return three[:, ranks.part(three.shape[1])].flatten(0, 1)
+    match split_dimension(name):
+        case 0:
+            return whole[ranks.part(whole.shape[0])]
+        case 1:
+            return whole[:, ranks.part(whole.shape[1])]
+        case _:
+            return whole
+
+
+def split_dimension(name: str) -> int | None:
+    """Return the dimension along which ranks split a parameter, None if they replicate it.
+
+    That of query, key and value is of their weight as (3, heads, ...): ranks have some heads of each.
+    """
     if name.endswith(("up.weight", "up.bias", "token.weight", "vocabulary.weight", "vocabulary.bias")):
-        return cut(whole)
-    return whole[:, ranks.part(whole.shape[1])] if name.endswith(".output.weight") else whole
+        return 0
+    return 1 if "qkv" in name or name.endswith(".output.weight") else None
 
 
 def is_shared(name: str) -> bool:

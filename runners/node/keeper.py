@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import psutil
 
+from parlab.client.stopping import CHECKPOINT_DIRECTORY
 from runners.config import ConfigError, RunConfig, check
 from runners.links import interface
 from runners.links.refusal import no_links, refusal
@@ -172,7 +173,8 @@ class Keeper:
         share = Share(spec.node_rank, spec.nodes, place.address, place.interface)
         first_rank = spec.node_rank * (config.world_size // spec.nodes)
         return {
-            "environment": launch.additions(config, os.environ, self._state.marker(run)),
+            "environment": launch.additions(config, os.environ, self._state.marker(run)) | self._variables(config, run),
+            "checkpoints": self._own_checkpoints(config, run),
             "share": share._asdict(),
             "first_rank": first_rank,
             "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
@@ -204,8 +206,22 @@ class Keeper:
             write_atomically(run.path / HOSTFILE, launch.host_lines(config, share))
         config_path = Path(prepared.get("directory") or run.path) / run.config.name
         argv = self._command(config, config_path, share)
-        added = launch.additions(config, os.environ, self._state.marker(run), share)
+        added = launch.additions(config, os.environ, self._state.marker(run), share) | self._variables(config, run)
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
+
+    def _variables(self, config: RunConfig, run: RunDir) -> dict[str, str]:
+        """Return the variables of an attempt that tell where its run has checkpoints."""
+        if not config.has_checkpoints:
+            return {}
+        return {CHECKPOINT_DIRECTORY: str(self._checkpoints(config, run))}
+
+    def _own_checkpoints(self, config: RunConfig, run: RunDir) -> str | None:
+        """Return the folder in the state directory that the supervisor has to make; None if there is none."""
+        is_here = config.has_checkpoints and config.checkpoint.directory is None
+        return str(self._checkpoints(config, run)) if is_here else None
+
+    def _checkpoints(self, config: RunConfig, run: RunDir) -> Path:
+        return self._state.checkpoints(run.run, config.checkpoint.directory, is_run_as=bool(self._node.run_as))
 
     def _refusal(self, config: RunConfig) -> str:
         """Return why this node cannot start a run; empty if it can."""

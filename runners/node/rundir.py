@@ -6,7 +6,9 @@ STATE/draining           present while the node takes no new runs
 STATE/runs/RUN-ATTEMPT/  one attempt; see RunDir. RUN-ATTEMPT-NODE for the other nodes of a run, from 1
 STATE/rejected/          attempts unknown to the server, kept for inspection
 STATE/done/RUN-ATTEMPT   remembers for a while what was here, so that a late message starts nothing twice
+STATE/checkpoints/RUN/   checkpoints of a run that names no directory, for all of its attempts on this node
 STATE-runs/RUN-ATTEMPT/  with --run-as, the working directory of its ranks, which belongs to their account
+STATE-runs/checkpoints-RUN/  with --run-as, its checkpoints
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ import psutil
 from runners.wire.protocol import SPEC_LIFETIME_S
 
 DONE_LIFETIME_S = 2 * SPEC_LIFETIME_S
+CHECKPOINT_LIFETIME_S = 30 * 86400.0
+"""Time since the last change after which checkpoints in the state directory are deleted."""
 
 _NAME = re.compile(r"(\d+)-(\d+)(?:-([1-9]\d*))?")
 
@@ -305,6 +309,21 @@ class StateDir:
         name = directory_name(run, attempt, node_rank)
         return any((path / name).exists() for path in (self.runs_path, self.done_path, self.rejected_path))
 
+    def checkpoints(self, run: int, directory: str | None, *, is_run_as: bool) -> Path:
+        """Return the folder for the checkpoints of a run, which all of its attempts share."""
+        if directory is not None:
+            return Path(directory) / f"run-{run}"
+        return self.work_path / f"checkpoints-{run}" if is_run_as else self.root / "checkpoints" / str(run)
+
+    def clear_checkpoints(self) -> None:
+        """Delete folders of checkpoints in the state directory that nothing has been written to for long."""
+        for path in (*(self.root / "checkpoints").glob("*"), *self.work_path.glob("checkpoints-*")):
+            with contextlib.suppress(OSError):
+                is_old = time.time() - path.lstat().st_mtime > CHECKPOINT_LIFETIME_S
+                # A training may go on for long without a checkpoint; its attempt holds the lock.
+                if is_old and path.is_dir() and not is_locked(path / "lock"):
+                    shutil.rmtree(path)
+
     def finish(self, run: RunDir) -> None:
         """Delete an attempt that the server has stored completely, and record that it was here."""
         (self.done_path / run.path.name).touch()
@@ -318,6 +337,10 @@ class StateDir:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > DONE_LIFETIME_S:
                     path.unlink()
+        for folder in (self.checkpoints(run.run, None, is_run_as=is_run_as) for is_run_as in (False, True)):
+            with contextlib.suppress(OSError):  # the folder has checkpoints, or does not exist
+                folder.rmdir()
+        self.clear_checkpoints()
 
     def set_aside(self, run: RunDir) -> Path:
         """Move an attempt that is unknown to the server to the directory for inspection."""

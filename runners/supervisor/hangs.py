@@ -46,7 +46,11 @@ class Watch:
 
     def see(self, output: bytes, now: float) -> None:
         """Read a piece of output that ends at a line end."""
-        if self.limit_s is None or b'"event":"step"' not in output:
+        if self.limit_s is None:
+            return
+        if b'"event":"checkpoint"' in output:  # loading and saving may take as long as many steps
+            self.pause(now)
+        if b'"event":"step"' not in output:
             return
         for match in _STEP.finditer(output):
             step = int(match[1])

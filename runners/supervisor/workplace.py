@@ -30,6 +30,14 @@ class Workplace:
             self.path.mkdir(mode=0o700)
             shutil.copyfile(run.config, self.path / run.config.name)
         self._hostfile = run.path / HOSTFILE
+        if launch.get("checkpoints"):
+            self._make_checkpoints(Path(launch["checkpoints"]))
+
+    def _make_checkpoints(self, path: Path) -> None:
+        """Create the folder of the run's checkpoints, which belongs to the account of the ranks."""
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
 
     def hand_over(self) -> None:
         """Give everything in the directory to the account of the ranks, the directory last."""

@@ -88,7 +88,7 @@ def test_16_bit_losses_are_close_to_fp32(precision: str, gpt: Trained) -> None:
 
 def test_an_overflow_skips_the_step_and_the_second_one_halves_the_scale() -> None:
     rank = MegatronRank(make_config(precision="fp16"), CPU)
-    rank._scale.value = 2.0**40
+    rank.loss_scale.value = 2.0**40
     before = rank.flat.weights.detach().clone()
     results = [rank.train_step(step) for step in (1, 2, 3)]
     assert [result.is_skipped for result in results] == [True] * 3

@@ -23,6 +23,7 @@ TITLES = {
     "network": "Network",
     "emulation": "Emulated compute",
     "profile": "Traces",
+    "checkpoint": "Checkpoints",
     "launcher": "Launcher",
 }
 """Section -> heading, in the order of the form; the engine comes first because the other fields depend on it."""

@@ -18,7 +18,7 @@ from .draft import Draft, as_json
 from .fields import BuilderField, builder_fields, builder_sections
 from .suggestions import suggestions
 
-_FOLDED = ("cluster", "slurm", "network", "emulation", "profile", "launcher")
+_FOLDED = ("cluster", "slurm", "network", "emulation", "profile", "checkpoint", "launcher")
 """Sections that are folded while all of their fields have their defaults."""
 
 

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from parlab.client.stopping import CHECKPOINTED
 from runners.config import ConfigError, Problem, RunConfig
 from runners.engines.process.events import Printer
 from runners.engines.process.memory import is_out_of_memory, memory_shortage
-from runners.engines.process.process_group import Place, choose_device, device_name, join
+from runners.engines.process.process_group import Place, barrier, choose_device, device_name, join, leave
 from runners.engines.process.process_group import place_from_environment as place_from
 from runners.engines.process.starting import (
     die_with_parent,
@@ -35,6 +36,10 @@ _LOST = re.compile(
 )
 
 
+class Checkpointed(Exception):
+    """This rank was warned of its end and has written a checkpoint, as all others have."""
+
+
 class Rank:
     """State of one rank: configuration, place, device, printer and current phase."""
 
@@ -45,12 +50,18 @@ class Rank:
         self.device = torch.device("cpu")
         self.backend = "none"
         self.phase = "model"
-        """Current phase for failure reports: model, data, forward, backward or optimizer."""
+        """Current phase for failure reports: model, data, forward, backward, optimizer or checkpoint."""
+        self.done = 0
+        """Steps that an earlier attempt has made, from whose checkpoint this one continues."""
 
     @property
     def timeout(self) -> timedelta:
         """Time for which this rank waits for another one."""
         return timedelta(seconds=self.config.launcher.collective_timeout_s)
+
+    def is_warmup(self, step: int) -> bool:
+        """Return whether a step is one of the first of this attempt, which are measured but not counted."""
+        return step - self.done <= self.config.train.warmup_steps
 
     def choose_device(self) -> None:
         """Choose and set the device; raise ConfigError if the requested device does not exist."""
@@ -87,9 +98,12 @@ class Rank:
         )
 
     def emit_end(self, step_times_s: Sequence[float], **fields: Any) -> float:
-        """Print the `end` event; return its average step time in seconds, which excludes the first step."""
+        """Print the `end` event; return its average step time in seconds, which excludes the first step.
+
+        An attempt that finds all steps done has none.
+        """
         rest = step_times_s[1:] or step_times_s
-        average = round(sum(rest) / len(rest), 9)
+        average = round(sum(rest) / len(rest), 9) if rest else 0.0
         self.printer.emit("end", iterations=len(step_times_s), average_step_time_s=average, **fields)
         return average
 
@@ -147,6 +161,11 @@ def _run(body: Callable[[Rank], None], orders: Orders) -> int:
         body(rank)
     except ConfigError as error:
         return refuse(error, rank.place.rank)
+    except Checkpointed:
+        # All together: a launcher ends the others as soon as one has ended.
+        barrier(rank.device)
+        leave()
+        return CHECKPOINTED
     except Exception as error:
         return rank.report(error)
     return 0

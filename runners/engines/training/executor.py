@@ -5,7 +5,7 @@ The executor is independent of the network: its caller passes the function that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -180,6 +180,21 @@ class Executor:
             if outbox is not None:
                 with self._timers.span(name):
                     outbox.finish_step()
+
+    def carried_errors(self) -> dict[str, Tensor]:
+        """Return the rounding errors of wires with error feedback, by direction."""
+        return {name: outbox.wire.carried(self._device) for name, outbox in self._feedback()}
+
+    def carry_errors(self, errors: Mapping[str, Tensor]) -> None:
+        """Continue with rounding errors of an earlier process."""
+        for name, outbox in self._feedback():
+            if name in errors:
+                outbox.wire.error = errors[name].to(self._device)
+
+    def _feedback(self) -> Iterator[tuple[str, Outbox]]:
+        for name, outbox in (("activations", self._activations_out), ("gradients", self._gradients_out)):
+            if outbox is not None and outbox.wire.has_feedback:
+                yield name, outbox
 
     def _is_first(self, operation: Operation) -> bool:
         return self._has_first and operation.chunk == 0

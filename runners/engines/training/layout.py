@@ -29,6 +29,11 @@ class Layout(NamedTuple):
         """Return the group of the ranks that differ from this one only in `dimension`; None for a single process."""
         return None if self.mesh is None else self.mesh.get_group(dimension)
 
+    def ranks_along(self, dimension: str) -> list[int]:
+        """Return these ranks in order; only 0 for a single process."""
+        group = self.group(dimension)
+        return [0] if group is None else dist.get_process_group_ranks(group)
+
 
 def open_layout(config: RunConfig, rank: int, device: torch.device, timeout: timedelta) -> Layout:
     """Create the groups and channels of a layout; collective over all ranks of the default process group."""

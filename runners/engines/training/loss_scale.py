@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 INITIAL_SCALE = 2.0**16
 WINDOW = 1000
 """Consecutive steps without overflow after which the scale is doubled."""
@@ -20,6 +22,16 @@ class LossScale:
         self._is_dynamic = constant is None
         self._good_steps = 0
         self._patience = HYSTERESIS
+
+    def state(self) -> dict[str, float]:
+        """Return what later updates depend on."""
+        return {"value": self.value, "good_steps": self._good_steps, "patience": self._patience}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Continue from a state; a constant scale stays as it is."""
+        if self._is_dynamic:
+            self.value = state["value"]
+            self._good_steps, self._patience = int(state["good_steps"]), int(state["patience"])
 
     def update(self, *, is_finite: bool) -> None:
         """Update the scale after a step; `is_finite` is False for a step skipped because of an overflow."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
 import torch
@@ -68,8 +68,8 @@ class MegatronRank:
         self.num_parameters = self.flat.weights.numel()
         replicas = parallel.data_parallel_size
         self._replicas = Replicas(self.flat, layout.group("dp"), config.num_micro_batches) if replicas > 1 else None
-        self._optimizer = _optimizer(self.flat.weights, config)
-        self._scale = LossScale(config.train.loss_scale if config.train.precision == "fp16" else 1.0)
+        self.optimizer = _optimizer(self.flat.weights, config)
+        self.loss_scale = LossScale(config.train.loss_scale if config.train.precision == "fp16" else 1.0)
         self._timers = Timers(device)
         self.memory = memory_meter(device)
         sequence = config.model.sequence_length // (size if parallel.sequence_parallel else 1)
@@ -113,13 +113,21 @@ class MegatronRank:
         self._executor.finish_sends()
         self._phase = "optimizer"
         self._reduce_gradients()
-        scale = self._scale.value
+        scale = self.loss_scale.value
         with self._timers.span("optimizer"):
             norm, is_finite = self._update()
         times = self._timers.finish_step()
-        self._scale.update(is_finite=is_finite)
+        self.loss_scale.update(is_finite=is_finite)
         memory = self.memory.now(), self.memory.peak()
         return StepResult(times, self._mean_losses(), *memory, scale, norm, not is_finite)
+
+    def carried_errors(self) -> dict[str, Tensor]:
+        """Return the rounding errors that the next step of this rank adds to its messages."""
+        return self._executor.carried_errors()
+
+    def carry_errors(self, errors: Mapping[str, Tensor]) -> None:
+        """Continue with rounding errors of an earlier process."""
+        self._executor.carry_errors(errors)
 
     def _load(self, step: int) -> list[Inputs]:
         """Split this replica's part of the global batch into micro batches on the device."""
@@ -145,7 +153,7 @@ class MegatronRank:
         sop = None if output.sop is None else output.sop.detach()
         self._losses.append(Losses(output.lm.detach(), sop))
         shares = self.config.num_micro_batches * self.config.parallel.data_parallel_size
-        return cast(Tensor, output.total * (self._scale.value / shares))
+        return cast(Tensor, output.total * (self.loss_scale.value / shares))
 
     def _reduce_gradients(self) -> None:
         """Sum gradients over the replicas, then those of sequence-parallel parameters over the sequence."""
@@ -161,7 +169,7 @@ class MegatronRank:
         flat, largest = self.flat, self.config.train.gradient_clipping
         if self.config.train.precision == "fp16":
             with self._timers.span("optimizer-unscale-and-check-inf"):
-                flat.gradient.mul_(1.0 / self._scale.value)
+                flat.gradient.mul_(1.0 / self.loss_scale.value)
                 is_finite = self._agree(bool(flat.gradient.isfinite().all()))
             if not is_finite:
                 return None, False
@@ -171,7 +179,7 @@ class MegatronRank:
                 norm = self._gradient_norm()
                 if norm > largest:
                     flat.gradient.mul_(largest / (norm + 1e-6))
-        self._optimizer.step()
+        self.optimizer.step()
         if flat.is_mixed:
             with self._timers.span("optimizer-copy-main-to-model-params"):
                 flat.copy_to_model()

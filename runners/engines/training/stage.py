@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, cast
 
@@ -58,7 +58,7 @@ class PipelineStage:
             for layers in self.layers
         )
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self._optimizer = None if is_emulated else _optimizer(self.model, config)
+        self.optimizer = None if is_emulated else _optimizer(self.model, config)
         self._timers = Timers(self.device)
         self.memory = memory_meter(self.device)
         self._precision = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
@@ -98,14 +98,14 @@ class PipelineStage:
         self.memory.begin_step()
         barrier(self.device)
         self._timers.begin_step()
-        if self._optimizer is not None:
-            self._optimizer.zero_grad()
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
         self._phase = "passes"
         losses = self._executor.run()
         self._phase = "optimizer"
         with self._timers.span("optimizer"):
-            if self._optimizer is not None:
-                self._optimizer.step()
+            if self.optimizer is not None:
+                self.optimizer.step()
             elif self._emulated is not None:
                 self._emulated.optimizer()
         self._executor.finish_sends()
@@ -120,6 +120,14 @@ class PipelineStage:
     def weights(self) -> dict[str, Tensor]:
         """Return the weights of this rank by parameter name."""
         return {name: tensor for chunk in self.model for name, tensor in chunk.state_dict().items()}
+
+    def carried_errors(self) -> dict[str, Tensor]:
+        """Return the rounding errors that the next step of this rank adds to its messages."""
+        return self._executor.carried_errors()
+
+    def carry_errors(self, errors: Mapping[str, Tensor]) -> None:
+        """Continue with rounding errors of an earlier process."""
+        self._executor.carry_errors(errors)
 
     def _load(self, step: int) -> None:
         if not (self.is_first or self.is_last) or self._emulated is not None:

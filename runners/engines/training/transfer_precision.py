@@ -19,6 +19,11 @@ class Wire:
     Each direction of a link has its own instance. `shape` is that of the tensor, (..., columns).
     """
 
+    has_feedback = False
+    """Whether the rounding error of a message is added to the next one."""
+    error: Tensor | None = None
+    """That of the last message."""
+
     def __init__(self, shape: Sequence[int], wire_dtype: torch.dtype, precision: torch.dtype) -> None:
         self._shape = tuple(shape)
         self._wire_dtype, self._precision = wire_dtype, precision
@@ -27,6 +32,11 @@ class Wire:
     def is_same(self) -> bool:
         """Whether a received message needs no conversion."""
         return self._wire_dtype == self._precision
+
+    def carried(self, device: torch.device) -> Tensor:
+        """Return the error that the next message carries on, as rows and columns; 0 before the first one."""
+        rows, columns = math.prod(self._shape[:-1]), self._shape[-1]
+        return torch.zeros(rows, columns, device=device) if self.error is None else self.error
 
     def buffer(self, device: torch.device) -> Tensor:
         """Allocate a buffer for one message."""
@@ -49,11 +59,12 @@ class EightBitWire(Wire):
     2019.
     """
 
+    has_feedback = True
+
     def __init__(self, shape: Sequence[int], precision: torch.dtype) -> None:
         super().__init__(shape, torch.uint8, precision)
         self._columns = int(shape[-1])
         self._rows = math.prod(shape[:-1])
-        self._error: Tensor | None = None
 
     def buffer(self, device: torch.device) -> Tensor:
         # Scales come first, because they are read as fp32, which must be aligned.
@@ -61,12 +72,12 @@ class EightBitWire(Wire):
 
     def encode(self, tensor: Tensor) -> Tensor:
         numbers = tensor.detach().reshape(self._rows, self._columns).float()
-        if self._error is not None:
-            numbers = numbers + self._error
+        if self.error is not None:
+            numbers = numbers + self.error
         scales = (numbers.abs().amax(1, keepdim=True) / _LARGEST).clamp_min(_SMALLEST_SCALE)
         rounded = (numbers / scales).round().clamp(-_LARGEST, _LARGEST)
         # NaN and infinity must not enter the feedback, or they would spread to all later messages.
-        self._error = torch.nan_to_num(numbers - rounded * scales, 0.0, 0.0, 0.0)
+        self.error = torch.nan_to_num(numbers - rounded * scales, 0.0, 0.0, 0.0)
         whole = torch.nan_to_num(rounded, 0.0).to(torch.int8)
         return torch.cat([scales.flatten().view(torch.uint8), whole.flatten().view(torch.uint8)])
 

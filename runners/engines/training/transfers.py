@@ -147,7 +147,7 @@ class Outbox:
         self._channel = channel
         self._limit = limit
         """Maximum number of unfinished sends; a further send waits for the oldest."""
-        self._wire = wire
+        self.wire = wire
         self._thread = None if device.type == "cuda" else ThreadPoolExecutor(1, thread_name_prefix="outbox")
         self._pending: deque[tuple[Callable[[], object], Tensor]] = deque()
 
@@ -156,7 +156,7 @@ class Outbox:
         if len(self._pending) == self._limit:
             self._complete_oldest()
         if self._thread is None:
-            tensor = self._wire.encode(tensor)
+            tensor = self.wire.encode(tensor)
             self._pending.append((self._channel.send(tensor).wait, tensor))
         else:
             self._pending.append((self._thread.submit(self._transmit, tensor).result, tensor))
@@ -167,7 +167,7 @@ class Outbox:
             self._complete_oldest()
 
     def _transmit(self, tensor: Tensor) -> None:
-        self._channel.send(self._wire.encode(tensor)).wait()
+        self._channel.send(self.wire.encode(tensor)).wait()
 
     def _complete_oldest(self) -> None:
         wait, _tensor = self._pending.popleft()

@@ -1,0 +1,81 @@
+"""The format of engine zero: DeepSpeed's own, one file per rank for the partitioned states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.checkpoints.folder import Checkpoint
+from runners.engines.checkpoints.session import first_line, layout_of
+
+TAG = "state"
+"""Name of DeepSpeed's directory within a checkpoint."""
+
+
+class DeepSpeedFormat:
+    """What DeepSpeed stores, and the random numbers of each rank."""
+
+    def __init__(self, engine: Any, config: RunConfig, rank: int) -> None:
+        self._engine, self._config, self._rank = engine, config, rank
+
+    def facts(self) -> dict[str, Any]:
+        train = self._config.train
+        return {"format": "deepspeed", "data": {"seed": train.seed, "global_batch_size": train.global_batch_size}}
+
+    def write(self, directory: Path, group: dist.ProcessGroup | None) -> Callable[[], None]:
+        """Write at once: DeepSpeed copies nothing that a thread could write later."""
+        errors = list[str]()
+        writer = self._engine.checkpoint_engine
+        save = writer.save
+
+        def guarded(*arguments: Any, **named: Any) -> None:
+            try:
+                save(*arguments, **named)
+            except Exception as error:  # the other ranks wait for this one in the barriers that follow
+                errors.append(first_line(error))
+
+        writer.save = guarded
+        try:
+            self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
+            guarded(_random_state(), str(directory / _random_name(self._rank)))
+        finally:
+            writer.save = save
+
+        def written() -> None:
+            if errors:
+                raise OSError(errors[0])
+
+        return written
+
+    def read(self, checkpoint: Checkpoint, group: dist.ProcessGroup | None) -> None:
+        """Raise ConfigError for another layout, which DeepSpeed's files do not fit."""
+        saved, here = checkpoint.facts.get("layout", {}), layout_of(self._config)
+        for name in ("data", "zero_stage"):
+            if saved.get(name) != here[name]:
+                field = {"data": "data_parallel_size", "zero_stage": "zero_stage"}[name]
+                message = (
+                    f"DeepSpeed wrote {checkpoint.path} with {field} {saved.get(name)} and reads it with no other;"
+                    f" use {field} {saved.get(name)}, or another checkpoint.directory"
+                )
+                raise ConfigError([Problem(f"parallel.{field}", here[name], message)])
+        path, _ = self._engine.load_checkpoint(str(checkpoint.path), tag=TAG)
+        if path is None:
+            raise ValueError(f"DeepSpeed found no state in {checkpoint.path}; use another checkpoint.directory")
+        random = torch.load(checkpoint.path / _random_name(self._rank), weights_only=True)
+        torch.set_rng_state(random["cpu"])
+        if "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"])
+
+
+def _random_state() -> dict[str, torch.Tensor]:
+    cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
+    return {"cpu": torch.get_rng_state(), **cuda}
+
+
+def _random_name(rank: int) -> str:
+    return f"random-{rank}.pt"

@@ -1,0 +1,301 @@
+"""The folder with the checkpoints of one run, on disk. Without torch: one process writes it, the others read.
+
+FOLDER/lock                        held by the attempt that writes, with its name and a counter that it raises
+FOLDER/step-00000012-attempt-2/    a complete checkpoint
+    manifest.json                  step, numbers of the training, and size and SHA-256 of every other file
+FOLDER/.draft-...                  a checkpoint that is being written, or was when its attempt ended
+FOLDER/damaged-...                 a checkpoint whose files are not those of its manifest
+
+A checkpoint is written as a draft, synced and then renamed: a crash or a full disk loses the draft alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+BEAT_S = 1.0
+"""Seconds between two rises of the counter in the lock."""
+STILL_S = 4.0
+"""Time without a rise after which the holder on another host counts as dead: a lock of a file is not seen there."""
+RELEASED_WITHIN_S = 5.0
+"""Time for a holder on this host to go: the kernel may still be ending it."""
+_NAME = re.compile(r"step-(\d{8,10})-attempt-(\d+)")
+_PIECE_BYTES = 1 << 20
+_LOCK_BYTES = 256
+
+
+class Taken(OSError):
+    """Another attempt writes to the folder."""
+
+
+class File(NamedTuple):
+    """A file of a checkpoint."""
+
+    bytes: int
+    sha256: str
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint on disk, as its manifest describes it."""
+
+    path: Path
+    step: int
+    attempt: int
+    facts: dict[str, Any]
+    """What the engine stored beside its files."""
+    files: dict[str, File]
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+
+class Folder:
+    """The folder of a run."""
+
+    def __init__(self, path: Path, attempt: int = 1) -> None:
+        self.path, self.attempt = path, attempt
+        self._lock = path / "lock"
+        self._token = ""
+        self._descriptor = -1
+        self._beating = threading.Event()
+
+    # --- the writer --------------------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Become the only writer, and delete the drafts of earlier ones. Raises Taken, or OSError.
+
+        The lock goes with the process. It may not be seen on another host: there the counter in the file tells whether
+        its holder is alive.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._wait_for_lock(descriptor)
+            self._wait_for_other_host()
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor, self._token = descriptor, secrets.token_hex(4)
+        self._beat(0)
+        threading.Thread(target=self._beat_on, name="checkpoint-lock", daemon=True).start()
+        for path in self.path.glob(".draft-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Let another attempt write."""
+        if self._descriptor < 0:
+            return
+        self._beating.set()
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, b"{}".ljust(_LOCK_BYTES), 0)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether no other attempt has taken the folder while this process was stopped."""
+        return self._holder().get("token") == self._token
+
+    def draft_name(self, step: int) -> str:
+        """Return the name of the draft of a step."""
+        return f".draft-{self._token}-{_name(step, self.attempt)}"
+
+    def seal(self, draft: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, File]) -> Checkpoint:
+        """Write the manifest of a draft whose files are on disk, and give it its name. Raises OSError or Taken."""
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "attempt": self.attempt,
+            "at": round(time.time(), 3),
+            "facts": dict(facts),
+            "files": {name: list(file) for name, file in sorted(files.items())},
+        }
+        with open(draft / MANIFEST, "w") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        for directory in {draft, *((draft / name).parent for name in files)}:
+            sync_directory(directory)
+        if not self.is_mine:
+            raise Taken(f"another attempt writes to {self.path} now: {_words(self._holder())}")
+        target = self.path / _name(step, self.attempt)
+        aside = self.path / f".draft-{self._token}-replaced"
+        if target.exists():
+            target.rename(aside)
+        draft.rename(target)
+        sync_directory(self.path)
+        shutil.rmtree(aside, ignore_errors=True)
+        return Checkpoint(target, step, self.attempt, dict(facts), dict(files))
+
+    def prune(self, keep: int) -> None:
+        """Delete damaged checkpoints, and all but the newest complete ones."""
+        for path in [*self.path.glob("damaged-*"), *(old.path for old in self.complete()[keep:])]:
+            # Under another name first: a checkpoint that is half deleted must not look like one.
+            dropped = self.path / f".draft-{self._token}-dropped-{path.name}"
+            with contextlib.suppress(OSError):
+                path.rename(dropped)
+                shutil.rmtree(dropped)
+
+    def set_aside(self, checkpoint: Checkpoint) -> None:
+        """Rename a damaged checkpoint, so that it is neither loaded nor counted."""
+        with contextlib.suppress(OSError):
+            checkpoint.path.rename(self.path / f"damaged-{checkpoint.path.name}")
+
+    def _wait_for_lock(self, descriptor: int) -> None:
+        until = time.monotonic() + RELEASED_WITHIN_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise Taken(f"{_words(self._holder())} writes checkpoints there; end it first") from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def _wait_for_other_host(self) -> None:
+        first = self._holder()
+        if not first or first.get("host") == socket.gethostname():
+            return
+        until = time.monotonic() + STILL_S
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            now = self._holder()
+            if not now:
+                return
+            if now.get("count") != first.get("count"):
+                raise Taken(f"{_words(now)} writes checkpoints there; end it first")
+
+    def _holder(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self._lock.read_text())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _beat_on(self) -> None:
+        count = 0
+        while not self._beating.wait(BEAT_S):
+            count += 1
+            if not self.is_mine:
+                return
+            with contextlib.suppress(OSError):
+                self._beat(count)
+
+    def _beat(self, count: int) -> None:
+        content = {"token": self._token, "attempt": self.attempt, "host": socket.gethostname(), "pid": os.getpid()}
+        # One write of a few bytes over the last one: readers see the old content or the new.
+        text = json.dumps({**content, "count": count}).ljust(_LOCK_BYTES).encode()
+        os.pwrite(self._descriptor, text, 0)
+
+    # --- the readers -------------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[tuple[Checkpoint, str]]:
+        """Return all checkpoints, the newest first, each with what is wrong with its manifest or sizes."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.path.iterdir():
+                if (match := _NAME.fullmatch(path.name)) and path.is_dir():
+                    found.append(_read(path, int(match[1]), int(match[2])))
+        return sorted(found, key=lambda row: (row[0].step, row[0].attempt), reverse=True)
+
+    def complete(self) -> list[Checkpoint]:
+        """Return the checkpoints whose files have the sizes of their manifests, the newest first."""
+        return [checkpoint for checkpoint, problem in self.checkpoints() if not problem]
+
+
+def damage(checkpoint: Checkpoint, names: Iterable[str]) -> str:
+    """Read files of a checkpoint; return which one is not as it was written, empty if all are."""
+    for name in names:
+        expected = checkpoint.files[name]
+        try:
+            actual = digest(checkpoint.path / name)
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        if actual != expected:
+            return f"{name} has other content than when it was written"
+    return ""
+
+
+def digest(path: Path, *, sync: bool = False) -> File:
+    """Return size and SHA-256 of a file, with `sync` once it is on disk."""
+    total, value = 0, hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        if sync:
+            os.fsync(file.fileno())
+        while piece := file.read(_PIECE_BYTES):
+            total += len(piece)
+            value.update(piece)
+    return File(total, value.hexdigest())
+
+
+def listed(draft: Path) -> list[str]:
+    """Return the files below a directory, relative to it and in a fixed order."""
+    return sorted(str(path.relative_to(draft)) for path in draft.rglob("*") if path.is_file())
+
+
+def share_of(names: Sequence[str], rank: int, world_size: int) -> list[str]:
+    """Return the files that one rank reads."""
+    return list(names[rank::world_size])
+
+
+def sync_directory(path: Path) -> None:
+    """Write the names in a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _name(step: int, attempt: int) -> str:
+    return f"step-{step:08d}-attempt-{attempt}"
+
+
+def _read(path: Path, step: int, attempt: int) -> tuple[Checkpoint, str]:
+    nothing = Checkpoint(path, step, attempt, {}, {})
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        files = {str(name): File(int(size), str(sha)) for name, (size, sha) in manifest["files"].items()}
+        checkpoint = Checkpoint(path, int(manifest["step"]), attempt, dict(manifest["facts"]), files)
+        is_readable = manifest["format"] == FORMAT and checkpoint.step == step
+    except OSError as error:
+        return nothing, f"{MANIFEST} cannot be read: {error.strerror or error}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return nothing, f"{MANIFEST} is not complete"
+    if not is_readable:
+        return nothing, f"{MANIFEST} is not one that this version writes"
+    return checkpoint, _size_problem(checkpoint)
+
+
+def _size_problem(checkpoint: Checkpoint) -> str:
+    for name, file in checkpoint.files.items():
+        try:
+            size = (checkpoint.path / name).stat().st_size
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        if size != file.bytes:
+            return f"{name} has {size} bytes instead of {file.bytes}"
+    return ""
+
+
+def _words(holder: Mapping[str, Any]) -> str:
+    if not holder:
+        return "another attempt"
+    return f"attempt {holder.get('attempt')} (process {holder.get('pid')} on {holder.get('host')})"
