@@ -36,6 +36,39 @@ class Tries:
     lengths_s: NDArray[np.float64]
     checkpoints_s: float = 0.0
     """In checkpoints inside steps, from timers."""
+    last_checkpoint_s: float = 0.0
+    """In checkpoints after the last step, such as that of an attempt that was warned of its end."""
+
+
+FEWEST_FAILURES = 3
+"""Failures from which their mean time is measured: with fewer, chance alone makes it several times as long or short."""
+
+
+class Failures(NamedTuple):
+    """How often nodes ended attempts."""
+
+    count: int
+    gpu_s: float
+    """Time of all attempts, added up over their GPUs."""
+
+    @property
+    def gpu_every_s(self) -> float:
+        """Mean time between failures of one GPU: measured, or with too few failures a published one."""
+        return self.gpu_s / self.count if self.is_measured else GPU_FAILURE_S
+
+    @property
+    def is_measured(self) -> bool:
+        return self.count >= FEWEST_FAILURES and self.gpu_s > 0
+
+    @property
+    def source(self) -> str:
+        """Where the time comes from."""
+        if not self.is_measured:
+            return "published, because fewer than 3 attempts were lost here"
+        return f"measured: {self.count} attempts were lost in {self.gpu_s / 3600:,.3g} GPU hours"
+
+
+NO_FAILURES = Failures(0, 0.0)
 
 
 class Part(NamedTuple):
@@ -112,7 +145,8 @@ def _add(seconds: dict[str, float], attempt: Tries, repeated_from: int | None) -
     begins = np.maximum(ends - attempt.lengths_s, attempt.started_s)
     first_s, last_s = float(begins[0]), float(ends[-1])
     seconds["startup"] += first_s - attempt.started_s
-    seconds[after] += attempt.ended_s - last_s
+    saved_s = min(attempt.last_checkpoint_s, attempt.ended_s - last_s)
+    seconds[after] += attempt.ended_s - last_s - saved_s
     lengths = np.minimum(attempt.lengths_s, np.diff(np.append(first_s, ends)))
     usual_s = float(np.median(lengths))
     excess_s = float(np.maximum(lengths[:FIRST_STEPS] - usual_s, 0.0).sum()) if len(lengths) > FIRST_STEPS else 0.0
@@ -121,7 +155,7 @@ def _add(seconds: dict[str, float], attempt: Tries, repeated_from: int | None) -
     made_s = float(lengths.sum()) - excess_s - checkpoints_s
     lost_s = made_s * float(lengths[is_lost].sum()) / float(lengths.sum()) if lengths.sum() > 0 else 0.0
     seconds["compile"] += excess_s
-    seconds["checkpoint"] += checkpoints_s
+    seconds["checkpoint"] += checkpoints_s + saved_s
     seconds["lost"] += lost_s
     seconds["progress"] += made_s - lost_s
     seconds["between"] += last_s - first_s - float(lengths.sum())

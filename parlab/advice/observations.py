@@ -8,7 +8,7 @@ from typing import NamedTuple
 from parlab.advice.waterfalls.waterfall import Waterfall
 
 from .advice import Advice
-from .goodput import GPU_FAILURE_S, young
+from .goodput import NO_FAILURES, Failures, daly, lost_share
 from .growth import Growth
 
 NOTICEABLE = 0.03
@@ -51,6 +51,23 @@ class Checkpoints(NamedTuple):
     share: float
     """Of the wall time."""
     gpus: int
+    every_s: float
+    """Time between two of them, without their own."""
+    failures: Failures = NO_FAILURES
+
+    @property
+    def failure_every_s(self) -> float:
+        """Mean time between failures of the run."""
+        return self.failures.gpu_every_s / max(1, self.gpus)
+
+    @property
+    def best_s(self) -> float:
+        """Time between two checkpoints that loses the least, by Daly."""
+        return max(daly(self.cost_s, self.failure_every_s), self.cost_s)
+
+    def lost_share(self, every_s: float) -> float:
+        """Return the share of the time without progress: checkpoints, and steps made again after failures."""
+        return lost_share(self.cost_s, self.failure_every_s, every_s)
 
 
 class Signs(NamedTuple):
@@ -222,19 +239,24 @@ def _batch(waterfall: Waterfall) -> Advice | None:
 
 
 def _checkpoint(checkpoints: Checkpoints | None) -> Advice | None:
-    if checkpoints is None or checkpoints.share < NOTICEABLE:
+    if checkpoints is None or checkpoints.cost_s <= 0:
         return None
-    every_s = young(checkpoints.cost_s, GPU_FAILURE_S / max(1, checkpoints.gpus))
-    left = checkpoints.cost_s / (checkpoints.cost_s + every_s)
-    gain = max(0.0, checkpoints.share - left)
+    gain = checkpoints.lost_share(checkpoints.every_s) - checkpoints.lost_share(checkpoints.best_s)
+    is_less_often = checkpoints.best_s > checkpoints.every_s
+    if gain < NOTICEABLE or (is_less_often and checkpoints.share < NOTICEABLE):
+        return None
+    steps = max(1, round(checkpoints.every_steps * checkpoints.best_s / checkpoints.every_s))
+    hours = checkpoints.failures.gpu_every_s / 3600
     return Advice(
         "checkpoint",
-        f"Save checkpoints less often: every {time_text(every_s)}",
+        f"Save checkpoints {'less' if is_less_often else 'more'} often: every {time_text(checkpoints.best_s)},"
+        f" {steps:,} steps",
         gain,
         0.7 * gain,
         gain,
         "logging",
-        "share of the wall time, without that of Young's interval sqrt(2 C M) at 50,000 h between failures of a GPU",
+        "share of the wall time in checkpoints and in steps made again after failures, without that at Daly's interval;"
+        f" {hours:,.3g} h between failures of a GPU ({checkpoints.failures.source})",
         f"a checkpoint every {checkpoints.every_steps:g} steps takes {100 * checkpoints.share:.3g} % of the time",
         {},
     )

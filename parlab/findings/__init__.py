@@ -118,6 +118,9 @@ RULES: dict[str, Rule] = {
     "slows": Rule("warning", "Steps do not take longer and longer", runs=(work.slows,)),
     "again": Rule("info", "Launches do not overlap", (records.again,)),
     "link-off-setting": Rule("warning", "A measured link matches its configuration", runs=(links.links_of_run,)),
+    "loss-after-reload": Rule(
+        "warning", "After a reload the loss of a step is what it was before", runs=(records.loss_after_reload,)
+    ),
     "cut-short": Rule("error", "A finished run has completed all its iterations", runs=(records.cut_short,)),
 }
 

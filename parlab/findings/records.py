@@ -145,3 +145,19 @@ def cut_short(run: RunFacts) -> Iterator[Contradiction]:
         f"The run is finished after iteration {shown(last)}, but {shown(planned)} iterations are configured.",
         {"last_iteration": float(last), "iterations": float(planned)},
     ).at(run=run.number, figure="steps")
+
+
+def loss_after_reload(run: RunFacts) -> Iterator[Contradiction]:
+    """Check that the loss of steps that were made again after a reload is what it was before."""
+    reload = part(run.summary, "reload")
+    difference, limit = number(reload.get("difference")), number(reload.get("limit"))
+    if difference is None or limit is None or abs(difference) <= limit:
+        return
+    before, after = float(reload["before"]), float(reload["after"])
+    first, second = reload["attempts"]
+    yield Contradiction(
+        f"The loss of step {shown(reload['step'])} was {shown(before)} in attempt {first} and is {shown(after)} in"
+        f" attempt {second}, after the reload; over {reload['steps']} repeated steps it differs by {shown(difference)}"
+        f" (allowed: {shown(limit)}): weights, optimizer state or the order of the data were not restored.",
+        {"before": before, "after": after},
+    ).at(run=run.number, figure="loss")

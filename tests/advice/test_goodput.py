@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.advice.goodput import GPUS, Tries, daly, goodput, intervals, lost_share, young
+from parlab.advice.goodput import GPU_FAILURE_S, GPUS, Failures, Tries, daly, goodput, intervals, lost_share, young
 
 
 def attempt(first: int, count: int, start_s: float, *, has_failed: bool = False, **fields: float) -> Tries:
@@ -19,7 +19,7 @@ def attempt(first: int, count: int, start_s: float, *, has_failed: bool = False,
     values = {"waited_s": 3.0, "ended_s": last_s + (30.0 if has_failed else 1.0), **fields}
     return Tries(
         values["waited_s"], start_s, values["ended_s"], has_failed, np.arange(first, first + count), ends, lengths,
-        fields.get("checkpoints_s", 0.0),
+        fields.get("checkpoints_s", 0.0), fields.get("last_checkpoint_s", 0.0),
     )  # fmt: skip
 
 
@@ -93,3 +93,18 @@ def test_dalys_interval_loses_least_in_a_simulation() -> None:
     assert best == pytest.approx(young(checkpoint_s, every_s), rel=0.15)
     assert simulated(best) == pytest.approx(lost_share(checkpoint_s, every_s, best), abs=0.01)
     assert simulated(best) < min(simulated(best / 3), simulated(3 * best))
+
+
+def test_a_checkpoint_after_the_last_step_is_none_of_its_end() -> None:
+    saved = goodput([attempt(1, 100, 0.0, last_checkpoint_s=0.75)])
+    assert saved.seconds("checkpoint") == 0.75
+    assert saved.seconds("finish") == pytest.approx(0.25)
+    longer = goodput([attempt(1, 100, 0.0, last_checkpoint_s=9.0)])
+    assert (longer.seconds("checkpoint"), longer.seconds("finish")) == (1.0, 0.0)
+
+
+def test_few_failures_do_not_measure_the_time_between_them() -> None:
+    assert Failures(2, 7200.0).gpu_every_s == GPU_FAILURE_S
+    assert "published" in Failures(2, 7200.0).source
+    assert Failures(3, 10800.0).gpu_every_s == 3600.0
+    assert Failures(3, 10800.0).source == "measured: 3 attempts were lost in 3 GPU hours"

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from parlab.advice.adjacent_settings import neighbours
-from parlab.advice.observations import Reached, Signs, Slowest
+from parlab.advice.goodput import NO_FAILURES, Failures
+from parlab.advice.observations import Checkpoints, Reached, Signs, Slowest
 from parlab.advice.rules import Case, advise, gain_of, is_certain, memory_change
 from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
 from parlab.advice.simulated import Passes
@@ -226,3 +227,27 @@ def test_two_sizes_have_one_number_of_decimals_and_equal_ones_are_told_once() ->
     assert memory_change(0.36 * 2**30, 0.361 * 2**30) == "as much memory, 0.361 GiB"
     assert memory_change(0.36 * 2**30, 12 * 2**30) == "12.000 GiB instead of 0.360 GiB"
     assert memory_change(30 * 2**30, 21.04 * 2**30) == "21.0 GiB instead of 30.0 GiB"
+
+
+def checkpoint_advice(every_s: float, failures: Failures) -> list[str]:
+    """Return titles and rules for checkpoints of 5 s on 8 GPUs, one in 100 steps."""
+    checkpoints = Checkpoints(100, 5.0, 5.0 / every_s, 8, every_s, failures)
+    rows = advise(Case(measured(Job(MODEL, 64, 1, 1, 1, 8)), signs=Signs(checkpoints=checkpoints)))
+    return [f"{row.title}; {row.rule}" for row in rows if row.kind == "checkpoint"]
+
+
+def test_checkpoints_are_advised_at_the_interval_of_the_measured_failures() -> None:
+    hourly = Failures(10, 10 * 8 * 3600.0)
+    (less,) = checkpoint_advice(25.0, hourly)
+    assert less.startswith("Save checkpoints less often: every 3")
+    assert "measured: 10 attempts were lost in 80 GPU hours" in less
+    (more,) = checkpoint_advice(3600.0, hourly)
+    assert more.startswith("Save checkpoints more often: every 3")
+    assert more.partition(";")[0].endswith(" 5 steps")
+    assert checkpoint_advice(190.0, hourly) == []
+
+
+def test_without_failures_of_its_own_the_published_time_counts() -> None:
+    (less,) = checkpoint_advice(25.0, NO_FAILURES)
+    assert "published, because fewer than 3 attempts were lost here" in less
+    assert checkpoint_advice(3600.0, NO_FAILURES) == []

@@ -72,6 +72,21 @@ def test_a_run_without_numbers_has_no_findings(state: str) -> None:
         ({"loss": {"first": 6.9, "last": -1.0}}, "placeholder", "loss (last) of -1 is not a loss"),
         ({"mfu_pct": 131.0}, "above-peak", "An MFU of 131 %"),
         (
+            {
+                "reload": {
+                    "attempts": [1, 2],
+                    "step": 40,
+                    "steps": 9,
+                    "before": 2.4,
+                    "after": 6.9,
+                    "difference": 4.5,
+                    "limit": 0.1,
+                }
+            },
+            "loss-after-reload",
+            "The loss of step 40 was 2.4 in attempt 1 and is 6.9 in attempt 2, after the reload",
+        ),
+        (
             {"steps": {"count": 6, "first": 2, "last": 7, "left_out": [1]}},
             "cut-short",
             "after iteration 7, but 10 iterations are configured",

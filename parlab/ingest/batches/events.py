@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from parlab.ingest.summaries import links
+from parlab.ingest.summaries import checkpoints, links
 from parlab.series.columns import Columns
 from parlab.series.operations import Printed, read_operation
 from runners.wire.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
@@ -171,6 +171,8 @@ class _Parser:
             self._link(time, event)
         elif name == "operations":
             self._operate(rank, event)
+        elif name == "checkpoint":
+            self._checkpoint(rank, time, event)
         elif type(name) is str and name in NOTEWORTHY and len(self._facts) < MAX_FACTS:
             self._facts.append(Fact(name, rank, time - self._clock_offset_s, event))
 
@@ -238,6 +240,18 @@ class _Parser:
         rows, row = self._rank_row(cast(int, source), 0, time)
         numbers = {name: event[field] for field, name in links.NUMBERS.items() if event.get(field) is not None}
         self._add(rows, row, numbers, f"{links.PREFIX}{target}/")
+
+    def _checkpoint(self, rank: int, time: float, event: dict[str, Any]) -> None:
+        """Add a checkpoint that was written or loaded as series at its step, which may be one of before."""
+        step, names = event.get("step"), checkpoints.NUMBERS.get(str(event.get("kind")))
+        if type(step) is not int or not 0 <= step <= MAX_STEP or names is None:
+            self._refused["checkpoint without step, or neither saved nor loaded"] += 1
+            return
+        if event.get("valid") is not True:
+            return  # the log says why
+        rows, row = self._rank_row(rank, step, time)
+        numbers = {name: event[field] for field, name in names.items() if event.get(field) is not None}
+        self._add(rows, row, numbers, checkpoints.PREFIX)
 
     def _operate(self, rank: int, event: dict[str, Any]) -> None:
         step, listed = event.get("step"), event.get("operations")

@@ -12,6 +12,7 @@ from parlab.ingest.readings.imported_summary import with_utilisation
 from parlab.ingest.readings.launches import Sections
 from parlab.ingest.spool import spooled
 from parlab.ingest.summaries import printed, utilisation
+from parlab.ingest.summaries.reloads import reload_of
 from parlab.ingest.summaries.reported import summarise_reported
 from parlab.ingest.summaries.summary import summarise
 from parlab.lab.models import Attempt, Run
@@ -109,7 +110,7 @@ def _series_summarise(attempt: Attempt) -> None:
     if engine.is_external:
         _command_summarise(attempt)
         return
-    summary = summarise(attempt.pk, resolved)
+    summary = summarise(attempt.pk, resolved) | reload_of(attempt)
     if engine.trains:
         summary |= utilisation.parts_of(summary, resolved, world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)
@@ -119,7 +120,7 @@ def _reported_summary(attempt: Attempt, resolved: Mapping[str, Any]) -> dict[str
     """Summarise what a script has reported; FLOP/s and MFU follow where model, ranks and devices are known."""
     ranks = Run.everything.values_list("launch__world_size", flat=True).get(pk=attempt.run_id)
     devices = ranks if isinstance(ranks, int) and ranks > 0 else None
-    summary = summarise_reported(attempt.pk, resolved, world_size=devices)
+    summary = summarise_reported(attempt.pk, resolved, world_size=devices) | reload_of(attempt)
     parts = utilisation.parts_of(summary, resolved, devices or summary.get("ranks"), _reference(attempt, resolved))
     return parts | summary  # what the script states itself counts
 
@@ -129,7 +130,7 @@ def _command_summarise(attempt: Attempt) -> None:
     # If its lines could be read before, but not now, the previous summary stays.
     resolved = attempt.run.resolved
     sections = filled_fields(resolved)
-    summary = attempt.summary if is_read(attempt) else summarise(attempt.pk, sections)
+    summary = attempt.summary if is_read(attempt) else summarise(attempt.pk, sections) | reload_of(attempt)
     if (resolved.get("command") or {}).get("describes_training") and not is_read(attempt):
         summary |= utilisation.parts_of(summary, sections, world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parlab.advice.goodput import Goodput, Tries, goodput
+from parlab.ingest.summaries.checkpoints import BLOCKED_S
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -16,6 +17,7 @@ from runners.wire.protocol import RunState
 MAX_ATTEMPTS = 100
 _FAILED = (RunState.FAILED, RunState.OOM, RunState.LOST)
 _CHECKPOINT = "timer/save-checkpoint"
+"""What checkpoints take away from steps."""
 _STEP, _POWER, _CPU_POWER = "step_time_s", "power_watts", "cpu_power_watts"
 
 
@@ -37,7 +39,7 @@ class RunGoodput(NamedTuple):
     goodput: Goodput | None
     reason: str
     checkpoint_s: float | None
-    """Median time of a checkpoint; None if no timer measures it."""
+    """Median time that a checkpoint takes away from the training; None if nothing measures it."""
     energy: Energy | None
 
 
@@ -48,7 +50,7 @@ def run_goodput(run: Run) -> RunGoodput:
     attempts = list(run.attempts.exclude(started_at=None).exclude(ended_at=None).order_by("number")[:MAX_ATTEMPTS])
     if not attempts:
         return RunGoodput(None, "no attempt of the run has started and ended", None, None)
-    series = store.read_many([attempt.pk for attempt in attempts], [_STEP, _CHECKPOINT, _POWER, _CPU_POWER])
+    series = store.read_many([attempt.pk for attempt in attempts], [_STEP, _CHECKPOINT, BLOCKED_S, _POWER, _CPU_POWER])
     tries, waits_from = [], run.queued_at
     for attempt in attempts:
         assert attempt.started_at is not None
@@ -57,7 +59,7 @@ def run_goodput(run: Run) -> RunGoodput:
         tries.append(_tries(attempt, waited_s, series))
         waits_from = attempt.ended_at
     last = attempts[-1]
-    saved = _of_metric(series, last.pk, _CHECKPOINT)
+    saved = _of_metric(series, last.pk, _CHECKPOINT) or _of_metric(series, last.pk, BLOCKED_S)
     costs = np.concatenate([columns.values for columns in saved.values()]) if saved else np.empty(0)
     checkpoint_s = float(np.median(costs[costs > 0])) if (costs > 0).any() else None
     return RunGoodput(goodput(tries), "", checkpoint_s, _energy(run, last, series))
@@ -83,7 +85,7 @@ def _tries(attempt: Attempt, waited_s: float, series: Series) -> Tries:
     nothing = Columns(np.empty(0, np.int64), np.empty(0), np.empty(0))
     steps = by_rank[min(by_rank)] if by_rank else nothing
     steps = steps.take(np.argsort(steps.times, kind="stable"))
-    costs = saved[min(saved)].values if saved else np.empty(0)
+    inside_s, all_s = _sum(saved), _sum(_of_metric(series, attempt.pk, BLOCKED_S))
     return Tries(
         waited_s,
         attempt.started_at.timestamp(),
@@ -92,8 +94,15 @@ def _tries(attempt: Attempt, waited_s: float, series: Series) -> Tries:
         steps.steps,
         steps.times,
         np.where(np.isfinite(steps.values) & (steps.values > 0), steps.values, 0.0),
-        float(costs[np.isfinite(costs)].sum()),
+        inside_s,
+        max(0.0, all_s - inside_s),
     )
+
+
+def _sum(by_rank: dict[int, Columns]) -> float:
+    """Return the sum of the values of the first rank."""
+    values = by_rank[min(by_rank)].values if by_rank else np.empty(0)
+    return float(values[np.isfinite(values)].sum())
 
 
 def _energy(run: Run, attempt: Attempt, series: Series) -> Energy | None:

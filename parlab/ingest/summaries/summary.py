@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parlab.ingest.summaries import links, units
+from parlab.ingest.summaries import checkpoints, links, units
 from parlab.ingest.summaries.loss import loss_of
 from parlab.ingest.summaries.memory import GPU, NODE, memory_growth
 from parlab.ingest.summaries.trend import trend_of
@@ -50,7 +50,7 @@ class _Steps(NamedTuple):
 def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
-    metrics = [name for name in names if name.startswith((_TIMERS, _HEALTH, links.PREFIX))]
+    metrics = [name for name in names if name.startswith((_TIMERS, _HEALTH, links.PREFIX, checkpoints.PREFIX))]
     metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION, NODE, GPU}
     engine = engine_of(resolved)
     metrics += units.names_of(engine, names).difference(metrics)
@@ -96,6 +96,8 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
         summary["gpu_utilization"] = utilisation
     if measured_links := links.links_of(series):
         summary["links"] = measured_links
+    if saved := checkpoints.checkpoints_of(series):
+        summary["checkpoints"] = saved
     return summary
 
 

@@ -30,6 +30,7 @@ _NAMES = {
     "git_revision": "Git revision",
     "shell": "Variables of the shell",
     "slurm_job_id": "Slurm job",
+    "variables.PARLAB_CHECKPOINT_DIR": "Checkpoints",
 }
 _MATRIX_RATE = re.compile(r"matmul\.flops\.(\w+)\.(\d+)")
 

@@ -24,6 +24,7 @@ from parlab.traces.stored import Analysis, meeting_of
 from runners.config import check, engine_of, with_values
 from runners.wire.protocol import RunState
 
+from .failures import node_failures
 from .pipelines import pipeline_of, times_of
 from .stragglers import slowest_rank, slowest_stage
 from .unit_advice import unit_advice
@@ -167,7 +168,8 @@ def _checkpoints(run: Run) -> Checkpoints | None:
         if "checkpoint" in name and every and middle is not None:
             per_step_s = float(timer["per_step_s"])
             share = per_step_s / (middle.median + per_step_s)
-            return Checkpoints(every, per_step_s * every, share, devices_of(run) or 1)
+            cost_s, gpus = per_step_s * every, devices_of(run) or 1
+            return Checkpoints(every, cost_s, share, gpus, every * middle.median, node_failures(run))
     return None
 
 

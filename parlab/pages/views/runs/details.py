@@ -8,6 +8,7 @@ from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.runs import by_hand, command_line, config_sections, flat, run_figures, sections_in_use
+from parlab.pages.rows.checkpoints import checkpoint_rows
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.slurm import slurm_job
 from parlab.pages.views.experiments.reported import reported_context
@@ -18,6 +19,7 @@ def details_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     return {
         "attempts": list(run.attempts.with_members()),
         "node_differences": node_differences(attempt.nodes) if attempt else [],
+        "checkpoints": checkpoint_rows(attempt) if attempt else [],
         "snapshots": list(run.snapshots.defer("content")),
         "command": command_line(attempt) if attempt else "",
         "by_hand": by_hand(run, attempt) if attempt else "",

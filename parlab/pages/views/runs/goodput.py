@@ -9,13 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from parlab.advice.goodput import GPU_FAILURE_S, Goodput, intervals
+from parlab.advice.goodput import Failures, Goodput, intervals
 from parlab.charts.format import duration, quantity, significant
 from parlab.ingest.summaries.goodput import Energy, run_goodput
+from parlab.lab.selectors.analysis.failures import node_failures
 
 from .addressed import find_run
 
-FAILURE_HOURS = GPU_FAILURE_S / 3600
 CHECKPOINT_S = 60.0
 KWH_PRICE = 0.1
 """Of electricity, in any currency."""
@@ -32,9 +32,10 @@ class Choice(NamedTuple):
     problem: str
 
 
-def _choice(request: HttpRequest, measured_s: float | None) -> Choice:
+def _choice(request: HttpRequest, measured_s: float | None, failures: Failures) -> Choice:
     values, problems = [], []
-    defaults = {"checkpoint_s": measured_s or CHECKPOINT_S, "hours": FAILURE_HOURS, "kwh_price": KWH_PRICE}
+    hours = failures.gpu_every_s / 3600
+    defaults = {"checkpoint_s": measured_s or CHECKPOINT_S, "hours": hours, "kwh_price": KWH_PRICE}
     for name, default in defaults.items():
         text = request.GET.get(name, "").strip()
         try:
@@ -53,7 +54,8 @@ def run_goodput_page(request: HttpRequest, slug: str, number: int) -> HttpRespon
     """Show where the wall time of a run went, over all attempts."""
     run = find_run(slug, number)
     result = run_goodput(run)
-    choice = _choice(request, result.checkpoint_s)
+    failures = node_failures(run)
+    choice = _choice(request, result.checkpoint_s, failures)
     startup_s = result.goodput.seconds("startup") / result.goodput.attempts if result.goodput else 0.0
     rows = [
         [f"{row.gpus:,}", duration(row.failure_every_s), duration(row.young_s), duration(row.daly_s),
@@ -70,6 +72,7 @@ def run_goodput_page(request: HttpRequest, slug: str, number: int) -> HttpRespon
         "share": f"{significant(100 * result.goodput.share)} %" if result.goodput else "",
         **_energy_context(result.energy, choice.kwh_price),
         "choice": choice,
+        "failures": failures,
         "is_measured": result.checkpoint_s is not None,
         "rows": rows,
     }
