@@ -9,18 +9,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parlab.client.callbacks import DeepSpeedMonitor, HuggingFaceCallback, LightningCallback
+    from parlab.client.callbacks import (
+        DeepSpeedMonitor,
+        HuggingFaceCallback,
+        HuggingFaceStop,
+        LightningCallback,
+        LightningStop,
+    )
     from parlab.client.run import Run, init
     from parlab.client.server.api import Api
     from parlab.client.stopping import should_stop
 
-__all__ = ["Api", "DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init", "should_stop"]
+__all__ = [
+    "Api",
+    "DeepSpeedMonitor",
+    "HuggingFaceCallback",
+    "HuggingFaceStop",
+    "LightningCallback",
+    "LightningStop",
+    "Run",
+    "init",
+    "should_stop",
+]
 
 _MODULES = {
     "Api": "server.api",
     "DeepSpeedMonitor": "callbacks",
     "HuggingFaceCallback": "callbacks",
+    "HuggingFaceStop": "callbacks",
     "LightningCallback": "callbacks",
+    "LightningStop": "callbacks",
     "Run": "run",
     "init": "run",
     "should_stop": "stopping",

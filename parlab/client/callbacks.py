@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from parlab.client.run import Run, init
+from parlab.client.stopping import CHECKPOINT_DIRECTORY, CHECKPOINTED, replace_handlers, should_stop
 
 _DEEPSPEED_TIMERS = {
     f"Train/Samples/elapsed_time_ms_{name}": timer
@@ -66,6 +67,46 @@ class HuggingFaceCallback:
         if name.startswith("on_"):
             return _nothing
         raise AttributeError(name)
+
+
+class HuggingFaceStop:
+    """For `transformers.Trainer(callbacks=[...])`: a warned training saves after its step, then exits with 85.
+
+    The next start continues with `trainer.train(resume_from_checkpoint=...)`; `output_dir` may be
+    PARLAB_CHECKPOINT_DIR. Placed last, so that callbacks before it see the end of the training.
+    """
+
+    def __init__(self) -> None:
+        self._stops = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take warnings from here on."""
+        should_stop()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Let the Trainer save and stop if any rank was warned."""
+        if _is_any(should_stop(), getattr(args, "device", "cpu")):
+            self._stops = control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Exit, if that is why the training ended."""
+        if self._stops:
+            raise SystemExit(CHECKPOINTED)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("on_"):
+            return _nothing
+        raise AttributeError(name)
+
+
+def _is_any(answer: bool, device: Any) -> bool:
+    """Return whether the answer is true on any rank of torch's default group."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return answer
+    votes = torch.tensor([float(answer)], device=device)
+    torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
+    return bool(votes.item() > 0)
 
 
 class DeepSpeedMonitor:
@@ -137,6 +178,27 @@ def LightningCallback(run: Run | None = None, *, experiment: str = "Default", na
     return Callback()
 
 
+def LightningStop(directory: str | None = None) -> Any:
+    """Return a callback for `Trainer(callbacks=[...])`: a warned training saves after its batch, then exits with 85.
+
+    It writes `step-<global step>.ckpt` to `directory`, by default PARLAB_CHECKPOINT_DIR; the next start continues with
+    `trainer.fit(..., ckpt_path=...)`. Raises ImportError where Lightning is not installed.
+    """
+    lightning = _lightning()
+    place = directory or os.environ.get(CHECKPOINT_DIRECTORY) or os.getcwd()
+
+    class Stop(lightning.Callback):  # type: ignore[misc, name-defined]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            replace_handlers()
+
+        def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+            if trainer.strategy.reduce_boolean_decision(should_stop(), all=False):
+                trainer.save_checkpoint(os.path.join(place, f"step-{trainer.global_step}.ckpt"))
+                raise SystemExit(CHECKPOINTED)
+
+    return Stop()
+
+
 def _lightning() -> ModuleType:
     """Return the package of Lightning that the script uses."""
     for package in sorted(_LIGHTNING, key=lambda package: package not in sys.modules):
@@ -177,6 +239,8 @@ def _lightning_logger(lightning: ModuleType) -> Any:
             error = self.exception
             if isinstance(error, KeyboardInterrupt):
                 self._run.finish(state="cancelled", reason="interrupted from the keyboard")
+            elif isinstance(error, SystemExit) and isinstance(error.code, int):
+                self._run.finish(exit_code=error.code, reason=f"exit code {error.code}" if error.code else "")
             elif error is not None or status == "failed":
                 trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)) if error else ""
                 reason = f"{type(error).__name__}: {error}"[:1000] if error else "failed"

@@ -18,6 +18,8 @@ CHECKPOINT_DIRECTORY = "PARLAB_CHECKPOINT_DIR"
 _earlier: dict[int, Any] = {}
 """Signal -> the handler that was there before."""
 _received: dict[int, None] = {}
+_within: dict[int, None] = {}
+"""Signals whose earlier handler is being called: one that was composed with ours calls ours again."""
 
 
 def should_stop() -> bool:
@@ -28,9 +30,17 @@ def should_stop() -> bool:
     itself: before a collective save, the ranks must agree, for example by an all-reduce.
     """
     if threading.current_thread() is threading.main_thread():
-        for number in _numbers() - set(_earlier):
-            _install(number)
+        for number in _numbers():
+            if number not in _earlier or signal.getsignal(number) not in (_receive, None):
+                _install(number)
     return bool(_received)
+
+
+def replace_handlers() -> None:
+    """Install the handlers so that they call no earlier ones: Lightning's waits for other ranks within its handler."""
+    should_stop()
+    for number in _earlier:
+        _earlier[number] = None
 
 
 def reason() -> str:
@@ -45,7 +55,8 @@ def _numbers() -> set[int]:
 
 def _install(number: int) -> None:
     try:
-        _earlier[number] = signal.signal(number, _receive)
+        _earlier[number] = signal.getsignal(number)
+        signal.signal(number, _receive)
     except (OSError, ValueError):  # SIGKILL and the like, or an interpreter within another program
         _earlier[number] = None
 
@@ -53,5 +64,10 @@ def _install(number: int) -> None:
 def _receive(number: int, frame: FrameType | None) -> None:
     _received.setdefault(number)
     earlier = _earlier.get(number)
-    if callable(earlier) and earlier is not signal.default_int_handler:
+    if number in _within or not callable(earlier) or earlier is signal.default_int_handler:
+        return
+    _within[number] = None
+    try:
         earlier(number, frame)
+    finally:
+        _within.pop(number, None)
