@@ -47,25 +47,26 @@ FEWEST_FAILURES = 3
 class Failures(NamedTuple):
     """How often nodes ended attempts."""
 
-    count: int
+    lost: int
+    """Attempts that were lost with a node."""
     gpu_s: float
     """Time of all attempts, added up over their GPUs."""
 
     @property
     def gpu_every_s(self) -> float:
         """Mean time between failures of one GPU: measured, or with too few failures a published one."""
-        return self.gpu_s / self.count if self.is_measured else GPU_FAILURE_S
+        return self.gpu_s / self.lost if self.is_measured else GPU_FAILURE_S
 
     @property
     def is_measured(self) -> bool:
-        return self.count >= FEWEST_FAILURES and self.gpu_s > 0
+        return self.lost >= FEWEST_FAILURES and self.gpu_s > 0
 
     @property
     def source(self) -> str:
         """Where the time comes from."""
         if not self.is_measured:
             return "published, because fewer than 3 attempts were lost here"
-        return f"measured: {self.count} attempts were lost in {self.gpu_s / 3600:,.3g} GPU hours"
+        return f"measured: {self.lost} attempts were lost in {self.gpu_s / 3600:,.3g} GPU hours"
 
 
 NO_FAILURES = Failures(0, 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -217,14 +216,21 @@ def test_deepspeeds_format_is_refused_in_another_layout(tmp_path: Path) -> None:
     assert "with data_parallel_size 2 and reads it with no other" in second.text
 
 
-def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+def test_a_finished_run_starts_once_more_and_one_that_only_lacks_its_end_does_nothing(tmp_path: Path) -> None:
     data, folder = make_data({"engine": "pipeline"}, train={"iterations": 7}), tmp_path / "run-1"
-    for attempt, steps in ((1, 7), (2, 0)):
+    for attempt, steps in ((1, 7), (2, 7), (3, 0)):
+        if attempt == 3:
+            (folder / "finished").unlink()
         with Ranks(data, folder, attempt=attempt) as ranks:
             assert ranks.ended() == [0], ranks.text
         assert len(ranks.events("step")) == steps
         assert ranks.events("end")[0]["iterations"] == steps
-    shutil.rmtree(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "finished",
+        "lock",
+        "step-00000005-attempt-2",
+        "step-00000007-attempt-2",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,6 @@ def test_failures_of_nodes_are_those_of_the_pool(make_attempt: Callable[..., Att
     Attempt.objects.filter(pk=other.pk).update(started_at=now - timedelta(hours=1), ended_at=now)
     failures = node_failures(attempt.run)
     gpus = attempt.run.resolved["cluster"]["gpus_per_node"]
-    assert (failures.count, failures.gpu_s) == (3, pytest.approx(4 * 36000 * gpus))
+    assert (failures.lost, failures.gpu_s) == (3, pytest.approx(4 * 36000 * gpus))
     assert failures.gpu_every_s == pytest.approx(4 * 36000 * gpus / 3)
     assert "3 attempts were lost" in failures.source

@@ -158,6 +158,20 @@ def test_the_config_marks_what_was_swept_and_what_differs_from_the_defaults(page
     assert fields["gpus_per_node"] == (False, False)
 
 
+def test_the_folder_of_the_checkpoints_and_the_last_one_are_shown(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = finish(make_attempt()).current_attempt()
+    assert 'id="checkpoints"' not in page.get(f"{RUN}details/").content.decode()
+    saved = {"count": 3, "last_step": 1200, "bytes": 2**30, "save_s": 2.5, "blocked_s": 0.25, "load_s": 1.5}
+    Attempt.objects.filter(pk=attempt.pk).update(
+        environment={"variables": {"PARLAB_CHECKPOINT_DIR": "/data/run-7"}}, summary={"checkpoints": saved}
+    )
+    page_text = text(page.get(f"{RUN}details/")).replace("\u202f", " ")
+    assert "Folder /data/run-7 Last complete step 1,200, 1.00 GiB" in page_text
+    assert "Written in 2.50 s, of which the training stood still for 250 ms Loaded in 1.50 s" in page_text
+
+
 def test_the_command_by_hand_is_the_attempts_own_with_the_config_as_a_file(
     page: Client, make_attempt: Callable[..., Attempt]
 ) -> None:

@@ -5,6 +5,8 @@ FOLDER/step-00000012-attempt-2/    a complete checkpoint
     manifest.json                  step, numbers of the training, and size and SHA-256 of every other file
 FOLDER/.draft-...                  a checkpoint that is being written, or was when its attempt ended
 FOLDER/damaged-...                 a checkpoint whose files are not those of its manifest
+FOLDER/earlier-...                 a checkpoint of a training that was finished, before it was started once more
+FOLDER/finished                    the training has made its last step and has ended
 
 A checkpoint is written as a draft, synced and then renamed: a crash or a full disk loses the draft alone.
 """
@@ -144,18 +146,37 @@ class Folder:
         return Checkpoint(target, step, self.attempt, dict(facts), dict(files))
 
     def prune(self, keep: int) -> None:
-        """Delete damaged checkpoints, and all but the newest complete ones."""
-        for path in [*self.path.glob("damaged-*"), *(old.path for old in self.complete()[keep:])]:
+        """Delete what was set aside, and all but the newest complete checkpoints."""
+        for path in [
+            *self.path.glob("damaged-*"),
+            *self.path.glob("earlier-*"),
+            *(old.path for old in self.complete()[keep:]),
+        ]:
             # Under another name first: a checkpoint that is half deleted must not look like one.
             dropped = self.path / f".draft-{self._token}-dropped-{path.name}"
             with contextlib.suppress(OSError):
                 path.rename(dropped)
                 shutil.rmtree(dropped)
 
-    def set_aside(self, checkpoint: Checkpoint) -> None:
-        """Rename a damaged checkpoint, so that it is neither loaded nor counted."""
+    def set_aside(self, checkpoint: Checkpoint, why: str = "damaged") -> None:
+        """Rename a checkpoint, so that it is neither loaded nor counted."""
         with contextlib.suppress(OSError):
-            checkpoint.path.rename(self.path / f"damaged-{checkpoint.path.name}")
+            checkpoint.path.rename(self.path / f"{why}-{checkpoint.path.name}")
+
+    def mark_finished(self) -> None:
+        """Record that the training is over: an attempt after that is a new one."""
+        with contextlib.suppress(OSError):
+            (self.path / "finished").touch()
+
+    def start_anew(self) -> bool:
+        """Set the checkpoints of a finished training aside; return whether it was finished."""
+        marker = self.path / "finished"
+        if not marker.exists():
+            return False
+        for checkpoint, _ in self.checkpoints():
+            self.set_aside(checkpoint, "earlier")
+        marker.unlink()
+        return True
 
     def _wait_for_lock(self, descriptor: int) -> None:
         until = time.monotonic() + RELEASED_WITHIN_S

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch.distributed as dist
 
@@ -119,7 +119,7 @@ class Checkpoints:
         self._blocked_s = time.perf_counter() - began
         return self._blocked_s
 
-    def finish(self) -> None:
+    def finish(self, *, is_over: bool = True) -> None:
         """Wait until everything is written, and let another attempt use the folder."""
         began = time.perf_counter()
         if self._saving is not None:
@@ -127,6 +127,8 @@ class Checkpoints:
             self._blocked_s += time.perf_counter() - began
         self._collect(wait=True)
         self._thread.shutdown()
+        if is_over and self._together.is_first:
+            self._folder.mark_finished()
         self._folder.leave()
 
     # --- start -------------------------------------------------------------------------------------------------------
@@ -136,6 +138,8 @@ class Checkpoints:
         if self._together.is_first:
             try:
                 self._folder.take()
+                if self._folder.start_anew():
+                    self._printer.log("parlab: the training was finished: it starts once more")
             except OSError as error:
                 problem = str(error)
         if problem := self._together.from_first(problem):
@@ -232,7 +236,7 @@ class Checkpoints:
         together, digests = self._together, dict[str, File]()
         error = next(filter(None, together.gather(error)), "")
         if not error:
-            names = together.from_first(folder.listed(save.draft) if together.is_first else None)
+            names = together.from_first(folder.listed(save.draft) if together.is_first else [])
             try:
                 for name in folder.share_of(names, together.rank, together.world_size):
                     digests[name] = folder.digest(save.draft / name, sync=True)
@@ -241,7 +245,8 @@ class Checkpoints:
             answers = together.gather((error, digests))
             error = next(filter(None, (answer[0] for answer in answers)), "")
             digests = {name: file for answer in answers for name, file in answer[1].items()}
-        return together.from_first(self._seal(save, digests, error) if together.is_first else None)  # type: ignore[no-any-return]
+        sealed = self._seal(save, digests, error) if together.is_first else None
+        return cast(Outcome, together.from_first(sealed))
 
     def _seal(self, save: _Save, files: Mapping[str, File], error: str) -> Outcome:
         checkpoint = None
@@ -289,13 +294,13 @@ class Checkpoints:
             outcome = self._collect(wait=True)
             assert outcome is not None
             if outcome.checkpoint is None:
-                self.finish()
+                self.finish(is_over=False)
                 raise CheckpointError(
                     f"the checkpoint of step {step} could not be written before the end: {outcome.error}"
                 )
         if self._together.is_first:
             self._printer.log(f"parlab: {reason() or 'another rank'} was received: ends after step {step}, saved")
-        self.finish()
+        self.finish(is_over=False)
         raise Checkpointed
 
     def _emit(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 SAVE_TIMEOUT = timedelta(hours=1)
 """Time for which a rank waits until the others have written their parts, while the training goes on."""
+
+Value = TypeVar("Value")
 
 
 class Decision(NamedTuple):
@@ -56,10 +58,10 @@ class Together:
         dist.all_gather_object(values, value, group=self.saving)
         return values
 
-    def from_first(self, value: Any) -> Any:
+    def from_first(self, value: Value) -> Value:
         """Return the value of rank 0 on every rank."""
         if self.world_size == 1:
             return value
-        values = [value]
+        values: list[Any] = [value]
         dist.broadcast_object_list(values, src=0, group=self.saving)
-        return values[0]
+        return cast(Value, values[0])

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import STATE_DICT_TYPE
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -24,10 +25,10 @@ from runners.engines.checkpoints.session import first_line, layout_of
 from runners.engines.checkpoints.state import Part, State
 
 
-class _Writer(dcp.FileSystemWriter):
+class _Writer(FileSystemWriter):
     """Takes a state that is already a copy in the memory of the CPU."""
 
-    def stage(self, state_dict: STATE_DICT_TYPE) -> STATE_DICT_TYPE:
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
 
 
@@ -54,13 +55,13 @@ class TorchFormat:
             staged = self._staged()
         except Exception as failure:  # this rank must take part all the same: the others wait for its plan
             error = first_line(failure)
-        future = dcp.async_save(staged, storage_writer=_Writer(directory), process_group=group, no_dist=group is None)
+        future = async_save(staged, storage_writer=_Writer(directory), process_group=group, no_dist=group is None)
         assert isinstance(future, Future)
         return lambda: _wait(future, error)
 
     def read(self, checkpoint: Checkpoint, group: dist.ProcessGroup | None) -> None:
         """Fill the memory of the training; only in the same layout also with what single ranks have."""
-        reader = dcp.FileSystemReader(checkpoint.path)
+        reader = FileSystemReader(checkpoint.path)
         stored = reader.read_metadata().state_dict_metadata
         parts = self._state.parts()
         wanted = {name: self._split(torch.empty_like(part.tensor, device="cpu"), part) for name, part in parts.items()}
@@ -68,7 +69,7 @@ class TorchFormat:
         own = {name: tensor for name, tensor in own.items() if name in stored}
         if missing := sorted(set(wanted) - set(stored)):
             raise ValueError(f"{checkpoint.path} lacks {', '.join(missing[:3])}; use another checkpoint.directory")
-        dcp.load({**wanted, **own}, storage_reader=reader, process_group=group, no_dist=group is None)
+        load({**wanted, **own}, storage_reader=reader, process_group=group, no_dist=group is None)
         with torch.no_grad():
             for name, part in parts.items():
                 part.tensor.copy_(_local(wanted[name]))
@@ -121,9 +122,10 @@ def _local(tensor: Tensor) -> Tensor:
 
 def _wait(future: Future[Any], error: str) -> None:
     """Wait for a save; torch's error of several ranks is no Exception."""
-    failure = future.exception()
-    if error or failure:
-        raise OSError(error or first_line(failure)) from failure
+    if failure := future.exception():
+        error = error or first_line(failure)
+    if error:
+        raise OSError(error) from failure
 
 
 def _set_random_state(cpu: Tensor | None, cuda: Tensor | None, device: torch.device) -> None:

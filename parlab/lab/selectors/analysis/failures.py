@@ -25,10 +25,10 @@ def node_failures(run: Run) -> Failures:
         ended_at__isnull=False,
     ).order_by("-pk")
     sizes = ("run__resolved__cluster__nodes", "run__resolved__cluster__gpus_per_node")
-    count, gpu_s = 0, 0.0
+    lost, gpu_s = 0, 0.0
     for state, started, ended, nodes, gpus in attempts.values_list("state", "started_at", "ended_at", *sizes)[
         :MAX_ATTEMPTS
     ]:
-        count += state == RunState.LOST
+        lost += state == RunState.LOST
         gpu_s += max(0.0, (ended - started).total_seconds()) * int(nodes or 1) * int(gpus or 1)
-    return Failures(count, gpu_s)
+    return Failures(lost, gpu_s)
