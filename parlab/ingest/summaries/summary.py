@@ -86,19 +86,14 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     }
     if timers:
         summary["timers_s"] = timers
-    if health := _health(series):
-        summary["health"] = health
-    loss = _loss(series.get("loss", {}))
-    if loss:
-        summary["loss"] = loss
-    utilisation = _gpu_utilization(series.get(UTILISATION, {}), series.get("step_time_s", {}), steps)
-    if utilisation:
-        summary["gpu_utilization"] = utilisation
-    if measured_links := links.links_of(series):
-        summary["links"] = measured_links
-    if saved := checkpoints.checkpoints_of(series):
-        summary["checkpoints"] = saved
-    return summary
+    parts = {
+        "health": _health(series),
+        "loss": _loss(series.get("loss", {})),
+        "gpu_utilization": _gpu_utilization(series.get(UTILISATION, {}), series.get("step_time_s", {}), steps),
+        "links": links.links_of(series),
+        "checkpoints": checkpoints.checkpoints_of(series),
+    }
+    return summary | {name: part for name, part in parts.items() if part}
 
 
 def _steps(step_times: ByRank, warmups: ByRank, profiled: Sequence[int]) -> _Steps:

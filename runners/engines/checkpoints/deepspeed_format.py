@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,11 @@ class DeepSpeedFormat:
         """Write at once: DeepSpeed copies nothing that a thread could write later."""
         errors = list[str]()
         writer = self._engine.checkpoint_engine
-        save = writer.save
-
-        def guarded(*arguments: Any, **named: Any) -> None:
-            try:
-                save(*arguments, **named)
-            except Exception as error:  # the other ranks wait for this one in the barriers that follow
-                errors.append(first_line(error))
-
-        writer.save = guarded
-        try:
+        with ExitStack() as guards:
+            for owner, name in ((writer, "save"), (writer, "makedirs"), (self._engine, "_copy_recovery_script")):
+                guards.enter_context(_guarded(owner, name, errors))
             self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
-            guarded(_random_state(), str(directory / _random_name(self._rank)))
-        finally:
-            writer.save = save
+            writer.save(_random_state(), str(directory / _random_name(self._rank)))
 
         def written() -> None:
             if errors:
@@ -70,6 +62,24 @@ class DeepSpeedFormat:
         torch.set_rng_state(random["cpu"])
         if "cuda" in random:
             torch.cuda.set_rng_state(random["cuda"])
+
+
+@contextmanager
+def _guarded(owner: Any, name: str, errors: list[str]) -> Iterator[None]:
+    """Note the errors of a method that writes files: in the barriers that follow, the other ranks wait for this one."""
+    method = getattr(owner, name)
+
+    def guarded(*arguments: Any, **named: Any) -> None:
+        try:
+            method(*arguments, **named)
+        except Exception as error:
+            errors.append(first_line(error))
+
+    setattr(owner, name, guarded)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
 
 
 def _random_state() -> dict[str, torch.Tensor]:
