@@ -36,6 +36,17 @@ def should_stop() -> bool:
     return bool(_received)
 
 
+def expect_warning() -> int | None:
+    """Note a warning that comes before the first call of `should_stop`, instead of ending by it; return its number.
+
+    SIGTERM still ends this process.
+    """
+    number = _warning()
+    if number is not None:
+        _install(number)
+    return number
+
+
 def replace_handlers() -> None:
     """Install the handlers so that they call no earlier ones: Lightning's waits for other ranks within its handler."""
     should_stop()
@@ -49,8 +60,13 @@ def reason() -> str:
 
 
 def _numbers() -> set[int]:
+    warning = _warning()
+    return {int(signal.SIGTERM), *([] if warning is None else [warning])}
+
+
+def _warning() -> int | None:
     named = getattr(signal, os.environ.get(WARN_SIGNAL, ""), None)
-    return {int(signal.SIGTERM), *([int(named)] if isinstance(named, signal.Signals) else [])}
+    return int(named) if isinstance(named, signal.Signals) else None
 
 
 def _install(number: int) -> None:

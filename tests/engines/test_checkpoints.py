@@ -14,6 +14,7 @@ from parlab.client.stopping import CHECKPOINTED
 from runners.config import check
 from tests.engines.checkpointed import Ranks
 from tests.engines.test_bad_ends import prepare
+from tests.patience import wait_for
 from tests.runners.supervised import Supervise, supervise
 
 __all__ = ["supervise"]
@@ -44,8 +45,8 @@ CASES: dict[str, dict[str, Any]] = {
     "megatron in 16 bits": make_data(
         {"engine": "megatron", "data_parallel_size": 2}, train={"precision": "fp16", "optimizer": "sgd"}
     ),
-    "zero 1": make_data({"engine": "zero", "data_parallel_size": 2, "zero_stage": 1}),
-    "zero 3": make_data({"engine": "zero", "data_parallel_size": 2, "zero_stage": 3}),
+    "zero 1": make_data({"engine": "zero", "data_parallel_size": 2, "zero_stage": 1}, train={"iterations": 16}),
+    "zero 3": make_data({"engine": "zero", "data_parallel_size": 2, "zero_stage": 3}, train={"iterations": 16}),
     "hf": make_data(
         {"engine": "hf", "data_parallel_size": 2}, model={"implementation": "huggingface"}, train={"iterations": 20}
     ),
@@ -228,6 +229,16 @@ def test_a_time_between_checkpoints_needs_no_steps(tmp_path: Path) -> None:
         ranks.warn()
         ranks.ended()
     assert 0.9 <= second["t"] - first["t"] <= 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_warning_before_the_first_step_is_not_lost(number: signal.Signals, tmp_path: Path) -> None:
+    with Ranks(ALONE, tmp_path / "run-1", PARLAB_WARN_SIGNAL=number.name) as ranks:
+        wait_for(lambda: ranks.events("start") or (tmp_path / "run-1").exists(), "the engine is loaded")
+        ranks.warn(number=number)
+        assert ranks.ended() == [CHECKPOINTED], ranks.text
+    assert f"{number.name} was received: ends after step " in ranks.text
+    assert ("most recent call first" in ranks.text) == (number == signal.SIGUSR1)
 
 
 def test_deepspeeds_format_is_refused_in_another_layout(tmp_path: Path) -> None:

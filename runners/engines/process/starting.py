@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from parlab.client.stopping import expect_warning
 from runners.config import ENGINES, ConfigError, Problem, RunConfig, check
 from runners.engines.process.events import Printer
 from runners.node.launch.ports import MAY_TRY_AGAIN, PORT_TAKEN
@@ -35,7 +36,8 @@ def handle_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # faulthandler writes stacks in the signal handler, so a rank that waits inside a transfer responds too.
     faulthandler.enable(all_threads=True)
-    faulthandler.register(STACK_SIGNAL, all_threads=True)
+    # A warning may come before the checkpoints are open. If it is the signal that asks for stacks, both handlers run.
+    faulthandler.register(STACK_SIGNAL, all_threads=True, chain=expect_warning() == STACK_SIGNAL)
 
 
 def end(code: int) -> NoReturn:
