@@ -36,6 +36,9 @@ class Need(NamedTuple):
     """Network interface that the run shapes; empty: that of the run; None: it shapes none."""
     node_names: tuple[str, ...] = ()
     """Nodes that it may use; empty: all of the pool."""
+    runtime: str = ""
+    """Container runtime; empty: no container."""
+    image: str = ""
     measures_health: bool = False
     """It measures the node itself: it takes all slots, and nodes that are left out may take it."""
 
@@ -54,6 +57,8 @@ class Need(NamedTuple):
             limit_s=float(resolved.get("launcher", {}).get("timeout_s") or DEFAULT_LIMIT_S),
             shapes=_shaped_interface(resolved.get("network", {})),
             node_names=tuple(name for name in (cluster.get("node_names") or "").split(",") if name),
+            runtime=str(_container(resolved).get("runtime", "")),
+            image=str(_container(resolved).get("image", "")),
             measures_health=engine_of(resolved).measures_health,
         )
 
@@ -61,6 +66,10 @@ class Need(NamedTuple):
     def gpus(self) -> int:
         """GPUs that each node must have; 0 for a run that can also use the CPU."""
         return self.ranks if DEVICES[self.device].needs_gpus else 0
+
+
+def _container(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
+    return resolved.get("launcher", {}).get("container") or {}
 
 
 def _is_emulated(resolved: Mapping[str, Any]) -> bool:
@@ -199,6 +208,8 @@ def missing_ability(node: Node, need: Need) -> str:
     if need.shapes is not None and not _may_shape(need.shapes, abilities.get("interfaces") or []):
         name = need.shapes or "INTERFACE"
         return f"node {node.name} allows no run to shape {name}; start its daemon with --shape {name}"
+    if reason := _missing_container(node.name, abilities, need):
+        return reason
     return _missing_command(node.name, abilities.get("commands") or [], need.argv)
 
 
@@ -212,6 +223,24 @@ def _excluded(node: Node, need: Need) -> str:
 
 def _may_shape(interface: str, allowed: Sequence[str]) -> bool:
     return interface in allowed if interface else bool(allowed)
+
+
+def _missing_container(node: str, abilities: Mapping[str, Any], need: Need) -> str:
+    if not need.runtime:
+        return ""
+    images = tuple(abilities.get("images") or ())
+    if not need.image.startswith(images):
+        choice = f"images that begin with {', '.join(images)}" if images else "no containers"
+        return (
+            f"node {node} allows {choice}; start its daemon with --images, or choose another launcher.container.image"
+        )
+    if need.runtime not in abilities.get("containers", ()) and abilities.get("kind") != "slurm":
+        choice = ", ".join(abilities.get("containers") or ()) or "none"
+        return (
+            f"node {node} has no container runtime {need.runtime} (it has {choice}); install it there, or choose"
+            " another launcher.container.runtime"
+        )
+    return ""
 
 
 def _missing_command(node: str, allowed: Sequence[Sequence[str]], argv: Sequence[str]) -> str:

@@ -201,6 +201,9 @@ def _nodes() -> Iterator[tuple[Level, str, str]]:
     for node in nodes:
         if abs(node.clock_offset_s) > CLOCK_S:
             yield "warning", f"the clock of {node.name} is off by {node.clock_offset_s:.1f} s", "synchronise it by NTP"
+    for node in nodes:
+        if runtimes := (node.abilities or {}).get("containers"):
+            yield "ok", f"{node.name} starts containers with {', '.join(runtimes)}", ""
     if settings.SHARED_NODE_KEY:
         own = set(NodeKey.objects.values_list("node_name", flat=True))
         shared = [node.name for node in nodes if node.name not in own]

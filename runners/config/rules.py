@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .container_rules import container_problems
 from .engine_rules import engine_problems
 from .feature_rules import feature_problems
 from .fields import RunFields
@@ -71,6 +72,7 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
     yield from _placement_problems(config)
     yield from network_problems(config)
     yield from emulation_problems(config)
+    yield from container_problems(config)
     yield from feature_problems(config)
     yield from engine_problems(config)
 

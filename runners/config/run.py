@@ -14,8 +14,9 @@ from .fields import RunFields
 from .nearest import did_you_mean
 from .problems import ConfigError, Problem
 from .rules import contradictions
-from .sections import PLACEHOLDER, Section
+from .sections import PLACEHOLDER, ContainerSetting, Section
 
+_CONTAINER = "launcher.container"
 _DESCRIBING = ("model", "train", "parallel")
 """Sections that describe the training of a command, if `command.describes_training` is set."""
 
@@ -53,8 +54,10 @@ def _problems_of(detail: ErrorDetails) -> list[Problem]:
     field = ".".join(str(part) for part in detail["loc"])
     value = detail["input"]
     if detail["type"] == "extra_forbidden":
-        fields = ", ".join(sorted(_fields_beside(field)))
-        hint = did_you_mean(field, field_names() if "." in field else sections())
+        beside = _fields_beside(field)
+        fields = ", ".join(sorted(beside))
+        names = [f"{_CONTAINER}.{name}" for name in beside] if field.startswith(f"{_CONTAINER}.") else field_names()
+        hint = did_you_mean(field, names if "." in field else sections())
         remedy = f"; {hint}use one of {fields}" if fields else f"; {hint}".rstrip("; ")
         return [Problem(field, value, f"unknown field {field}{remedy}")]
     if detail["type"] == "missing":
@@ -108,6 +111,8 @@ def _fields_beside(field: str) -> list[str]:
     by_name = sections()
     if not section:
         return list(by_name)
+    if section == _CONTAINER:
+        return list(ContainerSetting.model_fields)
     return list(by_name[section].model_fields) if section in by_name else []
 
 

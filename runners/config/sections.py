@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from . import devices, engines, launchers
 from .named import NameIn
 
+_MOUNT = re.compile(r"/[^:,\x00]*:/[^:,\x00]+(:ro)?")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}")
 
 
@@ -25,6 +26,14 @@ def interface_or_subnet(value: str) -> str:
             return str(ipaddress.ip_network(value, strict=False))
     message = "must be an interface that `ip link` lists, like eth0, or a subnet, like 10.0.0.0/24"
     raise PydanticCustomError("interface", message)
+
+
+def mount(value: str) -> str:
+    """Check a directory of the node and its place in a container."""
+    if not _MOUNT.fullmatch(value):
+        message = "must be SOURCE:TARGET or SOURCE:TARGET:ro with absolute paths, like /data:/data:ro"
+        raise PydanticCustomError("mount", message)
+    return value
 
 
 EngineName = Annotated[str, NameIn(lambda: engines.ENGINES)]
@@ -240,6 +249,8 @@ class SlurmSection(Section):
     """Generic resources of each node, like gpu:a100:4. Empty: gpu:N with cluster.device cuda, N ranks on a node."""
     memory_mib: Annotated[int, Field(ge=1, le=2**30)] | None = None
     """CPU memory on each node. Empty: the default of the partition."""
+    exclude: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,\[\]-]{1,4000}$")] | None = None
+    """Nodes that the job must not use, as in sbatch --exclude, like n[1-3],n7; parlab adds those that are bad."""
     exclusive: bool = False
     """Use whole nodes, which no other job shares."""
 
@@ -400,6 +411,30 @@ class CheckpointSection(Section):
         return self.every_steps is not None or self.every_s is not None
 
 
+Runtime = Literal["pyxis", "enroot", "apptainer", "docker", "podman"]
+"""Container runtimes; `runners.node.launch.containers` has their command lines."""
+Mount = Annotated[str, Field(max_length=1000), AfterValidator(mount)]
+
+
+class ContainerSetting(Section):
+    """The container of the launcher and its ranks, which see the network and the devices of the node."""
+
+    runtime: Runtime
+    """Program that starts the container; pyxis: srun in a job of Slurm."""
+    image: Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_./:@#+~-]{0,499}$")]
+    """Image as the runtime names it, or the path of one on the node; for podman also of a root directory."""
+    mounts: Annotated[list[Mount], Field(max_length=50)] = []
+    """Directories of the node in the container, like ["/data:/data:ro"]. Those of the run and of parlab are there."""
+    workdir: Annotated[str, Field(pattern=r"^/[^:,\x00]*$", max_length=1000)] | None = None
+    """Working directory of the launcher. Empty: the directory of the run."""
+    environment: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")], Argument], Field(max_length=200)
+    ] = {}
+    """Variables in the container, beside those of the launcher."""
+    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./][A-Za-z0-9_./+-]{0,499}$")] = "python3"
+    """Python of the image, with the packages of the engine."""
+
+
 class LauncherSection(Section):
     """How the processes are started, watched and restarted."""
 
@@ -411,6 +446,8 @@ class LauncherSection(Section):
     """Time limit of the run; a run that takes longer is stopped and has failed."""
     grace_s: Annotated[int, Field(ge=0, le=1800)] = 30
     """Time of a run that is stopped to end by itself and write a checkpoint: from SIGTERM to SIGKILL."""
+    container: ContainerSetting | None = None
+    """Container of the launcher and its ranks: {"runtime": "podman", "image": "..."}. Empty: none."""
     memory_limit_mib: Annotated[int, Field(ge=64, le=2**30)] | None = None
     """CPU memory that each process may allocate, including Python; beyond it, out of memory. Empty: no limit."""
     collective_timeout_s: Annotated[int, Field(ge=5, le=86400)] = 300

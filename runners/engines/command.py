@@ -19,7 +19,7 @@ from runners.config import PLACEHOLDER, ConfigError, Problem, RunConfig
 from runners.engines.process import starting
 from runners.engines.process.events import Printer
 from runners.node.abilities import ALLOWED_COMMANDS, is_command_list
-from runners.node.launch import launch, ports
+from runners.node.launch import contained, launch, ports
 from runners.node.launch.share import Share
 from runners.supervisor.processes import MARKER
 
@@ -83,7 +83,8 @@ def launched(config: RunConfig, argv: Sequence[str], port: int) -> list[str]:
     launcher = launch.launcher(config, Share.from_environment(os.environ), str(port))
     if not launcher:
         return list(argv)
-    program = shutil.which(launcher[0])
+    in_container = config.launcher.container is not None
+    program = launcher[0] if in_container else shutil.which(launcher[0])
     if program is None:
         kind = config.launcher.kind
         message = f"{kind} is not installed on this node; install it, or use torchrun or plain"
@@ -115,6 +116,8 @@ def run(config: RunConfig, printer: Printer) -> NoReturn:
         command=shlex.join(command),
     )
     sys.stdout.flush()
+    if config.launcher.container is not None:
+        contained.start(config, os.getcwd(), command)
     try:
         os.execv(command[0], command)
     except OSError as error:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from runners.config import ENGINES, RunConfig
 from runners.config.launchers import LAUNCHERS
 from runners.node.addresses import local_addresses
+from runners.node.launch.containers import RUNTIMES, program_of
 from runners.telemetry import telemetry
 from runners.telemetry.conditions import nccl_version
 from runners.wire.protocol import Abilities, NodeAddress
@@ -32,6 +33,10 @@ class Allowed(NamedTuple):
     launchers: tuple[str, ...] | None = None
     interfaces: tuple[str, ...] = ()
     """Network interfaces that runs may shape; none unless the owner names them."""
+    images: tuple[str, ...] = ()
+    """Beginnings of the images that runs may use; none unless the owner names them."""
+    mounts: tuple[str, ...] = ()
+    """Directories that containers may see, beside those of the run."""
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError if a run uses what is not allowed here."""
@@ -42,12 +47,32 @@ class Allowed(NamedTuple):
                 f"network.interface {shaped} may not be shaped on this node, whose owner {choice};"
                 f" start its daemon with --shape {shaped}, or use network.apply none"
             )
+        self._check_container(config)
         for field, name, allowed in (
             ("parallel.engine", config.engine.name, self.engines),
             ("launcher.kind", config.starter.name, self.launchers),
         ):
             if allowed is not None and name not in allowed:
                 raise ValueError(f"{field} {name} is not allowed on this node; use {', '.join(allowed)}")
+
+    def _check_container(self, config: RunConfig) -> None:
+        container = config.launcher.container
+        if container is None:
+            return
+        if not container.image.startswith(self.images):
+            choice = f"images that begin with {', '.join(self.images)}" if self.images else "no containers"
+            raise ValueError(
+                f"launcher.container.image {container.image} is not allowed on this node, whose owner allows {choice};"
+                " start its daemon with --images, or use another image"
+            )
+        for mount in container.mounts:
+            source = os.path.realpath(mount.partition(":")[0])
+            if not any(Path(source).is_relative_to(allowed) for allowed in self.mounts):
+                choice = ", ".join(self.mounts) or "none"
+                raise ValueError(
+                    f"launcher.container.mounts {mount} is not allowed on this node, whose owner allows {choice};"
+                    " start its daemon with --mounts, or leave it out"
+                )
 
 
 def read_names(text: str, option: str, names: Iterable[str]) -> tuple[str, ...] | None:
@@ -75,9 +100,15 @@ def abilities(
         software=_software(),
         addresses=_addresses(own_address),
         interfaces=list(allowed.interfaces),
+        containers=_runtimes(kind) if allowed.images else [],
+        images=list(allowed.images),
         kind=kind,
         own_queue=True,
     )
+
+
+def _runtimes(kind: str) -> list[str]:
+    return [name for name, row in RUNTIMES.items() if (kind == "slurm" or not row.needs_slurm) and program_of(row)]
 
 
 @functools.cache

@@ -36,7 +36,7 @@ from runners.node.slurm import keeper as jobs
 from runners.node.slurm.state import JobStateDir
 from runners.node.stop_and_drain import drain, stop_all
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipper
-from runners.telemetry import matmul, telemetry
+from runners.telemetry import faults, matmul, telemetry
 from runners.wire.broker import Broker
 from runners.wire.enrolment import enrol
 from runners.wire.keys import NodeKeys
@@ -57,6 +57,8 @@ from runners.wire.protocol import (
 from runners.wire.trust import Seen, Untrusted
 
 WATCH_S = 0.5
+FAULTS_S = 60.0
+"""Seconds between two looks at the hardware."""
 EXIT_WITHIN_S = 1.5
 M = TypeVar("M", RunSpec, Go, Cancel, Acknowledge, Rotate)
 Measure = Callable[[], dict[str, Any] | None]
@@ -102,6 +104,7 @@ class Daemon:
         self._every(WATCH_S, self._keeper.watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
         if self._settings.slurm is None:  # a login node is shared by all users of the cluster
+            self._every(FAULTS_S, self._look_for_faults, "looking for faults")
             threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
@@ -245,6 +248,16 @@ class Daemon:
         """Include the measurement in heartbeats and in the environment of later runs."""
         if measured is not None:
             self._hardware["matmul"] = measured
+
+    def _look_for_faults(self) -> None:
+        """Include the faults of the hardware in heartbeats."""
+        found = [fault._asdict() for fault in faults.read_faults(self._state.root / "links.json")]
+        if found != self._hardware.get("faults", []):
+            log.warning("faults of this node: %s", "; ".join(f"{each['device']}: {each['text']}" for each in found))
+        if found:
+            self._hardware["faults"] = found
+        else:
+            self._hardware.pop("faults", None)
 
     def _is_idle(self) -> bool:
         return not any(run.alive for run in self._keeper.held())

@@ -92,11 +92,17 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         allowed=Allowed(
             read_names(options.engines, "--engines", ENGINES),
             read_names(options.launchers, "--launchers", LAUNCHERS),
-            tuple(name.strip() for name in options.shape.split(",") if name.strip()),
+            _names(options.shape),
+            _names(options.images),
+            tuple(os.path.realpath(path) for path in _names(options.mounts)),
         ),
         slurm=read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
         run_as=read_account(options.run_as, is_slurm=options.slurm, shape=options.shape),
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _read_key(environment: Mapping[str, str], state_dir: Path) -> bytes | None:
@@ -133,6 +139,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--engines", default="", help="engines that runs may use here; default: all that are installed")
     parser.add_argument("--launchers", default="", help="launchers that runs may use here; default: all installed")
     parser.add_argument("--shape", default="", help="network interfaces that runs may shape: eth1,ib0; default: none")
+    parser.add_argument("--images", default="", help="beginnings of images that runs may use; default: no containers")
+    parser.add_argument("--mounts", default="", help="directories that containers may see: /data; default: none")
     # expanduser, not Path.home(): a user in a container may have no home directory, and needs none with --state-dir.
     default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
     parser.add_argument(

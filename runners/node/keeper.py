@@ -21,7 +21,7 @@ from runners.links import interface
 from runners.links.refusal import no_links, refusal
 from runners.node.abilities import Allowed
 from runners.node.addresses import Place, choose
-from runners.node.launch import launch
+from runners.node.launch import containers, launch
 from runners.node.launch.share import HOSTFILE, LOOPBACK, Share
 from runners.node.run_as import Account, without_secrets
 from runners.node.rundir import RunDir, StateDir, lock, write_atomically
@@ -169,6 +169,8 @@ class Keeper:
         if why_not := self._refusal(here):
             raise ValueError(why_not)
         self._node.allowed.check(here)
+        if why_not := self._container_refusal(config):
+            raise ValueError(why_not)
         run = self._state.find(spec.run, spec.attempt, spec.node_rank)
         share = Share(spec.node_rank, spec.nodes, place.address, place.interface)
         first_rank = spec.node_rank * (config.world_size // spec.nodes)
@@ -181,7 +183,8 @@ class Keeper:
             "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
             "grace_s": config.launcher.grace_s,
-            "memory_limit_mib": config.launcher.memory_limit_mib,
+            "memory_limit_mib": containers.inherited_memory_limit(config.launcher),
+            "container": config.launcher.container and config.launcher.container.runtime,
             "hang_timeout_s": launch.hang_timeout_s(config),
             "run_as": self._node.run_as and self._node.run_as._asdict(),
             "directory": str(self._state.work_path / run.path.name) if self._node.run_as else None,
@@ -229,6 +232,20 @@ class Keeper:
             return f"network.apply {config.network.apply}: {no_links(self._node.run_as.name)}"
         return refusal(config)
 
+    def _container_refusal(self, config: RunConfig) -> str:
+        """Return why this node cannot start the container of a run; empty if it can, or if there is none."""
+        if (container := config.launcher.container) is None:
+            return ""
+        row, field = containers.RUNTIMES[container.runtime], f"launcher.container.runtime {container.runtime}"
+        if self._node.run_as and not row.may_run_as:
+            account = self._node.run_as.name
+            return f"{field} needs rights that the account {account} of --run-as does not get; use apptainer"
+        if self.kind == "slurm":
+            return ""  # the compute node looks
+        if row.needs_slurm:
+            return f"{field} starts containers only in a job of Slurm; use a pool whose daemon runs with --slurm"
+        return "" if containers.program_of(row) else f"{field}: {row.program} is not installed; install it on the node"
+
     def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
         self._append_end(draft, state, reason)
         self._state.put_in_place(draft)
@@ -274,6 +291,7 @@ class Keeper:
                 lambda: [process for process, mark in processes.marked().items() if mark == marker],
                 within_s=KILL_WITHIN_S,
             )
+            self._remove_container(run, marker)
             # The supervisor may have written its final report in the meantime.
             if spool.final_report(run.spool) is None:
                 # A supervisor that died while another node ended may be the cause of that end.
@@ -285,6 +303,12 @@ class Keeper:
                 reason += interface.restored(run.path)
                 self._append_end(run, "lost" if cancelled is None else "cancelled", reason)
         self._settled.add(run.path.name)
+
+    def _remove_container(self, run: RunDir, marker: str) -> None:
+        """Remove what a container of a killed supervisor has left."""
+        runtime = run.read_launch().get("container") if run.launch.exists() else None
+        if runtime and (why_not := containers.remove(runtime, marker)):
+            log.error("%s: its container cannot be removed: %s", run, why_not)
 
     def _append_end(self, run: RunDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
         report = {"state": state, "at": time.time(), "reason": reason, "is_consequence": is_consequence}

@@ -9,6 +9,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import psutil
 
@@ -62,6 +63,45 @@ def die_with(
     return before_exec
 
 
+class Apart(NamedTuple):
+    """What a container runtime changes about the processes of this run."""
+
+    helpers: frozenset[str] = frozenset()
+    """Programs of the runtime, which are not of the run."""
+    marker: str = ""
+    """Marker of processes that are no descendants; empty: all are descendants."""
+
+
+_apart = Apart()
+
+
+def expect_container(helpers: frozenset[str], marker: str) -> None:
+    """Let this module know the container runtime of the run of this process, before its launcher is started."""
+    global _apart  # noqa: PLW0603  # like the adoption of orphans, a property of the process
+    _apart = Apart(helpers, marker)
+
+
+def is_helper(pid: int) -> bool:
+    """Whether a process is the container runtime's own: it passes signals on, and ends after those of the run."""
+    if not _apart.helpers:
+        return False
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as name:
+        return name.read().strip() in _apart.helpers
+    return False
+
+
+def of_run(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes without those of a container runtime."""
+    return [process for process in processes if not is_helper(process.pid)]
+
+
+def apart() -> list[psutil.Process]:
+    """Return the processes of this run that a container runtime has started apart from this process."""
+    if not _apart.marker:
+        return []
+    return [process for process, marker in marked().items() if marker == _apart.marker]
+
+
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Return the processes that are alive, without zombies."""
     alive = []
@@ -73,8 +113,9 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def descendants() -> list[psutil.Process]:
-    """Return the living descendants of the calling process."""
-    return living(psutil.Process().children(recursive=True))
+    """Return the living descendants of the calling process, and those that a container runtime has put elsewhere."""
+    own = living(psutil.Process().children(recursive=True))
+    return [*own, *(process for process in apart() if process not in own)]
 
 
 def marked() -> dict[psutil.Process, str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 
 import psutil
 
-from runners.telemetry.telemetry import descendants
+from runners.telemetry.telemetry import measured
 
 _RANK = re.compile(rb"(?:^|\0)RANK=(\d{1,9})(?:\0|$)")
 
@@ -27,7 +26,7 @@ class RankProcesses:
         """Look for ranks that have started since the last call."""
         if self.count is not None and len(self._processes) >= self.count:
             return
-        for pid in descendants(os.getpid()):  # parents come before their children
+        for pid in measured():  # parents come before their children
             with contextlib.suppress(OSError, psutil.Error):
                 rank = _rank_of(pid)
                 if rank is not None and rank not in self._processes:

@@ -21,6 +21,7 @@ from parlab.client.journal import NODE
 from parlab.client.json_log import start_logging
 from runners.links import interface
 from runners.node.addresses import held_port
+from runners.node.launch import containers
 from runners.node.launch.span_node import DEATHS_FILE
 from runners.node.rundir import RunDir, lock
 from runners.supervisor import hangs, processes
@@ -31,7 +32,7 @@ from runners.supervisor.spool import SpoolWriter
 from runners.supervisor.streams import Outputs, Piece
 from runners.supervisor.verdict import Verdict, shorten
 from runners.supervisor.workplace import Workplace
-from runners.telemetry import telemetry
+from runners.telemetry import faults, telemetry
 from runners.wire.protocol import Rendezvous, Report, RunState
 
 GO_TICK_S = 0.02
@@ -44,6 +45,8 @@ OWN_END_S = 8.0
 """Time for the launcher to end by itself and say why, if a rank of this node has ended before another node's end."""
 LEFTOVER_GRACE_S = 0.3
 """The same for processes that remain after the launched command has ended."""
+RUNTIME_S = 5.0
+"""Time for a container runtime to clean up after the processes of the container have ended."""
 UNKILLABLE_S = 5.0
 """Time after SIGKILL at which the supervisor gives up a process (stuck in a driver)."""
 DRAIN_S = 1.0
@@ -89,6 +92,7 @@ class Supervisor:
         self.files = FileFeed(self.workplace.path, self.recorder.spool)
         # When the supervisor began to end the processes, and whether they have ended.
         self.ending_at: float | None = None
+        self.noticed_at: float | None = None
         self.is_ended = False
         self.unkillable: list[int] = []
         self.ranks = RankProcesses(0)
@@ -169,6 +173,9 @@ class Supervisor:
         self.ranks = RankProcesses(len(ranks) or None if has_others else 0)
         self.outputs = Outputs(self.workplace.path, ranks, has_others=has_others)
         self.recorder.has_streams = self.outputs.has_ranks
+        if runtime := self.launch.get("container"):
+            row = containers.RUNTIMES[runtime]
+            processes.expect_container(row.helpers, _marker(self.launch) if row.is_apart else "")
         try:
             self.workplace.hand_over()
             self.child = subprocess.Popen(
@@ -248,26 +255,29 @@ class Supervisor:
             if pid == 0:
                 return
             if self.child is not None and pid == self.child.pid:
-                self.exit_code = self.child.returncode = os.waitstatus_to_exitcode(status)
+                self.child.returncode = os.waitstatus_to_exitcode(status)
+                self.exit_code = containers.exit_code_of(self.launch.get("container"), self.child.returncode)
 
     def _end_processes(self) -> None:
         """Send SIGTERM, then SIGKILL, to all processes of the run once it is stopped or its command has ended."""
         if self.is_ended or (self.order is None and self.exit_code is None):
             return
         remaining = processes.descendants()
+        own = processes.of_run(remaining)
         is_first_turn = self.ending_at is None
         self.ending_at = self.ending_at or time.monotonic()
+        self.noticed_at = self.noticed_at or time.time()
         waited = time.monotonic() - self.ending_at
         if not remaining:
             self._reap()
             self.is_ended = True
         elif is_first_turn:
-            processes.signal_all(remaining, signal.SIGTERM)
-        elif waited > self.grace_s + UNKILLABLE_S:
+            processes.signal_all(own, signal.SIGTERM)
+        elif waited > self.grace_s + UNKILLABLE_S + (RUNTIME_S if self.launch.get("container") else 0):
             self.unkillable = [process.pid for process in remaining]
             self.is_ended = True
-        elif waited > (self.grace_s if self.order else LEFTOVER_GRACE_S):
-            processes.signal_all(remaining, signal.SIGKILL)
+        elif waited > (limit_s := self.grace_s if self.order else LEFTOVER_GRACE_S):
+            processes.signal_all(own or (remaining if waited > limit_s + RUNTIME_S else []), signal.SIGKILL)
 
     # --- output ------------------------------------------------------------------------------------------------------
 
@@ -366,15 +376,33 @@ class Supervisor:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
+    def _remove_container(self) -> None:
+        """Remove what the runtime has not removed itself, because it was killed or hangs."""
+        runtime = self.launch.get("container")
+        if runtime and self.child is not None and (why_not := containers.remove(runtime, _marker(self.launch))):
+            log.error("the container cannot be removed: %s", why_not)
+
     def _report_end(self) -> None:
         self.samples.stop()
+        self._remove_container()
         exit_code = self.exit_code
         verdict = self.order or self.recorder.evidence.verdict(-signal.SIGKILL if exit_code is None else exit_code)
         reason = verdict.reason
+        runtime = self.launch.get("container")
+        if (
+            runtime
+            and verdict.state == RunState.FAILED
+            and exit_code in containers.NOT_STARTED
+            and not verdict.traceback
+        ):
+            reason = shorten(f"{runtime} could not start the container: {self.recorder.evidence.last_line()}")
         if self.unkillable:
             pids = ", ".join(map(str, self.unkillable))
             reason += f"; processes {pids} could not be killed and still hold their resources; check the node"
         reason += interface.restored(self.run_dir.path)
+        if verdict.state == RunState.FAILED and self.launch.get("gpus"):
+            failed = faults.failed_check(self.run_dir.path.parent.parent / "links.json")
+            reason += f"; the node {failed}" if failed else ""
         report = Report.model_validate(
             {
                 "state": verdict.state.value,
@@ -384,10 +412,15 @@ class Supervisor:
                 "traceback": verdict.traceback,
                 "first_failed_rank": verdict.rank,
                 "is_consequence": verdict.is_consequence,
+                "noticed_at": self.noticed_at,
             }
         )
         self.recorder.spool.append_report(report)
         self.recorder.spool.close()
+
+
+def _marker(launch: dict[str, Any]) -> str:
+    return str((launch.get("environment") or {}).get(processes.MARKER, ""))
 
 
 def supervise(run: RunDir, kind: Callable[[RunDir], Supervisor] = Supervisor) -> None:

@@ -124,6 +124,10 @@ class Evidence:
         lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
         return b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
 
+    def last_line(self) -> str:
+        """Return the last line of the output that is no event."""
+        return next((line.strip() for line in reversed(self._log_tail().splitlines()) if line.strip()), "")
+
     @property
     def has_failure(self) -> bool:
         """Whether a rank has failed already, so that the run is about to end."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from runners.supervisor import processes
 from runners.telemetry import gpus, nics, rapl
 from runners.telemetry.conditions import conditions
 
@@ -116,7 +117,7 @@ class Sampler:
         now = time.monotonic()
         memory, used = 0, 0.0
         current, seconds = dict[int, psutil.Process](), dict[int, float]()
-        for pid in descendants(os.getpid()):
+        for pid in measured():
             with contextlib.suppress(psutil.Error):
                 process = current[pid] = self._processes.get(pid) or psutil.Process(pid)
                 with process.oneshot():
@@ -127,6 +128,12 @@ class Sampler:
         percent = 100 * used / max(now - self._measured_at, 1e-3)
         self._measured_at, self._processes, self._seconds = now, current, seconds
         return memory, round(percent, 1)
+
+
+def measured() -> list[int]:
+    """List the processes of the run of this process, without those of a container runtime."""
+    pids = [pid for pid in descendants(os.getpid()) if not processes.is_helper(pid)]
+    return pids + [process.pid for process in processes.apart() if process.pid not in pids]
 
 
 def descendants(pid: int) -> list[int]:

@@ -235,6 +235,8 @@ class Report(Message):
     """Global number of the rank that failed first on this node, if known."""
     is_consequence: bool = False
     """The output shows that this member ended because another one went away."""
+    noticed_at: float | None = None
+    """When the supervisor began to end the processes, in Unix seconds: the launcher had ended, or an order came."""
 
     @property
     def is_final(self) -> bool:
@@ -332,6 +334,10 @@ class Abilities(Message):
     """Addresses at which other nodes may reach this one."""
     interfaces: list[str] = []
     """Network interfaces that runs may shape."""
+    containers: list[str] = []
+    """Container runtimes that runs may use; those of Slurm's nodes are not known."""
+    images: list[str] = []
+    """Beginnings of the images that runs may use; empty: no containers."""
     kind: Literal["daemon", "slurm"] = "daemon"
     own_queue: bool = False
     """Whether the daemon reads the queue of its state directory; earlier releases read that of the node only."""

@@ -16,6 +16,8 @@ class NodeRow(NamedTuple):
     used: int
     devices: str
     processor: str
+    containers: str = ""
+    """Runtimes, where runs may use containers."""
 
 
 def node_list() -> list[NodeRow]:
@@ -29,7 +31,9 @@ def node_list() -> list[NodeRow]:
 
 def node_row(node: Node) -> NodeRow:
     """Return one node with the number of slots in use."""
-    return NodeRow(node, used_slots().get(node.pk, 0), _devices(node.hardware), _processor(node.hardware))
+    devices, processor = _devices(node.hardware), _processor(node.hardware)
+    containers = ", ".join((node.abilities or {}).get("containers") or ())
+    return NodeRow(node, used_slots().get(node.pk, 0), devices, processor, containers)
 
 
 def _devices(hardware: dict[str, Any]) -> str:

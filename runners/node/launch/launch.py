@@ -33,7 +33,10 @@ def command(config: RunConfig, config_path: Path, share: Share = ALONE) -> list[
     check_span(config, share.nodes, is_slurm=None)
     if config.network.apply != "none":
         return [sys.executable, "-m", "runners.links", "--config", str(config_path)]
-    return ranks_command(config, config_path, share)
+    ranks = ranks_command(config, config_path, share)
+    if config.launcher.container is None or config.engine.is_external:  # engine command starts the container itself
+        return ranks
+    return [sys.executable, "-m", "runners.node.launch.contained", "--config", str(config_path), "--", *ranks]
 
 
 def check_span(config: RunConfig, nodes: int, *, is_slurm: bool | None) -> None:
@@ -61,14 +64,15 @@ def host_lines(config: RunConfig, share: Share) -> str:
 
 def ranks_command(config: RunConfig, config_path: Path, share: Share) -> list[str]:
     """Build the argv that starts the ranks of this node, without emulated links."""
-    engine = [sys.executable, "-m", config.engine.module, "--config", str(config_path)]
+    python = sys.executable if config.engine.is_external else python_of(config)
+    engine = [python, "-m", config.engine.module, "--config", str(config_path)]
     if not config.starter.starts_ranks or config.engine.starts_its_own_ranks:
         return engine
     if share.nodes > 1 and config.starter.spans_by_itself:
         # Each node has the configuration in its own run directory, which runners.node.launch.ranks enters.
         return [*launcher(config, share), _PYTHON, "-m", config.engine.module, "--config", config_path.name]
     if config.starter.needs_port:
-        return [sys.executable, "-m", "runners.node.launch.ports", *launcher(config, share), *engine]
+        return [python, "-m", "runners.node.launch.ports", *launcher(config, share), *engine]
     return [*launcher(config, share), *engine[1:]]
 
 
@@ -78,7 +82,7 @@ def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -
     A launcher that is a module must be followed by a script or -m, one that is a program by a program. The latter
     needs runners.node.launch.ports in front of it, or a free port.
     """
-    row = config.starter
+    row, python = config.starter, python_of(config)
     options = [option.format(ranks=config.world_size, port=port) for option in row.options]
     if share.nodes > 1:
         values = {
@@ -93,10 +97,10 @@ def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -
         }
         options = [option.format(**values) for option in row.span_options]
     if row.module:
-        return [sys.executable, "-m", row.module, *options]
+        return [python, "-m", row.module, *options]
     if not row.program:
         return []
-    program = shutil.which(row.program, path=str(Path(sys.executable).parent)) or row.program
+    program = row.program if config.launcher.container else beside_python(row.program)
     if share.nodes > 1 and row.spans_by_itself:
         return [
             sys.executable,
@@ -108,7 +112,17 @@ def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -
             "-m",
             "runners.node.launch.ranks",
         ]
-    return [program, *options, sys.executable, "-m", "runners.node.launch.ranks"]
+    return [program, *options, python, "-m", "runners.node.launch.ranks"]
+
+
+def python_of(config: RunConfig) -> str:
+    """Return the Python of the ranks: this one, or that of their container."""
+    return config.launcher.container.python if config.launcher.container else sys.executable
+
+
+def beside_python(program: str) -> str:
+    """Return the path of a program of this Python's environment, or its name."""
+    return shutil.which(program, path=str(Path(sys.executable).parent)) or program
 
 
 def additions(config: RunConfig, base: Mapping[str, str], marker: str, share: Share = ALONE) -> dict[str, str]:

@@ -29,6 +29,7 @@ from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.slurm.state import JobDir, JobStateDir
 from runners.supervisor.spool import SpoolWriter
 from runners.supervisor.supervise import Supervisor, supervise
+from runners.telemetry import faults as health
 from runners.telemetry import gpus, telemetry
 from runners.wire.protocol import Report
 
@@ -133,6 +134,18 @@ def main(arguments: list[str] | None = None) -> int:
     except AddressError as error:
         with SpoolWriter(run.spool) as spool:
             spool.append_report(Report(state="failed", at=time.time(), reason=str(error)))
+        run.end()
+        return 1
+    if reason := health.failed_check(path.parent.parent / f"links-{socket.gethostname()}.json"):
+        name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        with SpoolWriter(run.spool) as spool:
+            report = Report(
+                state="lost",
+                at=time.time(),
+                reason=f"node {name} {reason}; later jobs leave it out",
+                environment=run.read_launch()["hardware"],
+            )
+            spool.append_report(report)
         run.end()
         return 1
     shipping = None

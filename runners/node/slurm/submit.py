@@ -116,7 +116,7 @@ def _options(config: RunConfig, order: Order) -> Iterator[tuple[str, str]]:
     yield "ntasks-per-node", "1"
     yield "cpus-per-task", str(max(1, config.gpus_per_node * config.launcher.threads_per_rank))
     yield "time", str(time_limit_min(config, order.partition.max_time_s))
-    for name in ("account", "qos", "constraint"):
+    for name in ("account", "qos", "constraint", "exclude"):
         if value := getattr(slurm, name):
             yield name, value
     if resources := slurm.gres or (f"gpu:{config.gpus_per_node}" if config.device.needs_gpus else ""):

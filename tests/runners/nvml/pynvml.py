@@ -1,6 +1,7 @@
 """A management library as a machine with GPUs has it, put before the real one: what stands in FAKE_GPUS, as JSON.
 
-[{"name", "uuid", "memory": bytes, "lacks": [counters without support]}]; the driver hangs where FAKE_HANGS is set.
+[{"name", "uuid", "memory": bytes, "lacks": [counters without support]}]; the driver hangs where FAKE_HANGS is set. Of
+faults: "ecc_errors", "remapped": [corrected, uncorrected, is pending, has failed], "links": [is active], "is_lost".
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ Gpu = dict[str, Any]
 
 NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
 NVML_CLOCK_MEM = 2
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+NVML_VOLATILE_ECC = 0
 NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3
 nvmlMemory_v2 = 0x2000028
 
@@ -72,7 +75,10 @@ def nvmlDeviceGetCount() -> int:
 
 
 def nvmlDeviceGetHandleByIndex(index: int) -> Gpu:
-    return _gpus()[index]
+    gpu = _gpus()[index]
+    if gpu.get("is_lost"):
+        raise NVMLError_GpuIsLost
+    return gpu
 
 
 def nvmlDeviceGetHandleByUUID(uuid: str) -> Gpu:
@@ -156,3 +162,18 @@ def nvmlDeviceGetClock(gpu: Gpu, _kind: int, _limit: int) -> int:
 
 def nvmlDeviceGetEccMode(gpu: Gpu) -> list[int]:
     return [int(_set(gpu, "ecc")), 0]
+
+
+def nvmlDeviceGetTotalEccErrors(gpu: Gpu, _kind: int, _counter: int) -> int:
+    return int(_set(gpu, "ecc_errors"))
+
+
+def nvmlDeviceGetRemappedRows(gpu: Gpu) -> list[int]:
+    return list(_set(gpu, "remapped"))
+
+
+def nvmlDeviceGetNvLinkState(gpu: Gpu, link: int) -> int:
+    links = _set(gpu, "links")
+    if link >= len(links):
+        raise NVMLError_NotSupported
+    return int(links[link])
