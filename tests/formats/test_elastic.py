@@ -1,0 +1,86 @@
+"""Restarts within a launch, from the lines of torchrun's agent, torchft and NVRx."""
+
+from __future__ import annotations
+
+from parlab.formats.elastic import marks, restarts
+
+TORCHRUN = """
+I1127 08:00:00.000000 7 torch/distributed/elastic/agent/server/api.py:707] [default] Rendezvous'ing worker group
+I1127 08:00:02.000000 7 torch/distributed/elastic/agent/server/api.py:553] [default] Rendezvous complete for workers. Result:
+  restart_count=0
+  group_world_size=2
+  global_world_sizes=[8, 8, 8, 8]
+I1127 08:00:02.100000 7 torch/distributed/elastic/agent/server/api.py:715] [default] Starting worker group
+E1127 08:10:00.000000 7 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python
+I1127 08:10:00.100000 7 torch/distributed/elastic/agent/server/api.py:942] [default] Worker group FAILED. 2/3 attempts left; will restart worker group
+I1127 08:10:00.200000 7 torch/distributed/elastic/agent/server/api.py:733] [default] Stopping worker group
+I1127 08:10:05.000000 7 torch/distributed/elastic/agent/server/api.py:707] [default] Rendezvous'ing worker group
+I1127 08:10:35.000000 7 torch/distributed/elastic/agent/server/api.py:553] [default] Rendezvous complete for workers. Result:
+  restart_count=1
+  global_world_sizes=[4, 4, 4, 4]
+I1127 08:10:35.500000 7 torch/distributed/elastic/agent/server/api.py:715] [default] Starting worker group
+"""  # noqa: E501
+TORCHFT = """
+[titan] 2026-06-07 16:30:00,000 - torchft.manager - INFO - [ft_1:f7/0 - step 0] reconfiguring for quorum_id=1 store_prefixed_addr='h:1/torchft/1/0'
+[titan] 2026-06-07 16:30:10,000 - torchft.manager - INFO - [ft_1:f7/0 - step 0] should_commit=True enough_replicas=True, errored=None
+[titan] 2026-06-07 16:34:11,000 - torchft.manager - ERROR - [ft_1:f7/0 - step 10] got exception in future -- skipping remaining: aborted
+[titan] 2026-06-07 16:49:59,245 - torchft.manager - INFO - [ft_1:a9/0 - step 0] reconfiguring for quorum_id=12 store_prefixed_addr='h:1/torchft/12/0'
+[titan] 2026-06-07 16:49:59,928 - torchft.manager - INFO - [ft_1:a9/0 - step 0] healing required, fetching checkpoint metadata from recover_src_manager_address='http://h:1' max_step=10
+[titan] 2026-06-07 16:50:00,000 - torchft.manager - INFO - [ft_1:a9/0 - step 0] fetching checkpoint from recover_src_replica_rank=0 with checkpoint_metadata='x'
+[titan] 2026-06-07 16:50:09,000 - torchft.manager - INFO - [ft_1:a9/0 - step 10] Loaded state dict.
+[titan] 2026-06-07 16:50:19,000 - torchft.manager - INFO - [ft_1:a9/0 - step 10] should_commit=True enough_replicas=True, errored=None
+"""  # noqa: E501
+NVRX = """
+2026-06-07 10:00:00,000 INFO starting
+2026-06-07 10:05:00,000 ERROR rank=3 fn_ex: RuntimeError('NCCL error')
+2026-06-07 10:05:01,000 WARNING rank=3 term_ex: RankShouldRestart <- RuntimeError('NCCL error')
+2026-06-07 10:05:09,000 INFO rank=3 restart_ex: HealthCheckPassed
+"""
+
+
+def read(text: str) -> list[tuple[float | None, str]]:
+    return [(None, line) for line in text.strip().splitlines()]
+
+
+def test_a_restart_of_torchrun_has_its_times_and_fewer_ranks() -> None:
+    (restart,) = restarts(marks(read(TORCHRUN)))
+    assert restart.source == "torchrun"
+    assert restart.ranks == (8, 4)
+    assert restart.left_s is not None
+    assert restart.met_s is not None
+    assert round(restart.left_s - restart.noticed_s, 3) == 5.0
+    assert round(restart.met_s - restart.noticed_s, 3) == 35.5
+    assert restart.loaded_s is None
+    assert "exitcode: -9" in restart.reason
+
+
+def test_fifteen_minutes_of_torchft_are_told_apart() -> None:
+    (restart,) = restarts(marks(read(TORCHFT)))
+    assert restart.source == "torchft"
+    times = (restart.left_s, restart.met_s, restart.loaded_s, restart.committed_s)
+    assert [round(at - restart.noticed_s, 3) for at in times if at is not None] == [948.245, 948.928, 958.0, 968.0]
+    assert "got exception in future" in restart.reason
+
+
+def test_an_in_process_restart_of_nvrx_is_seen() -> None:
+    (restart,) = restarts(marks(read(NVRX)))
+    assert restart.source == "NVRx"
+    assert restart.left_s is not None
+    assert restart.left_s - restart.noticed_s == 9.0
+
+
+def test_a_launch_without_a_restart_has_none() -> None:
+    first = TORCHRUN.partition("E1127")[0]
+    assert restarts(marks(read(first))) == []
+    assert restarts(marks(read(TORCHFT.partition("[titan] 2026-06-07 16:34")[0]))) == []
+    assert restarts(marks([(None, "step: 1 loss: 2.0"), (None, "Rendezvous is a nice word")])) == []
+
+
+def test_a_failure_that_ends_the_launch_is_no_restart() -> None:
+    failed = TORCHRUN.partition("I1127 08:10:00.1")[0]
+    assert restarts(marks(read(failed))) == []
+
+
+def test_the_time_at_which_a_line_was_printed_counts_more_than_the_one_in_it() -> None:
+    line = "2026-06-07 10:05:09,000 INFO rank=3 restart_ex: HealthCheckPassed"
+    assert [mark.time for mark in marks([(77.0, line)])] == [77.0]
