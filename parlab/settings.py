@@ -292,6 +292,12 @@ LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
 PREPARE_S = env.float("PARLAB_PREPARE_S", default=30.0)
 # A run that waits for longer than this reserves the nodes that it needs; shorter runs fill gaps until then.
 RESERVE_AFTER_S = env.float("PARLAB_RESERVE_AFTER_S", default=60.0)
+# A node that ended so many attempts within the time below is excluded; 0: never.
+BAD_NODE_ATTEMPTS = env.int("PARLAB_BAD_NODE_ATTEMPTS", default=3)
+# The time within which these attempts count.
+BAD_NODE_WINDOW_S = env.float("PARLAB_BAD_NODE_WINDOW_S", default=86_400.0)
+# How long a node is excluded that ended attempts or failed a health check.
+EXCLUDED_NODE_HOURS = env.float("PARLAB_EXCLUDED_NODE_HOURS", default=24.0)
 # Nodes are measured when they join, daily, and when their software changes.
 HEALTH_SWEEPS = env.bool("PARLAB_HEALTH_SWEEPS", default=True)
 # A node that became slower is left out automatically.

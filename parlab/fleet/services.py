@@ -34,6 +34,7 @@ from runners.wire.protocol import (
     node_queue,
 )
 
+from .bad_nodes import attempts_judge, exclusions_expire, nodes_judge
 from .capacity import rooms
 from .differences import node_differences
 from .placement import candidates, placements
@@ -107,6 +108,8 @@ def _assign_queued(now: datetime) -> list[int]:
         online = rooms(nodes.select_for_update(no_key=True))
         if not any(room.slots > 0 for room in online):
             return []
+        if attempts_judge():  # a node that has just ended its third attempt must not get the next one
+            online = rooms(nodes.all())
         placed = placements(candidates(queued.filter(in_open_pools(), may_start()), online, now), online, now)
         return _assign([(run, [room.node for room in places]) for run, places in placed], now)
 
@@ -279,6 +282,8 @@ def reap() -> int:
         state=MemberState.DISPATCHED, assigned_at__lt=now - timedelta(seconds=settings.PREPARE_S)
     )
     _announce_silent_nodes(now)
+    nodes_judge()
+    exclusions_expire()
     ids = {*expired.values_list("pk", flat=True), *late.values_list("pk", flat=True)}
     return sum(_lose_if_expired(pk) for pk in sorted(ids))
 

@@ -25,7 +25,7 @@ TOPICS = {
     "loss": Topic("Loss NaN, diverging or spiking", frozenset({Kind.RUN_NAN, Kind.RUN_DIVERGED, Kind.RUN_SPIKE})),
     "alert": Topic("Alert of a script", frozenset({Kind.RUN_ALERT})),
     "finding": Topic("New finding", frozenset({Kind.FINDING_NEW})),
-    "node": Topic("Node lost", frozenset({Kind.NODE_LOST})),
+    "node": Topic("Node lost or excluded", frozenset({Kind.NODE_LOST, Kind.NODE_EXCLUDED})),
     "study": Topic("Study done", frozenset({Kind.STUDY_DONE})),
     "watch": Topic("Change in a watch", frozenset({Kind.WATCH_ALERT})),
 }

@@ -254,6 +254,7 @@ urlpatterns = [
     path(f"{RUN}advice/try/", advice.advice_try, name="run-advice-try"),
     path("experiments/<slug:slug>/advice/", tabs.moved, {"tab": "experiment-time"}, name="experiment-advice"),
     path(f"{RUN}goodput/", goodput.run_goodput_page, name="run-goodput"),
+    path(f"{RUN}recovery/", goodput.run_recovery_part, name="run-recovery"),
     path(f"{RUN}traces/", traces.run_traces, name="run-traces"),
     path(f"{RUN}traces/import/", traces.traces_upload, name="run-traces-upload"),
     path(f"{RUN}traces/delete/", traces.traces_delete, name="run-traces-delete"),

@@ -2,6 +2,7 @@
 
 import heapq
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -28,6 +29,8 @@ TAIL_SCAN_BYTES = 16 << 20
 """Maximum number of bytes at the end of a log that a page scans."""
 
 _READ_CHUNKS = 8
+_FIRST_NODES = 64
+_EVENT_TIME = re.compile(rb'"t":(\d{1,11}(?:\.\d{1,9})?)')
 _STORED_CHUNKS = 64
 _NO_STAMPS: NDArray[np.float64] = np.empty((0, 2))
 
@@ -288,6 +291,42 @@ def read_from(attempt_id: int, position: int, limit: int, *, node_rank: int = 0)
     for at, data in chunks.filter(position__lt=end).values_list("position", "data").iterator(_READ_CHUNKS):
         output += zstandard.decompress(bytes(data))[max(0, position - at) : max(0, end - at)]
     return bytes(output)
+
+
+class Beginning(NamedTuple):
+    """What the beginning of a log tells about the start of its ranks (Unix seconds)."""
+
+    first_line: float | None = None
+    """First output of a rank, or of any process where ranks have no streams."""
+    started: float | None = None
+    """The last event `start` of a rank: all ranks have met."""
+
+
+def log_beginning(attempt_id: int) -> Beginning:
+    """Return when the ranks of an attempt printed their first lines, from the first chunk of each node."""
+    rows = LogChunk.objects.filter(attempt_id=attempt_id, position=0).order_by("node_rank")
+    found = [_chunk_beginning(_unpacked(row)) for row in rows.values_list(*_COLUMNS)[:_FIRST_NODES]]
+    lines = [each.first_line for each in found if each.first_line is not None]
+    starts = [each.started for each in found if each.started is not None]
+    return Beginning(min(lines, default=None), max(starts, default=None))
+
+
+def _chunk_beginning(chunk: Chunk) -> Beginning:
+    stamps, spans = unpack_stamps(chunk.stamps), chunk.spans
+    has_ranks = any(span.rank != NODE for span in spans)
+    first, starts = None, list[float]()
+    for span in spans:
+        if has_ranks and span.rank == NODE:
+            continue
+        at = span.begin
+        for line in chunk.data[span.begin : span.end].split(b"\n"):
+            is_sample = line.startswith(EVENT_PREFIX) and b'"event":"telemetry"' in line
+            if first is None and line and not is_sample:
+                first = _time_at(stamps, at) or None
+            if line.startswith(EVENT_PREFIX) and b'"event":"start"' in line and (match := _EVENT_TIME.search(line)):
+                starts.append(float(match[1]))
+            at += len(line) + 1
+    return Beginning(first, max(starts, default=None))
 
 
 def log_size(attempt_id: int) -> int:

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from parlab.fleet.capacity import Need, gpu_count, missing_ability
 from parlab.fleet.excluded_nodes import node_leave_out
-from parlab.lab.models import Experiment, Node, Project
+from parlab.lab.models import Exclusion, Experiment, Node, Project
 from parlab.lab.models.access.viewer import shared_project_id
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
@@ -200,4 +200,6 @@ def alert_follow(*, alert: Alert) -> bool:
     if not settings.LEAVE_OUT_NODES or not alert.is_worse or not part or abs(part["size"]) < LEAVE_OUT_SHARE:
         return False
     node = watch.node if watch.peer is None else slow_end(alert)
-    return node is not None and node_leave_out(node=node, reason=sentence_of(alert), by="PARLAB_LEAVE_OUT_NODES")
+    return node is not None and node_leave_out(
+        node=node, reason=sentence_of(alert), by="PARLAB_LEAVE_OUT_NODES", cause=Exclusion.Cause.SPEED
+    )

@@ -156,7 +156,7 @@ def test_dispatching_many_runs_costs_no_more_queries_than_a_few(
 ) -> None:
     make_node("gpu1", slots=120)
     config_launch(config=make_config(sweep={"train.seed": list(range(200))}), user=user)
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(16):
         assert services.dispatch() == 120
     assert Run.objects.filter(state=RunState.DISPATCHED).count() == 120
     assert Member.objects.count() == 120

@@ -11,10 +11,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from parlab.advice.recovery import Interruption
 from parlab.api.errors import refused
 from parlab.api.permissions import user_with
 from parlab.api.serializers import Errors
 from parlab.ingest.summaries.goodput import run_goodput
+from parlab.ingest.summaries.recovery import run_recovery
 from parlab.lab.services.schedules import slope_save, slopes
 
 from .numbers import find_run
@@ -46,6 +48,30 @@ class GoodputPart(drf.Serializer[Any]):
     seconds = drf.FloatField()
 
 
+class RecoveryPartItem(drf.Serializer[Any]):
+    key = drf.CharField()
+    title = drf.CharField(help_text="With the earlier parts that it contains.")
+    seconds = drf.FloatField()
+
+
+class InterruptionItem(drf.Serializer[Any]):
+    """An interruption, between attempts or within one; its parts add up to it."""
+
+    name = drf.CharField()
+    reason = drf.CharField(allow_blank=True)
+    begin_s = drf.FloatField(help_text="Unix seconds: the end of the last step before it.")
+    seconds = drf.FloatField()
+    parts = RecoveryPartItem(many=True)
+    ranks = drf.ListField(child=drf.IntegerField(), allow_null=True, help_text="Before and after, if known.")
+    repeated_steps = drf.IntegerField()
+    advice = drf.CharField(allow_blank=True, help_text="What would shorten the longest part.")
+
+
+class HourItem(drf.Serializer[Any]):
+    begin_s = drf.FloatField(help_text="Unix seconds.")
+    share = drf.FloatField(help_text="Of the hour, in steps that lasted.")
+
+
 class GoodputAnswer(drf.Serializer[Any]):
     """Where the wall time of a run went, over all attempts; the parts add up to it."""
 
@@ -58,6 +84,8 @@ class GoodputAnswer(drf.Serializer[Any]):
     checkpoint_s = drf.FloatField(allow_null=True, help_text="Median time of a checkpoint.")
     joules = drf.FloatField(allow_null=True)
     joules_per_token = drf.FloatField(allow_null=True)
+    interruptions = InterruptionItem(many=True)
+    hours = HourItem(many=True)
 
 
 class RunSchedule(APIView):
@@ -97,7 +125,8 @@ class RunGoodput(APIView):
 
     @extend_schema(operation_id="runs_goodput", responses={200: GoodputAnswer})
     def get(self, _request: Request, slug: str, number: int) -> Response:
-        result = run_goodput(find_run(slug, number))
+        run = find_run(slug, number)
+        result, recovery = run_goodput(run), run_recovery(run)
         whole, energy = result.goodput, result.energy
         return Response(
             {
@@ -110,5 +139,13 @@ class RunGoodput(APIView):
                 "checkpoint_s": result.checkpoint_s,
                 "joules": energy.joules if energy else None,
                 "joules_per_token": energy.joules_per_token if energy else None,
+                "interruptions": [_interruption(each) for each in recovery.interruptions],
+                "hours": [{"begin_s": hour.begin_s, "share": hour.share} for hour in recovery.hours],
             }
         )
+
+
+def _interruption(each: Interruption) -> dict[str, Any]:
+    parts = [{"key": part.key, "title": part.title, "seconds": part.seconds} for part in each.parts]
+    names = ("name", "reason", "begin_s", "seconds", "ranks", "repeated_steps", "advice")
+    return {name: getattr(each, name) for name in names} | {"parts": parts}

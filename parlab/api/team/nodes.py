@@ -23,6 +23,16 @@ from parlab.watch.health import sweep_order
 from parlab.watch.node_health import node_health
 
 
+class ExclusionItem(drf.Serializer[Any]):
+    """A node that gets no runs."""
+
+    host = drf.CharField(allow_blank=True, help_text="Compute node of Slurm; empty: the node itself.")
+    cause = drf.CharField(help_text="attempts, health, speed or person.")
+    reason = drf.CharField()
+    at = drf.DateTimeField()
+    until = drf.DateTimeField(allow_null=True, help_text="When it gets runs again by itself.")
+
+
 class NodeItem(drf.Serializer[Any]):
     """A machine that runs the daemon."""
 
@@ -32,6 +42,7 @@ class NodeItem(drf.Serializer[Any]):
     is_enabled = drf.BooleanField()
     is_draining = drf.BooleanField()
     left_out = drf.CharField(allow_blank=True, help_text="Why it gets only health sweeps; empty if it gets runs.")
+    excluded = ExclusionItem(many=True, help_text="This node or its compute nodes of Slurm, while they get no runs.")
     slots = drf.IntegerField()
     used = drf.IntegerField(help_text="Slots in use.")
     hardware = drf.DictField()
@@ -68,6 +79,9 @@ class NodeRequest(drf.Serializer[Any]):
     reason = drf.CharField(
         required=False, allow_blank=True, default="", max_length=REASON_LENGTH, help_text="To leave it out: why."
     )
+    host = drf.CharField(
+        required=False, allow_blank=True, default="", max_length=120, help_text="A compute node of Slurm in its place."
+    )
 
 
 class Nodes(APIView):
@@ -99,20 +113,22 @@ class OneNode(APIView):
         node = get_object_or_404(Node, name=name)
         asked = NodeRequest(data=request.data)
         asked.is_valid(raise_exception=True)
-        action, reason = asked.validated_data["action"], asked.validated_data["reason"]
+        action, reason, host = (asked.validated_data[name] for name in ("action", "reason", "host"))
         with refused("reason" if action == "leave-out" else "action", reason if action == "leave-out" else action):
             if action == "measure":
                 sweep_order(node=node, user=user)
             elif action == "leave-out":
-                node_leave_out(node=node, reason=reason, by=str(user))
+                node_leave_out(node=node, reason=reason, by=str(user), host=host)
             else:
-                node_put_back(node=node, by=str(user))
+                node_put_back(node=node, by=str(user), host=host)
         node.refresh_from_db()
         return Response(_health(node))
 
 
 def _facts(node: Node, used: int) -> dict[str, Any]:
-    return {**{name: getattr(node, name) for name in _names(NodeItem) if name != "used"}, "used": used}
+    excluded = list(node.exclusions.open().order_by("host"))
+    own = {name: getattr(node, name) for name in _names(NodeItem) if name not in ("used", "excluded")}
+    return {**own, "used": used, "excluded": excluded}
 
 
 def _names(item: type[drf.Serializer[Any]]) -> list[str]:

@@ -1,6 +1,7 @@
 """Signed orders to nodes: which order each member of an attempt is due, and sending it."""
 
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,11 @@ from runners.wire.trust import Key
 logger = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by a person"
-_NEW_FIELD = ("grace_s", 30)
+_NEW_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "launcher": {"grace_s": 30, "container": None},
+    "slurm": {"exclude": None},
+}
+_HOST = re.compile(r"[A-Za-z0-9_.-]+")
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
 _TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
@@ -56,7 +61,8 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
     if reason := stop_reason(attempt, members):
         return Cancel(**names, reason=reason, is_consequence=reason != CANCELLED)
     if member.member_state is MemberState.DISPATCHED:
-        return RunSpec(**names, config=for_any_node(attempt.run.resolved), nodes=len(members))
+        config = for_any_node(_without_bad_hosts(attempt.run.resolved, member.node))
+        return RunSpec(**names, config=config, nodes=len(members))
     is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)
     if member.member_state is MemberState.PREPARED and is_prepared:
         return Go(**names, members=[_peer(each) for each in members])
@@ -64,9 +70,24 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
 
 
 def for_any_node(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out a new field with its default, which daemons of 0.1 would refuse; goes with 0.3."""
-    launcher = {name: value for name, value in resolved.get("launcher", {}).items() if (name, value) != _NEW_FIELD}
-    return {**resolved, "launcher": launcher} if "launcher" in resolved else dict(resolved)
+    """Leave out new fields with their defaults, which daemons of 0.1 would refuse; goes with 0.3."""
+    changed = {}
+    for section, fields in _NEW_FIELDS.items():
+        values = resolved.get(section, {})
+        changed[section] = {
+            name: value for name, value in values.items() if name not in fields or value != fields[name]
+        }
+    return {**resolved, **{section: values for section, values in changed.items() if section in resolved}}
+
+
+def _without_bad_hosts(resolved: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
+    """Add the compute nodes that are excluded to those that a job of Slurm must not use."""
+    if not node.is_queue:
+        return resolved
+    bad = node.exclusions.open().of_hosts().order_by("host").values_list("host", flat=True)
+    own = (resolved.get("slurm") or {}).get("exclude")
+    names = [*filter(None, [own]), *(name for name in bad if _HOST.fullmatch(name))]
+    return {**resolved, "slurm": {**resolved.get("slurm", {}), "exclude": ",".join(names)}} if names else resolved
 
 
 def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:

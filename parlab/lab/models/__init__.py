@@ -14,6 +14,7 @@ from .approval import LaunchApproval
 from .config import Config
 from .device import Device, DevicePrice
 from .event import Event
+from .exclusion import Exclusion
 from .experiment import Experiment, Tag
 from .finding import Finding
 from .inbox import InboxItem, InboxMute, InboxReading
@@ -50,6 +51,7 @@ __all__ = [
     "DeviceLogin",
     "DevicePrice",
     "Event",
+    "Exclusion",
     "Experiment",
     "ExperimentLabel",
     "Finding",

@@ -25,6 +25,7 @@ class Event(models.Model):
         RUN_SPIKE = "run.spike", "spike of the loss"
         FINDING_NEW = "finding.new", "new finding"
         NODE_LOST = "node.lost", "node lost"
+        NODE_EXCLUDED = "node.excluded", "node excluded"
         STUDY_DONE = "study.done", "study done"
         RUN_ALERT = "run.alert", "alert of a script"
         WATCH_ALERT = "watch.alert", "change in a watch"

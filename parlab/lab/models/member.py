@@ -46,6 +46,7 @@ class Member(models.Model):
     dispatched_at = models.DateTimeField(null=True, blank=True, help_text="Time at which the last order was sent.")
     prepared_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
+    noticed_at = models.DateTimeField(null=True, blank=True, help_text="When its processes began to be ended.")
     ended_at = models.DateTimeField(null=True, blank=True)
     exit_code = models.IntegerField(null=True, blank=True)
     reason = models.TextField(blank=True)
@@ -55,11 +56,15 @@ class Member(models.Model):
     clock_offset_s = models.FloatField(default=0.0, help_text="Clock of the node minus that of the server's Redis.")
     first_failed_rank = models.PositiveIntegerField(null=True, blank=True)
     is_consequence = models.BooleanField(default=False, help_text="It ended because another member had ended.")
+    is_node_fault = models.BooleanField(default=False, help_text="Its node vanished, or the hardware of it failed.")
 
     class Meta:
         ordering = ["attempt", "node_rank"]
         constraints = [models.UniqueConstraint(fields=["attempt", "node_rank"], name="member_node_rank_once")]
-        indexes = [models.Index(fields=["state", "lease_expires_at"], name="member_lease")]
+        indexes = [
+            models.Index(fields=["state", "lease_expires_at"], name="member_lease"),
+            models.Index(fields=["ended_at"], condition=models.Q(is_node_fault=True), name="member_node_fault"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.attempt} on {self.node_name}"

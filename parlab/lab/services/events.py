@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 from django.utils import timezone
 
-from parlab.lab.models import Event, Experiment, Finding, InboxItem, MemberState, Node, Run
+from parlab.lab.models import Event, Exclusion, Experiment, Finding, InboxItem, MemberState, Node, Run
 from runners.wire.protocol import RunState
 
 from . import storable
@@ -221,6 +221,39 @@ def node_lost(*, node: Node, last_heartbeat_at: datetime) -> None:
 def nodes_back(*, nodes: Iterable[Node]) -> None:
     """Close the items of nodes that report again."""
     items_close(keys=[f"{Event.Kind.NODE_LOST}/{node.pk}" for node in nodes], reason="the node reports again")
+
+
+def node_excluded(*, exclusion: Exclusion) -> None:
+    """Store the event that a node has excluded itself."""
+    node, path = exclusion.node, reverse("node", args=[exclusion.node.name])
+    item_open(
+        kind=Event.Kind.NODE_EXCLUDED,
+        key=_exclusion_key(node, exclusion.host),
+        occurrence=str(exclusion.pk),
+        path=path,
+        node=node,
+        data={
+            "place": exclusion.place_name,
+            "pool": node.pool,
+            "reason": exclusion.reason,
+            "until": exclusion.until.isoformat() if exclusion.until else "",
+        },
+    )
+    event_add(
+        kind=Event.Kind.NODE_EXCLUDED,
+        text=f"Node {exclusion.place_name} gets no runs: {exclusion.reason}",
+        path=path,
+        data={"node": exclusion.place_name, "pool": node.pool, "reason": exclusion.reason},
+    )
+
+
+def node_included(*, node: Node, host: str, reason: str) -> None:
+    """Close the item of a node that gets runs again."""
+    items_close(keys=[_exclusion_key(node, host)], reason=reason)
+
+
+def _exclusion_key(node: Node, host: str) -> str:
+    return f"{Event.Kind.NODE_EXCLUDED}/{node.pk}/{host}"
 
 
 def event_add(

@@ -16,6 +16,7 @@ from runners.wire.protocol import Report, RunState
 
 from . import events, storable
 from .attempts import environment_snapshot, lock_attempt, queue_next_attempt
+from .node_faults import is_node_fault
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +83,18 @@ def _member_report(run: Run, member: Member, members: Sequence[Member], report: 
         member.started_at = moment
     else:
         member.ended_at = moment
+        if report.noticed_at is not None:
+            member.noticed_at = min(moment, _moment(report.noticed_at, member.clock_offset_s))
         member.first_failed_rank = _rank(report.first_failed_rank)
         # A cancel that follows the end of another member is the server's own.
         follows = state is MemberState.CANCELLED and run.cancel_requested_at is None
         others_ended = any(other.member_state.is_bad_end for other in members if other is not member)
         member.is_consequence = report.is_consequence or (follows and others_ended)
     member.traceback = storable.text(report.traceback) or member.traceback
+    if state.is_final:
+        member.is_node_fault = is_node_fault(
+            state, member.reason, member.traceback, is_consequence=member.is_consequence
+        )
     member.environment = storable.json(report.environment) or member.environment
     if report.exit_code is not None and abs(report.exit_code) <= _MAX_EXIT_CODE:
         member.exit_code = report.exit_code

@@ -76,6 +76,9 @@ def _sentence(item: InboxItem) -> str:
         last = datetime.fromisoformat(data["last_heartbeat_at"])
         runs = int(data.get("runs") or 0)
         return f"Last heartbeat {last:%Y-%m-%d %H:%M:%S} UTC. {runs} run{'' if runs == 1 else 's'} stopped with it."
+    if item.kind == Event.Kind.NODE_EXCLUDED and data.get("until"):
+        until = datetime.fromisoformat(data["until"])
+        return f"{data['reason']}. It gets runs again at {until:%Y-%m-%d %H:%M} UTC, or when you put it back."
     return str(data.get("message") or data.get("reason") or "")
 
 

@@ -223,6 +223,12 @@ def _silent(item: InboxItem) -> SafeString:
     return format_html('<span class="mono">{}</span> silent for <b class="warn">{}</b>', name, silence)
 
 
+def _excluded(item: InboxItem) -> SafeString:
+    return format_html(
+        '<span class="mono">{}</span> <b class="bad">excluded</b>{}', item.data.get("place"), _because(item)
+    )
+
+
 def _finding(item: InboxItem) -> SafeString:
     numbers = item.data.get("numbers") or {}
     pair, factor = _pair(numbers), _factor(numbers)
@@ -353,6 +359,7 @@ KINDS: dict[str, Kind] = {
     Event.Kind.RUN_LOST: Kind("Lost run", "server-off", "bad", RUNS, _lost, _open_run, _of_end),
     Event.Kind.RUN_ALERT: Kind("Alert of a script", "triangle-alert", "warn", RUNS, _alert, _open_run, _of_alert),
     Event.Kind.NODE_LOST: Kind("Node lost", "server", "warn", CLUSTER, _silent, _open_node, _of_silence),
+    Event.Kind.NODE_EXCLUDED: Kind("Node excluded", "server-off", "bad", CLUSTER, _excluded, _open_node, _of_end),
     Event.Kind.LAUNCH_ASKED: Kind("Launch beyond the budget", "play", "warn", PEOPLE, _asked, _decide, _of_alert),
     Event.Kind.FINDING_NEW: Kind("Finding", "lightbulb", "", RUNS, _finding, _judge, _of_numbers),
 }

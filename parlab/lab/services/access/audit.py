@@ -28,6 +28,12 @@ def audit_add(
     )
 
 
+def audit_by_server(*, route: str, path: str) -> AuditEntry:
+    """Store an entry about what parlab has changed by itself."""
+    facts = {"username": "parlab", "action": AuditEntry.Action.CHANGE, "method": "", "status": 200, "address": ""}
+    return AuditEntry.objects.create(user=None, route=route[:120], path=storable.text(path)[:300], **facts)
+
+
 def audit_forget() -> int:
     """Delete entries that are older than KEPT; return their number."""
     return AuditEntry.objects.filter(at__lt=timezone.now() - KEPT).delete()[0]

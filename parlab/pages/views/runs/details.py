@@ -12,6 +12,7 @@ from parlab.pages.rows.checkpoints import checkpoint_rows
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.slurm import slurm_job
 from parlab.pages.views.experiments.reported import reported_context
+from runners.config import engine_of
 
 
 def details_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
@@ -41,5 +42,8 @@ def fixed_context(run: Run, findings: Any) -> dict[str, Any]:
         "rows": finding_rows(findings),
         "sections": sections,
         "unused": unused,
+        "has_recovery": run.attempt_number > 1
+        or run.origin != Run.Origin.MEASURED
+        or engine_of(run.resolved).is_external,
         "unused_count": sum(len(section.fields) for section in unused),
     }

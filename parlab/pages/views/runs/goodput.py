@@ -13,6 +13,7 @@ from parlab.advice.goodput import Failures, Goodput, intervals
 from parlab.charts.format import duration, quantity, significant
 from parlab.ingest.summaries.goodput import Energy, run_goodput
 from parlab.lab.selectors.analysis.failures import node_failures
+from parlab.pages.reads.recovery import recovery_of
 
 from .addressed import find_run
 
@@ -77,6 +78,12 @@ def run_goodput_page(request: HttpRequest, slug: str, number: int) -> HttpRespon
         "rows": rows,
     }
     return render(request, "pages/run_goodput.html", context)
+
+
+@require_GET
+def run_recovery_part(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Show the interruptions of a run as a part of other pages: a log may have to be searched for them."""
+    return render(request, "pages/run/recovery.html", {"recovery": recovery_of(find_run(slug, number))})
 
 
 def _part_rows(result: Goodput) -> list[list[str]]:

@@ -17,6 +17,7 @@ from parlab.pages.reads.cluster.day import day_of
 from parlab.pages.reads.cluster.goodput import goodput_of
 from parlab.pages.reads.cluster.node import GPU_COLUMNS, gpu_rows
 from parlab.pages.reads.cluster.queue import queue_of
+from parlab.pages.reads.cluster.recovery import recovery_of_cluster
 from parlab.pages.reads.cluster.tiles import tiles
 from parlab.pages.rows.nodes import node_row
 from parlab.pages.views.partial import is_partial
@@ -41,6 +42,7 @@ def _cluster(request: HttpRequest) -> dict[str, Any]:
         "counts": _counts(shown.nodes),
         "queue": queue_of(known, cast(User, request.user), now),
         "goodput": goodput_of(now, has_gpus=any(tile.has_gpus for tile in shown.nodes)),
+        "recovery": recovery_of_cluster(now),
         "colour": _colour(request, [scale.name for scale in shown.scales]),
     }
 
@@ -78,6 +80,9 @@ def _node(row: Node) -> dict[str, Any]:
         "gpus": gpu_rows(row),
         "gpu_columns": GPU_COLUMNS,
         "health": health,
+        "exclusion": row.exclusions.open().filter(host="").first(),
+        "hosts": row.exclusions.open().of_hosts().order_by("host"),
+        "faults": (row.hardware or {}).get("faults") or [],
         "alerts": [(alert, sentence_of(alert)) for alert in health.alerts],
     }
 
@@ -87,17 +92,18 @@ def _node(row: Node) -> dict[str, Any]:
 def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
     """Measure a node, leave it out of dispatch, or put it back."""
     row = get_object_or_404(Node, name=name)
-    user = cast(User, request.user)
+    user, host = cast(User, request.user), request.POST.get("host", "").strip()
+    place = host or row.name
     try:
         if action == "measure":
             orders = sweep_order(node=row, user=user)
             messages.success(request, f"Ordered {len(orders)} sweep{'' if len(orders) == 1 else 's'} of {row.name}.")
         elif action == "leave-out":
-            node_leave_out(node=row, reason=request.POST.get("reason", ""), by=str(user))
-            messages.success(request, f"{row.name} is left out: it gets only health sweeps. Its runs continue.")
+            node_leave_out(node=row, reason=request.POST.get("reason", ""), by=str(user), host=host)
+            messages.success(request, f"{place} is left out: it gets only health sweeps. Its runs continue.")
         elif action == "put-back":
-            node_put_back(node=row, by=str(user))
-            messages.success(request, f"{row.name} gets runs again.")
+            node_put_back(node=row, by=str(user), host=host)
+            messages.success(request, f"{place} gets runs again.")
         else:
             raise Http404(f"unknown action {action}; use measure, leave-out or put-back")
     except ValueError as problem:

@@ -1,0 +1,160 @@
+"""Recovery of a run: interruptions between attempts and within one, from the times that parlab has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from parlab.ingest.summaries.recovery import run_recovery
+from parlab.lab.models import Attempt, Node, Run
+from parlab.series import log, store
+from parlab.series.columns import Columns
+from tests.conftest import place
+from tests.formats.test_elastic import TORCHFT
+
+pytestmark = pytest.mark.django_db
+START = timezone.now().replace(microsecond=0) - timedelta(hours=3)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def unix(seconds: float) -> float:
+    return at(seconds).timestamp()
+
+
+def steps(attempt: Attempt, first: int, ends: list[float], metric: str = "step_time_s", value: float = 10.0) -> None:
+    times = np.array([unix(end) for end in ends])
+    numbers = np.arange(first, first + len(ends))
+    store.append(attempt.pk, {(metric, 0): Columns(numbers, times, np.full(len(ends), value))})
+
+
+@pytest.fixture
+def interrupted(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]) -> Run:
+    """Ten steps, a node that vanishes, and a second attempt that loads step 7 and goes on."""
+    first = make_attempt(state="lost")
+    run, node = first.run, make_node("gpu1")
+    Attempt.objects.filter(pk=first.pk).update(started_at=at(0), ended_at=at(145), reason="node gpu1 has sent nothing")
+    place(first, node, noticed_at=at(140), ended_at=at(145))
+    steps(first, 1, [20.0 + 10 * step for step in range(10)])
+    second = Attempt.objects.create(run=run, number=2, state="running", started_at=at(160))
+    place(second, node, assigned_at=at(150), started_at=at(160))
+    start = f'{{"parlab":1,"t":{unix(175):.3f},"rank":0,"event":"start","engine":"pipeline"}}\n'.encode()
+    sample = f'{{"parlab":1,"t":{unix(161):.3f},"rank":-1,"event":"telemetry","cpu_pct":1}}\n'.encode()
+    output = sample + b"importing torch\n" + start
+    log.append_log(
+        second.pk, output, stamps=[(0, unix(161)), (len(sample), unix(170)), (len(output) - len(start), unix(175))]
+    )
+    steps(second, 8, [230.0, 240.0, 250.0, 260.0])
+    steps(second, 8, [190.0], "checkpoint/load_s", 12.0)
+    Run.objects.filter(pk=run.pk).update(attempt_number=2, state="running", started_at=at(160))
+    run.refresh_from_db()
+    return run
+
+
+def test_an_interruption_between_attempts_is_split_into_all_its_parts(interrupted: Run) -> None:
+    (found,) = run_recovery(interrupted).interruptions
+    assert found.name == "Attempt 1 to 2"
+    assert found.reason == "node gpu1 has sent nothing"
+    assert {part.key: round(part.seconds, 2) for part in found.parts} == {
+        "detect": 30.0, "drain": 5.0, "queue": 5.0, "start": 20.0, "rendezvous": 5.0, "load": 15.0,
+        "first_step": 40.0, "repeated": 20.0,
+    }  # fmt: skip
+    assert found.repeated_steps == 3
+    assert sum(part.seconds for part in found.parts) == pytest.approx(found.seconds, rel=0.01)
+    assert found.seconds == pytest.approx(140.0)
+
+
+def test_goodput_by_hour_leaves_out_steps_that_were_made_again(interrupted: Run) -> None:
+    (hour,) = run_recovery(interrupted).hours
+    assert hour.seconds == pytest.approx(260.0)
+    assert hour.progress_s == pytest.approx(70.0 + 40.0), "steps 1 to 7, and 8 to 11"
+
+
+def test_a_second_look_costs_no_series(interrupted: Run, django_assert_num_queries: Any) -> None:
+    first = run_recovery(interrupted)
+    with django_assert_num_queries(3):  # attempts, members, nodes
+        assert run_recovery(interrupted) == first
+
+
+def test_what_no_log_states_is_contained_in_the_part_that_follows(
+    make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]
+) -> None:
+    first = make_attempt(state="lost")
+    Attempt.objects.filter(pk=first.pk).update(started_at=at(0), ended_at=at(50))
+    second = Attempt.objects.create(run=first.run, number=2, state="running", started_at=at(60))
+    steps(first, 1, [20.0, 30.0])
+    steps(second, 3, [90.0])
+    (found,) = run_recovery(first.run).interruptions
+    assert [(part.title, round(part.seconds)) for part in found.parts if part.seconds] == [
+        ("Detect", 20),
+        ("Queue, start", 10),
+        ("Rendezvous, load, first step", 30),
+    ]
+
+
+def command(attempt: Attempt) -> Run:
+    run = attempt.run
+    resolved = {**run.resolved, "parallel": {**run.resolved["parallel"], "engine": "command"}}
+    Run.objects.filter(pk=run.pk).update(resolved=resolved)
+    run.refresh_from_db()
+    return run
+
+
+def test_a_restart_of_torchft_within_an_attempt_is_read_from_its_lines(make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt()
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=at(0), last_step=10)
+    run = command(attempt)
+    log.append_log(attempt.pk, TORCHFT.lstrip().encode())
+    (found,) = run_recovery(run).interruptions
+    assert found.name == "Restart 1 (torchft)"
+    assert {part.title: round(part.seconds, 3) for part in found.parts} == {
+        "Detect": 0.0, "Drain, start": 948.245, "Rendezvous": 0.683, "Load": 9.072, "First step": 10.0,
+    }  # fmt: skip
+
+
+def test_steps_that_begin_again_are_a_restart(make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt()
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=at(0), last_step=6)
+    steps(attempt, 1, [10.0, 20.0, 30.0, 40.0])
+    steps(attempt, 3, [100.0, 110.0, 120.0])
+    (found,) = run_recovery(command(attempt)).interruptions
+    assert (found.name, round(found.seconds), found.repeated_steps) == ("Restart 1", 70, 2)
+    assert {part.title: round(part.seconds) for part in found.parts} == {"Load, first step": 60, "Repeated steps": 10}
+
+
+def test_the_page_shows_bars_parts_and_what_would_shorten_them(page: Client, interrupted: Run) -> None:
+    details = page.get(f"{interrupted.get_absolute_url()}details/").content.decode()
+    assert f'hx-get="{interrupted.get_absolute_url()}recovery/"' in details
+    shown = page.get(f"{interrupted.get_absolute_url()}recovery/").content.decode()
+    assert "1 interruption, 2" in shown
+    for key in ("detect", "drain", "queue", "start", "rendezvous", "load", "first_step", "repeated"):
+        assert f'class="rp-{key}"' in shown
+    assert "3 steps made again" in shown
+    assert "write checkpoints more often" in shown
+
+
+def test_the_api_returns_the_interruptions_with_the_goodput(page: Client, interrupted: Run) -> None:
+    address = f"/api/experiments/{interrupted.experiment.slug}/runs/{interrupted.number}/goodput/"
+    (found,) = page.get(address).json()["interruptions"]
+    assert (found["name"], found["repeated_steps"], found["ranks"]) == ("Attempt 1 to 2", 3, None)
+    assert sum(part["seconds"] for part in found["parts"]) == pytest.approx(found["seconds"], rel=0.01)
+
+
+def test_the_cluster_adds_up_the_interruptions_of_all_runs(page: Client, interrupted: Run) -> None:
+    shown = page.get("/nodes/").content.decode()
+    assert "1 interruption of 1 run" in shown
+    assert "First step" in shown
+
+
+def test_a_run_without_interruptions_has_no_section(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    run = make_attempt().run
+    assert page.get(f"{run.get_absolute_url()}recovery/").content.decode().strip() == ""
+    assert "recovery/" not in page.get(f"{run.get_absolute_url()}details/").content.decode()
