@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import time
@@ -90,6 +91,19 @@ def facts(place: Launch) -> dict[str, Any]:
     if not place.key:
         return {}
     return {"launch": {"key": place.key, "parent": _parent(), "started_at": _started_at()}}
+
+
+def ranks_line(place: Launch, environ: Mapping[str, str]) -> bytes:
+    """Return an event with the number of ranks of a launch that torchrun may start again; empty for others.
+
+    Where ranks left and came back within a run, their numbers and times follow from these events.
+    """
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    if place.rank or not restarts.isdecimal():
+        return b""
+    numbers = {"elastic_ranks": place.world_size, "elastic_restart": int(restarts)}
+    event = {"parlab": 1, "t": round(time.time(), 3), "rank": 0, "event": "telemetry", **numbers}
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
 
 def _ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:

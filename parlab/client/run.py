@@ -98,6 +98,8 @@ def init(
         **environment.description(),
     }
     run = Run(opening, token=login.token)
+    if line := launch.ranks_line(place, os.environ):
+        run.append_later(line)
     if is_wanted(os.environ, telemetry):
         run.watch(of_rank(run.append_later, place, os.environ, run.describe))
     return run

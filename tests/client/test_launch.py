@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from parlab.client.launch import launch
+from parlab.client.launch import launch, ranks_line
 from parlab.client.lines import LINE_LIMIT, event_lines
 
 RANK = {"WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
@@ -20,6 +20,15 @@ def test_ranks_on_two_nodes_share_a_run_only_if_something_identifies_their_launc
     first, second = (launch({**RANK, "RANK": rank, "TORCHELASTIC_RUN_ID": "job"}) for rank in ("3", "11"))
     assert first.is_shared
     assert (first.rank, second.rank, first.run_id) == (3, 11, second.run_id)
+
+
+def test_the_first_rank_of_a_launch_that_torchrun_starts_again_reports_the_number_of_ranks() -> None:
+    again = {**RANK, "RANK": "0", "TORCHELASTIC_RESTART_COUNT": "2"}
+    event = json.loads(ranks_line(launch(again), again))
+    assert (event["rank"], event["elastic_ranks"], event["elastic_restart"]) == (0, 16, 2)
+    other = {**again, "RANK": "3"}
+    assert ranks_line(launch(other), other) == b""
+    assert ranks_line(launch(RANK), RANK) == b""
 
 
 def test_many_metrics_of_a_step_are_divided_into_lines_within_the_limit() -> None:

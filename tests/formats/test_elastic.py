@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from parlab.formats.elastic import marks, restarts
 
 TORCHRUN = """
@@ -84,3 +91,30 @@ def test_a_failure_that_ends_the_launch_is_no_restart() -> None:
 def test_the_time_at_which_a_line_was_printed_counts_more_than_the_one_in_it() -> None:
     line = "2026-06-07 10:05:09,000 INFO rank=3 restart_ex: HealthCheckPassed"
     assert [mark.time for mark in marks([(77.0, line)])] == [77.0]
+
+
+DIES_ONCE = """
+import os, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+    os.kill(os.getpid(), 9)
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_the_agent_of_the_installed_torch_prints_lines_that_are_read(tmp_path: Path) -> None:
+    script = tmp_path / "dies_once.py"
+    script.write_text(DIES_ONCE)
+    options = ["--nnodes=1", "--nproc-per-node=2", "--max-restarts=2", "--standalone", "--local-addr=127.0.0.1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"},
+    )
+    (restart,) = restarts(marks(read(done.stdout + done.stderr)))
+    assert restart.ranks == (2, 2)
+    assert restart.left_s is not None
+    assert restart.met_s is not None
+    assert restart.noticed_s <= restart.left_s <= restart.met_s

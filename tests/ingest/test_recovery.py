@@ -127,7 +127,26 @@ def test_steps_that_begin_again_are_a_restart(make_attempt: Callable[..., Attemp
     steps(attempt, 3, [100.0, 110.0, 120.0])
     (found,) = run_recovery(command(attempt)).interruptions
     assert (found.name, round(found.seconds), found.repeated_steps) == ("Restart 1", 70, 2)
-    assert {part.title: round(part.seconds) for part in found.parts} == {"Load, first step": 60, "Repeated steps": 10}
+    assert {part.title: round(part.seconds) for part in found.parts} == {
+        "Detect, drain, start, rendezvous, load, first step": 60, "Repeated steps": 10,
+    }  # fmt: skip
+
+
+def test_ranks_that_a_script_reports_are_a_restart_with_their_number(make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt()
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=at(0), last_step=6)
+    steps(attempt, 1, [10.0, 20.0, 30.0, 40.0])
+    steps(attempt, 5, [100.0, 110.0, 120.0])
+    sizes = Columns(np.array([0, 4]), np.array([unix(5.0), unix(75.0)]), np.array([8.0, 6.0]))
+    store.append(attempt.pk, {("elastic_ranks", 0): sizes})
+    failure = "E1127 08:10:00.000000 7 api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python\n"
+    log.append_log(attempt.pk, failure.encode(), stamps=[(0, unix(45.0))])
+    (found,) = run_recovery(command(attempt)).interruptions
+    assert (found.ranks, found.repeated_steps) == ((8, 6), 0)
+    assert {part.title: round(part.seconds) for part in found.parts if part.seconds} == {
+        "Detect": 5, "Drain, start": 30, "Rendezvous, load, first step": 25,
+    }  # fmt: skip
+    assert "exitcode: -9" in found.reason
 
 
 def test_the_page_shows_bars_parts_and_what_would_shorten_them(page: Client, interrupted: Run) -> None:

@@ -14,6 +14,7 @@ from parlab.advice.recovery import Hour, Interruption, by_hour, interruption
 from parlab.formats import elastic
 from parlab.lab.models import Attempt, Member, Run
 from parlab.series import log, store
+from parlab.series.columns import Columns
 from runners.config import engine_of
 
 MAX_ATTEMPTS = 100
@@ -21,6 +22,9 @@ MAX_INTERRUPTIONS = 200
 SCAN_BYTES = 256 << 20
 """Bytes of a log that are searched for restarts within an attempt."""
 KEEP_S = 24 * 3600
+RANKS = "elastic_ranks"
+"""Series with the number of ranks from then on: the client reports it where torchrun starts ranks again."""
+_NOTHING = Columns(np.empty(0, np.int64), np.empty(0), np.empty(0))
 _STEP, _LOADS = "step_time_s", ("checkpoint/load_s", "timer/load-checkpoint")
 
 
@@ -158,16 +162,51 @@ def _seconds(moment: datetime | None) -> float | None:
 
 def _within(run: Run, attempt: Attempt, own: _Steps) -> Iterator[Interruption]:
     """Yield the restarts within an attempt: where its lines tell of them, or its steps go back."""
-    listed = elastic.restarts(elastic.marks(_lines(attempt))) if _may_restart(run) else []
-    turns = [int(place) for place in np.flatnonzero(np.diff(own.numbers) <= 0)]
+    if not _may_restart(run):
+        return
+    marks = elastic.marks(_lines(attempt))
+    listed = elastic.restarts(marks)
     for number, restart in enumerate(listed, 1):
         yield _from_lines(number, restart, own)
-    covered = [(restart.noticed_s, restart.committed_s or np.inf) for restart in listed]
-    for place in turns:
-        at = float(own.ends[place + 1])
-        if not any(begin - 1.0 <= at for begin, _ in covered):
-            name = f"Restart {len(listed) + 1 + turns.index(place)}"
-            yield _after(name, "steps begin again", float(own.ends[place]), {}, own, place + 1)
+    sizes = _sizes(attempt)
+    turns = [place for place in _turns(own, sizes) if not _is_listed(own, place, listed)]
+    for number, place in enumerate(turns, len(listed) + 1):
+        yield _from_steps(f"Restart {number}", own, place, marks, sizes)
+
+
+def _sizes(attempt: Attempt) -> Columns:
+    """Return the number of ranks that a script has reported, each time with when it began to train with them."""
+    series = store.read_many([attempt.pk], [RANKS])
+    ranks = sorted(rank for _, _, rank in series)
+    columns = series[attempt.pk, RANKS, ranks[0]] if ranks else _NOTHING
+    return columns.take(np.argsort(columns.times, kind="stable"))
+
+
+def _turns(own: _Steps, sizes: Columns) -> list[int]:
+    """Return the places of the last steps before a restart: steps begin again, or the number of ranks was reported."""
+    again = set(np.flatnonzero(np.diff(own.numbers) <= 0).tolist())
+    reported = {int(place) - 1 for place in np.searchsorted(own.ends, sizes.times[1:])}
+    return sorted(place for place in again | reported if 0 <= place < len(own.ends) - 1)
+
+
+def _is_listed(own: _Steps, place: int, listed: Sequence[elastic.Restart]) -> bool:
+    """Return whether the lines of a restart are between a step and the next one."""
+    begin, end = float(own.ends[place]), float(own.ends[place + 1])
+    return any(begin <= restart.noticed_s + 1.0 and restart.noticed_s <= end for restart in listed)
+
+
+def _from_steps(name: str, own: _Steps, place: int, marks: Sequence[elastic.Mark], sizes: Columns) -> Interruption:
+    begin, end = float(own.ends[place]), float(own.ends[place + 1])
+    failures = [mark for mark in marks if mark.event == "failure" and begin <= mark.time <= end]
+    ends: dict[str, float | None] = dict.fromkeys(("detect", "drain", "start", "rendezvous"))
+    ends["detect"] = failures[0].time if failures else None
+    later = int(np.searchsorted(sizes.times, begin))
+    ranks = None
+    if 0 < later < len(sizes) and sizes.times[later] <= end:
+        ends["start"] = float(sizes.times[later])
+        ranks = int(sizes.values[later - 1]), int(sizes.values[later])
+    reason = failures[0].text if failures else "the ranks began again"
+    return _after(name, reason, begin, ends, own, place + 1, ranks)
 
 
 def _may_restart(run: Run) -> bool:
