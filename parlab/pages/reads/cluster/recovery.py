@@ -21,7 +21,7 @@ KEEP_S = 60.0
 class Recovery(NamedTuple):
     """Interruptions of the last weeks."""
 
-    count: int
+    interruptions: int
     runs: int
     seconds: str
     parts: list[Total]
