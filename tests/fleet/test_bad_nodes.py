@@ -204,6 +204,7 @@ def test_the_page_of_a_node_shows_why_and_until_when_and_puts_it_back(
     assert f"Until {timezone.now() + timedelta(hours=24):%Y-%m-%d}" in shown
     listed = page.get("/api/nodes/login/").json()
     assert [(each["host"], each["cause"]) for each in listed["excluded"]] == [("n2", "attempts")]
+    assert "excluded: n2</span>" in page.get("/nodes/").content.decode()
     inbox = page.get("/inbox/").content.decode()
     assert "n2</span> <b" in inbox
     page.post("/nodes/login/put-back/", {"host": "n2"})

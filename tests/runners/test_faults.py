@@ -15,6 +15,9 @@ import pytest
 from runners.telemetry import faults
 from runners.telemetry.faults import Fault, kernel_lines, rdma_faults, xid_faults
 from tests.runners.conftest import NVML, ROOT
+from tests.runners.supervised import Prepare, Supervise, supervise
+
+__all__ = ["supervise"]
 
 HEALTHY: dict[str, Any] = {
     "name": "H100",
@@ -142,3 +145,10 @@ def test_the_check_of_a_node_ends_in_seconds(tmp_path: Path) -> None:
     begun = time.monotonic()
     check(tmp_path, *[{}] * 8)
     assert time.monotonic() - begun < 20
+
+
+def test_a_run_that_failed_on_a_faulty_gpu_names_the_fault(prepared: Prepare, supervise: Supervise) -> None:
+    run = prepared("raise ValueError('no good')", gpus=[{"uuid": "GPU-0"}])
+    gpus = json.dumps([{**HEALTHY, "uuid": "GPU-0", "ecc_errors": 1}])
+    final = supervise(run, PYTHONPATH=f"{NVML}:{ROOT}", FAKE_GPUS=gpus).ends()
+    assert final.reason.startswith("ValueError: no good (exit code 1); the node failed its health check: GPU 0: 1 unc")

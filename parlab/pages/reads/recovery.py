@@ -11,7 +11,7 @@ from django.utils import timezone
 from parlab.advice.recovery import MEANINGS, SHORTER, TITLES, Interruption, totals
 from parlab.charts.format import duration, quantity, significant
 from parlab.charts.runs.recovery import hours_figure, recovery_bar
-from parlab.charts.svg import Svg
+from parlab.charts.svg import Svg, progress_bar
 from parlab.ingest.summaries.recovery import run_recovery
 from parlab.lab.models import Run
 
@@ -41,6 +41,8 @@ class Total(NamedTuple):
     seconds: str
     share: str
     advice: str
+    bar: Svg
+    """Its share."""
 
 
 class Shown(NamedTuple):
@@ -81,7 +83,15 @@ def total_rows(interruptions: Sequence[Interruption]) -> list[Total]:
     """Return the parts over several interruptions, with what would shorten them."""
     whole = sum(each.seconds for each in interruptions) or 1.0
     return [
-        Total(key, TITLES[key], MEANINGS[key], time_text(value), f"{significant(100 * value / whole)} %", SHORTER[key])
+        Total(
+            key,
+            TITLES[key],
+            MEANINGS[key],
+            time_text(value),
+            f"{significant(100 * value / whole)} %",
+            SHORTER[key],
+            progress_bar(value / whole, TITLES[key]),
+        )
         for key, value in totals(interruptions).items()
     ]
 

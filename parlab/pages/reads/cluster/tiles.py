@@ -10,7 +10,7 @@ from typing import NamedTuple
 from parlab.charts.format import DASH, SPACE, quantity
 from parlab.charts.svg import Look, Svg
 from parlab.fleet import capacity
-from parlab.lab.models import Member, Node, Run
+from parlab.lab.models import Exclusion, Member, Node, Run
 from parlab.lab.models.access.viewer import is_shown
 from parlab.lab.services.access.rights import project_of
 from parlab.watch.models import Alert
@@ -61,6 +61,8 @@ class Tile(NamedTuple):
     look: Look | None
     """The colour of its run."""
     has_gpus: bool
+    excluded: str = ""
+    """Compute nodes of its Slurm that get no jobs."""
 
     @property
     def is_busy(self) -> bool:
@@ -97,11 +99,12 @@ def tiles(nodes: Sequence[Node], now: datetime) -> Tiles:
     measured = samples([node for node in nodes if not capacity.gpu_count(node)], now, SAMPLES)
     looks = _looks(held)
     scales = _scales(nodes, devices)
-    warned = _warned(nodes)
+    warned, excluded = _warned(nodes), _excluded(nodes)
     by_pool: dict[str, list[Tile]] = defaultdict(list)
     for node in nodes:
         tile = _Shown(node, held.get(node.pk, []), node.name in warned, scales)
-        by_pool[node.pool].append(tile.tile(devices.get(node.pk, {}), measured.get(node.pk), looks))
+        shown = tile.tile(devices.get(node.pk, {}), measured.get(node.pk), looks)
+        by_pool[node.pool].append(shown._replace(excluded=", ".join(excluded.get(node.pk, []))))
     pools = [_pool(name, members) for name, members in by_pool.items()]
     return Tiles(
         sorted(pools, key=lambda pool: (-sum(tile.is_busy for tile in pool.tiles), -len(pool.tiles), pool.name)),
@@ -113,6 +116,16 @@ def _looks(held: Mapping[int, Sequence[Member]]) -> dict[int, Look]:
     """Give each run on the page a colour."""
     runs = sorted({member.attempt.run_id for own in held.values() for member in own})
     return {run: Look(1 + place % 8) for place, run in enumerate(runs)}
+
+
+def _excluded(nodes: Sequence[Node]) -> dict[int, list[str]]:
+    """Return the excluded compute nodes of each queue of Slurm."""
+    queues = [node for node in nodes if node.is_queue]
+    rows = Exclusion.objects.open().of_hosts().filter(node__in=queues).order_by("host") if queues else []
+    hosts: dict[int, list[str]] = defaultdict(list)
+    for row in rows:
+        hosts[row.node_id].append(row.host)
+    return hosts
 
 
 def _warned(nodes: Sequence[Node]) -> set[str]:
