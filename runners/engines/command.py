@@ -19,7 +19,7 @@ from runners.config import PLACEHOLDER, ConfigError, Problem, RunConfig
 from runners.engines.process import starting
 from runners.engines.process.events import Printer
 from runners.node.abilities import ALLOWED_COMMANDS, is_command_list
-from runners.node.launch import contained, launch, ports
+from runners.node.launch import contained, containers, launch, ports
 from runners.node.launch.share import Share
 from runners.supervisor.processes import MARKER
 
@@ -132,7 +132,8 @@ def main() -> int:
     try:
         config = starting.read_config("command")
         starting.die_with_parent()
-        starting.keep_limits(config)
+        if containers.inherited_memory_limit(config.launcher) is not None:
+            starting.keep_limits(config)
         run(config, printer)
     except ConfigError as error:
         return starting.refuse(error, starting.rank_number())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
+from parlab.ingest.files.imports import upload_import
 from parlab.ingest.summaries.recovery import run_recovery
 from parlab.lab.models import Attempt, Node, Run
 from parlab.series import log, store
@@ -118,6 +121,41 @@ def test_a_restart_of_torchft_within_an_attempt_is_read_from_its_lines(make_atte
     assert {part.title: round(part.seconds, 3) for part in found.parts} == {
         "Detect": 0.0, "Drain, start": 948.245, "Rendezvous": 0.683, "Load": 9.072, "First step": 10.0,
     }  # fmt: skip
+
+
+TITAN = (
+    "[titan] 2026-06-07 {time},000 - root - INFO - step: {step:2d}  loss: 7.5  grad_norm:  1.5  memory:  0.91GiB(0.95%)"
+)
+TITAN += "  tps: 3,632  tflops: 0.26  mfu: 0.03%\n"
+MANAGER = "[titan] 2026-06-07 {time},000 - torchft.manager - {level} - [ft_1:{replica}/0 - step {step}] {text}\n"
+
+
+def replica_log() -> bytes:
+    """A replica of torchft that dies after step 10 and trains again 16 minutes later."""
+    lines = [MANAGER.format(time="16:30:00", level="INFO", replica="f7", step=0, text="reconfiguring for quorum_id=1")]
+    lines += [TITAN.format(time=f"16:31:{step:02d}", step=step) for step in range(1, 11)]
+    events = [
+        ("16:34:11", "ERROR", "f7", 10, "got exception in future -- skipping remaining: aborted"),
+        ("16:49:59", "INFO", "a9", 0, "reconfiguring for quorum_id=12 store_prefixed_addr='h:1/torchft/12/0'"),
+        ("16:50:00", "INFO", "a9", 0, "healing required, fetching checkpoint metadata from x max_step=10"),
+        ("16:50:09", "INFO", "a9", 10, "Loaded state dict."),
+        ("16:50:21", "INFO", "a9", 11, "should_commit=True enough_replicas=True, errored=None"),
+    ]
+    names = ("time", "level", "replica", "step", "text")
+    lines += [MANAGER.format(**dict(zip(names, event, strict=True))) for event in events]
+    lines += [TITAN.format(time=f"16:50:{11 + step}", step=step) for step in range(11, 15)]
+    return "".join(lines).encode()
+
+
+def test_an_imported_log_explains_the_sixteen_minutes_of_a_replica(user: User) -> None:
+    upload_import(experiment=None, name="replica.log", stream=io.BytesIO(replica_log()), user=user)
+    (found,) = run_recovery(Run.objects.get()).interruptions
+    assert found.name == "Restart 1 (torchft)"
+    assert {part.title: round(part.seconds) for part in found.parts} == {
+        "Detect": 181, "Drain, start": 948, "Rendezvous": 1, "Load": 9, "First step": 13, "Repeated steps": 0,
+    }  # fmt: skip
+    assert sum(part.seconds for part in found.parts) == pytest.approx(found.seconds, rel=0.01)
+    assert "local disk" in found.advice
 
 
 def test_steps_that_begin_again_are_a_restart(make_attempt: Callable[..., Attempt]) -> None:

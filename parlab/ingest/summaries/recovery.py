@@ -25,6 +25,8 @@ KEEP_S = 24 * 3600
 RANKS = "elastic_ranks"
 """Series with the number of ranks from then on: the client reports it where torchrun starts ranks again."""
 _NOTHING = Columns(np.empty(0, np.int64), np.empty(0), np.empty(0))
+_PER_STEP = ("loss", "tokens_per_s", "samples_per_s")
+"""Series with a point for each step, in place of step times that a log does not state."""
 _STEP, _LOADS = "step_time_s", ("checkpoint/load_s", "timer/load-checkpoint")
 
 
@@ -51,7 +53,9 @@ class _Steps(NamedTuple):
 
 def run_recovery(run: Run) -> RunRecovery:
     """Return the interruptions of a run that are over, and its hours; kept until something of it changes."""
-    attempts = list(run.attempts.exclude(started_at=None, last_step=None).with_members().order_by("number"))
+    attempts = list(run.attempts.with_members().order_by("number"))
+    if run.origin == Run.Origin.MEASURED:
+        attempts = [attempt for attempt in attempts if attempt.started_at is not None or attempt.last_step is not None]
     attempts = attempts[-MAX_ATTEMPTS:]
     stamp = max((attempt.numbers_at for attempt in attempts), default=run.numbers_at)
     key = f"parlab.recovery.{run.pk}.{run.attempt_number}.{run.state}.{stamp.timestamp()}"
@@ -77,16 +81,19 @@ def _recovery(run: Run, attempts: Sequence[Attempt]) -> RunRecovery:
 
 def _steps_of(attempt: Attempt) -> _Steps:
     """Return the steps of the first rank, which passes the same barriers as the others."""
-    series = store.read_many([attempt.pk], [_STEP, *_LOADS])
-    ranks = sorted(rank for _, metric, rank in series if metric == _STEP and rank >= 0)
-    loads = [columns.times for (_, metric, rank), columns in series.items() if metric in _LOADS and rank >= 0]
+    series = store.read_many([attempt.pk], [_STEP, *_PER_STEP, *_LOADS])
+    metric = next((name for name in (_STEP, *_PER_STEP) if any(key[1] == name for key in series)), _STEP)
+    ranks = sorted(rank for _, name, rank in series if name == metric and rank >= 0)
+    loads = [columns.times for (_, name, rank), columns in series.items() if name in _LOADS and rank >= 0]
     loaded = np.concatenate(loads) if loads else np.empty(0)
     if not ranks:
         return _Steps(np.empty(0, np.int64), np.empty(0), np.empty(0), loaded)
-    columns = series[attempt.pk, _STEP, ranks[0]]
+    columns = series[attempt.pk, metric, ranks[0]]
     columns = columns.take(np.argsort(columns.times, kind="stable"))
     lengths = np.where(np.isfinite(columns.values) & (columns.values > 0), columns.values, 0.0)
-    begins = np.maximum(columns.times - lengths, np.concatenate([[-np.inf], columns.times[:-1]]))
+    before = np.concatenate([[-np.inf], columns.times[:-1]])
+    # A log without step times has at least their ends.
+    begins = np.maximum(columns.times - lengths, before) if metric == _STEP else np.maximum(before, columns.times[0])
     return _Steps(columns.steps, begins, columns.times, loaded)
 
 
