@@ -22,7 +22,9 @@ from runners.node.abilities import Allowed, abilities
 from runners.node.launch import containers
 from runners.node.launch.contained import check_node
 from runners.node.launch.launch import command
+from runners.supervisor import processes
 from runners.supervisor.processes import MARKER
+from runners.telemetry import telemetry
 from tests.conftest import SMALL
 from tests.patience import wait_for
 from tests.runners.conftest import ROOT, NodeMachine, Server
@@ -254,6 +256,41 @@ def test_a_node_reports_the_runtimes_that_it_has_where_containers_are_allowed(pr
     assert abilities(Allowed(images=("team/",)), "127.0.0.1", {}, kind="slurm").containers == ["pyxis", "podman"]
 
 
+# --- processes that a runtime starts apart ----------------------------------------------------------------------------
+
+
+def test_processes_that_a_runtime_starts_apart_are_found_by_their_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = f"test-{os.getpid()}-{time.time_ns()}:1/1"
+    script = "setsid sleep 60 > /dev/null 2>&1 & echo $!"
+    done = subprocess.run(
+        ["sh", "-c", script], check=True, capture_output=True, text=True, env={**os.environ, MARKER: marker}
+    )
+    pid = int(done.stdout)
+    try:
+        wait_for(lambda: marked_as(marker), "the process has its environment")
+        assert pid not in {process.pid for process in processes.descendants()}
+        monkeypatch.setattr(processes, "_apart", processes.Apart(frozenset(("docker",)), marker))
+        assert marked_as(marker) <= {process.pid for process in processes.descendants()}
+        assert marked_as(marker) <= set(telemetry.measured())
+    finally:
+        processes.kill_all(processes.apart, within_s=5)
+    assert marked_as(marker) == set()
+
+
+def marked_as(marker: str) -> set[int]:
+    return {process.pid for process, mark in processes.marked().items() if mark == marker}
+
+
+def test_processes_of_a_runtime_are_neither_measured_nor_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        wait_for(lambda: Path(f"/proc/{child.pid}/comm").read_text().strip() == "sleep", "it runs")
+        assert child.pid in telemetry.measured()
+        monkeypatch.setattr(processes, "_apart", processes.Apart(frozenset(("sleep",)), ""))
+        assert child.pid not in telemetry.measured()
+        assert processes.of_run(processes.descendants()) == []
+        child.kill()
+
+
 # --- real podman -----------------------------------------------------------------------------------------------------
 
 
@@ -433,6 +470,42 @@ def test_an_image_that_does_not_exist_ends_the_run_before_a_rank_starts(containe
         "launcher.container.image: localhost/no-such-image:1 is not on this node and cannot be fetched"
     )
     assert b"a rank" not in run.output()
+
+
+@needs_podman
+@pytest.mark.slow
+def test_a_command_of_the_team_runs_with_its_launcher_in_the_image(
+    root_directory: Path, machine: NodeMachine, server: Server, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import os; print('rank', os.environ['RANK'], os.listdir('/'), os.getcwd(), flush=True)\n")
+    allowed = tmp_path / "allowed.json"
+    allowed.write_text(json.dumps([[str(program)]]))
+    machine.options = ("--images", str(root_directory.parent), "--mounts", "/")
+    machine.start_daemon(TEST_ENGINES="1", PARLAB_ALLOWED_COMMANDS=str(allowed))
+    container = {
+        "runtime": "podman",
+        "image": str(root_directory),
+        "python": str(PYTHON),
+        "mounts": [*MOUNTS, f"{program}:{program}:ro"],
+        "workdir": "/tmp",
+    }
+    parallel = {"engine": "command", "data_parallel_size": 2}
+    server.start(
+        1,
+        config={
+            "parallel": parallel,
+            "command": {"argv": [str(program)]},
+            "launcher": {"kind": "torchrun", "container": container},
+        },
+    )
+    server.until(lambda: server.reports[1, 1] and server.reports[1, 1][-1].is_final, "the run has ended")
+    assert server.reports[1, 1][-1].state == "finished", server.output[1, 1].decode()[-3000:]
+    shown = server.output[1, 1].decode()
+    assert {line.split()[1] for line in shown.splitlines() if line.startswith("rank ")} == {"0", "1"}
+    assert "'parlab'" in shown
+    assert "] /tmp" in shown
+    assert {rank for batch in server.batches for _, rank, _ in batch.streams} >= {0, 1}, "each has its own stream"
 
 
 @needs_podman
