@@ -43,6 +43,26 @@ def test_too_few_gpus(make_config: Callable[..., Config], make_node: Callable[..
     assert waiting_reason(run).startswith("needs 2 GPUs on one node; in pool default, gpu1 has the most: 1")
 
 
+def test_a_container_needs_its_runtime_and_an_image_that_the_owner_allows(
+    make_config: Callable[..., Config], make_node: Callable[..., Node], user: User
+) -> None:
+    container = {"runtime": "podman", "image": "team/torch:1"}
+    config = make_config(data={**SMALL, "launcher": {"container": container}})
+    run = config_launch(config=config, user=user).created[0]
+    node = make_node("gpu1", abilities={"engines": ["pipeline"], "launchers": ["torchrun"]})
+    reason = "node gpu1 allows no containers; start its daemon with --images"
+    assert waiting_reason(run).startswith(reason)
+    node.abilities |= {"images": ["other/"], "containers": []}
+    node.save()
+    assert waiting_reason(run).startswith("node gpu1 allows images that begin with other/;")
+    node.abilities |= {"images": ["team/"], "containers": ["apptainer"]}
+    node.save()
+    assert waiting_reason(run).startswith("node gpu1 has no container runtime podman (it has apptainer); install it")
+    node.abilities |= {"containers": ["podman"]}
+    node.save()
+    assert waiting_reason(run) == "will be sent to a node within seconds"
+
+
 def test_busy_with_runs_named_by_experiment_where_it_is_another(
     run: Run, make_node: Callable[..., Node], user: User
 ) -> None:
