@@ -46,6 +46,8 @@ FATAL_XIDS: Mapping[int, str] = {
 NOTED_XIDS: Mapping[int, str] = {63: "row remapped", 92: "many corrected ECC errors", 94: "contained memory error"}
 """XIDs of hardware after which it works on; those of applications, like 13 and 31, are no faults of a node."""
 
+_ABSENT = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission, pynvml.NVMLError_FunctionNotFound)
+"""What a device or driver answers that does not have a counter."""
 _ROOT = str(Path(__file__).resolve().parents[2])
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 
@@ -119,6 +121,7 @@ def gpu_faults(seen: Seen) -> list[Fault]:
                 uuid = str(pynvml.nvmlDeviceGetUUID(device))
                 faults += _memory_faults(f"GPU {index}", device)
                 links[index] = uuid, _active_links(device)
+                faults += _link_errors(f"GPU {index}", device, links[index][1])
             except pynvml.NVMLError_GpuIsLost:
                 faults.append(Fault(f"GPU {index}", "xid", "the driver has lost it; it needs a reset", True))
             except pynvml.NVMLError:
@@ -130,7 +133,7 @@ def gpu_faults(seen: Seen) -> list[Fault]:
 
 
 def _memory_faults(name: str, device: Any) -> Iterator[Fault]:
-    with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
+    with contextlib.suppress(*_ABSENT):
         count = int(
             pynvml.nvmlDeviceGetTotalEccErrors(
                 device, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
@@ -139,7 +142,7 @@ def _memory_faults(name: str, device: Any) -> Iterator[Fault]:
         if count:
             text = f"{count} uncorrectable ECC error{'s' if count > 1 else ''} since its driver was loaded"
             yield Fault(name, "ecc", text, True)
-    with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
+    with contextlib.suppress(*_ABSENT):
         _, _, is_pending, has_failed = pynvml.nvmlDeviceGetRemappedRows(device)[:4]
         if has_failed:
             yield Fault(name, "remap", "a row of its memory could not be remapped; replace it", True)
@@ -157,6 +160,15 @@ def _active_links(device: Any) -> int:
         except pynvml.NVMLError:
             break  # it has no further links
     return active
+
+
+def _link_errors(name: str, device: Any, links: int) -> Iterator[Fault]:
+    """Yield the recoveries of links after errors, which cost time but lose nothing."""
+    with contextlib.suppress(*_ABSENT):
+        counter = pynvml.NVML_NVLINK_ERROR_DL_RECOVERY
+        count = sum(int(pynvml.nvmlDeviceGetNvLinkErrorCounter(device, link, counter)) for link in range(links))
+        if count:
+            yield Fault(name, "nvlink", f"its NVLinks have recovered from errors {count} times", False)
 
 
 def _link_faults(links: Mapping[int, tuple[str, int]], seen: Seen) -> list[Fault]:

@@ -109,6 +109,7 @@ class Stack:
             "PYTHONPATH": str(ROOT),
             "TEST_SCRIPTS": "",
             "PARLAB_HEALTH_SWEEPS": "0",
+            "PARLAB_BAD_NODE_ATTEMPTS": "0",  # its nodes are killed on purpose
         }
         self._disk("redis")
         self._service("redis", redis_command(self.redis_port, root / "redis"))

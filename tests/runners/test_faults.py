@@ -63,6 +63,11 @@ def test_a_row_that_waits_to_be_remapped_is_noted(tmp_path: Path) -> None:
     assert (code, lines) == (0, ["noted: GPU 0: a row of its memory waits to be remapped; reset it"])
 
 
+def test_recoveries_of_nvlinks_are_noted(tmp_path: Path) -> None:
+    code, lines = check(tmp_path, {"link_recoveries": 3})
+    assert (code, lines) == (0, ["noted: GPU 0: its NVLinks have recovered from errors 12 times"])
+
+
 def test_healthy_gpus_and_boards_with_unused_links_have_no_fault(tmp_path: Path) -> None:
     assert check(tmp_path, {}, {}) == (0, [])
     assert check(tmp_path, {"links": [1, 1, 0, 0]}, {"links": [0, 0, 1, 1]}) == (1, [

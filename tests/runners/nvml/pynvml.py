@@ -1,7 +1,8 @@
 """A management library as a machine with GPUs has it, put before the real one: what stands in FAKE_GPUS, as JSON.
 
 [{"name", "uuid", "memory": bytes, "lacks": [counters without support]}]; the driver hangs where FAKE_HANGS is set. Of
-faults: "ecc_errors", "remapped": [corrected, uncorrected, is pending, has failed], "links": [is active], "is_lost".
+faults: "ecc_errors", "remapped": [corrected, uncorrected, is pending, has failed], "links": [is active],
+"link_recoveries", "is_lost".
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
 NVML_CLOCK_MEM = 2
 NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
 NVML_VOLATILE_ECC = 0
+NVML_NVLINK_ERROR_DL_RECOVERY = 1
 NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3
 nvmlMemory_v2 = 0x2000028
 
@@ -177,3 +179,7 @@ def nvmlDeviceGetNvLinkState(gpu: Gpu, link: int) -> int:
     if link >= len(links):
         raise NVMLError_NotSupported
     return int(links[link])
+
+
+def nvmlDeviceGetNvLinkErrorCounter(gpu: Gpu, _link: int, _counter: int) -> int:
+    return int(_set(gpu, "link_recoveries"))
