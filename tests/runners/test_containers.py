@@ -20,7 +20,7 @@ from runners.config import ConfigError, RunConfig, check
 from runners.config.sections import Runtime
 from runners.node.abilities import Allowed, abilities
 from runners.node.launch import containers
-from runners.node.launch.contained import check_node
+from runners.node.launch.contained import check_node, place_here
 from runners.node.launch.launch import command
 from runners.supervisor import processes
 from runners.supervisor.processes import MARKER
@@ -122,6 +122,15 @@ def test_the_launcher_is_that_of_the_image_and_engine_command_starts_the_contain
         }
     )
     assert command(external, Path("c.json")) == [sys.executable, "-m", "runners.engines.command", "--config", "c.json"]
+
+
+def test_the_directory_of_checkpoints_is_mounted_where_the_ranks_look_for_it(tmp_path: Path) -> None:
+    config = configured("podman")
+    place = place_here(config, "/runs/1-1", {"PARLAB_CHECKPOINT_DIR": str(tmp_path), MARKER: "a:1/1"})
+    container = config.launcher.container
+    assert container is not None
+    assert f"--volume={tmp_path}:{tmp_path}" in containers.container_argv(container, ["x"], place, [])
+    assert place_here(config, "/runs/1-1", {"PARLAB_CHECKPOINT_DIR": "/no/such"}).shared == ()
 
 
 def test_secrets_of_the_node_do_not_reach_a_container() -> None:
@@ -287,7 +296,8 @@ def test_processes_of_a_runtime_are_neither_measured_nor_signalled(monkeypatch: 
         assert child.pid in telemetry.measured()
         monkeypatch.setattr(processes, "_apart", processes.Apart(frozenset(("sleep",)), ""))
         assert child.pid not in telemetry.measured()
-        assert processes.of_run(processes.descendants()) == []
+        assert child.pid in {process.pid for process in processes.descendants()}
+        assert child.pid not in {process.pid for process in processes.of_run(processes.descendants())}
         child.kill()
 
 

@@ -110,9 +110,11 @@ def test_nodes_and_clocks_are_compared(settings: Any, monkeypatch: pytest.Monkey
     Node.objects.create(name="gpu1", last_heartbeat_at=timezone.now(), clock={"offset_s": 7.0}, daemon_version="0.0.9")
     Node.objects.create(name="gpu2")
     Node.objects.create(name="gpu3", last_heartbeat_at=timezone.now(), hardware={"run_as": "trainer"})
+    Node.objects.update(abilities={"containers": ["podman"]})
     texts = " | ".join(finding.text for finding in found("nodes"))
     for part in (
         "silent: gpu2",
+        "gpu3 starts containers with podman",
         "clock of gpu1 is off by 7.0 s",
         "gpu1, gpu2, gpu3 may use the shared key",
         "gpu1, gpu2: runs have the account of the daemon: their code can read the key",

@@ -21,6 +21,7 @@ from runners.config.sections import ContainerSetting
 from runners.engines.process import starting
 from runners.node.launch.containers import (
     RUNTIMES,
+    SHARED,
     Place,
     Runtime,
     client_environment,
@@ -108,6 +109,7 @@ def place_here(config: RunConfig, directory: str, environment: Mapping[str, str]
         has_gpus=config.device.may_use_gpus and os.path.exists("/dev/nvidiactl"),
         has_rdma=os.path.isdir("/dev/infiniband"),
         memory_limit_mib=config.launcher.memory_limit_mib,
+        shared=tuple(path for name in SHARED if os.path.isdir(path := environment.get(name, ""))),
     )
 
 

@@ -27,6 +27,8 @@ NOT_STARTED = (125, 126, 127)
 """Exit codes with which Docker and Podman say that they could not start a container, or its command."""
 REMOVE_S = 20.0
 """Time for a runtime to remove a container."""
+SHARED = ("PARLAB_CHECKPOINT_DIR",)
+"""Variables with directories outside of that of the run that its ranks write to."""
 ALWAYS_PASSED = ("PYTHONUNBUFFERED", "NNODES", "NODE_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 NOT_PASSED = re.compile(r"PARLAB_(?:NODE_KEY\w*|STATE_DIR|ALLOWED_COMMANDS)")
 _DOCKER = (
@@ -205,6 +207,8 @@ class Place(NamedTuple):
     has_gpus: bool = False
     has_rdma: bool = False
     memory_limit_mib: int | None = None
+    shared: tuple[str, ...] = ()
+    """Further directories of the run, mounted at their own paths: that of its checkpoints."""
 
 
 def container_name(marker: str) -> str:
@@ -291,7 +295,8 @@ def remove(runtime: str, marker: str) -> str:
 def _mounts(row: Runtime, container: ContainerSetting, place: Place) -> list[str]:
     """Return the arguments of the mounts: those of the setting, the run's own directory, and parlab's code."""
     code = [(str(PACKAGE_ROOT / name), f"{CODE}/{name}", True) for name in ("parlab", "runners")]
-    mounts = [(place.directory, place.directory, False), *code]
+    own = dict.fromkeys((place.directory, *place.shared))
+    mounts = [*((path, path, False) for path in own), *code]
     for mount in container.mounts:
         source, target, *mode = mount.split(":")
         mounts.append((source, target, bool(mode)))

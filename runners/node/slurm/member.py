@@ -63,6 +63,7 @@ class JobSupervisor(Supervisor):
         run = JobDir(self.run_dir.path)
         if self.is_told_to_stop:
             self.samples.stop()
+            self._remove_container()
             self.recorder.spool.close()
             self._finish_shipping(run)
         else:
