@@ -33,6 +33,7 @@ from runners.supervisor.streams import Outputs, Piece
 from runners.supervisor.verdict import Verdict, shorten
 from runners.supervisor.workplace import Workplace
 from runners.telemetry import faults, telemetry
+from runners.telemetry.xid_events import Xid
 from runners.wire.protocol import Rendezvous, Report, RunState
 
 GO_TICK_S = 0.02
@@ -93,6 +94,7 @@ class Supervisor:
         # When the supervisor began to end the processes, and whether they have ended.
         self.ending_at: float | None = None
         self.noticed_at: float | None = None
+        self.xids: list[Xid] = []
         self.is_ended = False
         self.unkillable: list[int] = []
         self.ranks = RankProcesses(0)
@@ -373,6 +375,20 @@ class Supervisor:
             self.sampled_at = now
             self.ranks.look()
             self.recorder.insert(self.samples.lines())
+            self._note_xids()
+
+    def _note_xids(self) -> None:
+        """Write the errors of GPUs into the log."""
+        for xid in self.samples.xids():
+            self.xids.append(xid)
+            self.recorder.insert(f"parlab: {xid}\n".encode(), rank=xid.rank if self.recorder.has_streams else NODE)
+
+    def _failed_check(self) -> str:
+        """Return which faults of the GPUs of this node the run has met; empty for none."""
+        fatal = list(dict.fromkeys(str(xid) for xid in self.xids if xid.is_fatal))
+        if fatal:
+            return f"failed its health check: {'; '.join(fatal[:3])}"
+        return faults.failed_check(self.run_dir.path.parent.parent / "links.json")
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -401,8 +417,8 @@ class Supervisor:
             reason += f"; processes {pids} could not be killed and still hold their resources; check the node"
         reason += interface.restored(self.run_dir.path)
         if verdict.state == RunState.FAILED and self.launch.get("gpus"):
-            failed = faults.failed_check(self.run_dir.path.parent.parent / "links.json")
-            reason += f"; the node {failed}" if failed else ""
+            self.xids += self.samples.xids()
+            reason += f"; the node {failed}" if (failed := self._failed_check()) else ""
         report = Report.model_validate(
             {
                 "state": verdict.state.value,

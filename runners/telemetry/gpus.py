@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pynvml
 
+from runners.telemetry.xid_events import XidEvents
+
 if TYPE_CHECKING:
     from runners.config import RunConfig
 
@@ -206,6 +208,7 @@ class Watch:
         self._clock = clock
         self._stop = threading.Event()
         self._latest: list[Reading] = []
+        self._xids: list[tuple[int, int]] = []
         # Unsupported counters are read only once.
         self._absent: set[tuple[int, str]] = set()
 
@@ -223,13 +226,22 @@ class Watch:
         latest, self._latest = self._latest, []
         return latest
 
+    def take_xids(self) -> list[tuple[int, int]]:
+        """Return (position, XID) of the errors of GPUs since the last call."""
+        taken, self._xids = self._xids, []
+        return taken
+
     def _run(self) -> None:
         try:
             with _library():
                 devices = {index: device for index, uuid in enumerate(self._uuids) if (device := _device(uuid))}
+                events = XidEvents(devices)
                 while devices and not self._stop.is_set():
                     self._latest = [self._device_reading(position, device) for position, device in devices.items()]
+                    self._xids += events.take()
                     self._stop.wait(EVERY_S)
+                self._xids += events.take()
+                events.close()
         except pynvml.NVMLError as error:
             log.warning("no telemetry of the GPUs: %s", error)
 

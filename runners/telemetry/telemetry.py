@@ -19,6 +19,7 @@ import psutil
 from runners.supervisor import processes
 from runners.telemetry import gpus, nics, rapl
 from runners.telemetry.conditions import conditions
+from runners.telemetry.xid_events import Xid
 
 PACKAGES = (
     "torch",
@@ -173,6 +174,10 @@ class Samples:
     def stop(self) -> None:
         """Stop reading the GPUs."""
         self._gpus.stop()
+
+    def xids(self) -> list[Xid]:
+        """Return the XIDs of the GPUs of the run since the last call."""
+        return [Xid(self._first_rank + position, number) for position, number in self._gpus.take_xids()]
 
     def lines(self) -> bytes:
         """Return the samples since the last call as event lines."""

@@ -157,3 +157,17 @@ def test_a_run_that_failed_on_a_faulty_gpu_names_the_fault(prepared: Prepare, su
     gpus = json.dumps([{**HEALTHY, "uuid": "GPU-0", "ecc_errors": 1}])
     final = supervise(run, PYTHONPATH=f"{NVML}:{ROOT}", FAKE_GPUS=gpus).ends()
     assert final.reason.startswith("ValueError: no good (exit code 1); the node failed its health check: GPU 0: 1 unc")
+
+
+@pytest.mark.slow
+def test_xids_of_nvml_are_in_the_log_and_in_the_reason(prepared: Prepare, supervise: Supervise) -> None:
+    script = "import time; time.sleep(2.5); raise ValueError('no good')"
+    run = prepared(script, gpus=[{"uuid": "GPU-0"}, {"uuid": "GPU-1"}], first_rank=4)
+    listed = [{**HEALTHY, "uuid": "GPU-0"}, {**HEALTHY, "uuid": "GPU-1", "xids": [31, 79, 79]}]
+    supervised = supervise(run, PYTHONPATH=f"{NVML}:{ROOT}", FAKE_GPUS=json.dumps(listed))
+    assert supervised.ends().reason == (
+        "ValueError: no good (exit code 1); the node failed its health check:"
+        " GPU of rank 5: XID 79: the GPU has fallen off the bus"
+    )
+    lines = [line for line in supervised.output().decode().splitlines() if line.startswith("parlab: GPU")]
+    assert [line.partition("XID ")[2][:2] for line in lines] == ["31", "79", "79"]

@@ -2,7 +2,7 @@
 
 [{"name", "uuid", "memory": bytes, "lacks": [counters without support]}]; the driver hangs where FAKE_HANGS is set. Of
 faults: "ecc_errors", "remapped": [corrected, uncorrected, is pending, has failed], "links": [is active],
-"link_recoveries", "is_lost".
+"link_recoveries", "is_lost", "xids": [numbers], which happen once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ NVML_CLOCK_MEM = 2
 NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
 NVML_VOLATILE_ECC = 0
 NVML_NVLINK_ERROR_DL_RECOVERY = 1
+nvmlEventTypeXidCriticalError = 8
 NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3
 nvmlMemory_v2 = 0x2000028
 
@@ -49,6 +50,10 @@ class NVMLError_NotFound(NVMLError):
 
 
 class NVMLError_GpuIsLost(NVMLError):
+    pass
+
+
+class NVMLError_Timeout(NVMLError):
     pass
 
 
@@ -183,3 +188,21 @@ def nvmlDeviceGetNvLinkState(gpu: Gpu, link: int) -> int:
 
 def nvmlDeviceGetNvLinkErrorCounter(gpu: Gpu, _link: int, _counter: int) -> int:
     return int(_set(gpu, "link_recoveries"))
+
+
+def nvmlEventSetCreate() -> list[SimpleNamespace]:
+    return []
+
+
+def nvmlDeviceRegisterEvents(gpu: Gpu, _types: int, events: list[SimpleNamespace]) -> None:
+    events += [SimpleNamespace(device=gpu, eventData=number) for number in gpu.get("xids", [])]
+
+
+def nvmlEventSetWait_v2(events: list[SimpleNamespace], _timeout_ms: int) -> SimpleNamespace:
+    if not events:
+        raise NVMLError_Timeout
+    return events.pop(0)
+
+
+def nvmlEventSetFree(events: list[SimpleNamespace]) -> None:
+    events.clear()
