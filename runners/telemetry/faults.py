@@ -277,7 +277,9 @@ def _faults_here(state: Path | None, kernel_log: Path, rdma: Path) -> list[Fault
     faults = [*gpu_faults(seen), *xid_faults(kernel_lines(kernel_log), time.time()), *rdma_faults(rdma, seen)]
     if state:
         with contextlib.suppress(OSError):
-            state.write_text(json.dumps(seen))
+            descriptor = os.open(state, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(seen, file)
     return sorted(faults, key=lambda fault: not fault.is_fatal)[:MAX_FAULTS]
 
 
