@@ -13,9 +13,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from runners.config.sections import ContainerSetting, LauncherSection
+if TYPE_CHECKING:  # the supervisor needs no configuration
+    from runners.config.sections import ContainerSetting, LauncherSection
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 CODE = "/parlab"
