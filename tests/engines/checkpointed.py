@@ -90,7 +90,9 @@ class Ranks:
         assert not self._has_ended(), self.text
 
     def wait_for_save(self, step: int = 0) -> dict[str, Any]:
-        saves = lambda: [event for event in self.events("checkpoint", kind="save") if event["step"] >= step]  # noqa: E731
+        def saves() -> list[dict[str, Any]]:
+            return [event for event in self.events("checkpoint", kind="save") if event["step"] >= step]
+
         wait_for(lambda: saves() or self._has_ended(), f"checkpoint of step {step}")
         assert saves(), self.text
         return saves()[0]
@@ -99,7 +101,9 @@ class Ranks:
         return any(process.exitcode is not None for process in self.processes)
 
     def warn(self, rank: int = 0, number: int = WARNING) -> None:
-        os.kill(self.processes[rank].pid, number)
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
 
     def kill(self) -> None:
         """End all at once, as the loss of a node does."""
@@ -116,7 +120,7 @@ class Ranks:
             process.join(TRAINING_S)
         for reader in self._readers:
             reader.join()
-        return [process.exitcode for process in self.processes]
+        return [-1 if process.exitcode is None else process.exitcode for process in self.processes]
 
 
 def _rank(module: str, config: str, environment: Mapping[str, str], output: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +75,7 @@ def test_a_save_that_fails_leaves_the_old_one(here: Folder, monkeypatch: pytest.
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder.json, "dump", full)
+    monkeypatch.setattr(json, "dump", full)
     with pytest.raises(OSError, match="No space left"):
         save(here, 4)
     assert [row.step for row in here.complete()] == [2]
@@ -146,11 +148,11 @@ def test_a_holder_on_another_host_is_alive_while_it_counts(tmp_path: Path, monke
 
     other = tmp_path / "other"
     other.mkdir()
-    monkeypatch.setattr(folder.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     holder = Folder(other, 1)
     holder.take()
-    monkeypatch.setattr(folder.socket, "gethostname", lambda: "here")
-    monkeypatch.setattr(folder.fcntl, "flock", lambda *_: None)  # as where locks are not seen
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as where locks are not seen
     with pytest.raises(Taken, match="attempt 1"):
         Folder(other, 2).take()
     holder.leave()
@@ -161,7 +163,7 @@ def test_a_writer_that_was_stopped_while_another_took_over_writes_nothing(
     here: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(here, 2)
-    monkeypatch.setattr(folder.fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     Folder(here.path, 2).take()
     with pytest.raises((Taken, FileNotFoundError)):
         save(here, 4)

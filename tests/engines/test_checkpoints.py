@@ -139,6 +139,7 @@ def test_a_full_disk_loses_the_new_checkpoint_and_the_training_goes_on(name: str
     with Ranks(data, folder) as first:
         before = first.wait_for_save()
         for process in first.processes:  # a disk that is full for every file beyond 10 kB
+            assert process.pid is not None
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (10_000, 10_000))
         failed = first.wait_for_save(before["step"] + 20)
         while failed["valid"]:

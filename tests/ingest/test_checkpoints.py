@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ STEPS = np.arange(1, 101)
 NOISE = np.random.default_rng(3).normal(0, 0.02, 400)
 
 
-def checkpoint(kind: str, step: int, **fields: object) -> bytes:
+def checkpoint(kind: str, step: int, **fields: Any) -> bytes:
     return event("checkpoint", kind=kind, step=step, seconds=0.5, blocked_s=0.1, bytes=1000, valid=True, **fields)
 
 
@@ -50,8 +51,9 @@ def test_complete_checkpoints_are_series_at_their_steps() -> None:
 
 
 @pytest.mark.parametrize("odd", [{"kind": "neither"}, {"step": -1}, {"step": "4"}, {"step": True}, {"kind": None}])
-def test_a_checkpoint_without_step_or_kind_stays_in_the_log(odd: dict[str, object]) -> None:
-    parsed = read(event("checkpoint", **({"kind": "save", "step": 4, "seconds": 1.0, "valid": True} | odd)))
+def test_a_checkpoint_without_step_or_kind_stays_in_the_log(odd: dict[str, Any]) -> None:
+    stated: dict[str, Any] = {"kind": "save", "step": 4, "seconds": 1.0, "valid": True}
+    parsed = read(event("checkpoint", **(stated | odd)))
     assert not parsed.series
     assert sum(parsed.refused.values()) == 1
 
@@ -139,6 +141,7 @@ def test_failures_of_nodes_are_those_of_the_pool(make_attempt: Callable[..., Att
     Attempt.objects.filter(pk=other.pk).update(started_at=now - timedelta(hours=1), ended_at=now)
     failures = node_failures(attempt.run)
     gpus = attempt.run.resolved["cluster"]["gpus_per_node"]
-    assert (failures.lost, failures.gpu_s) == (3, pytest.approx(4 * 36000 * gpus))
+    assert failures.lost == 3
+    assert failures.gpu_s == pytest.approx(4 * 36000 * gpus)
     assert failures.gpu_every_s == pytest.approx(4 * 36000 * gpus / 3)
     assert "3 attempts were lost" in failures.source
