@@ -220,3 +220,28 @@ def test_networks_are_read_from_text(text: str, delay_s: float, bits_per_s: floa
 def test_text_without_a_network_yields_none() -> None:
     assert network_in_text("InfiniBand") is None
     assert network_in_text("") is None
+
+
+def test_no_measured_run_is_faster_than_the_bound_of_its_network(published: list[Run]) -> None:
+    """1F1B took 6.54 s where the passes of GPipe alone would bound every order to 6.64 s."""
+    cells = [
+        (row.network, size, cell)
+        for table in network_sweep(published).tables
+        for row in table.rows
+        for size, cell in zip(table.micro_batch_sizes, row.cells, strict=True)
+    ]
+    assert len(cells) == 24
+    for network, size, cell in cells:
+        assert cell.bound is not None
+        times = [other.measured.step_time_s for n, s, other in cells if (n, s) == (network, size) and other.measured]
+        assert all(seconds is not None and cell.bound.seconds <= seconds * (1 + 1e-9) for seconds in times)
+    assert cells[0][2].bound is not None
+    assert 5.5 < cells[0][2].bound.seconds <= 6.54
+
+
+def test_a_run_on_links_faster_than_stated_leaves_no_bound(emulated: Callable[..., Run]) -> None:
+    fast = emulated(0.21, {"network.apply": "emulate", "network.delay_ms": 0.1, "network.bandwidth_gbps": 10})
+    impossible = emulated(0.001, SLOW)
+    rows = network_sweep([fast, impossible]).tables[0].rows
+    assert rows[0].cells[0].bound is not None
+    assert rows[1].cells[0].bound is None

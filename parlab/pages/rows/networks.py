@@ -10,7 +10,9 @@ from urllib.parse import urlencode
 from parlab.charts.format import Unit, for_column, significant, unit_for
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.pipelines import Network, PipelineRun, Shape, Times, pipeline_of, times_of
-from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, code_of, outcome
+from parlab.planner.schedule import Bound, Choice, Outcome, Plan, Wire, best_schedule, code_of, outcome
+
+from .network_bounds import Passes, by_network, fastest_passes, network_bound
 
 Source = Literal["measured", "emulated", "simulated"]
 
@@ -21,6 +23,8 @@ class NetworkCell(NamedTuple):
     measured: PipelineRun | None
     emulated: PipelineRun | None
     simulated: Outcome | None
+    bound: Bound | None
+    """Of all schedules on this network; None if a run was faster than the stated links allow."""
     slowdowns: dict[str, float]
     """Source -> step time divided by that on the default network, if both are available."""
     error: float | None
@@ -115,11 +119,31 @@ def network_sweep(runs: Iterable[Run], ratio: float | None = None, *, pick: bool
             key = _Key(pipeline_run.plan, pipeline_run.wire, pipeline_run.shape)
             groups.setdefault(key, []).append(pipeline_run)
     titles = _titles(list(groups))
-    tables = [_Group(key, members, ratio, _fastest(groups, key)).table(titles[key]) for key, members in groups.items()]
+    arranged = [_Group(key, members, ratio, _fastest(groups, key)) for key, members in groups.items()]
+    tables = [group.table(titles[group.key], _passes(arranged, group.key.shape)) for group in arranged]
     everyone = [member for members in groups.values() for member in members]
     unit = unit_for((member.step_time_s for member in everyone), "s")
     unit = for_column(unit, ((member.step_time_s, member.run.has_printed_numbers) for member in everyone))
     return NetworkSweep(tables, _picked(groups, ratio) if pick else None, unit, ratio)
+
+
+class _Evidence(NamedTuple):
+    """What the runs of one model and micro batch size show about all of its schedules."""
+
+    passes: Passes
+    runs: list[PipelineRun]
+
+
+def _passes(groups: Sequence[_Group], shape: Shape) -> dict[int, _Evidence]:
+    """Return the fastest passes of a model by micro batch size, over all of its schedules."""
+    same = [group for group in groups if group.key.shape == shape]
+    evidence = {}
+    for size in {size for group in same for size in group.sizes}:
+        times = [each for group in same if (each := group.times.get(size))]
+        runs = [run for group in same for run in group.members if run.micro_batch_size == size]
+        if times:
+            evidence[size] = _Evidence(fastest_passes(times, runs), runs)
+    return evidence
 
 
 def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:
@@ -196,10 +220,10 @@ class _Group:
             example = emulated[0] if emulated else None
         return times_of(example, self.ratio) if example else None
 
-    def table(self, title: str) -> NetworkTable:
+    def table(self, title: str, evidence: Mapping[int, _Evidence]) -> NetworkTable:
         rows = []
         for network in self.networks:
-            cells = [self._network_cell(network, size) for size in self.sizes]
+            cells = [self._network_cell(network, size, evidence.get(size)) for size in self.sizes]
             rows.append(NetworkRow(self.names[network], network, network == self.default, cells))
         return NetworkTable(title, self.key.plan, self.sizes, rows, self.basis, _error_sentence(rows))
 
@@ -212,14 +236,20 @@ class _Group:
             return f"{all_times[0].manner} of runs {', '.join(map(str, numbers))}"
         return "; ".join(dict.fromkeys(times.basis for times in all_times))
 
-    def _network_cell(self, network: Network, size: int) -> NetworkCell:
+    def _network_cell(self, network: Network, size: int, evidence: _Evidence | None) -> NetworkCell:
         measured, emulated = (self.find(network, size, source) for source in ("measured", "emulated"))
         simulated, times = self._simulated(network, size), self.times[size]
         example = measured or emulated or self.find(self.default, size)
         address = simulate_address(example, times, [self.key.plan, "best"], network) if example and times else ""
         slowdowns = self._slowdowns(network, size, simulated)
         error = self._error(network, size, simulated, measured or emulated)
-        return NetworkCell(measured, emulated, simulated, slowdowns, error, address)
+        bound = self._bound(network, size, evidence) if evidence else None
+        return NetworkCell(measured, emulated, simulated, bound, slowdowns, error, address)
+
+    def _bound(self, network: Network, size: int, evidence: _Evidence) -> Bound | None:
+        example = next(member for member in self.members if member.micro_batch_size == size)
+        same_wire = [run for run in evidence.runs if run.wire == self.key.wire]
+        return network_bound(evidence.passes, example, network, by_network(same_wire).get(network, []))
 
     def _slowdowns(self, network: Network, size: int, simulated: Outcome | None) -> dict[str, float]:
         """Divide the step times of a cell by those on the default network, by source."""

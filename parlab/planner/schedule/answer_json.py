@@ -45,7 +45,7 @@ class WrittenOutcome(_Part):
     """In the notation of `schedules` in the request."""
     iteration_s: float
     bound_s: float
-    """Lower bound over all orders of the same passes."""
+    """Lower bound over all orders of the same passes; only zb-h1 divides backward passes."""
     bound_by: str
     gap_to_bound_pct: float
     bubble_fractions: list[float]
@@ -68,6 +68,9 @@ class WrittenAnswer(_Part):
 
     outcomes: list[WrittenOutcome]
     refused: list[WrittenRefusal]
+    bound_s: float | None = None
+    """Lower bound of every schedule with as many chunks as one of the outcomes; none of them is faster."""
+    bound_by: str = ""
     best: str | None = None
     """The schedule chosen for the network, if `schedules` contains `best`."""
     rule_slope: int | None = None
@@ -80,6 +83,8 @@ def written(scenario: Scenario, *, with_timeline: bool = False) -> WrittenAnswer
     return WrittenAnswer(
         outcomes=[_outcome(outcome, with_timeline) for outcome in simulated.outcomes],
         refused=[_refusal(refusal) for refusal in simulated.refused],
+        bound_s=simulated.bound.seconds if simulated.bound else None,
+        bound_by=simulated.bound.binds if simulated.bound else "",
         best=code_of(simulated.choice.best.plan) if simulated.choice else None,
         rule_slope=simulated.choice.rule_slope if simulated.choice else None,
     )

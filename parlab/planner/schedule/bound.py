@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from .pipeline import Pipeline
+from .pipeline import Pipeline, StageTimes
+
+_HALVINGS = 50
 
 
 class Bound(NamedTuple):
@@ -25,7 +29,8 @@ def lower_bound(pipeline: Pipeline, *, num_chunks: int = 1, is_split: bool = Fal
       the link. Between the first and the last rank this is 2*m*bytes/bandwidth plus fill and drain.
     - Path of one micro batch: to the last stage and back.
 
-    `is_split` allows weight gradients at the end of the iteration, as in zero-bubble schedules.
+    `is_split` allows weight gradients at the end of the iteration, as in zero-bubble schedules. Without it, a schedule
+    that defers them can be faster: see `bound_of_any`.
     """
     parts = _Parts(pipeline, num_chunks, is_split)
     bounds = [Bound(parts.one_micro_batch(), "the path of one micro batch")]
@@ -34,6 +39,54 @@ def lower_bound(pipeline: Pipeline, *, num_chunks: int = 1, is_split: bool = Fal
         bounds.append(Bound(parts.link(rank), f"outgoing link of rank {rank}"))
     tightest = max(bounds)
     return tightest._replace(seconds=tightest.seconds + pipeline.step_s)
+
+
+def bound_of_any(pipeline: Pipeline, chunk_counts: Sequence[int] = (1,)) -> Bound:
+    """Return the lower bound of every schedule that divides the layers of a rank into one of these numbers of chunks.
+
+    No order is faster, whether it keeps a backward pass whole or defers its weight gradients.
+    """
+    return min(lower_bound(pipeline, num_chunks=count, is_split=True) for count in chunk_counts)
+
+
+def share_within(pipeline: Pipeline, measured_s: float, chunk_counts: Sequence[int] = (1,)) -> float | None:
+    """Return the largest share of the compute times, at most 1, whose bound is not above a measured iteration.
+
+    A run that was faster than the bound shows that its passes were faster. None if the messages alone take longer than
+    `measured_s`, so that the links were faster than stated.
+    """
+
+    def keeps(share: float) -> bool:
+        return bound_of_any(_with_share(pipeline, share), chunk_counts).seconds <= measured_s
+
+    if keeps(1.0):
+        return 1.0
+    if not keeps(0.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
+def _with_share(pipeline: Pipeline, share: float) -> Pipeline:
+    """Return a pipeline whose passes and optimizer step take a share of their time."""
+    return replace(
+        pipeline,
+        stages=tuple(StageTimes(*(share * seconds for seconds in times)) for times in pipeline.stages),
+        step_s=share * pipeline.step_s,
+    )
+
+
+def fastest_of(alternatives: Sequence[Sequence[StageTimes]]) -> tuple[StageTimes, ...]:
+    """Return for each stage the shortest forward, input gradient and weight gradient of several measurements."""
+    fastest = []
+    for stage in zip(*alternatives, strict=True):
+        weight = min(times.weight_s for times in stage)
+        of_input = min(times.backward_s - times.weight_s for times in stage)
+        fastest.append(StageTimes(min(times.forward_s for times in stage), of_input + weight, weight))
+    return tuple(fastest)
 
 
 class _Parts:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from .bound import Bound, bound_of_any
 from .calibration import WEIGHT_SHARE
 from .choice import Choice, Outcome, Plan, Wire, best_schedule, on_wire, outcome
 from .pipeline import MAX_MICRO_BATCHES, MAX_RANKS, Link, Pipeline, StageTimes
@@ -161,6 +162,8 @@ class Answer(NamedTuple):
     """The choice, if `schedules` contains `best`."""
     refused: list[Refusal]
     """Schedules that do not support these sizes."""
+    bound: Bound | None = None
+    """Lower bound of all schedules with these numbers of chunks; None without an outcome."""
 
 
 def answer(scenario: Scenario) -> Answer:
@@ -179,7 +182,9 @@ def answer(scenario: Scenario) -> Answer:
             refused.append(Refusal("schedules", text, str(error)))
         else:
             outcomes.setdefault(simulated.plan, simulated)
-    return Answer(list(outcomes.values()), choice, refused)
+    chunks = sorted({plan.virtual_stages for plan in outcomes})
+    bound = bound_of_any(pipeline, chunks) if chunks else None
+    return Answer(list(outcomes.values()), choice, refused, bound)
 
 
 def refusals(error: ValidationError) -> list[Refusal]:
