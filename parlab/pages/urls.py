@@ -102,6 +102,7 @@ urlpatterns = [
     path("plan/model/", plans.plan_model, name="plan-model"),
     path("plan/config/", plans.plan_config, name="plan-config"),
     path("plan/layouts/", plans.plan_layouts, name="plan-layouts"),
+    path("plan/versus/", plans.plan_versus, name="plan-versus"),
     path("plan/search/", plans.plan_search, name="plan-search"),
     path("plan/beside/", plans.plan_beside, name="plan-beside"),
     path("plan/nodes.json", plans.trade_off_json, name="plan-figure"),

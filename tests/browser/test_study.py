@@ -46,7 +46,7 @@ def test_a_study_runs_from_the_page_to_its_result(page: Page, demo: Demo) -> Non
     page.goto("/experiments/")
     page.get_by_role("link", name="A space to tune").click()
     page.locator(".hd .acts summary").click()
-    page.locator(".hd .acts").get_by_role("link", name="Tune", exact=True).click()
+    page.locator(".hd .acts").get_by_role("link", name="Search its best point", exact=True).click()
     expect(page.get_by_label("Configuration")).to_have_value(re.compile(r"\d+"))
     screenshots(page, "tune")
     page.get_by_role("button", name="Start study").click()

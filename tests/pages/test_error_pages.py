@@ -84,8 +84,8 @@ def test_scripts_polls_and_the_api_still_get_405(page: Client, four_runs: list[R
 PLACES: list[tuple[str, list[str]]] = [
     ("/", ["Home"]),
     ("/simulate/", ["Plan", "Simulate"]),
-    ("/tune/", ["Plan", "Tune"]),
-    ("/timelines/", ["Plan", "Simulate", "Timelines"]),
+    ("/tune/", ["Plan", "Search"]),
+    ("/timelines/", ["Plan", "Simulate", "Compare timelines"]),
     ("/nodes/", ["Cluster"]),
     ("/notifications/", ["Settings", "Notifications"]),
     ("/import/formats/", ["Settings", "Log formats"]),

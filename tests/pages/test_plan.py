@@ -78,7 +78,7 @@ def test_each_number_of_nodes_has_its_time_and_cost(viewer: Client) -> None:
     assert all(size.budget is None or (size.budget.cost or 0) > 0 for size in sizes)
 
 
-_NUMBERS = re.compile(r'<td class="number[^"]*">(?:<b>)?<span title="[^"]*">[\d,]+\.?(\d*)</span>')
+_NUMBERS = re.compile(r'<td class="(?:number|r)[^"]*">(?:<b>)?<span title="[^"]*">[\d,]+\.?(\d*)</span>')
 
 
 @pytest.mark.parametrize("address", ["/plan/", "/plan/search/", "/simulate/"])

@@ -156,8 +156,11 @@ class PartsBar(NamedTuple):
     svg: Svg
 
 
-def time_bar(values: Sequence[tuple[str, float]], total_s: float) -> PartsBar:
-    """Draw the parts of an iteration, each a field of the planner's timing with its seconds."""
+def time_bar(values: Sequence[tuple[str, float]], total_s: float, extent_s: float | None = None) -> PartsBar:
+    """Draw the parts of an iteration, each a field of the planner's timing with its seconds.
+
+    The width is `extent_s`, by default the whole iteration.
+    """
     unit = unit_for([total_s], "s")
     column = for_column(unit, [(total_s, False)])
     parts = [
@@ -166,7 +169,7 @@ def time_bar(values: Sequence[tuple[str, float]], total_s: float) -> PartsBar:
         if value >= _TOLD * total_s
     ]
     total = f"{in_column(total_s, column)}{SPACE}{unit.name}"
-    return PartsBar(parts, total, _bar(parts, total_s, total, unit.name))
+    return PartsBar(parts, total, _bar(parts, extent_s or total_s, total, unit.name))
 
 
 def memory_bar(values: Sequence[tuple[str, float]], total: float, extent: float) -> PartsBar:

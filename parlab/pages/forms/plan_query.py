@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.utils.http import urlencode
 from pydantic import ValidationError
 
@@ -69,14 +69,19 @@ def query_of(fields: Mapping[str, Any]) -> str:
 
 def read_question(request: HttpRequest, *, is_strict: bool = False) -> PlanQuery:
     """Read and answer the question of a URL; missing fields have their defaults, unknown ones are refused if strict."""
-    unknown = request.GET.keys() - PlanRequest.model_fields.keys() - {"calibration"} if is_strict else set()
+    return read_plan(request.GET, is_strict=is_strict)
+
+
+def read_plan(query: QueryDict, *, is_strict: bool = False) -> PlanQuery:
+    """Read and answer the question of a query."""
+    unknown = query.keys() - PlanRequest.model_fields.keys() - {"calibration", "versus"} if is_strict else set()
     typed: dict[str, Any] = {
-        name: request.GET[name][:LONGEST]
+        name: query[name][:LONGEST]
         for name in [*PlanRequest.model_fields, *sorted(unknown)]
-        if request.GET.get(name, "").strip()
+        if query.get(name, "").strip()
     }
     texts = {name: _field_text(typed.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
-    texts["calibration"] = request.GET.get("calibration", "")[:LONGEST]
+    texts["calibration"] = query.get("calibration", "")[:LONGEST]
     try:
         question = PlanRequest.model_validate(typed, context=plan_context())
     except ValidationError as error:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from parlab.charts.runs.timeline import Bar, Timeline
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.analysis.pipelines import PipelineRun, pipeline_of
+from parlab.planner.schedule import code_of
 from parlab.series import operations
 from parlab.series.operations import Operation
 from parlab.whole_numbers import whole_number
@@ -25,6 +26,8 @@ _MEASURED = {
     "forward-send": "send",
     "backward-send": "send",
 }
+_SIMULATED = ("gpipe", "1f1b", "zb-h1")
+"""Schedules that every run of a pipeline can be simulated with."""
 _BUSY = ("forward", "backward", "weight", "optimizer")
 
 
@@ -93,6 +96,20 @@ def _held(pipeline_run: PipelineRun) -> list[int]:
     except ValueError:
         return []
     return [micro_batches_in_flight(operations) for operations in lists]
+
+
+def timeline_choices(run: Run) -> list[tuple[str, str]]:
+    """Return the timelines of a run that a page can draw: address and title."""
+    pipeline_run = pipeline_of(run)
+    name, shown = f"{run.experiment.slug}/{run.number}", f"{run.experiment.name} #{run.number}"
+    plan = f", {pipeline_run.plan.title}" if pipeline_run else ""
+    attempt = run.attempts.filter(number=run.attempt_number).first()
+    choices = [(name, f"{shown}{plan}, measured")] if steps_of(attempt) else []
+    if pipeline_run is not None and (pipeline_run.step_time_s is not None or pipeline_run.is_emulated):
+        choices.append((f"simulated:{name}", f"{shown}{plan}, simulated"))
+        others = [code for code in _SIMULATED if code != code_of(pipeline_run.plan)]
+        choices += [(f"simulated:{name}:{code}", f"{shown} as {code}, simulated") for code in others]
+    return choices
 
 
 class RunTimeline(NamedTuple):

@@ -52,6 +52,8 @@ class Page(NamedTuple):
     is_for_staff: bool = False
     is_for_several: bool = False
     """Whether it is shown only to people who see several projects."""
+    within: str = ""
+    """The section whose page this one is another way to do: Simulate predicts, as Predict does."""
 
     def may_open(self, user: Any) -> bool:
         if self.is_for_staff:
@@ -69,10 +71,10 @@ ENTRIES = (
         "Plan",
         "route",
         (
-            Page("plan", "Plan", "plan"),
-            Page("questions", "Questions", "questions"),
-            Page("simulate", "Simulate", "simulate"),
-            Page("tune", "Tune", "tune"),
+            Page("plan", "Predict", "plan"),
+            Page("simulate", "Simulate", "simulate", within="plan"),
+            Page("tune", "Search", "tune"),
+            Page("questions", "Try", "questions"),
         ),
     ),
     Entry("watch", "Watch", "activity", (Page("watch", "Watch", "watches"),)),
@@ -96,11 +98,13 @@ SETTINGS = Entry(
         Page("projects", "Projects", "projects", is_for_several=True),
         Page("formats", "Log formats", "log-formats", "lab.add_run"),
         Page("rules", "Rules of findings", "rules"),
+        Page("api", "API reference", "api:root"),
         Page("audit", "Audit log", "audit", "auth.change_user"),
         Page("admin", "Administration", "admin:index", is_for_staff=True),
     ),
     is_on_phones=False,
 )
+_LONGEST_PLAN = 4_000
 _SAME = {"compare": "experiments", "import": "experiments", "connect": "experiments", "inbox": "home"}
 """Pages without an entry of their own, and the one that they belong to."""
 
@@ -132,16 +136,51 @@ def frame(context: template.Context) -> dict[str, Any]:
         for entry in ENTRIES
     ]
     opened = next((entry for entry in (*ENTRIES, SETTINGS) if _is_open(entry, section)), None)
-    among = [(page, reverse(page.url)) for page in (opened.pages if opened else ()) if page.may_open(user)]
     return {
         "entries": entries,
         "settings": Shown(SETTINGS, reverse("account"), opened == SETTINGS),
         "opened": opened,
-        "among": among if len(among) > 1 else [],
+        **_beside(context, opened, section),
         "section": section,
         "below": _below(opened, section),
         "projects": projects_of(user) if user and user.is_authenticated else [],
     }
+
+
+def _beside(context: template.Context, opened: Entry | None, section: str) -> dict[str, Any]:
+    """Return the pages beside the open one, and the ways within its step; the steps of Plan hand on the plan."""
+    are_steps = bool(opened and opened.name == "plan")
+    plan = _carried_plan(context, section) if are_steps else ""
+    pages = [page for page in (opened.pages if opened else ()) if page.may_open(context.get("user"))]
+    shown = next((page for page in pages if page.section == section), None)
+    step = (shown.within or shown.section) if shown else ""
+    among = [(page, _with_plan(page, plan), page.section == step) for page in pages if not page.within]
+    ways = [(page, _with_plan(page, plan), page.section == section) for page in pages if _is_way(page, step)]
+    return {
+        "among": among if len(among) > 1 else [],
+        "are_steps": are_steps,
+        "ways": ways if len(ways) > 1 else [],
+    }
+
+
+def _is_way(page: Page, step: str) -> bool:
+    return step in (page.section, page.within)
+
+
+def _carried_plan(context: template.Context, section: str) -> str:
+    """Return the query of the plan that the steps of Plan hand on to each other."""
+    request = context.get("request")
+    if request is None:
+        return ""
+    return str(request.GET.urlencode() if section == "plan" else request.GET.get("plan", ""))[:_LONGEST_PLAN]
+
+
+def _with_plan(page: Page, plan: str) -> str:
+    """Return the address of a page; Predict opens the plan itself."""
+    address = reverse(page.url)
+    if not plan:
+        return address
+    return f"{address}?{plan if page.section == 'plan' else urlencode({'plan': plan})}"
 
 
 def projects_of(user: Any) -> list[SeenProject]:
@@ -247,7 +286,8 @@ def sort_head(context: template.Context, column: Column) -> SafeString:
     descending = listed.sort.startswith("-")
     next_sort = column.name if is_sorted and descending else f"-{column.name}"
     order = ("descending" if descending else "ascending") if is_sorted else ""
-    url = urlencode({"q": listed.filter.text, "show": context["show"], "sort": next_sort})
+    kept = {"columns": stated} if (stated := context.get("stated_columns")) else {}
+    url = urlencode({"q": listed.filter.text, "show": context["show"], "sort": next_sort, **kept})
     return format_html(
         '<th scope="col"{}{}><a class="sort" id="sort-{}" href="?{}">{}{}</a></th>',
         kind,

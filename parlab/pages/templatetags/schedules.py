@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django import template
-from django.http import QueryDict
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -31,14 +30,6 @@ def percent(share: float | None) -> SafeString:
 def lanes_class(lanes: int) -> str:
     """Return the CSS class for the height of a timeline: {{ lanes|lanes_class }}."""
     return f"lanes-{next((most for most in _HEIGHTS if lanes <= most), _HEIGHTS[-1])}"
-
-
-@register.filter
-def with_choice(address: str, code: str) -> str:
-    """Replace the lower of the two drawn schedules in a query string."""
-    query = QueryDict(address, mutable=True)
-    query["two"] = code
-    return query.urlencode()
 
 
 @register.filter
@@ -72,19 +63,20 @@ def network_value(cell: NetworkCell, source: str, unit: Unit) -> SafeString:
         run = measurement.run
         note = f"run {run.number} of {run.experiment.name}, {run.get_origin_display()}"
         return _duration_cell(measurement.step_time_s, unit, run.get_absolute_url(), note)
+    if source == "bound" and cell.simulated is not None and cell.bound is None:
+        return _dash("none: a run was faster than messages on the stated links")
     if cell.simulated is None:
         return _dash()
-    if source == "bound":
-        note = f"limited by {cell.simulated.bound.binds}"
-        return _duration_cell(cell.simulated.bound.seconds, unit, "", note)
+    if source == "bound" and cell.bound is not None:
+        return _duration_cell(cell.bound.seconds, unit, "", f"limited by {cell.bound.binds}")
     note = "calibrated with this cell"
     if cell.error is not None:
         note = f"{numbers.significant(100 * cell.error)} % error; open the timeline"
     return _duration_cell(cell.simulated.simulation.iteration_s, unit, f"{reverse('simulate')}?{cell.address}", note)
 
 
-def _dash() -> SafeString:
-    return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
+def _dash(reason: str = "not measured") -> SafeString:
+    return format_html('<span class="none" title="{}">{}</span>', reason, numbers.DASH)
 
 
 def _duration_cell(seconds: float, unit: Unit, address: str, note: str) -> SafeString:

@@ -23,7 +23,8 @@ from parlab.charts.theme import Drawing, Table
 from parlab.lab.selectors.analysis.plans import calibration_pool, device_named, devices, priced
 from parlab.pages.forms.plan_fields import CHOSEN, MAIN, controls
 from parlab.pages.forms.plan_query import LONGEST, PlanQuery, query_of, read_question
-from parlab.pages.reads import plans as reads
+from parlab.pages.reads.planning import plans as reads
+from parlab.pages.reads.planning.versus import other_question, versus, versus_text
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.planner import Calibration
 from parlab.planner.job.cluster import device, unknown_device
@@ -31,7 +32,7 @@ from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.huggingface import read_config
 from parlab.planner.job.presets import PRESETS, Preset, placed_on, preset, usual_question
 from parlab.planner.job.workload import Job
-from parlab.planner.requests.answer import best_layout, short_runs, with_some_layout
+from parlab.planner.requests.answer import best_layout, outline, short_runs, with_some_layout
 from parlab.planner.requests.layout_fields import layout_fields
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
@@ -194,7 +195,10 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
     context = {
         "frontier": around,
         "remedies": [(remedy, _query_of_remedy(question, request, remedy)) for remedy in around.remedies],
-        "rows": [(row, _query_with(request, layout_fields(row.layout.job))) for row in rows],
+        "rows": [
+            (row, _query_with(request, layout_fields(row.layout.job)), _versus_query(request, row)) for row in rows
+        ],
+        "versus": request.GET.get("versus", ""),
         "tried": found.tried,
         "question": question,
         "capacity_gib": f"{outline.prediction.cluster.device.memory_bytes / 2**30:g}",
@@ -208,6 +212,34 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
         "calibrated_error": CALIBRATED_ERROR,
     }
     return render(request, "pages/plan_layouts.html", context)
+
+
+def _versus_query(request: HttpRequest, row: reads.LayoutRow) -> str:
+    """Return the query that compares the plan with a layout; empty for its own."""
+    return "" if row.is_own else _query_with(request, {"versus": versus_text(row.layout.job)})
+
+
+@require_GET
+def plan_versus(request: HttpRequest) -> HttpResponse:
+    """Return the plan beside the layout of `?versus=`."""
+    plan_query = read_question(request)
+    question, first, gpu = plan_query.question, plan_query.outline, plan_query.gpu
+    if question is None or first is None or gpu is None:
+        message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
+        return render(request, "pages/plan_versus.html", {"error": message})
+    try:
+        other = other_question(question, request.GET.get("versus", ""))
+        second = outline(other, gpu, plan_query.calibration)
+    except ValidationError as error:
+        return render(request, "pages/plan_versus.html", {"error": refusals(error)[0].message})
+    except ValueError as error:
+        return render(request, "pages/plan_versus.html", {"error": str(error)})
+    context = {
+        "versus": versus(question, first, second, plan_query.currency),
+        "other_query": _query_with(request, layout_fields(second.prediction.job)),
+        "own_query": _query_with(request, {}),
+    }
+    return render(request, "pages/plan_versus.html", context)
 
 
 def _with_own(shown: Sequence[Layout], every: Sequence[Layout], own: Job) -> list[Layout]:
@@ -286,7 +318,7 @@ def _side(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> S
 
 def _query_with(request: HttpRequest, changes: Mapping[str, Any]) -> str:
     """Return the query of a question with other values of some fields."""
-    fields: dict[str, Any] = dict(request.GET.items())
+    fields: dict[str, Any] = {name: value for name, value in request.GET.items() if name != "versus"}
     return query_of(fields | dict(changes))
 
 
@@ -306,6 +338,7 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "refusals": plan_query.refusals,
         "answer": answer,
         "address": query,
+        "versus": request.GET.get("versus", ""),
         "price": plan_query.price,
         "currency": plan_query.currency,
         "picks": _shown_picks(request, plan_query),

@@ -18,6 +18,7 @@ from parlab.fleet.questions.launch import question_launch
 from parlab.lab.forms.config_layout import shown_label
 from parlab.lab.models import Experiment
 from parlab.lab.services.runs import launchable, point_label
+from parlab.pages.reads.planning.carried import carried_plan
 from runners.config import Point, expand
 
 ASKED_SHOWN = 12
@@ -31,7 +32,8 @@ def questions(request: HttpRequest) -> HttpResponse:
     for question in QUESTIONS.values():
         is_question |= Q(question=question.heading)
     recent = Experiment.objects.filter(is_question).select_related("owner").defer("notes", "source")[:ASKED_SHOWN]
-    context = {"section": "questions", "questions": QUESTIONS, "asked": recent}
+    carried = carried_plan(request.GET.get("plan", ""))
+    context = {"section": "questions", "questions": QUESTIONS, "asked": recent, "carried": carried}
     return render(request, "pages/questions.html", context)
 
 

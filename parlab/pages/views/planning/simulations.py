@@ -1,12 +1,15 @@
-"""Simulation of pipeline schedules on a network values in a form."""
+"""Simulation of pipeline schedules on a network, with the values of a form."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.cache import patch_vary_headers
+from django.utils.http import urlencode
 from django.views.decorators.http import require_GET
 from pydantic import ValidationError
 
@@ -15,8 +18,11 @@ from parlab.charts.fields import SCHEDULES
 from parlab.charts.format import for_column, unit_for
 from parlab.charts.runs import timeline
 from parlab.charts.runs.timeline import Timeline
+from parlab.charts.sweeps.schedule_bars import ScheduleBar, schedule_bars
 from parlab.charts.theme import Drawing
-from parlab.pages.reads.simulated_timelines import simulated_timeline
+from parlab.pages.forms.plan_query import read_plan
+from parlab.pages.reads.planning.carried import carried_plan, simulated_query
+from parlab.pages.reads.planning.simulated_timelines import simulated_timeline
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.pages.views.partial import is_partial
 from parlab.planner.schedule import Answer, Outcome, Refusal, Scenario, answer, code_of, refusals
@@ -31,6 +37,7 @@ PRESETS = [
 ]
 WIRES = [("same", "as computed"), ("bf16", "16 bits (bf16)"), ("fp16", "16 bits (fp16)"), ("int8", "8 bits")]
 _SWITCHES = {"sends": ("sends_block", "block", True), "receives": ("receives_ahead", "late", False)}
+_LONGEST_PLAN = 4_000
 _LONGEST = 2_000
 """Maximum number of characters of a field."""
 
@@ -82,8 +89,20 @@ def _field_text(value: Any) -> str:
     return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
+def _scenario_of_plan(query: QueryDict) -> str:
+    """Return the query of this page for the pipeline of a plan, if the address states a plan and no scenario."""
+    plan = query.get("plan", "")
+    if not plan or Scenario.model_fields.keys() & query.keys():
+        return ""
+    predicted = read_plan(QueryDict(plan[:_LONGEST_PLAN])).outline
+    scenario = simulated_query(predicted.prediction) if predicted else ""
+    return f"{scenario}&{urlencode({'plan': plan})}" if scenario else ""
+
+
 @require_GET
 def simulate(request: HttpRequest) -> HttpResponse:
+    if scenario := _scenario_of_plan(request.GET):
+        return redirect(f"{reverse('simulate')}?{scenario}")
     question = read_question(request.GET)
     result = answer(question.scenario) if question.scenario else None
     template = "pages/simulate_answer.html" if is_partial(request) else "pages/simulate.html"
@@ -99,12 +118,15 @@ def _context(request: HttpRequest, question: SimulationQuery, result: Answer | N
     times = [outcome.simulation.iteration_s for outcome in outcomes]
     return {
         "section": "simulate",
+        "plan": request.GET.get("plan", "")[:_LONGEST_PLAN],
+        "carried": carried_plan(request.GET.get("plan", "")),
         "fields": question.fields,
         "presets": [(code, title, code in question.schedules) for code, title in PRESETS],
         "more": " ".join(code for code in question.schedules if code not in dict(PRESETS)),
         "wires": WIRES,
         "refusals": [*question.refusals, *(result.refused if result else [])],
         "outcomes": [(code_of(outcome.plan), outcome) for outcome in outcomes],
+        **_pictured(request.GET, result, [above, below]),
         "choice": result.choice if result else None,
         "time": for_column(unit_for(times, "s"), ((time, False) for time in times)),
         "fastest": min(times, default=None),
@@ -114,6 +136,40 @@ def _context(request: HttpRequest, question: SimulationQuery, result: Answer | N
         "lanes": question.scenario.stages * (2 if below else 1) if question.scenario else 0,
         "drawn_from": digest(query)[:16],
     }
+
+
+def _pictured(query: QueryDict, result: Answer | None, drawn: Sequence[Outcome | None]) -> dict[str, Any]:
+    """Return the bars of the schedules, and how close the fastest comes to the bound of all."""
+    if result is None or result.bound is None:
+        return {}
+    recommended = result.choice.best.plan if result.choice else None
+    unit = unit_for([outcome.simulation.iteration_s for outcome in result.outcomes], "s")
+    bars = [
+        ScheduleBar(
+            outcome.plan.title,
+            outcome.simulation.iteration_s,
+            outcome.simulation.bubble_fraction,
+            f"?{_with_two(query, code_of(outcome.plan))}#timeline-title",
+            outcome.plan == recommended,
+            outcome in drawn,
+        )
+        for outcome in result.outcomes
+    ]
+    first = min(result.outcomes, key=lambda outcome: outcome.simulation.iteration_s)
+    excess = first.simulation.iteration_s / result.bound.seconds - 1 if result.bound.seconds else 0.0
+    return {
+        "bars": schedule_bars(bars, result.bound.seconds, unit),
+        "bound": result.bound,
+        "first": first,
+        "excess": max(0.0, excess),
+    }
+
+
+def _with_two(query: QueryDict, code: str) -> str:
+    """Return the query with another schedule as the lower of the two that are drawn."""
+    changed = query.copy()
+    changed["two"] = code
+    return changed.urlencode()
 
 
 def _chosen(question: SimulationQuery, outcomes: list[Outcome]) -> tuple[Outcome | None, Outcome | None]:

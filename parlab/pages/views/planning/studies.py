@@ -14,10 +14,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
+from parlab.charts.svg import Svg
 from parlab.charts.sweeps import studies as charts
+from parlab.charts.sweeps.trials import TrialBar, trials
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Config
 from parlab.lab.selectors import runs as runs_selectors
+from parlab.pages.reads.planning.carried import carried_plan
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.pages.views.partial import UNCHANGED
 from parlab.tuner import services
@@ -50,7 +53,8 @@ ACTIONS = {
 def studies(request: HttpRequest) -> HttpResponse:
     """Show the form to start a study, and the studies, newest first."""
     form = StudyForm(initial=_initial_values(request.GET.get("config", "")))
-    return render(request, "pages/studies.html", _list_context(form))
+    carried = carried_plan(request.GET.get("plan", ""))
+    return render(request, "pages/studies.html", {**_list_context(form), "carried": carried})
 
 
 def _initial_values(key: str) -> dict[str, Any]:
@@ -141,14 +145,14 @@ def _find(pk: int) -> Study:
 
 def _drawing(study: Study, name: str) -> Drawing:
     result = result_of(study)
-    trials = described_trials(result)
+    described = described_trials(result)
     if name == "progress":
         others = [contender.result for contender in side_by_side(study) if contender.result.study != study]
-        return charts.progress(trials, result.unit, [described_course(other) for other in others])
+        return charts.progress(described, result.unit, [described_course(other) for other in others])
     if name == "expected":
-        return charts.expected(trials, result.unit)
+        return charts.expected(described, result.unit)
     if name == "space":
-        return charts.space(described_settings(study), trials, result.unit)
+        return charts.space(described_settings(study), described, result.unit)
     raise Http404(f"unknown figure {name}; use one of progress, expected, space")
 
 
@@ -170,13 +174,35 @@ def _active_trials(result: Result) -> list[ActiveTrial]:
             run__in=[row.run.pk for row in active], number=F("run__attempt_number")
         ).only("run_id", "last_step", "started_at", "summary")
     }
-    trials = []
+    running = []
     for row in active:
         attempt = attempts.get(row.run.pk)
         left = runs_selectors.remaining_s(row.run, attempt) if attempt else None
         ends_at = timezone.now() + timedelta(seconds=left) if left is not None else None
-        trials.append(ActiveTrial(row, attempt.last_step if attempt else None, left, ends_at))
-    return trials
+        running.append(ActiveTrial(row, attempt.last_step if attempt else None, left, ends_at))
+    return running
+
+
+def _trials_picture(result: Result) -> Svg | None:
+    """Draw the trials so far; None before the first."""
+    best = result.best
+    bars = [
+        TrialBar(
+            row.trial.number,
+            row.trial.key,
+            row.trial.role,
+            row.run.state,
+            row.value,
+            row.trial.expected,
+            row.run.get_absolute_url(),
+            best is not None and row.trial.pk == best.trial.pk,
+        )
+        for row in result.tried
+    ]
+    others = len(result.tried) - len(result.search)
+    # A study that has ended makes no more launches.
+    places = 0 if result.study.has_ended else others + min(result.study.max_launches, len(result.search) + 4)
+    return trials(bars, result.unit, places) if bars else None
 
 
 def _context(study: Study) -> dict[str, Any]:
@@ -188,6 +214,7 @@ def _context(study: Study) -> dict[str, Any]:
         "section": "tune",
         "study": study,
         "result": result,
+        "picture": _trials_picture(result),
         "tuning_time": clock(result.tuning_time),
         "active": active,
         "improvements": _improvements(result),

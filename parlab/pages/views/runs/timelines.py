@@ -16,7 +16,7 @@ from parlab.charts.runs.timeline import Timeline
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.pages.reads import timelines as timeline_reads
-from parlab.pages.reads.simulated_timelines import simulated_run
+from parlab.pages.reads.planning.simulated_timelines import simulated_run
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.pages.views.planning.simulations import simulated_by
 from parlab.planner.schedule import plan_of
@@ -24,7 +24,9 @@ from parlab.whole_numbers import whole_number
 
 _RUN = re.compile(r"([-a-zA-Z0-9_]{1,120})/(\d{1,9})(?:@(\d{1,10}))?")
 _RUN_PAGE = re.compile(r"/experiments/([-a-zA-Z0-9_]{1,120})/runs/(\d{1,9})/?")
+_SLUG = re.compile(r"(?:simulated:|.{0,200}/experiments/)?([-a-zA-Z0-9_]{1,120})/")
 _SIMULATED = "simulated:"
+_MOST_RUNS = 40
 LONGEST = 4_000
 
 
@@ -34,6 +36,8 @@ class Side(NamedTuple):
     text: str
     timeline: Timeline | None
     problem: str
+    is_typed: bool = False
+    """Whether the list of choices lacks it."""
 
 
 def read_side(text: str) -> Side:
@@ -106,16 +110,27 @@ def _simulated(slug: str, number: int, code: str) -> Timeline:
 
 
 def _sides(request: HttpRequest) -> list[Side]:
-    return [read_side(request.GET.get(name, "")) for name in ("a", "b")]
+    """Read both sides; a typed address comes before the choice of the list."""
+    return [read_side(request.GET.get(f"{name}_typed", "").strip() or request.GET.get(name, "")) for name in ("a", "b")]
+
+
+def _choices(sides: list[Side]) -> list[tuple[str, str]]:
+    """Return the timelines of the experiments that the sides name, as the text of a side and its title."""
+    slugs = {match[1] for side in sides if (match := _SLUG.match(side.text))}
+    runs = Run.objects.select_related("experiment").filter(experiment__slug__in=slugs).order_by("-number")[:_MOST_RUNS]
+    return [choice for run in runs for choice in timeline_reads.timeline_choices(run)]
 
 
 @require_GET
 def timelines(request: HttpRequest) -> HttpResponse:
     sides = _sides(request)
     drawn = [side.timeline for side in sides if side.timeline]
+    choices = _choices(sides)
+    listed = {text for text, _title in choices}
     context = {
         "section": "simulate",
-        "sides": sides,
+        "sides": [side._replace(is_typed=bool(side.text) and side.text not in listed) for side in sides],
+        "choices": choices,
         "problems": [side.problem for side in sides if side.problem],
         "lanes": sum(len(side.bubbles) for side in drawn),
         "address": request.GET.urlencode(),

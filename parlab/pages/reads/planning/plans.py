@@ -29,7 +29,7 @@ _USUAL_DAYS = 60.0
 _OTHERS = ("B200", "H100 SXM", "MI300X", "A100 SXM4 80 GB")
 """Devices of which the first two with a price stand beside that of the plan."""
 _MOST_OTHERS = 2
-_MEMORY_PARTS = (
+MEMORY_PARTS = (
     "activations_bytes", "weights_bytes", "gradients_bytes", "optimizer_bytes", "logits_bytes", "buffers_bytes",
     "overhead_bytes",
 )  # fmt: skip
@@ -152,7 +152,7 @@ def pictures(question: PlanRequest, outline: Outline, currency: str) -> PlanPict
         f"EP {job.expert_parallel} within data parallel" if job.expert_parallel > 1 else "",
         _details(prediction),
         chart.memory_bar(
-            [(name, getattr(prediction.memory, name)) for name in _MEMORY_PARTS], prediction.memory_bytes, extent
+            [(name, getattr(prediction.memory, name)) for name in MEMORY_PARTS], prediction.memory_bytes, extent
         ),
         chart.memory_curve(Curve([distribution.quantile(share) for share in _QUANTILES], limit, extent)),
         f"{significant(distribution.quantile(0.1) / _GIB)}\u2013{significant(distribution.quantile(0.9) / _GIB)}",

@@ -1,0 +1,1 @@
+"""Plans, their layouts side by side, and simulated timelines."""
