@@ -245,8 +245,8 @@ def test_what_reports_cannot_show_is_not_pinned(page: Client, viewer: Client, tr
 
 
 def test_each_person_chooses_the_columns_of_the_table(page: Client, viewer: Client, trained: list[Attempt]) -> None:
-    def columns(client: Client) -> list[str]:
-        return [column.key for column in client.get(TABLE).context["table"].columns]
+    def columns(client: Client, address: str = TABLE) -> list[str]:
+        return [column.key for column in client.get(address, follow=True).context["table"].columns]
 
     assert "step_time" in columns(page)
     assert "Micro batch size" not in columns(page)
@@ -254,9 +254,11 @@ def test_each_person_chooses_the_columns_of_the_table(page: Client, viewer: Clie
     assert "Micro batch size" in present
     chosen = ["Micro batch size", "memory"]
     answer = page.post("/columns/experiment/", {"present": present, "column": chosen, "next": TABLE})
-    assert answer["Location"] == TABLE
+    assert answer["Location"] == f"{TABLE}?columns=Micro%20batch%20size,memory"
     assert columns(page) == ["memory", "Micro batch size"]
     assert "step_time" in columns(viewer)
+    # The address shows its reader what its sender saw.
+    assert columns(viewer, answer["Location"]) == ["memory", "Micro batch size"]
     assert page.post("/columns/nonsense/").status_code == 404
 
 

@@ -55,12 +55,30 @@ def test_the_list_shows_out_of_memory(page: Client, make_attempt: Callable[..., 
 def test_columns_are_kept_for_each_person(page: Client, viewer: Client, four_runs: list[Run]) -> None:
     assert "Throughput" in page.get(RUNS).content.decode().split("<thead>")[1]
     back = page.post("/columns/runs/", {"column": ["state", "gpus", "nonsense"], "next": RUNS})
-    assert back.headers["Location"] == RUNS
-    head = page.get(RUNS).content.decode().split("<thead>")[1].split("</thead>")[0]
+    shown = f"{RUNS}&columns=state,gpus,nonsense"
+    assert back.headers["Location"] == shown
+    head = page.get(RUNS, follow=True).content.decode().split("<thead>")[1].split("</thead>")[0]
     assert "Throughput" not in head
     assert "State" in head
     assert "Throughput" in viewer.get(RUNS).content.decode().split("<thead>")[1]
     assert page.post("/columns/secrets/").status_code == 404
+
+
+def test_a_link_shows_its_reader_the_columns_of_its_sender(page: Client, viewer: Client, four_runs: list[Run]) -> None:
+    page.post("/columns/runs/", {"column": ["state", "gpus"], "next": RUNS})
+    # The address that the sender sees states the columns.
+    address = page.get(RUNS).headers["Location"]
+    heads = [client.get(address).content.decode().split("<thead>")[1].split("</thead>")[0] for client in (page, viewer)]
+    assert heads[0] == heads[1]
+    assert "Throughput" not in heads[1]
+    assert "sort=gpus&amp;columns=gpus%2Cstate" in viewer.get(f"{address}&sort=-gpus").content.decode()
+    table = "/experiments/pipeline-schedules/table/"
+    names = [column.key for column in page.get(table).context["table"].columns]
+    page.post("/columns/experiment/", {"present": names, "column": names[:1], "next": table})
+    shared = page.get(table).headers["Location"]
+    for client in (page, viewer):
+        assert [column.key for column in client.get(shared).context["table"].columns] == names[:1]
+    assert len(viewer.get(table).context["table"].columns) == len(names)
 
 
 def test_experiments_are_grouped_and_answer_their_question(page: Client, four_runs: list[Run], user: User) -> None:
@@ -172,7 +190,7 @@ def test_names_notes_and_reasons_in_the_lists_are_text(page: Client, four_runs: 
     Run.objects.update(label=EVIL, reason=EVIL)
     RunNote.objects.create(run=four_runs[0], text=EVIL)
     page.post(f"/columns/{show}/", {"column": [column.name for column in LISTS[show]]})
-    html = page.get(LIST, {"show": show}).content.decode()
+    html = page.get(LIST, {"show": show}, follow=True).content.decode()
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 3
     assert EVIL not in html
 

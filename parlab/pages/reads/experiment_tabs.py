@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.core.paginator import Paginator
@@ -40,10 +40,12 @@ CELLS_ON_PAGE = 3_000
 """Cells of tables of imported documents on a page; further files have their own pages."""
 
 
-def table_context(page: ExperimentPage, query: QueryDict, decided: Mapping[str, bool]) -> dict[str, Any]:
+def table_context(
+    page: ExperimentPage, query: QueryDict, decided: Mapping[str, bool], stated: Collection[str] | None = None
+) -> dict[str, Any]:
     """Return the table of runs, the tables of the sweep, and what the engine measured beside them.
 
-    `decided` says which columns a person shows or hides.
+    `decided` says which columns a person shows or hides; those that an address has `stated` come first.
     """
     part = Paginator(page.listed.rows, RUNS_PER_PAGE).get_page(query.get("page"))
     rows = list(part.object_list)
@@ -61,7 +63,9 @@ def table_context(page: ExperimentPage, query: QueryDict, decided: Mapping[str, 
             shown=_shown(rows),
             has_best=not page.answer.is_lead_unsure,
             decided=decided,
+            stated=stated,
         ),
+        "columns_query": f"columns={','.join(stated)}&" if stated else "",
         "sweep": sweep_tables(page.runs, page.plan.points, _metric(query, page.runs), page.doubts),
         "metrics": [(name, measure.title) for name, measure in metrics_of(page.runs).items()],
         "pivot": table,

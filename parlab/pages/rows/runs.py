@@ -139,12 +139,13 @@ def run_table(
     shown: Mapping[int, Shown] | None = None,
     has_best: bool = True,
     decided: Mapping[str, bool] | None = None,
+    stated: Collection[str] | None = None,
 ) -> RunTable:
     """Arrange runs (of `experiment_runs`) as a table.
 
     By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers,
     `surroundings` where it ran, and `shown` how its experiment draws it. `has_best`: the best values are certain.
-    `decided` says by key which columns a person shows or hides.
+    `decided` says by key which columns a person shows or hides, `stated` are the keys of an address, which alone count.
     """
     runs, doubts, shown = list(runs), doubts or {}, shown or {}
     marks = run_marks([run.pk for run in runs])
@@ -159,6 +160,8 @@ def run_table(
     ]
     is_open = not all(run.is_final for run in runs)
     offered = _offered(_all_columns(runs, rows, surroundings or {}, shown), rows, decided or {}, is_open=is_open)
+    if stated is not None:
+        offered = [(column, column.key in stated) for column, _is_shown in offered]
     columns = [column for column, is_shown in offered if is_shown]
     best = _best(rows, columns) if has_best and len(rows) > 1 else {}
     return RunTable(

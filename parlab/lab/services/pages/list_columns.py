@@ -71,6 +71,12 @@ def decided_columns(user: User, name: str) -> dict[str, bool]:
     return {str(key): bool(value) for key, value in chosen.items()} if isinstance(chosen, dict) else {}
 
 
+def has_own_columns(user: User, name: str) -> bool:
+    """Return whether a person sees other columns of a list than the usual ones."""
+    usual = frozenset(column.name for column in LISTS[name] if column.is_shown)
+    return bool(LISTS[name]) and shown_columns(user, name) != usual
+
+
 def columns_decide(*, user: User, name: str, present: Iterable[str], shown: Iterable[str]) -> None:
     """Store which of the present columns of a table a person sees; what they decided of others stays."""
     names = set(shown)

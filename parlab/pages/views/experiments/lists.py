@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.middleware.csrf import get_token
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -24,7 +24,14 @@ from parlab.lab.selectors.filters import completions, field_help
 from parlab.lab.selectors.lists import ExperimentList, experiment_list, run_list, tag_names
 from parlab.lab.services.access.rights import require_change, require_work
 from parlab.lab.services.archive import experiments_archive, experiments_restore
-from parlab.lab.services.pages.list_columns import LISTS, OF_EXPERIMENT, columns_choose, columns_decide, shown_columns
+from parlab.lab.services.pages.list_columns import (
+    LISTS,
+    OF_EXPERIMENT,
+    columns_choose,
+    columns_decide,
+    has_own_columns,
+    shown_columns,
+)
 from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.tagging import experiments_tag, experiments_untag
 from parlab.pages.reads.home.groups import experiment_groups, orders, segments
@@ -32,6 +39,7 @@ from parlab.pages.reads.saved_views import default_address
 from parlab.pages.views.partial import is_partial
 from parlab.whole_numbers import whole_numbers
 
+_LONGEST_COLUMNS = 2_000
 MAX_CHOSEN = 500
 """Maximum number of rows of a bulk action."""
 
@@ -42,6 +50,9 @@ def experiments(request: HttpRequest) -> HttpResponse:
     if default := default_address(request):
         return redirect(default)
     show = "runs" if request.GET.get("show") == "runs" else "experiments"
+    user, partial = cast(User, request.user), is_partial(request)
+    if not partial and columns_in(request) is None and has_own_columns(user, show):
+        return redirect(with_columns(request.get_full_path(), sorted(shown_columns(user, show))))
     query, page, sort = request.GET.get("q", ""), request.GET.get("page"), request.GET.get("sort", "")
     read = run_list if show == "runs" else experiment_list
     page_rows = read(query=query, page=page, sort=sort)
@@ -51,15 +62,15 @@ def experiments(request: HttpRequest) -> HttpResponse:
         "list": page_rows,
         "query": page_rows.filter.text,
         "columns": LISTS[show],
-        "shown": shown_columns(cast(User, request.user), show),
-        "kept": urlencode({"q": page_rows.filter.text, "show": show, "sort": page_rows.sort}),
+        "shown": (stated := columns_in(request)) or shown_columns(user, show),
+        "stated_columns": ",".join(stated or ()),
+        "kept": urlencode({"q": page_rows.filter.text, "show": show, "sort": page_rows.sort, **_kept_columns(stated)}),
         "next": request.get_full_path(),
     }
     if isinstance(page_rows, ExperimentList):
-        starred = starred_experiments(cast(User, request.user))
+        starred = starred_experiments(user)
         context |= {"groups": experiment_groups(page_rows, starred), "starred": starred}
         context |= {"archived": page_rows.filter.wants_archived}
-    partial = is_partial(request)
     if not partial:
         tags = tag_names()
         context |= {"help": list(field_help()), "tags": tags, "terms": completions(tags)}
@@ -67,6 +78,24 @@ def experiments(request: HttpRequest) -> HttpResponse:
     response = render(request, "pages/experiments_list.html" if partial else "pages/experiments.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
+
+
+def columns_in(request: HttpRequest) -> list[str] | None:
+    """Return the columns that an address states, with which a link shows the same to its reader; else None."""
+    text = request.GET.get("columns", "")[:_LONGEST_COLUMNS]
+    return [name for name in text.split(",") if name] if text else None
+
+
+def with_columns(address: str, names: Sequence[str]) -> str:
+    """Return an address of this server that states the columns of its table."""
+    path, _, text = address.partition("?")
+    query = QueryDict(text, mutable=True)
+    query["columns"] = ",".join(names)
+    return f"{path}?{query.urlencode(safe=',')}"
+
+
+def _kept_columns(stated: Sequence[str] | None) -> dict[str, str]:
+    return {"columns": ",".join(stated)} if stated else {}
 
 
 @require_POST
@@ -79,7 +108,9 @@ def columns(request: HttpRequest, name: str) -> HttpResponse:
         columns_choose(user=user, name=name, shown=shown)
     else:
         raise Http404(f"unknown list {name}; use one of {', '.join([*LISTS, OF_EXPERIMENT])}")
-    return back(request)
+    response = back(request)
+    # A table without any of its own columns is stated by a name that no column has.
+    return redirect(with_columns(response.url, shown or ["none"]))
 
 
 @require_POST

@@ -11,7 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from parlab.lab.models import Dashboard, Experiment
+from parlab.lab.models import Dashboard, Experiment, Run
 from parlab.lab.selectors.analysis.pipelines import has_pipelines
 from parlab.lab.selectors.analysis.sweep_advice import edges_of, fastest_run
 from parlab.lab.selectors.changes import changes_since
@@ -26,10 +26,13 @@ from parlab.pages.reads.experiment_panels import Grid
 from parlab.pages.reads.experiment_runs import ListedRun
 from parlab.pages.reads.experiment_tabs import configuration_context, report_context, table_context, time_context
 from parlab.pages.reads.saved_views import default_address
-from parlab.pages.views.partial import UNCHANGED
+from parlab.pages.views.partial import UNCHANGED, is_partial
 from parlab.pages.views.runs.advice import advice_context
+from parlab.whole_numbers import whole_numbers
+from runners.wire.protocol import RunState
 
 from .comparisons import chosen_ids, comparison_context, with_brush
+from .lists import columns_in, with_columns
 
 REPEATS_FIELD, REPEATS = "launcher.repeats", 3
 COMPARED = 3
@@ -86,8 +89,13 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
 def table(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the runs of an experiment as a table, and arranged by two fields."""
     page = _page(request, slug)
-    decided = decided_columns(cast(User, request.user), OF_EXPERIMENT)
-    context = _context(request, page, "experiment-table") | table_context(page, request.GET, decided)
+    stated = columns_in(request)
+    decided = decided_columns(cast(User, request.user), OF_EXPERIMENT) if stated is None else {}
+    context = _context(request, page, "experiment-table")
+    context |= table_context(page, request.GET, decided, None if stated is None else frozenset(stated))
+    if stated is None and decided and not is_partial(request) and context["table"].rows:
+        shown = [column.key for column in context["table"].columns]
+        return redirect(with_columns(request.get_full_path(), shown or ["none"]))
     return render(request, "experiment/table.html", context)
 
 
@@ -103,17 +111,31 @@ def time(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_GET
 def compare(request: HttpRequest, slug: str) -> HttpResponse:
-    """Compare runs of an experiment: `?compare=3,7` by number, `?runs=…` by id, by default the best of each group."""
+    """Compare runs of an experiment: `?compare=3,7` by number, `?runs=…` by id, by default the best of each group.
+
+    `?versions=1,2` compares the fastest run of each version.
+    """
     if request.GET.get("axis"):
         return redirect(with_brush(request))
     page = _page(request, slug)
     numbers = {text for text in request.GET.get("compare", "").split(",") if text}
     chosen = [row.run.pk for row in page.listed.rows if str(row.run.number) in numbers]
-    ids = chosen_ids(request) or chosen or _best_of_groups(page.listed.rows)
+    ids = chosen_ids(request) or _best_of_versions(page.experiment, request) or chosen
+    ids = ids or _best_of_groups(page.listed.rows)
     context = _context(request, page, "experiment-compare") | comparison_context(request, ids)
     own = {row.run.pk: row for row in page.listed.rows}
     context["chips"] = [own[pk] for pk in ids if pk in own]
     return render(request, "experiment/compare.html", context)
+
+
+def _best_of_versions(experiment: Experiment, request: HttpRequest) -> list[int]:
+    """Return the fastest finished run of each version that the address names, in their order."""
+    versions = whole_numbers(request.GET.get("versions", "").split(","))[:COMPARED]
+    finished = Run.objects.filter(experiment=experiment, state=RunState.FINISHED, step_time_s__isnull=False)
+    of_versions = finished.filter(config__version__in=versions).order_by("-step_time_s")
+    # The last of a version is its fastest.
+    best = dict(of_versions.values_list("config__version", "pk"))
+    return [best[version] for version in dict.fromkeys(versions) if version in best]
 
 
 def _best_of_groups(rows: list[ListedRun]) -> list[int]:
