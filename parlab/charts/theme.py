@@ -13,6 +13,8 @@ import plotly.graph_objects as go
 # Palette of Okabe and Ito: distinguishable with any colour vision.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8A8F98"
+SEQUENCE = ["#8CBBDD", "#4A92C6", "#1F6AA8", "#0A4278"]
+"""From low to high, as lines; on a dark page high is light."""
 
 MEANING = {"gpipe": BLUE, "1f1b": VERMILLION}
 """Colours with the same meaning on every page; other series get them only if no other is free."""

@@ -28,7 +28,8 @@
   }
 
   // The palette of the server (charts/theme.py) and the token that has each colour in the theme of the page.
-  const PALETTE = { "#0072b2": "--s1", "#d55e00": "--s2", "#009e73": "--s3", "#cc79a7": "--s4", "#e69f00": "--s5", "#56b4e9": "--s6", "#8a8f98": "--s7", "#f0e442": "--s8" };
+  const PALETTE = { "#0072b2": "--s1", "#d55e00": "--s2", "#009e73": "--s3", "#cc79a7": "--s4", "#e69f00": "--s5", "#56b4e9": "--s6", "#8a8f98": "--s7", "#f0e442": "--s8",
+    "#8cbbdd": "--seq2", "#4a92c6": "--seq3", "#1f6aa8": "--seq4", "#0a4278": "--seq5" };
   const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",");
   const FAINT = Object.fromEntries(Object.entries(PALETTE).map(([hex, name]) => [channels(hex), name]));
   function themed(value) {
@@ -279,7 +280,7 @@
       const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
       const data = themed(isPanel ? panelData(figure.data) : named(figure.data, visible));
       if (isPanel) legendOf(element, figure.data);
-      if (visible < element.clientWidth) layout.legend = { ...layout.legend, entrywidth: element.clientWidth / 2 }; // one name a row
+      if (element.clientWidth > frame.clientWidth) layout.legend = { ...layout.legend, entrywidth: element.clientWidth / 2 }; // one name a row
       element.classList.toggle("tall", !isPanel && ("tall" in element.dataset || needsRoom(element, { data, layout })));
       const panels = figure.layout.meta?.panels || 1;
       element.style.height = panels > 1 && !isPanel ? `${figure.layout.height}px` : "";

@@ -26,7 +26,7 @@
 
   function show(address) {
     history.pushState(history.state, "", address);
-    htmx.ajax("GET", address.toString(), { target: "#compared", select: "#compared", swap: "outerHTML" });
+    htmx.ajax("GET", address.toString(), { source: "#compared", target: "#compared", select: "#compared", swap: "outerHTML" });
     document.dispatchEvent(new CustomEvent("parlab:address"));
   }
 
@@ -76,7 +76,7 @@
 
   // Pooled repeats are columns of the tables as well; the figures follow by themselves.
   document.addEventListener("change", ({ target }) => {
-    if (target.name === "repeats") htmx.ajax("GET", location.href, { target: "#compared", select: "#compared", swap: "outerHTML" });
+    if (target.name === "repeats") htmx.ajax("GET", location.href, { source: "#compared", target: "#compared", select: "#compared", swap: "outerHTML" });
   });
   addEventListener("pointerdown", start, true);
   addEventListener("mousedown", (event) => { if (drag) { event.preventDefault(); event.stopPropagation(); } }, true);

@@ -69,7 +69,9 @@ def _axes(points: Sequence[RunPoint]) -> tuple[list[_Axis], int]:
     numbers = {name: measure for name, measure in MEASURES.items() if _differs(measure, points)}
     measures = list(numbers)[:MAX_NUMBERS]
     drawn = _most_informative(settings, points, MAX_AXES - len(measures))
-    axes = [_setting(name, points) for name in drawn] + [_measured(name, numbers[name], points) for name in measures]
+    # The first measure, which sets the colour, is the last axis.
+    ordered = [*measures[1:], *measures[:1]]
+    axes = [_setting(name, points) for name in drawn] + [_measured(name, numbers[name], points) for name in ordered]
     return axes, len(settings) - len(drawn)
 
 
@@ -124,7 +126,7 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
     drawing = go.Figure(
         layout=theme.layout(
             title="Parallel coordinates",
-            subtitle="each line is a run, each axis spans the values of these runs; drag along an axis to select runs",
+            subtitle=f"drag along an axis to select runs{_colour_note(axes)}",
             x="",
             y="",
             xaxis={
@@ -145,7 +147,7 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
         drawing.add_shape(type="rect", x0=place - 0.05, x1=place + 0.05, y0=ends[0], y1=ends[1], **band)
     for place, (point, name) in enumerate(zip(points, names, strict=True)):
         drawing.add_trace(_run_line(place, point, name, axes, is_selected=chosen[place]))
-    drawing.update_layout(showlegend=len(points) <= MAX_LEGEND)
+    drawing.update_layout(showlegend=not _is_coloured(axes) and len(points) <= MAX_LEGEND)
     header = ["run", *(axis.title for axis in axes)]
     rows: list[list[Any]] = [[name, *(axis.texts[n] for axis in axes)] for n, name in enumerate(names)]
     caption = (
@@ -156,6 +158,24 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
     if not all(chosen):
         caption = f"{sum(chosen)} of {len(chosen)} runs are selected. {caption}"
     return Drawing(drawing, caption, Table(header, rows))
+
+
+def _is_coloured(axes: Sequence[_Axis]) -> bool:
+    """Whether the last axis is a result, which sets the colour of the lines."""
+    return axes[-1].name in MEASURES
+
+
+def _colour_note(axes: Sequence[_Axis]) -> str:
+    return f"; dark: high {axes[-1].title.lower()}" if _is_coloured(axes) else ""
+
+
+def _colour(axes: Sequence[_Axis], place: int) -> str:
+    """Return the colour of a run by its place on the last axis; grey without a value."""
+    height = axes[-1].heights[place]
+    if height is None:
+        return theme.GREY
+    last = len(theme.SEQUENCE) - 1
+    return theme.SEQUENCE[max(0, min(last, int(height * len(theme.SEQUENCE))))]
 
 
 def _add_axis(drawing: go.Figure, place: int, axis: _Axis) -> None:
@@ -176,6 +196,7 @@ def _add_axis(drawing: go.Figure, place: int, axis: _Axis) -> None:
 
 def _run_line(place: int, point: RunPoint, name: str, axes: Sequence[_Axis], *, is_selected: bool) -> go.Scatter:
     look = style(place)
+    colour = _colour(axes, place) if _is_coloured(axes) else look.colour
     texts = [f"{axis.title}: {axis.texts[place]}" for axis in axes]
     return go.Scatter(
         x=list(range(len(axes))),
@@ -183,7 +204,7 @@ def _run_line(place: int, point: RunPoint, name: str, axes: Sequence[_Axis], *, 
         name=theme.plain(name),
         mode="lines+markers",
         opacity=1.0 if is_selected else UNSELECTED,
-        line={"color": look.colour, "dash": look.dash, "width": 2},
+        line={"color": colour, "dash": "solid" if _is_coloured(axes) else look.dash, "width": 2},
         marker={"symbol": look.symbol, "size": 8},
         hovertext=[theme.plain(f"{name} ({point.state})") + "<br>" + theme.plain(text) for text in texts],
         hoverinfo="text",

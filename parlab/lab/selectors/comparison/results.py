@@ -119,7 +119,7 @@ def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
         pooled([run_point(run, {name: setting[name] for name in varied if name in setting}) for run in _ended(group)])
         for group, setting in zip(groups, settings, strict=True)
     ]
-    return Comparison(first, groups, differences, same, _results(first, points, _noises(runs)), points)
+    return Comparison(first, groups, differences, same, _results(first, points, noises(runs)), points)
 
 
 def _is_argument(name: str) -> bool:
@@ -146,10 +146,10 @@ def _settings(run: Run, *, is_pooled: bool) -> dict[str, Any]:
 
 def results(runs: Sequence[Run]) -> list[Result]:
     """Return the measures that at least one of the runs has."""
-    return _results(runs, [run_point(run, {}) for run in runs], _noises(runs))
+    return _results(runs, [run_point(run, {}) for run in runs], noises(runs))
 
 
-def _noises(runs: Sequence[Run]) -> Callable[[Measure], Noise | None]:
+def noises(runs: Sequence[Run]) -> Callable[[Measure], Noise | None]:
     """Return the noise of a measure over all repeats of these runs, also over those that are not compared."""
     measured = [run for run in with_repeats(runs) if run.state == RunState.FINISHED]
     groups = [[run_point(run, {}) for run in group] for group in repeat_groups(measured) if len(group) > 1]
@@ -182,10 +182,7 @@ def _result(
 ) -> Result:
     values = [None if point.state == RunState.OOM else measure.value(point) for point in points]
     unit = _column_unit(measure, values, points)
-    finished = [v for point, v in zip(points, values, strict=True) if v is not None and point.state == "finished"]
-    best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
-    # Of equal values, only the first is marked as the best.
-    best_index = next((n for n, v in enumerate(values) if v == best and points[n].state == "finished"), None)
+    best = _best(measure, points, values)
     cells = []
     for index, (run, point, value) in enumerate(zip(runs, points, values, strict=True)):
         text = "OOM" if point.state == RunState.OOM else in_column(value, unit)
@@ -194,15 +191,25 @@ def _result(
             ResultCell(
                 with_deviation(text, repeats, unit.factor),
                 run.reason if value is None else f"{value!r} {measure.unit}",
-                best is not None and index == best_index,
+                index == best,
                 _relative(value, values[0]) if index else "",
-                bool(index) and _is_noise(measure, points[0], point, noisy),
+                bool(index) and is_within_noise(measure, points[0], point, noisy),
             )
         )
     return Result(name, measure.title, unit.name, cells, _noise_text(measure, points, noisy))
 
 
-def _is_noise(measure: Measure, first: RunPoint, point: RunPoint, noisy: Noise | None) -> bool:
+def _best(measure: Measure, points: Sequence[RunPoint], values: Sequence[float | None]) -> int | None:
+    """Return the place of the best of at least two finished runs, of equal ones the first."""
+    finished = [
+        (value if measure.least_is_best else -value, index)
+        for index, (point, value) in enumerate(zip(points, values, strict=True))
+        if value is not None and point.state == "finished"
+    ]
+    return min(finished)[1] if len(finished) > 1 else None
+
+
+def is_within_noise(measure: Measure, first: RunPoint, point: RunPoint, noisy: Noise | None) -> bool:
     """Whether two values differ by less than the noise of the repeats, or else of the steps."""
     base, value = measure.value(first), measure.value(point)
     if base is None or value is None or base == value or RunState.OOM in (first.state, point.state):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,23 +12,29 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from parlab.charts.importance import importances
-from parlab.charts.measures import measured
+from parlab.charts.measures import Measure, measured
+from parlab.charts.points import RunPoint
 from parlab.charts.sweeps import compare as charts
 from parlab.charts.sweeps import parallel
 from parlab.charts.sweeps.compare import CURVES
 from parlab.charts.sweeps.parallel import Brush, brush_of
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
+from parlab.lab.selectors.analysis.repeats import repeat_groups
 from parlab.lab.selectors.comparison import results as comparisons
 from parlab.lab.selectors.lists import matching_runs
+from parlab.pages.reads.comparing.heads import column_names, comparison_head
 from parlab.publishing.figures.chosen_ranks import ranks_in
 from parlab.publishing.figures.compared_curves import curves_drawing, run_name
 from parlab.publishing.figures.windows import WHOLE, Window, window_of
 from parlab.whole_numbers import whole_numbers
+from runners.wire.protocol import RunState
 
 from .figures import csv_response, json_response
 
 MAX_RUNS = 100
+RECENT = 5
+_LETTERS = 26
 MAX_BRUSHES = 12
 _TYPED = ("axis", "low", "high")
 """Fields of the form that selects a range."""
@@ -49,7 +56,11 @@ def compare(request: HttpRequest) -> HttpResponse:
         return redirect(f"{reverse('compare')}?runs={_joined(ids)}")
     if request.GET.get("axis"):
         return redirect(with_brush(request))
-    return render(request, "pages/compare.html", {"section": "compare", **comparison_context(request, ids)})
+    context = comparison_context(request, ids)
+    if context["is_empty"]:
+        ended = Run.objects.filter(state=RunState.FINISHED).select_related("experiment")
+        context["recent"] = list(ended.order_by("-ended_at", "-pk")[:RECENT])
+    return render(request, "pages/compare.html", {"section": "compare", **context})
 
 
 def comparison_context(request: HttpRequest, ids: list[int]) -> dict[str, Any]:
@@ -60,6 +71,8 @@ def comparison_context(request: HttpRequest, ids: list[int]) -> dict[str, Any]:
     chosen = _selected_runs(whole, brushes)
     comparison = whole if len(chosen) == len(runs) else comparisons.compare(chosen, is_pooled=_is_pooled(request))
     present = [run.pk for run in runs]
+    names = column_names(whole.runs)
+    shown = [names[run.pk] for run in comparison.runs]
     measures = measured(whole.points)
     axes = parallel.axis_titles(whole.points)
     titles = {name: title for name, title, _labels in axes}
@@ -67,14 +80,21 @@ def comparison_context(request: HttpRequest, ids: list[int]) -> dict[str, Any]:
     result = result if result in measures else next(iter(measures), "")
     return {
         "comparison": comparison,
-        "columns": [_column(group, runs.index(group[0]), present) for group in comparison.groups],
+        "columns": [
+            _column(group, runs.index(group[0]), present) | {"name": name, "letter": _letter(place)}
+            for place, (group, name) in enumerate(zip(comparison.groups, shown, strict=True))
+        ],
+        "head": comparison_head(comparison, shown, runs) if len(comparison.runs) > 1 else None,
+        "is_pair": len(comparison.runs) == 2,
+        "several_experiments": len({run.experiment_id for run in comparison.runs}) > 1,
         "compared_ids": _joined(present),
         "is_empty": len(runs) < 2,
         "total": len(runs),
         "selectable": len(whole.runs),
         "brushes": [(brush, titles.get(brush.axis, brush.axis), _without(request, brush)) for brush in brushes],
         "brush_axes": axes,
-        "importance": importances(comparison.points, measures[result]) if result else None,
+        **_importance(comparison.points, measures.get(result)),
+        "fields_total": len(comparison.differences) + len(comparison.same),
         "result_choices": [(name, measure.title, name == result) for name, measure in measures.items()],
         "missing": len(ids[:MAX_RUNS]) - len(runs),
         "too_many": max(0, len(ids) - MAX_RUNS),
@@ -101,10 +121,23 @@ def _column(group: list[Run], place: int, present: list[int]) -> dict[str, Any]:
         "place": place,
         "without": _joined(others),
         "first": _joined([*own, *others]),
-        "name": run_name(group[0]),
         "count": len(group),
         "repeats": ", ".join(f"#{run.number}" for run in group) if len(group) > 1 else "",
     }
+
+
+def _importance(points: list[RunPoint], measure: Measure | None) -> dict[str, Any]:
+    """Return the settings on which a result depends: only those whose correlation chance does not explain."""
+    if measure is None:
+        return {"importance": None}
+    every = importances(points, measure)
+    rows = [row for row in every.rows if not row.is_chance]
+    return {"importance": every._replace(rows=rows), "without_evidence": len(every.rows) - len(rows)}
+
+
+def _letter(place: int) -> str:
+    """Return the letter of a column: A to Z; further ones have none."""
+    return chr(ord("A") + place) if place < _LETTERS else ""
 
 
 def _joined(ids: list[int]) -> str:
@@ -165,6 +198,14 @@ def _kinds(request: HttpRequest) -> list[str]:
     return [kind for kind in CURVES if kind in chosen] or list(CURVES)[:1]
 
 
+def _names(runs: list[Run], *, is_pooled: bool) -> Callable[[Run], str]:
+    """Return how figures name runs: by what differs, or by experiment and number where they are of several."""
+    if len({run.experiment_id for run in runs}) > 1:
+        return run_name
+    names = column_names([group[0] for group in repeat_groups(runs)] if is_pooled else runs)
+    return lambda run: names.get(run.pk) or run_name(run)
+
+
 @require_GET
 def compare_json(request: HttpRequest, name: str) -> HttpResponse:
     return json_response(_drawing(request, name, window_of(request.GET)))
@@ -177,9 +218,10 @@ def compare_csv(request: HttpRequest, name: str) -> HttpResponse:
 
 def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
     runs = matching_runs(chosen_ids(request)[:MAX_RUNS])
+    named = _names(runs, is_pooled=_is_pooled(request))
     if name == "parallel":
         comparison = comparisons.compare(runs, is_pooled=_is_pooled(request))
-        return parallel.parallel(comparison.points, [run_name(run) for run in comparison.runs], _brushes(request))
+        return parallel.parallel(comparison.points, [named(run) for run in comparison.runs], _brushes(request))
     if name != "curves":
         raise Http404(f"no figure {name}; there are curves, parallel")
     places = None
@@ -195,4 +237,5 @@ def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
         is_pooled=_is_pooled(request),
         chosen_ranks=ranks_in(request.GET.get("ranks", "")),
         places=places,
+        named=named,
     )
