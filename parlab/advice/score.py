@@ -12,7 +12,7 @@ from parlab.planner import Cluster, Job, predict_job
 from .rules import SMALLEST_GAIN, SPREADS, is_certain
 
 CLEAR = 0.05
-"""A realised gain or loss above this share counts for the sign; less is noise."""
+"""A realised gain or loss above this share, and above the noise of the runs, counts for the sign."""
 TOP = 3
 
 
@@ -24,10 +24,12 @@ class Outcome(NamedTuple):
     realised: float
     is_certain: bool = True
     """Whether the change saves clearly more than it adds, so that it would be advised."""
+    noise: float = 0.0
+    """How much the steps of both runs vary, as a share; a smaller gain or loss shows nothing."""
 
     @property
     def is_clear(self) -> bool:
-        return abs(self.realised) > CLEAR
+        return abs(self.realised) > max(CLEAR, self.noise)
 
     @property
     def is_right(self) -> bool:
@@ -47,6 +49,11 @@ class Record(NamedTuple):
     """Of the clear ones."""
     mean_error: float
     """Mean of |predicted - realised|, in shares of the step time."""
+
+    @property
+    def unclear(self) -> int:
+        """Those within noise, which count neither as right nor as wrong."""
+        return self.tried - self.clear
 
     @property
     def right_pct(self) -> float | None:

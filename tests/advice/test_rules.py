@@ -136,6 +136,11 @@ def test_records_count_only_clear_results_for_the_sign() -> None:
     assert records([]) == []
 
 
+def test_a_gain_within_the_noise_of_its_runs_counts_neither_as_right_nor_as_wrong() -> None:
+    (kind, _everything) = records([Outcome("zero", 0.2, 0.15, noise=0.22), Outcome("zero", 0.2, 0.3, noise=0.22)])
+    assert (kind.tried, kind.unclear, kind.clear, kind.right) == (2, 1, 1, 1)
+
+
 def test_a_replay_judges_each_change_by_its_measured_neighbour() -> None:
     jobs = [Job(MODEL, 64, size, 1, 1, 8, has_flash_attention=True) for size in (1, 2, 4)]
     points = [Measurement("sweep", job, A100, predict_job(job, A100).iteration_s) for job in jobs]

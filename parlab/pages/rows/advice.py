@@ -10,6 +10,7 @@ from parlab.advice.advice import Advice
 from parlab.advice.score import Record
 from parlab.charts.format import DASH, exact, quantity, significant
 from parlab.lab.models import AdviceTrial, Run
+from parlab.lab.selectors.analysis.advice import trial_noise_share
 from runners.wire.protocol import RunState
 
 
@@ -45,6 +46,8 @@ class RecordRow(NamedTuple):
 
     title: str
     tried: int
+    unclear: int
+    """Within noise."""
     clear: int
     right: str
     error: str
@@ -84,8 +87,9 @@ def advice_rows(run: Run, advice: Sequence[Advice], records: Iterable[Record]) -
 def record_text(record: Record | None) -> str:
     """Describe the record of a kind: `3 of 4 right`."""
     if record is None or not record.clear:
-        return "not tried yet" if record is None else f"{record.tried} tried, no clear result"
-    return f"{record.right} of {record.clear} right"
+        return "not tried yet" if record is None else f"{record.tried} tried, all within noise"
+    noise = f", {record.unclear} within noise" if record.unclear else ""
+    return f"{record.right} of {record.clear} right{noise}"
 
 
 def trial_rows(trials: Iterable[AdviceTrial]) -> list[TrialRow]:
@@ -99,6 +103,9 @@ def _verdict(trial: AdviceTrial) -> str:
         return "running"
     if realised is None or state != RunState.FINISHED:
         return f"the changed run ended as {state.value}"
+    noise = trial_noise_share(trial)
+    if abs(realised) < noise:
+        return f"within noise, ±{significant(100 * noise, 2)} %"
     if trial.low <= realised <= trial.high:
         return "within the interval"
     return "faster than predicted" if realised > trial.high else "slower than predicted"
@@ -111,6 +118,7 @@ def record_rows(records: Iterable[Record]) -> list[RecordRow]:
         RecordRow(
             titles.get(record.kind, record.kind),
             record.tried,
+            record.unclear,
             record.clear,
             DASH if record.right_pct is None else f"{exact(record.right)} ({significant(record.right_pct)} %)",
             f"{significant(100 * record.mean_error)} %",

@@ -220,8 +220,19 @@ def advice_records(trials: Iterable[AdviceTrial]) -> list[Record]:
     for trial in trials:
         realised = trial.realised
         if realised is not None and trial.changed_run.state == RunState.FINISHED:
-            outcomes.append(Outcome(trial.kind, trial.gain, realised))
+            outcomes.append(Outcome(trial.kind, trial.gain, realised, noise=trial_noise_share(trial)))
     return records(outcomes)
+
+
+def trial_noise_share(trial: AdviceTrial) -> float:
+    """Return half the range of the steps from p10 to p90, of the run that varies more; 0 if it is unknown."""
+    spreads = [step_time(run.summary) for run in (trial.run, trial.changed_run)]
+    shares = [
+        (spread.p90 - spread.p10) / spread.median / 2
+        for spread in spreads
+        if spread and spread.median and spread.p10 is not None and spread.p90 is not None
+    ]
+    return max(shares, default=0.0)
 
 
 def advice_change(run: Run, advice: Advice) -> dict[str, Any]:
