@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db.models import Q
@@ -17,7 +18,7 @@ from parlab.charts.points import RunPoint, is_number
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing
 from parlab.ingest.readings.result_tables import is_tuning_summary
-from parlab.lab.models import Experiment, Finding, Report, Run, Snapshot, Source
+from parlab.lab.models import Experiment, Finding, Report, Run, Snapshot, Source, Tag, TagOfRun
 from parlab.lab.selectors import experiments as experiments_selectors
 from parlab.lab.selectors.analysis.identities import identities
 from parlab.lab.selectors.analysis.sweep import run_points
@@ -64,6 +65,27 @@ class _Loaded(NamedTuple):
     """Which version the runs belong to, if the newest version has no results; else empty."""
 
 
+class RunFilter(NamedTuple):
+    """The runs that the panels of a dashboard are about, of all those of their experiments."""
+
+    tag: str = ""
+    since: datetime | None = None
+    """Runs that were requested at this time or later."""
+
+    def kept(self, runs: Sequence[Run]) -> list[Run]:
+        """Return the runs that match."""
+        if not self.tag and self.since is None:
+            return list(runs)
+        late = [run for run in runs if self.since is None or run.queued_at >= self.since]
+        if not self.tag:
+            return late
+        experiments = {run.experiment_id for run in late}
+        whole = set(Tag.objects.filter(experiment__in=experiments, name=self.tag).values_list("experiment", flat=True))
+        own = set(TagOfRun.objects.filter(run__in=late, name=self.tag).values_list("run", flat=True))
+        return [run for run in late if run.pk in own or run.experiment_id in whole]
+
+
+EVERY_RUN = RunFilter()
 Experiments = dict[tuple[str, str], _Loaded]
 """What was loaded, by the options `experiment` and `version`; texts of the same page can share it."""
 
@@ -71,8 +93,8 @@ Experiments = dict[tuple[str, str], _Loaded]
 class Resolver:
     """Resolves the directives of one report; loads each experiment only once."""
 
-    def __init__(self, report: Report, loaded: Experiments | None = None) -> None:
-        self.report = report
+    def __init__(self, report: Report, loaded: Experiments | None = None, only: RunFilter = EVERY_RUN) -> None:
+        self.report, self.only = report, only
         self.findings: list[Finding] = []
         self._loaded: Experiments = {} if loaded is None else loaded
         self._resolvers: dict[str, Callable[[Directive], Block]] = {
@@ -141,7 +163,7 @@ class Resolver:
             if asked is not None and not (versions.selected and versions.selected.version == asked):
                 raise ValueError(f"experiment {experiment.slug} has no version {version}")
             notes += [] if version else _version_note(versions)
-            experiment_runs = experiments_selectors.experiment_runs(experiment, versions)
+            experiment_runs = self.only.kept(experiments_selectors.experiment_runs(experiment, versions))
             doubts = run_doubts(experiment_findings(experiment), experiment_runs)
             columns = {"experiment": experiment.name} if len(experiments) > 1 else {}
             runs += experiment_runs
@@ -329,13 +351,24 @@ def _value_text(value: float, unit: Unit, decimals: int | None, digits: int) -> 
     return f"{text}{SPACE}{unit.name}" if unit.name else text
 
 
-def resolve(document: Document, *, report: Report, loaded: Experiments | None = None) -> Content:
+def resolve(
+    document: Document, *, report: Report, loaded: Experiments | None = None, only: RunFilter = EVERY_RUN
+) -> Content:
     """Return all blocks of a report and the findings about its numbers."""
-    resolver = Resolver(report, loaded)
+    resolver = Resolver(report, loaded, only)
     resolved = {
         directive.source: resolver.block(directive) for directive in document.directives() if not directive.problem
     }
     return Content(blocks=resolved, order=list(resolved), findings=[_finding(finding) for finding in resolver.findings])
+
+
+def unknown_names(document: Document, content: Content) -> list[str]:
+    """Return what a text names that does not exist, or writes wrong: only its author can mend it."""
+    written = [directive.problem for directive in document.directives() if directive.problem]
+    resolved = content.blocks.values()
+    return written + [
+        block.message for block in resolved if isinstance(block, blocks.ProblemBlock) and block.is_unknown_name
+    ]
 
 
 def _finding(finding: Finding) -> blocks.Finding:

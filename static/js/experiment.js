@@ -32,6 +32,8 @@
     for (const name of CHOICES) { const field = document.querySelector(`[data-choice="${name}"]`); if (field) field.value = choice[name]; }
     const smooth = document.querySelector("[data-smooth]");
     if (smooth) smooth.textContent = choice.smooth;
+    const filtered = document.querySelector("#runs [data-filter]");
+    if (filtered && document.activeElement !== filtered) filtered.value = query.get("filter") ?? "";
   }
   function write(changes, { isNew = true } = {}) {
     const url = page();
@@ -47,7 +49,7 @@
     const query = page().searchParams;
     for (const link of document.querySelectorAll(".hd .tabs a")) {
       const url = new URL(link.href);
-      for (const name of ["hide", "pin", "compare", "group", "number"]) if (query.get(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name);
+      for (const name of ["hide", "pin", "compare", "group", "number", "filter"]) if (query.get(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name);
       link.href = url.href.replaceAll("%2C", ",");
     }
     showPicked();
@@ -342,7 +344,7 @@
   });
   workspace.addEventListener("pointerleave", () => heat(null));
   workspace.addEventListener("input", (event) => {
-    if (event.target.matches("[data-filter]")) filter();
+    if (event.target.matches("#runs [data-filter]")) { filter(); write({ filter: event.target.value.trim() }, { isNew: false }); }
     if (event.target.matches("[data-find-column]")) for (const label of workspace.querySelectorAll(".columns-menu label")) label.hidden = !label.textContent.toLowerCase().includes(event.target.value.toLowerCase());
     if (event.target.matches('[data-choice="smooth"]')) { choice.smooth = event.target.value; document.querySelector("[data-smooth]").textContent = choice.smooth; redraw(); }
   });

@@ -60,7 +60,9 @@
   async function send(body) {
     const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
     const response = await fetch(grid.dataset.layoutUrl, { method: "POST", headers: { "Content-Type": "application/json", "X-CSRFToken": token }, body: JSON.stringify(body) });
-    if (!response.ok) document.getElementById("announce").textContent = "The layout was not saved.";
+    if (response.status === 409) location.reload(); // another person changed it: the page says so
+    else if (!response.ok) document.getElementById("announce").textContent = "The layout was not saved.";
+    grid.dataset.layoutUrl = response.headers.get("X-Layout-Url") || grid.dataset.layoutUrl;
     return response.ok;
   }
   const save = () => send({ panels: panels().map(size) });

@@ -81,22 +81,23 @@
     setTimeout(() => line.remove(), 8000);
   }
   async function pin(button) {
-    const url = new URL(document.querySelector("[data-pin-url]").dataset.pinUrl, location.href);
+    const isReport = "toReport" in button.dataset, places = document.querySelector("[data-pin-url], [data-dashboard-url]").dataset;
+    const url = new URL(isReport ? places.pinUrl : places.dashboardUrl, location.href);
     url.search = location.search;
     button.disabled = true;
     try {
-      const body = new URLSearchParams({ panel: button.dataset.toReport, csrfmiddlewaretoken: document.querySelector("[name=csrfmiddlewaretoken]").value });
+      const body = new URLSearchParams({ panel: button.dataset.toReport ?? button.dataset.toDashboard, title: button.closest(".panel").querySelector("h3").textContent, csrfmiddlewaretoken: document.querySelector("[name=csrfmiddlewaretoken]").value });
       const response = await fetch(url, { method: "POST", body });
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.problem);
-      say("Added to the report", answer.url, answer.title);
+      say(isReport ? "Added to the report" : "Added to the dashboard", answer.url, answer.title);
     } catch (error) {
       say(`Not added: ${error.message}`);
     } finally { button.disabled = false; }
   }
 
   document.addEventListener("click", (event) => {
-    const choice = event.target.closest("[data-picture]"), button = event.target.closest("[data-to-report]");
+    const choice = event.target.closest("[data-picture]"), button = event.target.closest("[data-to-report], [data-to-dashboard]");
     if (button) pin(button);
     if (!choice) return;
     const panel = choice.closest(".panel"), plot = panel.querySelector("[data-figure-url]");

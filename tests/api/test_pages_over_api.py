@@ -107,7 +107,7 @@ def test_dashboards_are_created_saved_by_revision_and_deleted(api: Client, exper
     assert (usual["experiment"], len(usual["panels"]) > 1) == (experiment.slug, True)
     panels = [{"title": "Words", "text": "**bold**"}]
     made = api.post("/api/dashboards/", {"name": "Mine", "panels": panels}, JSON).json()
-    assert made["panels"] == [{**panels[0], "width": "half", "height": "usual"}]
+    assert made["panels"] == [{**panels[0], "width": "half", "height": "usual", "columns": 0, "rows": 0}]
     url = f"/api/dashboards/{made['id']}/"
     change = {"name": "Ours", "panels": [], "revision": made["revision"]}
     assert api.put(url, change, JSON).json()["name"] == "Ours"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 
-from parlab.lab.models import Dashboard, Experiment, Run
+from parlab.lab.models import Dashboard, Experiment, Run, TagOfRun
+from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.pages.dashboards import KINDS, Panel, new_panel
 from parlab.pages.reads.dashboards import rearranged
 
@@ -83,7 +87,7 @@ def test_panels_are_added_moved_resized_and_saved(page: Client, experiment: Expe
     saved = Dashboard.objects.get()
     assert ([panel["title"] for panel in saved.panels], saved.is_default) == (["Two", "One"], True)
     assert page.get("/experiments/pipeline-schedules/dashboard/")["Location"] == saved.get_absolute_url()
-    assert "panel-full panel-tall" in page.get(saved.get_absolute_url()).content.decode()
+    assert 'class="panel w12 h20"' in page.get(saved.get_absolute_url()).content.decode()
     outdated = page.post(edit, posted(dashboard, [], act="save"), follow=True).content.decode()
     assert "another person saved this dashboard" in outdated
 
@@ -112,3 +116,84 @@ def test_viewers_may_open_but_not_change(viewer: Client, page: Client, dashboard
     assert viewer.get(dashboard.get_absolute_url()).status_code == 200
     assert viewer.get(f"{dashboard.get_absolute_url()}edit/").status_code == 403
     assert viewer.post("/dashboards/new/", {"name": "x"}).status_code == 403
+
+
+def arranged(client: Client, dashboard: Dashboard, panels: list[dict[str, object]]) -> int:
+    url = f"{dashboard.get_absolute_url()}layout/?revision={Dashboard.objects.get(pk=dashboard.pk).revision}"
+    return client.post(url, json.dumps({"panels": panels}), content_type="application/json").status_code
+
+
+@pytest.mark.database
+def test_panels_are_dragged_to_a_place_and_a_size_added_and_removed(page: Client, dashboard: Dashboard) -> None:
+    markup = page.get(dashboard.get_absolute_url()).content.decode()
+    names = re.findall(r'data-panel="([^"]+)"', markup)
+    assert len(names) == 4
+    moved: list[dict[str, object]] = [{"name": names[2], "w": 5, "h": 9}, {"name": names[0], "w": 99, "h": 1}]
+    assert arranged(page, dashboard, [*moved, {"name": "new:text", "w": 6, "h": 13}]) == 204
+    saved = Dashboard.objects.get().panels
+    assert [(panel["columns"], panel["rows"]) for panel in saved] == [(5, 9), (12, 5), (0, 0)]
+    shown = page.get(dashboard.get_absolute_url()).content.decode()
+    assert re.findall(r'data-panel="([^"]+)"', shown)[:2] == [names[2], names[0]]
+    assert 'class="panel w5 h9"' in shown
+    # The form keeps a size that was dragged.
+    panels = [Panel(**panel) for panel in saved]
+    form = posted(Dashboard.objects.get(), panels, act="save")
+    rows = {name: [getattr(panel, name) for panel in panels] for name in ("columns", "rows")}
+    page.post(
+        f"{dashboard.get_absolute_url()}edit/", {**form, **rows, "width": ["dragged"] * 3, "height": ["dragged"] * 3}
+    )
+    assert [panel["columns"] for panel in Dashboard.objects.get().panels] == [5, 12, 0]
+
+
+def test_a_layout_of_an_earlier_state_or_of_nonsense_is_refused(
+    page: Client, viewer: Client, dashboard: Dashboard
+) -> None:
+    url = f"{dashboard.get_absolute_url()}layout/?revision=99"
+    assert page.post(url, '{"panels": []}', content_type="application/json").status_code == 409
+    assert page.post(url, "[]", content_type="application/json").status_code == 400
+    assert viewer.post(url, '{"panels": []}', content_type="application/json").status_code == 403
+    assert len(Dashboard.objects.get().panels) == 4
+
+
+def test_a_panel_of_an_experiment_is_added_to_its_dashboard(page: Client, four_runs: list[Run]) -> None:
+    add = "/experiments/pipeline-schedules/dashboard/add/"
+    first = page.post(add, {"panel": "figure:throughput", "title": "Throughput"}).json()
+    page.post(add, {"panel": "curve:loss", "title": "Loss"})
+    saved = Dashboard.objects.get()
+    assert first["url"] == saved.get_absolute_url()
+    assert [panel["title"] for panel in saved.panels] == ["Throughput", "Loss"]
+    assert page.get(first["url"]).content.decode().count("data-figure-url") == 2
+    assert page.post(add, {"panel": "figure:nonsense"}).status_code == 400
+
+
+def test_the_variable_of_a_dashboard_is_another_experiment(
+    page: Client, four_runs: list[Run], user: User, dashboard: Dashboard
+) -> None:
+    other = experiment_create(name="Empty", owner=user)
+    assert "200 ms" in text(page.get(dashboard.get_absolute_url())).replace("\u202f", " ")
+    chosen = page.get(f"{dashboard.get_absolute_url()}?experiment={other.slug}")
+    assert "200 ms" not in text(chosen).replace("\u202f", " ")
+    assert f"&amp;experiment={other.slug}" in chosen.content.decode()
+    assert page.get(f"{dashboard.get_absolute_url()}?experiment=nonsense").status_code == 404
+
+
+def test_a_dashboard_is_about_the_runs_of_a_tag_and_of_a_time(
+    page: Client, four_runs: list[Run], dashboard: Dashboard
+) -> None:
+    TagOfRun.objects.create(run=four_runs[0], name="nightly")
+    old = four_runs[1:]
+    Run.objects.filter(pk__in=[run.pk for run in old]).update(queued_at=timezone.now() - timedelta(days=3))
+    for query in ("tag=nightly", "hours=24"):
+        shown = page.get(f"{dashboard.get_absolute_url()}?{query}")
+        assert "500 ms" in text(shown).replace("\u202f", " "), "of the one run that matches"
+        url = re.findall(r'data-figure-url="([^"]+)"', shown.content.decode())[0].replace("&amp;", "&")
+        assert query in url
+        numbers = page.get(f"{url}&format=csv").content.decode().splitlines()
+        assert len(numbers) == 2
+    assert "no runs yet" in text(page.get(f"{dashboard.get_absolute_url()}?tag=nothing"))
+
+
+def test_the_wall_has_neither_frame_controls_nor_handles(page: Client, dashboard: Dashboard) -> None:
+    markup = page.get(f"{dashboard.get_absolute_url()}?wall=1").content.decode()
+    assert 'data-wall="' in markup
+    assert "data-wall-clock" in markup

@@ -49,6 +49,8 @@ class PanelItem(drf.Serializer[Any]):
     text = drf.CharField(max_length=work.MAX_TEXT, allow_blank=True)
     width = drf.ChoiceField([name for name, _ in work.WIDTHS], default="half")
     height = drf.ChoiceField([name for name, _ in work.HEIGHTS], default="usual")
+    columns = drf.IntegerField(min_value=0, max_value=12, default=0, help_text="Of 12, if it was dragged; 0: of width.")
+    rows = drf.IntegerField(min_value=0, max_value=20, default=0, help_text="Of 24 pixels; 0: of height.")
 
 
 class DashboardRequest(drf.Serializer[Any]):
@@ -176,7 +178,7 @@ def _dashboard(pk: int) -> Dashboard:
 
 
 def _save(
-    dashboard: Dashboard, revision: int, name: str, panels: list[dict[str, str]], *, is_default: bool
+    dashboard: Dashboard, revision: int, name: str, panels: list[dict[str, Any]], *, is_default: bool
 ) -> Dashboard:
     if len(panels) > work.MAX_PANELS:
         raise ValueError(f"{len(panels)} panels are too many; use up to {work.MAX_PANELS}")

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from django.http import QueryDict
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from parlab.lab.models import Dashboard, Report
+from parlab.lab.models import Dashboard, Experiment, Report
 from parlab.lab.services import storable
 from parlab.lab.services.pages.dashboards import HEIGHTS, KINDS, MAX_PANELS, MAX_TEXT, WIDTHS, Panel
 from parlab.publishing.drawn import live_page
-from parlab.publishing.resolve import Experiments
+from parlab.publishing.resolve import Experiments, RunFilter
 from parlab.reports.directives import directive
+from parlab.whole_numbers import whole_number
+
+DRAGGED = "dragged"
+"""Choice of a width or height that was dragged."""
 
 
 def panels_of_post(post: QueryDict) -> list[Panel]:
     """Read the panels of the form."""
     widths, heights = dict(WIDTHS), dict(HEIGHTS)
-    rows = zip(post.getlist("title"), post.getlist("text"), post.getlist("width"), post.getlist("height"), strict=False)
+    names = ("title", "text", "width", "height", "columns", "rows")
+    rows = zip_longest(*(post.getlist(name) for name in names), fillvalue="")
     return [
         Panel(
             storable.text(title).strip()[:120],
             storable.text(text).replace("\r\n", "\n")[:MAX_TEXT],
             width if width in widths else "half",
             height if height in heights else "usual",
+            # A size that was dragged holds until another one is chosen in the form.
+            (whole_number(span, 2) or 0) if width == DRAGGED else 0,
+            (whole_number(unit, 2) or 0) if height == DRAGGED else 0,
         )
-        for title, text, width, height in rows
+        for title, text, width, height, span, unit in rows
     ][:MAX_PANELS]
 
 
@@ -51,18 +63,50 @@ def rearranged(panels: Sequence[Panel], action: str, place: int) -> list[Panel]:
     return result
 
 
-def as_report(dashboard: Dashboard) -> Report:
-    """Return an unsaved report for resolving the directives of panels."""
-    return Report(title=dashboard.name, slug=f"dashboard-{dashboard.pk}", experiment=dashboard.experiment)
+class Chosen(NamedTuple):
+    """The values of the variables of a dashboard; its address holds them."""
+
+    experiment: Experiment | None = None
+    tag: str = ""
+    hours: int = 0
+    """Of the time range until now; 0: all."""
+
+    @property
+    def only(self) -> RunFilter:
+        return RunFilter(self.tag, timezone.now() - timedelta(hours=self.hours) if self.hours else None)
+
+    @property
+    def query(self) -> str:
+        """The variables as the query of an address."""
+        stated: dict[str, str | int] = {
+            "experiment": self.experiment.slug if self.experiment else "",
+            "tag": self.tag,
+            "hours": self.hours,
+        }
+        return urlencode({name: value for name, value in stated.items() if value})
 
 
-def panel_body(dashboard: Dashboard, panel: Panel, loaded: Experiments) -> SafeString | str:
+def as_report(dashboard: Dashboard, experiment: Experiment | None = None) -> Report:
+    """Return an unsaved report for resolving the directives of panels, about another experiment if one is chosen."""
+    own = experiment or dashboard.experiment
+    return Report(title=dashboard.name, slug=f"dashboard-{dashboard.pk}", experiment=own)
+
+
+def filled(text: str, experiment: Experiment | None) -> str:
+    """Put the chosen experiment into the directives that name `$experiment`; without one they use the default."""
+    return text.replace("experiment=$experiment", f"experiment={experiment.slug}" if experiment else "")
+
+
+def panel_body(
+    dashboard: Dashboard, panel: Panel, loaded: Experiments, chosen: Chosen | None = None
+) -> SafeString | str:
     """Return the content of a panel other than a single figure as HTML, or the problem with its text.
 
     All panels of a page share what is `loaded`.
     """
     url = reverse("dashboard-figure", args=[dashboard.pk])
-    page = live_page(as_report(dashboard), panel.text, url, loaded)
+    variables = chosen or Chosen()
+    page = live_page(as_report(dashboard, variables.experiment), panel.text, url, loaded, variables.only)
     return page.problem or page.body
 
 
@@ -73,4 +117,9 @@ def figure_problem(panel: Panel) -> str:
 
 def editor_choices() -> dict[str, Any]:
     """Return the choices of the editor."""
-    return {"widths": WIDTHS, "heights": HEIGHTS, "kinds": [(kind, title) for kind, (title, _) in KINDS.items()]}
+    return {
+        "dragged": DRAGGED,
+        "widths": WIDTHS,
+        "heights": HEIGHTS,
+        "kinds": [(kind, title) for kind, (title, _) in KINDS.items()],
+    }

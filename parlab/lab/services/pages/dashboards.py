@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -17,6 +18,13 @@ MAX_PANELS = 40
 MAX_TEXT = 20_000
 WIDTHS = (("third", "a third"), ("half", "a half"), ("full", "full width"))
 HEIGHTS = (("low", "low"), ("usual", "usual"), ("tall", "tall"))
+SPANS = {"third": 4, "half": 6, "full": 12}
+"""Columns of the grid, of 12."""
+UNITS = {"low": 5, "usual": 13, "tall": 20}
+"""Units of 24 pixels."""
+_LEAST_SPAN, _MOST_SPAN, _LEAST_UNITS, _MOST_UNITS = 3, 12, 5, 20
+NEW = "new:"
+"""How the name of a panel begins that a layout adds: `new:text`."""
 _COLUMNS = 'columns="Run=run, Point=label, step_time_s, Throughput=samples_per_s samples/s"'
 _EARLIER_COLUMNS = 'columns="Run=run, Point=label, Step=step_time_s ms .1, Throughput=samples_per_s"'
 """Of the table of runs in dashboards that an earlier version made."""
@@ -45,13 +53,32 @@ class Panel:
     text: str
     width: str = "half"
     height: str = "usual"
+    columns: int = 0
+    """Columns of the grid, where the panel was dragged to a size; 0: those of `width`."""
+    rows: int = 0
+
+    @property
+    def span(self) -> int:
+        return self.columns or SPANS.get(self.width, SPANS["half"])
+
+    @property
+    def units(self) -> int:
+        return self.rows or UNITS.get(self.height, UNITS["usual"])
 
     @property
     def directive(self) -> str:
         """The directive of a panel that is one figure; empty for all others."""
+        return self._only("figure")
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the panel is one value, which is written large."""
+        return bool(self._only("value"))
+
+    def _only(self, kind: str) -> str:
         text = self.text.strip()
-        is_figure = text.startswith("{{ figure ") and text.endswith("}}") and text.count("{{") == 1
-        return text[2:-2].strip() if is_figure else ""
+        is_only = text.startswith(f"{{{{ {kind} ") and text.endswith("}}") and text.count("{{") == 1
+        return text[2:-2].strip() if is_only else ""
 
 
 class Outdated(ValueError):
@@ -74,6 +101,58 @@ def new_panel(kind: str, experiment: Experiment | None = None) -> Panel:
     is_wide = kind.startswith("figure-") and EXPERIMENT_FIGURES[kind.removeprefix("figure-")].is_wide
     width = "third" if is_number else "full" if is_wide or kind == "runs" else "half"
     return Panel(shown[:1].upper() + shown[1:], text, width, "low" if is_number else "usual")
+
+
+def panel_names(panels: Sequence[Panel]) -> list[str]:
+    """Return a name for each panel that stays when panels are moved: of its content, numbered where it repeats."""
+    names: list[str] = []
+    for panel in panels:
+        own = sha256(f"{panel.title}\0{panel.text}".encode()).hexdigest()[:12]
+        names.append(f"{own}-{sum(name.startswith(own) for name in names)}")
+    return names
+
+
+@transaction.atomic
+def dashboard_arrange(
+    *, dashboard: Dashboard, placed: Sequence[tuple[str, int, int]], revision: int, experiment: Experiment | None = None
+) -> Dashboard:
+    """Store the order and the sizes of panels, each (name, columns, rows); panels that are left out are removed.
+
+    A name `new:text` adds a panel of a kind. Raises Outdated if another person saved the dashboard since.
+    """
+    current = Dashboard.objects.select_for_update().get(pk=dashboard.pk)
+    if current.revision != revision:
+        raise Outdated("another person changed this dashboard; reload the page")
+    stored = panels_of(current)
+    by_name = dict(zip(panel_names(stored), stored, strict=True))
+    arranged = []
+    for name, columns, rows in placed[:MAX_PANELS]:
+        if name.startswith(NEW) and name.removeprefix(NEW) in KINDS:
+            arranged.append(new_panel(name.removeprefix(NEW), experiment))
+        elif (panel := by_name.pop(name, None)) is not None:
+            span = min(_MOST_SPAN, max(_LEAST_SPAN, columns))
+            arranged.append(replace(panel, columns=span, rows=min(_MOST_UNITS, max(_LEAST_UNITS, rows))))
+    current.panels, current.revision = [asdict(panel) for panel in arranged], revision + 1
+    current.save()
+    return current
+
+
+@transaction.atomic
+def dashboard_add(*, experiment: Experiment, title: str, text: str, user: User) -> Dashboard:
+    """Add a panel to the dashboard of an experiment, its default first; without one, to a new dashboard."""
+    guard(experiment)
+    found = Dashboard.objects.filter(experiment=experiment).first()
+    if found is None:
+        found = Dashboard.objects.create(
+            project_id=experiment.project_id, name=experiment.name[:120], experiment=experiment, panels=[], owner=user
+        )
+    current = Dashboard.objects.select_for_update().get(pk=found.pk)
+    if len(current.panels) >= MAX_PANELS:
+        raise ValueError(f"the dashboard {current.name} has {MAX_PANELS} panels; remove one")
+    current.panels = [*current.panels, asdict(Panel(title[:120], text[:MAX_TEXT]))]
+    current.revision += 1
+    current.save()
+    return current
 
 
 @transaction.atomic

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.lab.models import Dashboard, Experiment
+from parlab.lab.selectors.lists import tag_names
+from parlab.lab.services.access.rights import may_change as may_change_row
 from parlab.lab.services.access.rights import require_change
 from parlab.lab.services.pages import dashboards as work
 from parlab.lab.services.pages.dashboards import Panel
+from parlab.lab.services.pages.panel_layouts import MAX_NAME, placed_panels
 from parlab.pages.reads import dashboards as editor
+from parlab.pages.reads.pinned_panels import directive_of
 from parlab.pages.views.team.reports import figure_of
 from parlab.publishing.resolve import Experiments
+from parlab.reports.directives import directive
 from parlab.whole_numbers import whole_number
 
 MAX_EXPERIMENTS = 500
+RANGES = ((0, "all time"), (24, "last 24 h"), (168, "last 7 days"), (672, "last 4 weeks"))
+"""Time ranges in hours."""
 
 
 class PanelView(NamedTuple):
     """A panel with what the template shows of it."""
 
     panel: Panel
-    place: int
+    name: str
     json: str
     """Address of its figure; empty for other panels."""
     csv: str
@@ -65,33 +74,100 @@ def new(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def dashboard(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show a dashboard; `?experiment=` fills its variable, `?wall=1` shows it without the frame, page after page."""
     shown = _find(pk)
-    panels = work.panels_of(shown)
+    panels, chosen = work.panels_of(shown), _chosen(request)
     loaded: Experiments = {}
+    names = work.panel_names(panels)
+    may_change = request.user.has_perm("pages.change_dashboard") and may_change_row(request.user, shown)
     context = {
         "section": "dashboards",
         "dashboard": shown,
-        "panels": [_view(shown, panel, place, loaded) for place, panel in enumerate(panels)],
+        "panels": [_view(shown, panel, names[place], loaded, chosen) for place, panel in enumerate(panels)],
         "address": request.build_absolute_uri(),
+        "is_wall": bool(request.GET.get("wall")),
+        "chosen": chosen,
+        "tags": tag_names(),
+        "ranges": RANGES,
+        "experiments": _experiments(),
+        "layout_url": _layout_url(shown) if may_change else "",
+        "kinds": editor.editor_choices()["kinds"] if may_change else [],
+        "new": work.NEW,
     }
     return render(request, "pages/dashboard.html", context)
+
+
+def _chosen(request: HttpRequest) -> editor.Chosen:
+    """Return the values of the variables in the address."""
+    slug = request.GET.get("experiment", "").replace("\0", "")
+    experiment = get_object_or_404(Experiment, slug=slug) if slug else None
+    hours = whole_number(request.GET.get("hours", ""), 5) or 0
+    return editor.Chosen(experiment, request.GET.get("tag", "").replace("\0", "")[:80], hours)
+
+
+def _layout_url(dashboard: Dashboard) -> str:
+    return f"{reverse('dashboard-layout', args=[dashboard.pk])}?revision={dashboard.revision}"
 
 
 def _find(pk: int) -> Dashboard:
     return get_object_or_404(Dashboard.objects.select_related("experiment", "owner"), pk=pk)
 
 
-def _view(dashboard: Dashboard, panel: Panel, place: int, loaded: Experiments) -> PanelView:
-    if panel.directive and not editor.figure_problem(panel):
-        url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(panel.directive)}"
-        return PanelView(panel, place, url, f"{url}&format=csv", "")
-    return PanelView(panel, place, "", "", editor.panel_body(dashboard, panel, loaded))
+def _view(dashboard: Dashboard, panel: Panel, name: str, loaded: Experiments, chosen: editor.Chosen) -> PanelView:
+    shown = replace(panel, text=editor.filled(panel.text, chosen.experiment))
+    if shown.directive and not editor.figure_problem(shown):
+        url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(shown.directive)}"
+        url += f"&{chosen.query}" if chosen.query else ""
+        return PanelView(panel, name, url, f"{url}&format=csv", "")
+    return PanelView(panel, name, "", "", editor.panel_body(dashboard, shown, loaded, chosen))
 
 
 @require_GET
 def figure(request: HttpRequest, pk: int) -> HttpResponse:
     """Return the figure of a directive, or with `&format=csv` its numbers."""
-    return figure_of(editor.as_report(_find(pk)), request, f"dashboard-{pk}")
+    chosen = _chosen(request)
+    return figure_of(editor.as_report(_find(pk), chosen.experiment), request, f"dashboard-{pk}", chosen.only)
+
+
+@require_POST
+@permission_required("pages.change_dashboard", raise_exception=True)
+def layout(request: HttpRequest, pk: int) -> HttpResponse:
+    """Store the order and the sizes of panels that were dragged, and add or remove some."""
+    edited = _find(pk)
+    require_change(request.user, edited)
+    try:
+        asked = json.loads(request.body)
+        placed = placed_panels(asked["panels"])
+    except (ValueError, TypeError, KeyError):
+        return HttpResponseBadRequest("the layout is no JSON object with panels")
+    try:
+        saved = work.dashboard_arrange(
+            dashboard=edited,
+            placed=[(panel.name, panel.width, panel.height) for panel in placed],
+            revision=_number(request.GET.get("revision", "")),
+        )
+    except work.Outdated as error:
+        messages.error(request, f"Not saved: {error}.")
+        return HttpResponse(str(error), status=409)
+    return HttpResponse(status=204, headers={"X-Layout-Url": _layout_url(saved)})
+
+
+@require_POST
+@permission_required("pages.add_dashboard", raise_exception=True)
+def add(request: HttpRequest, slug: str) -> HttpResponse:
+    """Add a panel of an experiment to its dashboard; the query is that of the page."""
+    experiment = get_object_or_404(Experiment, slug=slug)
+    text = directive_of(request.POST.get("panel", "")[:MAX_NAME], slug, request.GET)
+    if not text or directive(text.strip("{} ")).problem:
+        return JsonResponse({"problem": "dashboards cannot show this panel; add another one"}, status=400)
+    title = request.POST.get("title", "").replace("\0", "").strip()[:120]
+    try:
+        dashboard = work.dashboard_add(
+            experiment=experiment, title=title or "Figure", text=text, user=cast(User, request.user)
+        )
+    except ValueError as problem:
+        return JsonResponse({"problem": str(problem)}, status=400)
+    return JsonResponse({"title": dashboard.name, "url": dashboard.get_absolute_url()})
 
 
 @require_http_methods(["GET", "POST"])
