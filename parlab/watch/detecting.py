@@ -281,7 +281,9 @@ def _values(alert: Alert, part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _announce(alert: Alert) -> None:
-    """Store the event of a new alert; parlab.notify delivers it."""
+    """Store the event of a new alert, unless its watch is muted; parlab.notify delivers it."""
+    if alert.watch.is_muted:
+        return
     if alert.is_worse:
         _item_open(alert)
     event_add(

@@ -81,6 +81,9 @@ class Watch(models.Model):
         default=6, help_text="Further runs that it may order by itself while a change is not certain."
     )
     is_enabled = models.BooleanField(default=True)
+    is_muted = models.BooleanField(
+        default=False, help_text="Its changes are listed, but neither announced nor put into the inbox."
+    )
     problem = models.TextField(blank=True, help_text="Why its last occasion could not be used.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)

@@ -146,6 +146,19 @@ ANSWERS = {
 }
 
 
+def watch_mute(*, watch: Watch, user: User, is_muted: bool) -> None:
+    """Stop or resume announcing the changes of a watch; muting takes its open ones out of the inbox."""
+    Watch.objects.filter(pk=watch.pk).update(is_muted=is_muted)
+    watch.is_muted = is_muted
+    keys = [ITEM.format(pk) for pk in watch.alerts.open().values_list("pk", flat=True)]
+    if is_muted:
+        items_close(keys=keys, reason="the watch is muted", user=user)
+    else:
+        for key in keys:
+            item_reopen_by_key(key=key)
+    logger.info("watch %s is %s by %s", watch.pk, "muted" if is_muted else "announced again", user)
+
+
 def alert_answer(*, alert: Alert, answer: str, user: User, reason: str = "") -> Alert:
     """Change the state of an alert and of the open ones that follow it; all answers but `reopen` need a reason.
 

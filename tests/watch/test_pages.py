@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from parlab.lab.models import Attempt, Config
+from parlab.lab.models import Attempt, Config, Event, InboxItem
 from parlab.lab.services.access.tokens import token_create
 from parlab.pages.reads.watches import SPARK_RESULTS
 from parlab.watch import services
@@ -69,8 +69,8 @@ def test_this_week_lists_open_alerts_first_and_opens_the_first_of_them(page: Cli
 
 def test_a_change_is_drawn_with_its_levels_and_commits(page: Client, alerted: Alert) -> None:
     text = page.get(alerted.get_absolute_url()).content.decode()
-    assert text.count('class="ch-before" cx') == 20 + SPARK_RESULTS - 5 + SPARK_RESULTS, (
-        "in the figure, in its line, and in that of the watch"
+    assert text.count('class="ch-before" cx') == 20 + SPARK_RESULTS - 5 + SPARK_RESULTS + 20, (
+        "in the figure, in its line, in that of the watch, and in that of the throughput"
     )
     assert text.count('<path class="ch-level') == 2
     assert "results in their order" in text
@@ -177,3 +177,31 @@ def test_an_answer_leads_to_the_next_open_change(page: Client, alerted: Alert) -
     text = answer.content.decode()
     assert "No open changes" in text
     assert "Answered this week <span>1" in text
+
+
+def test_an_alert_shows_the_other_measures_of_the_same_results(page: Client, alerted: Alert) -> None:
+    text = page.get(alerted.get_absolute_url()).content.decode()
+    table = text[text.index('id="sizes"') :].split("</section>")[0]
+    # The throughput changed with the step time, which is the headline and stands there alone.
+    assert "Throughput" in table
+    assert "Step time" not in table
+    assert 'class="spark"' in table
+
+
+def test_a_muted_watch_lists_changes_and_announces_none(
+    page: Client, alerted: Alert, make_results: Callable[..., list[Attempt]]
+) -> None:
+    watch = alerted.watch
+    assert InboxItem.objects.open().count() == 1
+    answer = page.post(f"/watch/{watch.pk}/mute/", {"alert": alerted.pk})
+    assert answer.headers["Location"] == alerted.get_absolute_url()
+    assert InboxItem.objects.open().count() == 0
+    events = Event.objects.filter(kind=Event.Kind.WATCH_ALERT).count()
+    make_results([*repeats(20, level=0.11, seed=4), *repeats(20, level=0.2, seed=3)])
+    services.watch_refresh(watch=Watch.objects.get())
+    assert watch.alerts.count() == 2
+    assert Event.objects.filter(kind=Event.Kind.WATCH_ALERT).count() == events
+    assert "muted" in page.get(alerted.get_absolute_url()).content.decode()
+    page.post(f"/watch/{watch.pk}/unmute/")
+    assert InboxItem.objects.open().count() >= 1
+    assert not Watch.objects.get().is_muted

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
+from parlab.charts.format import quantity, signed_percent
 from parlab.charts.runs.change import Change, Shown, change_figure, spark, unit_of
 from parlab.charts.svg import Svg
-from parlab.lab.models import Config
+from parlab.lab.models import Attempt, Config
 from parlab.watch import selectors
-from parlab.watch.analysis.measures import measure_of
+from parlab.watch.analysis.measures import MEASURES, measure_of
 from parlab.watch.models import Alert, Result, Watch
 from parlab.watch.selectors import AlertRow, Between, Part
 
@@ -23,6 +24,8 @@ SPARK_RESULTS = 24
 FIGURE_RESULTS = 60
 MAX_WATCHES = 60
 MAX_OFFERED = 3
+MAX_MEASURES = 6
+"""Other measures beside a change."""
 
 
 class ListedAlert(NamedTuple):
@@ -161,8 +164,75 @@ def _shown(result: Result, value: float) -> Shown:
     return Shown(value, f"{at:%-d %b %H:%M}{where}", result.commit)
 
 
+class OtherMeasure(NamedTuple):
+    """Another measure over the same results."""
+
+    title: str
+    spark: Svg
+    before: str
+    after: str
+    change: str
+    """Empty where the watch found no change."""
+    is_worse: bool
+
+
+def other_measures(alert: Alert) -> list[OtherMeasure]:
+    """Return the other measures of the results around a change: those that changed first, then the usual ones."""
+    largest = alert.largest
+    if not largest:
+        return []
+    changed = {part["measure"]: part for part in alert.parts if part["series"] == largest["series"]}
+    results = _with_losses(alert.watch.results.filter(series=largest["series"]).order_by("position", "at", "pk"))
+    names = dict.fromkeys(name for result in results for name in result.values if name != largest["measure"])
+    ordered = sorted(names, key=lambda name: (name not in changed, _usual_place(name)))
+    found = (_other_measure(alert, results, name, changed.get(name)) for name in ordered)
+    return [measure for measure in found if measure is not None][:MAX_MEASURES]
+
+
+def _with_losses(results: Iterable[Result]) -> list[Result]:
+    """Return results with the last loss of their attempts, which a watch does not follow but a reader asks for."""
+    rows = list(results)
+    attempts = Attempt.objects.filter(run__in={row.run_id for row in rows if row.run_id})
+    rows_of_attempts = attempts.values_list("run", "number", "summary__loss__last")
+    losses: dict[tuple[int | None, int | None], Any] = {(run, number): loss for run, number, loss in rows_of_attempts}
+    for row in rows:
+        loss = losses.get((row.run_id, row.attempt_number))
+        if isinstance(loss, int | float) and "loss" not in row.values:
+            row.values = {**row.values, "loss": float(loss)}
+    return rows
+
+
+def _usual_place(name: str) -> int:
+    usual = (*MEASURES, "loss")
+    return usual.index(name) if name in usual else len(usual)
+
+
+def _other_measure(
+    alert: Alert, results: Sequence[Result], name: str, part: Mapping[str, Any] | None
+) -> OtherMeasure | None:
+    rows = _values(results, alert.largest["series"], name)
+    at = _place(rows, alert.first_bad_id)
+    if not at:
+        return None
+    begin = max(0, at - FIGURE_RESULTS // 2)
+    values = [value for _, value in rows[begin : begin + FIGURE_RESULTS]]
+    at -= begin
+    measure = measure_of(name)
+    before, after = (quantity(median(side), measure.unit) for side in (values[:at], values[at:]))
+    return OtherMeasure(
+        alert.watch.title_of(name),
+        spark(values, at if part else None, f"{measure.title} by result", is_worse=bool(part and part["is_worse"])),
+        before,
+        after,
+        signed_percent(part["size"]) if part else "",
+        bool(part and part["is_worse"]),
+    )
+
+
 _KINDS = {
     "commit": "code",
+    "config": "configuration",
+    "configuration": "configuration",
     "node": "node",
     **dict.fromkeys(("gpus", "cpu_model", "cpu_cores", "memory_bytes"), "hardware"),
 }

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Config, Experiment, Node
 from parlab.lab.services.access.rights import require_change
-from parlab.pages.reads.watches import drawn, watch_list
+from parlab.pages.reads.watches import drawn, other_measures, watch_list
 from parlab.pages.rows.watches import waterfall_changes
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.watch import bisecting, selectors, services
@@ -136,6 +136,13 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
     if action in ("pause", "resume"):
         Watch.objects.filter(pk=row.pk).update(is_enabled=action == "resume")
         messages.success(request, "Resumed." if action == "resume" else "Paused: it neither runs nor collects.")
+    elif action in ("mute", "unmute"):
+        services.watch_mute(watch=row, user=cast(User, request.user), is_muted=action == "mute")
+        messages.success(
+            request, "Muted: changes are listed, not announced." if action == "mute" else "Announced again."
+        )
+        if alert := row.alerts.filter(pk=whole_number(request.POST.get("alert", "")) or 0).first():
+            return redirect(alert)
     elif action == "refresh":
         count = len(services.watch_refresh(watch=row))
         messages.success(request, f"Looked for results: {count} new alert{'' if count == 1 else 's'}.")
@@ -149,7 +156,7 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
         messages.success(request, f"Deleted {row.name}. Its runs remain.")
         return redirect("watches")
     else:
-        raise Http404(f"unknown action {action}; use pause, resume, refresh, run, import or delete")
+        raise Http404(f"unknown action {action}; use pause, resume, mute, unmute, refresh, run, import or delete")
     return redirect(row)
 
 
@@ -236,6 +243,7 @@ def _alert_context(row: Alert) -> dict[str, Any]:
         "text": sentence_of(row),
         "drawn": drawn(row, parts, between),
         "parts": parts,
+        "others": other_measures(row),
         "between": between,
         "changes": waterfall_changes(row),
         "nodes": _nodes(row),
