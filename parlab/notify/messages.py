@@ -14,11 +14,17 @@ from .models import Subscription
 
 MAX_LISTED = 20
 """Events that a mail lists in full; of the others it gives the number."""
+_SLACK_TEXT = 3_000
+"""Characters that Slack takes in a section."""
 _SUMMARY = ("loss", "step_time_s", "samples_per_s", "tokens_per_s", "memory_peak_bytes", "mfu", "steps")
 
 
 def body_of(event: Event, subscription: Subscription) -> bytes:
-    """Return the JSON of a webhook; `text` is what chat services show."""
+    """Return the JSON of a webhook: that of a chat service by its name, else all that is known."""
+    if subscription.style == Subscription.Style.SLACK:
+        return orjson.dumps(_slack(event, address_of(event, subscription)))
+    if subscription.style == Subscription.Style.TEAMS:
+        return orjson.dumps(_teams(event, address_of(event, subscription)))
     experiment, run = event.experiment, event.run
     content: dict[str, Any] = {
         "id": str(event.uuid),
@@ -33,6 +39,30 @@ def body_of(event: Event, subscription: Subscription) -> bytes:
     if run is not None:
         content["run"]["summary"] = {name: run.summary[name] for name in _SUMMARY if name in run.summary}
     return orjson.dumps(content)
+
+
+def _slack(event: Event, address: str) -> dict[str, Any]:
+    """Return a message of Slack's incoming webhooks."""
+    text = event.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    linked = f"{text} <{address}|Open>" if address else text
+    return {"text": linked, "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": linked[:_SLACK_TEXT]}}]}
+
+
+def _teams(event: Event, address: str) -> dict[str, Any]:
+    """Return an adaptive card, as a workflow of Microsoft Teams takes it."""
+    place = event.experiment.name if event.experiment else ""
+    body = [{"type": "TextBlock", "text": event.text, "wrap": True}]
+    body += [{"type": "TextBlock", "text": place, "isSubtle": True, "wrap": True}] if place else []
+    card: dict[str, Any] = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": body,
+    }
+    if address:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": address}]
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": card}
+    return {"type": "message", "attachments": [attachment]}
 
 
 def address_of(event: Event, subscription: Subscription) -> str:

@@ -18,6 +18,11 @@ class Subscription(models.Model):
         WEBHOOK = "webhook", "Webhook"
         MAIL = "mail", "Mail"
 
+    class Style(models.TextChoices):
+        PARLAB = "parlab", "Webhook"
+        SLACK = "slack", "Slack"
+        TEAMS = "teams", "Microsoft Teams"
+
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="subscriptions")
     experiment = models.ForeignKey(
         Experiment,
@@ -28,6 +33,18 @@ class Subscription(models.Model):
         help_text="Empty: all experiments, and the nodes.",
     )
     channel = models.CharField(max_length=8, choices=Channel)
+    style = models.CharField(
+        max_length=8, choices=Style, default=Style.PARLAB, help_text="Whose message a webhook posts."
+    )
+    quiet_from = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Hour from which nothing is sent, in the time zone of the server."
+    )
+    quiet_until = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Hour at which what waited is sent."
+    )
+    digest_at = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Hour of one mail a day with everything; empty: as it happens."
+    )
     url = models.CharField(max_length=2_000, blank=True, help_text="Address that a webhook posts to.")
     secret = models.CharField(max_length=64, blank=True, editable=False, help_text="Key of the signature of a webhook.")
     topics: "models.JSONField[list[str]]" = models.JSONField(default=list, help_text="Keys of notify.topics.TOPICS.")
@@ -49,6 +66,14 @@ class Subscription(models.Model):
     @property
     def is_webhook(self) -> bool:
         return self.channel == self.Channel.WEBHOOK
+
+    @property
+    def times_text(self) -> str:
+        """When it sends, in words."""
+        digest = f"one mail a day at {self.digest_at}:00" if self.digest_at is not None else "as it happens"
+        if self.quiet_from is None or self.quiet_until is None:
+            return digest
+        return f"{digest}, quiet from {self.quiet_from}:00 to {self.quiet_until}:00"
 
 
 class DeliveryQuerySet(VisibleQuerySet["Delivery"]):

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -30,6 +30,7 @@ from parlab.lab.services.events import event_add
 
 from . import mails, messages, sending, signing
 from .models import Delivery, Subscription
+from .times import checked_hour, first_time
 from .topics import TOPICS, kinds_of
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,26 @@ _ROUTED_AT_ONCE = 200
 _SENT_AT_ONCE = 8
 
 
+class Times(NamedTuple):
+    """When a subscription sends: hours of the day in the time zone of the server."""
+
+    quiet_from: int | None = None
+    quiet_until: int | None = None
+    digest_at: int | None = None
+
+
+def checked_times(quiet_from: str, quiet_until: str, digest_at: str) -> Times:
+    """Read the hours of a form. Raises ValueError."""
+    times = Times(
+        checked_hour(quiet_from, "quiet from"),
+        checked_hour(quiet_until, "quiet until"),
+        checked_hour(digest_at, "digest"),
+    )
+    if (times.quiet_from is None) != (times.quiet_until is None):
+        raise ValueError("quiet hours need both ends; enter the other one too")
+    return times
+
+
 # --- subscriptions ---------------------------------------------------------------------------------------------------
 
 
@@ -59,6 +80,8 @@ def subscription_create(
     url: str = "",
     experiment: Experiment | None = None,
     base_url: str = "",
+    style: str = Subscription.Style.PARLAB,
+    times: Times | None = None,
 ) -> Subscription:
     """Subscribe a user; raises ValueError with field, value and remedy."""
     if channel not in Subscription.Channel.values:
@@ -71,6 +94,11 @@ def subscription_create(
         raise ValueError("this server sends no mail; have EMAIL_URL set, or use a webhook")
     elif not user.email:
         raise ValueError("your account has no mail address; enter one first")
+    if style not in Subscription.Style.values:
+        raise ValueError(f"unknown service {style[:40]!r}; use {', '.join(Subscription.Style.values)}")
+    when = times or Times()
+    if when.digest_at is not None and channel != Subscription.Channel.MAIL:
+        raise ValueError("a digest is a mail; choose a mail, or leave the hour of the digest empty")
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user.pk)
         if user.subscriptions.count() >= MAX_SUBSCRIPTIONS:
@@ -83,18 +111,27 @@ def subscription_create(
             topics=checked_topics(topics),
             experiment=experiment,
             base_url=base_url[:300],
+            style=style,
+            **when._asdict(),
         )
 
 
 def subscription_change(
-    *, subscription: Subscription, topics: Sequence[str], is_enabled: bool, url: str | None = None
+    *,
+    subscription: Subscription,
+    topics: Sequence[str],
+    is_enabled: bool,
+    url: str | None = None,
+    times: Times | None = None,
 ) -> Subscription:
     """Change topics, address or whether it is enabled; raises ValueError."""
     if subscription.is_webhook and url is not None:
         sending.check_url(url)
         subscription.url = url
     subscription.topics, subscription.is_enabled = checked_topics(topics), is_enabled
-    subscription.save(update_fields=["topics", "is_enabled", "url"])
+    for name, value in (times._asdict() if times else {}).items():
+        setattr(subscription, name, value)
+    subscription.save(update_fields=["topics", "is_enabled", "url", *Times._fields])
     return subscription
 
 
@@ -157,7 +194,7 @@ def _deliveries_create(events: Sequence[Event]) -> None:
     now = timezone.now()
     Delivery.objects.bulk_create(
         [
-            Delivery(subscription=subscription, event=event, next_try_at=now)
+            Delivery(subscription=subscription, event=event, next_try_at=_first_time(subscription, now))
             for event in events
             for subscription, kinds, viewer in receivers
             if event.kind in kinds
@@ -167,6 +204,15 @@ def _deliveries_create(events: Sequence[Event]) -> None:
         ],
         batch_size=200,
         ignore_conflicts=True,
+    )
+
+
+def _first_time(subscription: Subscription, now: datetime) -> datetime:
+    return first_time(
+        timezone.localtime(now),
+        quiet_from=subscription.quiet_from,
+        quiet_until=subscription.quiet_until,
+        digest_at=subscription.digest_at,
     )
 
 

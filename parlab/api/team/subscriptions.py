@@ -26,6 +26,9 @@ class SubscriptionRequest(drf.Serializer[Any]):
     """A subscription to create."""
 
     channel = drf.ChoiceField(Subscription.Channel.values)
+    service = drf.ChoiceField(
+        Subscription.Style.values, required=False, default="parlab", help_text="Whose message a webhook posts."
+    )
     topics = drf.ListField(child=drf.ChoiceField(list(TOPICS)), min_length=1)
     url = drf.CharField(required=False, default="", max_length=2_000, help_text="Address that a webhook posts to.")
     experiment = drf.SlugField(required=False, allow_null=True, help_text="Slug; by default all experiments.")
@@ -43,11 +46,12 @@ class SubscriptionItem(drf.ModelSerializer[Subscription]):
     """A webhook or a mail address and the events that it gets."""
 
     experiment = drf.CharField(source="experiment.slug", allow_null=True, default=None)
+    service = drf.CharField(source="style", help_text="Whose message a webhook posts.")
     secret = drf.CharField(help_text="Key of the signature of a webhook; see docs/use/watch.md.")
 
     class Meta:
         model = Subscription
-        fields = ["id", "channel", "url", "topics", "experiment", "is_enabled", "secret", "created_at"]
+        fields = ["id", "channel", "service", "url", "topics", "experiment", "is_enabled", "secret", "created_at"]
 
 
 class DeliveryItem(drf.ModelSerializer[Delivery]):
@@ -80,6 +84,7 @@ class Subscriptions(APIView):
         asked.is_valid(raise_exception=True)
         options = dict(asked.validated_data)
         slug = options.pop("experiment", None)
+        options["style"] = options.pop("service")
         experiment = stated_experiment(slug) if slug else None
         with refused("url", options["url"]):
             made = notify.subscription_create(

@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
@@ -22,6 +22,8 @@ from parlab.pages.views.partial import is_partial
 
 MAX_DELIVERIES = 50
 MAX_EXPERIMENTS = 500
+SERVICES = {"slack": "Slack", "teams": "Microsoft Teams"}
+"""Chat services that a webhook is named after."""
 SUGGESTED = ("failed", "oom", "loss", "node", "study")
 
 
@@ -43,7 +45,9 @@ def subscribe(request: HttpRequest) -> HttpResponse:
     try:
         subscription = notify.subscription_create(
             user=cast(User, request.user),
-            channel=fields.get("channel", ""),
+            channel="webhook" if fields.get("channel") in SERVICES else fields.get("channel", ""),
+            style=fields["channel"] if fields.get("channel") in SERVICES else "parlab",
+            times=_times(fields),
             url=fields.get("url", "").strip(),
             topics=fields.getlist("topics"),
             experiment=experiment,
@@ -53,6 +57,10 @@ def subscribe(request: HttpRequest) -> HttpResponse:
         return _page(request, status=400, problem=f"Not subscribed: {problem}.", entered=fields)
     messages.success(request, f"Subscribed: {subscription}. Send a test to check that it arrives.")
     return redirect("notifications")
+
+
+def _times(fields: QueryDict) -> notify.Times:
+    return notify.checked_times(*(fields.get(name, "") for name in notify.Times._fields))
 
 
 @require_POST
@@ -79,7 +87,11 @@ def _act(subscription: Subscription, action: str, request: HttpRequest) -> str:
         url = request.POST.get("url", "").strip() if subscription.is_webhook else None
         topics = request.POST.getlist("topics")
         notify.subscription_change(
-            subscription=subscription, topics=topics, url=url, is_enabled="is_enabled" in request.POST
+            subscription=subscription,
+            topics=topics,
+            url=url,
+            is_enabled="is_enabled" in request.POST,
+            times=_times(request.POST),
         )
         return f"Saved: {subscription}."
     raise ValueError(f"unknown action {action[:40]!r}; use test, change or delete")
@@ -123,6 +135,8 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
         "subscriptions": [_subscription_row(subscription) for subscription in _subscriptions(user)],
         "topics": [(key, topic.title, key in topics) for key, topic in TOPICS.items()],
         "channel": entered.get("channel", "") if entered else "",
+        "services": SERVICES,
+        "entered": entered or {},
         "url": entered.get("url", "") if entered else "",
         "slug": (entered or request.GET).get("experiment", ""),
         "experiments": Experiment.objects.filter(archived_at=None).order_by("-updated_at")[:MAX_EXPERIMENTS],
