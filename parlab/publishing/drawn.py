@@ -19,7 +19,7 @@ from parlab.reports.document import Document, read
 from parlab.reports.html import Pictures, html, marks_html
 from parlab.reports.source import begins_with_heading
 
-from .resolve import Experiments, resolve
+from .resolve import EVERY_RUN, Experiments, RunFilter, resolve, unknown_names
 
 Address = Callable[[str], str]
 """Name of a file of the report (`figure-1.json`) -> its URL."""
@@ -35,9 +35,13 @@ class Page(NamedTuple):
     has_figures: bool
     problem: str = ""
     """Reason why the text cannot be rendered."""
+    unknown: int = 0
+    """Names that do not exist; a text with one cannot be published."""
 
 
-def live_page(report: Report, text: str, figure_url: str, loaded: Experiments | None = None) -> Page:
+def live_page(
+    report: Report, text: str, figure_url: str, loaded: Experiments | None = None, only: RunFilter = EVERY_RUN
+) -> Page:
     """Render a report with current data; its figures are loaded from `figure_url?d=<directive>`.
 
     Texts of one page, such as the panels of a dashboard, share what is `loaded`.
@@ -46,7 +50,7 @@ def live_page(report: Report, text: str, figure_url: str, loaded: Experiments | 
         document = read(text)
     except ValueError as problem:
         return Page(SafeString(""), False, False, str(problem))
-    content = resolve(document, report=report, loaded=loaded)
+    content = resolve(document, report=report, loaded=loaded, only=only)
 
     def figure(name: str, directive: Directive, block: FigureBlock) -> str:
         query = f"?d={quote(directive.source)}"
@@ -72,7 +76,9 @@ def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[s
 
 def _page(document: Document, content: Content, pictures: Pictures) -> Page:
     body = SafeString(html(document, content, pictures))
-    return Page(body, begins_with_heading(document), bool(content.figures()))
+    return Page(
+        body, begins_with_heading(document), bool(content.figures()), unknown=len(unknown_names(document, content))
+    )
 
 
 def _figure(name: str, block: FigureBlock, content: Content, url: str, numbers: str, key: str) -> str:

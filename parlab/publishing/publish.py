@@ -14,7 +14,7 @@ from parlab.lab.services.reports import Stale, report_publish
 from parlab.reports.blocks import PictureBlock
 from parlab.reports.document import read
 
-from .resolve import resolve
+from .resolve import resolve, unknown_names
 from .tasks import send
 
 
@@ -27,11 +27,16 @@ def find_version(slug: str, number: int) -> ReportVersion:
 def publish(*, report: Report, revision: int, user: User) -> ReportVersion:
     """Freeze a report as its next version.
 
-    Raises lab.Stale if the text has changed since `revision`, and ValueError for a text that cannot be rendered.
+    Raises lab.Stale if the text has changed since `revision`, and ValueError for a text that cannot be rendered or that
+    names what does not exist.
     """
     if report.revision != revision:
         raise Stale(report)
-    content = resolve(read(report.text), report=report)
+    document = read(report.text)
+    content = resolve(document, report=report)
+    if unknown := unknown_names(document, content):
+        more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise ValueError(f"{unknown[0]}{more}; correct the text, then publish")
     version = report_publish(report=report, content=content.model_dump(mode="json"), revision=revision, user=user)
     digests = {block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)}
     # The version keeps its pictures when they are deleted from the gallery.

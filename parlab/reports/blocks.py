@@ -76,11 +76,19 @@ class PictureBlock(BaseModel):
     shown_width: int | None = None
 
 
+_UNKNOWN = ("unknown ", "no experiment ", "no run ")
+
+
 class ProblemBlock(BaseModel):
     """The reason why a directive cannot be shown, with the remedy."""
 
     kind: Literal["problem"] = "problem"
     message: str
+
+    @property
+    def is_unknown_name(self) -> bool:
+        """Whether the text names something that does not exist, which only its author can mend."""
+        return self.message.startswith(_UNKNOWN)
 
 
 Block = Annotated[

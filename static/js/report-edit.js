@@ -121,4 +121,26 @@
     if (now() === written) location.assign(event.target.href);
   });
   setInterval(announceEditing, EDITING_MS);
+
+  // ---------- the picker: a figure, table or value at the cursor; `/` at the beginning of a line opens it ----------
+  const menu = form.querySelector("[data-insert-menu]"), find = menu.querySelector("input");
+  const offers = [...menu.querySelectorAll("[data-insert]")];
+  function insert(directive) {
+    const of = menu.querySelector("[data-insert-experiment]")?.value;
+    const words = of ? directive.replace(" }}", ` experiment=${of} }}`) : directive;
+    const isAlone = !directive.startsWith("{{ value"), { selectionStart: at, value } = text;
+    const before = isAlone && at && !value.slice(0, at).endsWith("\n\n") ? (value[at - 1] === "\n" ? "\n" : "\n\n") : "";
+    menu.open = false;
+    text.focus();
+    text.setRangeText(`${before}${words}${isAlone ? "\n\n" : ""}`, at, text.selectionEnd, "end");
+    text.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+  menu.addEventListener("toggle", () => { if (menu.open) { find.value = ""; offers.forEach((offer) => { offer.hidden = false; }); find.focus(); } });
+  find.addEventListener("input", () => offers.forEach((offer) => { offer.hidden = !offer.textContent.toLowerCase().includes(find.value.toLowerCase()); }));
+  find.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); offers.find((offer) => !offer.hidden)?.click(); } });
+  menu.addEventListener("click", (event) => { const offer = event.target.closest("[data-insert]"); if (offer) insert(offer.dataset.insert); });
+  text.addEventListener("keydown", (event) => {
+    const line = text.value.slice(0, text.selectionStart).split("\n").pop();
+    if (event.key === "/" && !line.trim()) { event.preventDefault(); menu.open = true; }
+  });
 })();

@@ -15,7 +15,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from parlab.lab.models import Finding, Report, ReportLink, ReportVersion, Run
+from parlab.lab.models import Finding, Report, ReportFile, ReportLink, ReportVersion, Run, StoredFile
+from parlab.lab.services.reports import report_create
 
 pytestmark = pytest.mark.django_db
 
@@ -273,3 +274,52 @@ def test_deleting_a_report_ends_its_links(page: Client, make_version: Publish, u
 
     assert not Report.objects.exists()
     assert Client().get(reverse("shared", args=[token])).status_code == 404
+
+
+@pytest.mark.parametrize("text", ["{{ figure nonsense }}", "{{ florp }}", "{{ value samples_per_s aggregate=best }}"])
+def test_a_text_that_names_what_does_not_exist_is_not_published(page: Client, four_runs: list[Run], text: str) -> None:
+    owner = four_runs[0].experiment.owner
+    report = report_create(title="Draft", text=text, experiment=four_runs[0].experiment, user=owner)
+    shown = page.get(report.get_absolute_url()).content.decode()
+    assert "1 unknown name" in shown
+    assert "disabled" in shown.split("report-bar")[1].split("</div>")[0]
+    answer = page.post(reverse("report-publish", args=[report.slug]), {"revision": report.revision}, follow=True)
+    assert "Nothing was published: unknown" in answer.content.decode()
+    assert not ReportVersion.objects.exists()
+
+
+def test_what_is_not_measured_does_not_stop_a_publication(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.filter(pk=four_runs[0].pk).update(samples_per_s=None, summary={})
+    owner = four_runs[0].experiment.owner
+    report = report_create(
+        title="Draft",
+        text="{{ value samples_per_s run=1 }}",
+        experiment=four_runs[0].experiment,
+        user=owner,
+    )
+    page.post(reverse("report-publish", args=[report.slug]), {"revision": report.revision})
+    assert ReportVersion.objects.count() == 1
+
+
+def test_a_pdf_is_a_link_once_it_is_drawn(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+    version = make_version("{{ value step_time_s run=1 }}")
+    pdf = reverse("report-file", args=[version.report.slug, 1, "report.pdf"])
+    assert f'href="{pdf}"' not in page.get(version.get_absolute_url()).content.decode()
+    stored = StoredFile.objects.create(sha256="0" * 64, media_type="application/pdf", data=b"%PDF", size=4)
+    ReportFile.objects.create(version=version, name="report.pdf", file=stored)
+    assert f'href="{pdf}"' in page.get(version.get_absolute_url()).content.decode()
+
+
+def test_a_shared_version_may_be_framed_only_where_it_is_embedded(
+    client: Client, page: Client, four_runs: list[Run], make_version: Publish
+) -> None:
+    version = make_version("{{ value step_time_s run=1 }}")
+    page.post(reverse("report-share", args=[version.report.slug, 1]))
+    address = reverse("shared", args=[ReportLink.objects.get().token])
+    plain, embedded = client.get(address), client.get(f"{address}?embed=1")
+    assert plain.headers["X-Frame-Options"] == "DENY"
+    assert "frame-ancestors 'none'" in plain.headers["Content-Security-Policy"]
+    assert "X-Frame-Options" not in embedded.headers
+    assert "frame-ancestors *" in embedded.headers["Content-Security-Policy"]
+    assert "<footer" not in embedded.content.decode()
+    assert "Embed" in page.get(version.get_absolute_url()).content.decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required, permission_required
@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.lab.models import ReportLink, StoredFile
+from parlab.lab.models import ReportLink, ReportVersion, StoredFile
 from parlab.lab.models.access.viewer import viewing
 from parlab.lab.services.pictures import is_file_visible, pictures_request
 from parlab.lab.services.public_links import link_create, link_in_force, link_revoke
@@ -39,13 +39,18 @@ def version(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "version": published,
         "report": published.report,
         "page": frozen_page(published, lambda name: reverse("report-file", args=[slug, number, name])),
-        "formats": FORMATS,
+        **_downloads(published),
         "job": published.jobs.order_by("-pk").first(),
         "links": [(link, request.build_absolute_uri(reverse("shared", args=[link.token]))) for link in links],
         "may_edit": published.report.is_editable_by(cast(User, request.user)),
         "newest": published.report.versions.order_by("-number").values_list("number", flat=True).first(),
     }
     return render(request, "reports/version.html", context)
+
+
+def _downloads(published: ReportVersion) -> dict[str, Any]:
+    """Return the formats of a version, and whether its PDF is drawn."""
+    return {"formats": FORMATS, "has_pdf": published.files.filter(name="report.pdf").exists()}
 
 
 @require_GET
@@ -55,6 +60,7 @@ def version_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     job = published.jobs.order_by("-pk").first()
     allowed = published.report.is_editable_by(cast(User, request.user))
     context = {"version": published, "report": published.report, "job": job, "may_edit": allowed}
+    context |= _downloads(published)
     return render(request, "reports/version_job.html", context)
 
 
@@ -134,7 +140,16 @@ def shared(request: HttpRequest, token: str) -> HttpResponse:
     pictures = {name.removesuffix(".svg"): reverse("shared-file", args=[token, name]) for name in drawn}
     page = frozen_page(published, lambda name: reverse("shared-file", args=[token, name]), pictures=pictures)
     context = {"version": published, "page": page, "is_drawn": bool(pictures) or not page.has_figures, "token": token}
-    return _private(render(request, "reports/shared.html", {**context, "formats": FORMATS}))
+    context |= _downloads(published) | {"is_embedded": bool(request.GET.get("embed"))}
+    response = _private(render(request, "reports/shared.html", context))
+    return _embeddable(response) if request.GET.get("embed") else response
+
+
+def _embeddable(response: HttpResponse) -> HttpResponse:
+    """Let other sites frame a published page: who has its link may read it anyway, and it has no controls."""
+    # What the decorators of both headers set for their middlewares.
+    vars(response).update(xframe_options_exempt=True, _csp_replace={"frame-ancestors": ["*"]})
+    return response
 
 
 @require_GET

@@ -20,13 +20,14 @@ from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.lab.models import Experiment, Report, Snapshot
 from parlab.lab.selectors.experiments import experiment_runs, versions_with_results
 from parlab.lab.selectors.records import run_records
+from parlab.lab.services.pages.dashboards import KINDS
 from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.reports import Stale, report_create, report_delete, report_editing, report_save
 from parlab.publishing.downloads import csv_file
 from parlab.publishing.drawn import live_page
 from parlab.publishing.figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES
 from parlab.publishing.publish import publish
-from parlab.publishing.resolve import Resolver
+from parlab.publishing.resolve import EVERY_RUN, Resolver, RunFilter
 from parlab.publishing.tasks import send
 from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import KINDS as DIRECTIVES
@@ -37,6 +38,8 @@ from parlab.whole_numbers import whole_number
 PER_PAGE = 50
 MAX_PANELS = 4
 """Maximum number of runs whose panels are drawn for a new report; the gallery draws others."""
+_ORDER = "NTF"
+"""First letters of the titles of what a person inserts: number, table, figure."""
 MAX_EXPERIMENTS = 500
 """Maximum number of experiments in the form; others have a link on their own page."""
 
@@ -151,6 +154,11 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
         "kinds": DIRECTIVES,
         "figures": [*EXPERIMENT_FIGURES, CURVES_OF_RUNS],
         "run_figures": RUN_FIGURES,
+        # Values first, then tables, then figures.
+        "insertable": sorted(
+            (row for row in KINDS.values() if "{{" in row[1]), key=lambda row: _ORDER.index(row[0][0])
+        ),
+        "experiments": list(Experiment.objects.in_use().values_list("slug", "name")[:MAX_EXPERIMENTS]),
     }
     return render(request, "reports/edit.html", context)
 
@@ -209,9 +217,9 @@ def figure(request: HttpRequest, slug: str) -> HttpResponse:
     return figure_of(find_report(slug), request, slug)
 
 
-def figure_of(report: Report, request: HttpRequest, name: str) -> HttpResponse:
+def figure_of(report: Report, request: HttpRequest, name: str, only: RunFilter = EVERY_RUN) -> HttpResponse:
     """Return the figure that `?d=` asks for in a report, or its numbers as a file of this name."""
-    block = Resolver(report).block(directive(request.GET.get("d", "")[:2_000]))
+    block = Resolver(report, only=only).block(directive(request.GET.get("d", "")[:2_000]))
     if not isinstance(block, FigureBlock):
         message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
         answer: dict[str, Any] = {"figure": None, "caption": "", "empty": message}
