@@ -11,7 +11,7 @@ import pytest
 from parlab.charts.cluster.clock import Clock
 from parlab.charts.cluster.day import Ribbon, Track, day_figure
 from parlab.charts.cluster.goodput import Day, goodput_figure
-from parlab.charts.cluster.queue import WIDTH, Row, Span, queue_figure
+from parlab.charts.cluster.queue import WIDTH, Closed, Row, Span, queue_figure
 
 NOON = 1_800_000_000.0 - 1_800_000_000.0 % 86400 + 12 * 3600
 
@@ -113,3 +113,15 @@ def test_a_day_of_goodput_adds_up() -> None:
     heights = [float(height) for height in re.findall(r'height="([\d.]+)"><title>', figure)]
     assert heights[0] == pytest.approx(3 * heights[1], rel=0.02)
     assert "13 Nov: Out of memory 2.0 h of 8.0 h" in figure
+
+
+def test_what_takes_no_runs_is_hatched_from_now_on_below_the_queue() -> None:
+    closed = [Closed("<node>", "8", "/nodes/a/", "drains: no new runs")]
+    figure = queue_figure([Row("BERT", " #1", "8", "/r/", [span()])], NOON, Clock(), "GPUs", closed)
+    hatched = re.search(r'class="closed"[^>]* x="([\d.]+)"', figure)
+    now = re.search(r'class="now" d="M([\d.]+)', figure)
+    assert hatched
+    assert now
+    assert float(hatched[1]) == pytest.approx(float(now[1]), abs=0.2)
+    assert "drains: no new runs" in figure
+    assert "<node>" not in figure

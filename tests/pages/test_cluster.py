@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Node, Run
+from parlab.lab.models import Attempt, Node, Project, ProjectPool, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 from tests.conftest import place
@@ -74,6 +74,18 @@ def test_who_waits_reads_for_what_and_until_when(
     assert "1 run waits." in shown
     assert "node gpu1 is busy with #1" in shown
     assert re.search(r"Starts about \d\d:\d\d\.", shown)
+
+
+def test_nodes_without_new_runs_and_reserved_pools_stand_below_the_queue(
+    page: Client, user: User, busy: Attempt, make_node: Callable[..., Node]
+) -> None:
+    make_node("gpu2", is_draining=True)
+    project = Project.objects.create(name="Ours", slug="ours", visibility="internal")
+    ProjectPool.objects.create(project=project, pool=Node.objects.get(name="gpu1").pool)
+    figure = page.get("/nodes/").content.decode().split('id="queue"')[1].split("</section>")[0]
+    assert "drains: no new runs" in figure
+    assert "reserved for Ours" in figure
+    assert figure.count('class="closed"') == 2
 
 
 def test_without_runs_the_last_day_is_shown(page: Client, busy: Attempt) -> None:

@@ -52,22 +52,57 @@ class Row(NamedTuple):
     """Why a run without an expected start waits."""
 
 
-def queue_figure(rows: Sequence[Row], now: float, clock: Clock, counted: str) -> Svg:
-    """Draw rows from the first request to the last expected end; what is expected is pale."""
+class Closed(NamedTuple):
+    """Devices that take no runs of everybody: a node that drains, a pool that is reserved."""
+
+    name: str
+    devices: str
+    href: str
+    reason: str
+
+
+def queue_figure(rows: Sequence[Row], now: float, clock: Clock, counted: str, closed: Sequence[Closed] = ()) -> Svg:
+    """Draw rows from the first request to the last expected end; what is expected is pale.
+
+    Below them stands what takes no runs from now on, hatched.
+    """
     spans = [span for row in rows for span in row.spans]
     begin, end = _range(spans, now)
     is_live = end > now
-    height = 20 + _ROW * len(rows) + 22
+    height = 20 + _ROW * (len(rows) + len(closed)) + 22
     canvas = Canvas(WIDTH, height, (begin, end), (0, 1), Margins(_LEFT, _RIGHT + (_END_ROOM if is_live else 0), 20, 22))
     canvas.x_axis(clock.ticks(begin, end), clock.text, has_grid=True)
     canvas.text(_COUNT, 11, counted, "end")
     for place, row in enumerate(rows):
         _row(canvas, row, 20 + _ROW * place, now)
+    for place, own in enumerate(closed, start=len(rows)):
+        _closed(canvas, own, 20 + _ROW * place, now)
     if is_live:
         at = canvas.x(now)
         canvas.add(f'<path class="now" d="M{length(at)} 14V{length(height - 22)}"/>')
         canvas.text(max(at, _COUNT + _NOW), 11, f"now {clock.text(now)}", "middle", "v")
     return canvas.svg("Runs and queue")
+
+
+def _closed(canvas: Canvas, closed: Closed, top: float, now: float) -> None:
+    middle, left, right = top + _ROW / 2, canvas.x(now), WIDTH - _RIGHT
+    name = escape(shortened(closed.name, _COUNT - 34))
+    canvas.add(
+        f'<a href="{escape(closed.href)}"><title>{escape(closed.name)}: {escape(closed.reason)}</title>'
+        f'<text x="{length(_NAME)}" y="{length(middle + 4)}">{name}</text></a>'
+    )
+    canvas.text(_COUNT, middle + 4, closed.devices, "end")
+    canvas.add(
+        '<defs><pattern id="closed" width="6" height="6" patternUnits="userSpaceOnUse"'
+        ' patternTransform="rotate(45)"><path class="s7" d="M0 0V6" stroke-width="1.5" opacity=".6"/></pattern></defs>'
+        f'<rect class="closed" fill="url(#closed)" x="{length(left)}" y="{length(middle - _BAR / 2)}"'
+        f' width="{length(max(_LEAST, right - left))}" height="{length(_BAR)}" rx="2"/>'
+    )
+    room = right - left - 12
+    text = shortened(closed.reason, room)
+    back = f'width="{length(min(room, CHARACTER_PX * len(text) + 10))}" height="{length(_BAR - 2)}" rx="2"'
+    canvas.add(f'<rect class="fs" x="{length(left + 3)}" y="{length(middle - _BAR / 2 + 1)}" {back}/>')
+    canvas.text(left + 8, middle + 4, text)
 
 
 def _range(spans: Sequence[Span], now: float) -> tuple[float, float]:

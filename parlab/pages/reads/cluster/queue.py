@@ -8,19 +8,21 @@ from itertools import groupby
 from typing import NamedTuple
 
 from django.contrib.auth.models import User
+from django.urls import reverse
 from django.utils import timezone
 
 from parlab.charts.cluster.clock import Clock
-from parlab.charts.cluster.queue import Row, Span, queue_figure
+from parlab.charts.cluster.queue import Closed, Row, Span, queue_figure
 from parlab.charts.format import duration
 from parlab.charts.svg import Svg
 from parlab.fleet.forecast import Stay, queue_forecast
-from parlab.lab.models import Node, Run
+from parlab.lab.models import Node, ProjectPool, Run
 from parlab.lab.models.access.viewer import is_shown
-from parlab.lab.services.access.rights import project_of
+from parlab.lab.services.access.rights import project_of, viewer_for
 from runners.wire.protocol import RunState
 
 MAX_ROWS = 12
+MAX_CLOSED = 6
 RECENT = timedelta(hours=24)
 MAX_RECENT = 400
 KINDS = {
@@ -74,7 +76,8 @@ def queue_of(nodes: Sequence[Node], user: User, now: datetime) -> Queue:
     if not stays:
         return _recent(now)
     rows = [_row(stay, user, now) for stay in stays[:MAX_ROWS]]
-    figure = queue_figure(rows, now.timestamp(), local_clock(now), "GPUs" if _has_gpus(nodes) else "Ranks")
+    counted = "GPUs" if _has_gpus(nodes) else "Ranks"
+    figure = queue_figure(rows, now.timestamp(), local_clock(now), counted, _closed(nodes, user))
     states = [("run-running", "running"), ("run-queued", "waiting")]
     waiting = len(stays) - running
     about = "ends from the measured step times, pale: expected"
@@ -83,6 +86,29 @@ def queue_of(nodes: Sequence[Node], user: User, now: datetime) -> Queue:
 
 def _has_gpus(nodes: Sequence[Node]) -> bool:
     return any(node.hardware.get("gpus") for node in nodes)
+
+
+def _closed(nodes: Sequence[Node], user: User) -> list[Closed]:
+    """Return the nodes that take no runs, and the pools that projects have reserved, as far as the person sees them."""
+    rows = [
+        Closed(node.name, str(len(node.hardware.get("gpus") or ())), reverse("node", args=[node.name]), reason)
+        for node in nodes
+        if (reason := _why_closed(node))
+    ]
+    pools = {node.pool for node in nodes}
+    seen = {project.slug: project.name for project in viewer_for(user).seen}
+    reserved = ProjectPool.objects.filter(pool__in=pools).select_related("project").order_by("pool")
+    for row in reserved:
+        count = sum(len(node.hardware.get("gpus") or ()) for node in nodes if node.pool == row.pool)
+        owner = seen.get(row.project.slug, "another project")
+        rows.append(Closed(f"pool {row.pool}", str(count), f"{reverse('nodes')}#{row.pool}", f"reserved for {owner}"))
+    return rows[:MAX_CLOSED]
+
+
+def _why_closed(node: Node) -> str:
+    if node.left_out:
+        return f"left out: {node.left_out}"
+    return "drains: no new runs" if node.is_draining else "" if node.is_enabled else "disabled: no new runs"
 
 
 def _own(stays: Sequence[Stay], user: User) -> Waiting | None:
