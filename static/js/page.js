@@ -72,6 +72,15 @@ document.addEventListener("submit", (event) => {
 // Going back restores the page from the browser cache, where the button is still disabled.
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
+// The error of a field goes when the field is mended, as far as the browser can tell.
+document.addEventListener("input", ({ target }) => {
+  if (target.getAttribute?.("aria-invalid") !== "true" || !target.checkValidity() || (target.required && !target.value.trim())) return;
+  const error = (target.getAttribute("aria-describedby") || "").split(" ").map((id) => document.getElementById(id)).find((part) => part?.classList.contains("field-error"));
+  if (!error) return;
+  target.setAttribute("aria-invalid", "false");
+  error.textContent = "";
+});
+
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;

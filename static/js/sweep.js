@@ -42,6 +42,10 @@
     event.preventDefault();
     show(link.dataset.goes);
   });
+  // An answer about points that is still on its way would replace the mistakes of a later answer.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.target?.id === "builder") htmx.trigger("#points", "htmx:abort");
+  });
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.target.id === "builder") open = [...document.querySelectorAll("#builder details[id]")].filter((part) => part.open).map((part) => part.id);
   });

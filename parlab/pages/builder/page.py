@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlab.charts.format import significant
 from parlab.lab.forms.config_layout import unused_fields
 from parlab.lab.forms.presets import PRESETS
 from parlab.lab.models import Config, Experiment, Node
@@ -18,6 +19,8 @@ from .draft import Draft, as_json
 from .fields import BuilderField, builder_fields, builder_sections
 from .suggestions import suggestions
 
+_LONG_S = 1_800.0
+_LEAST_HOURS = 0.01
 _FOLDED = ("cluster", "slurm", "network", "emulation", "profile", "checkpoint", "launcher")
 """Sections that are folded while all of their fields have their defaults."""
 
@@ -84,6 +87,16 @@ class Totals(NamedTuple):
     gpu_seconds: float
     cost: float | None
     largest_bytes: float
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a launch takes so long that it should be noticed before."""
+        return self.seconds > _LONG_S
+
+    @property
+    def gpu_hours_text(self) -> str:
+        hours = self.gpu_seconds / 3600
+        return significant(hours, 2) if hours >= _LEAST_HOURS else f"less than {_LEAST_HOURS:g}"
 
 
 def builder_context(
