@@ -2,7 +2,7 @@
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
-# make bench-NAME     other campaigns: advice, cluster, gpu, links, mlflow, profile, series, tuner, wandb, watch
+# make bench-NAME     other campaigns: advice, chain, cluster, gpu, links, mlflow, profile, series, tuner, wandb, watch
 # make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
 # make docs           the documentation as a site, in build/docs; make docs-tables writes its tables from the code
 # make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select
@@ -10,7 +10,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
-CAMPAIGNS := advice cluster links mlflow palette profile tuner wandb watch
+CAMPAIGNS := advice chain cluster links mlflow palette profile tuner wandb watch
 POINTS ?= 1000000 10000000
 KILLS ?= 100
 SEED ?= 1

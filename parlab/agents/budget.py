@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from parlab.client.settings import home
 
-FINAL = ("finished", "oom", "failed", "cancelled", "lost")
+FINAL = ("finished", "oom", "failed", "cancelled", "lost", "checkpointed", "time-limit", "preempted")
 ReadRun = Callable[[str, int], Mapping[str, Any]]
 
 

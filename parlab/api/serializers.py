@@ -10,6 +10,7 @@ from rest_framework import serializers
 from parlab.ingest.files.received import Refused
 from parlab.ingest.files.requested_format import formats, wanted_format
 from parlab.lab.models import AuditEntry, Experiment, Finding, Run
+from parlab.publishing.figures.chains import Chain, ChainAttempt, chain_of
 
 
 class ImportRequest(serializers.Serializer[Any]):
@@ -135,11 +136,43 @@ def _number_or_none(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+class AttemptItem(serializers.Serializer[ChainAttempt]):
+    """One attempt of a chain."""
+
+    number = serializers.IntegerField()
+    state = serializers.CharField()
+    reason = serializers.CharField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    waited_s = serializers.FloatField(allow_null=True, help_text="Gap before it: queue, preparation, start.")
+    first_step = serializers.IntegerField(allow_null=True)
+    last_step = serializers.IntegerField(allow_null=True)
+    nodes = serializers.CharField()
+
+
+class ChainItem(serializers.Serializer[Chain]):
+    """The attempts of a chain as one training."""
+
+    attempts = AttemptItem(many=True)
+    steps = serializers.IntegerField(help_text="Steps that were made, each counted once.")
+    repeated = serializers.IntegerField(help_text="Steps that were made again, each further time.")
+    once_pct = serializers.FloatField(allow_null=True, help_text="Share of the steps that were computed once.")
+    waited_s = serializers.FloatField(help_text="All gaps after the first start.")
+    longest_gap_s = serializers.FloatField()
+
+
 class RunDetail(RunItem):
     """One run with summary, configuration and launch arguments."""
 
+    chain = serializers.SerializerMethodField(help_text="Attempts, if the run is a chain; else null.")
+
     class Meta(RunItem.Meta):
-        fields = [*RunItem.Meta.fields, "summary", "resolved", "launch"]
+        fields = [*RunItem.Meta.fields, "summary", "resolved", "launch", "chain"]
+
+    @extend_schema_field(ChainItem(allow_null=True))
+    def get_chain(self, run: Run) -> Any:
+        chain = chain_of(run)
+        return None if chain is None else ChainItem(chain).data
 
 
 class FindingItem(serializers.ModelSerializer[Finding]):

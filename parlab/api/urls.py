@@ -64,6 +64,7 @@ urlpatterns = [
     path(f"{EXPERIMENT}configurations/", actions.Configs.as_view(), name="configurations"),
     path(f"{EXPERIMENT}launch/", actions.Launch.as_view(), name="launch"),
     path(f"{RUN}cancel/", actions.Cancel.as_view(), name="cancel"),
+    path(f"{RUN}end-chain/", actions.EndChain.as_view(), name="end-chain"),
     path(f"{RUN}relaunch/", actions.Relaunch.as_view(), name="relaunch"),
     path(f"{RUN}wait/", waiting.Wait.as_view(), name="wait"),
     path(f"{RUN}time/", waterfalls.RunTime.as_view(), name="time"),

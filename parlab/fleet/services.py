@@ -20,6 +20,7 @@ from parlab.lab.services.access.projects import in_open_pools
 from parlab.lab.services.access.refused import refused_store
 from parlab.lab.services.approvals import may_start
 from parlab.lab.services.attempts import lock_attempt
+from parlab.lab.services.chains import run_chain_end
 from parlab.lab.services.events import node_lost, nodes_back
 from parlab.lab.services.members import attempt_lose, lock_members
 from parlab.lab.services.runs import Launch, config_launch, run_cancel_request, run_relaunch
@@ -44,6 +45,7 @@ from .waiting import waiting_reason, waiting_reasons
 __all__ = [
     "cancel",
     "dispatch",
+    "end_chain",
     "heartbeats",
     "launch",
     "reap",
@@ -86,6 +88,14 @@ def cancel(*, run: Run) -> RunState:
         attempt = Run.objects.get(pk=run.pk).current_attempt()
         transaction.on_commit(lambda: orders.follow([attempt.pk]), robust=True)
     return state
+
+
+def end_chain(*, run: Run) -> Run:
+    """End the chain of a run after its current attempt; a job that waits for the next one is cancelled."""
+    ended = run_chain_end(run=run)
+    attempt = Run.objects.get(pk=run.pk).current_attempt()
+    transaction.on_commit(lambda: orders.drop_next(attempt.pk), robust=True)
+    return ended
 
 
 @viewing(None)

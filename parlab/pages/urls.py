@@ -274,6 +274,7 @@ urlpatterns = [
     path(f"{RUN}artifact-picture/<path:path>", reported.artifact_picture, name="run-artifact-picture"),
     path(f"{RUN}artifact-text/<path:path>", reported.artifact_text, name="run-artifact-text"),
     path(f"{RUN}cancel/", runs.cancel, name="run-cancel"),
+    path(f"{RUN}end-chain/", runs.end_chain, name="run-end-chain"),
     path(f"{RUN}simulate/", schedules.simulate, name="run-simulate"),
     path(f"{RUN}schedule/", schedules.pick, name="run-schedule"),
     path(f"{RUN}relaunch/", runs.relaunch, name="run-relaunch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .chain_rules import chain_problems
 from .container_rules import container_problems
 from .engine_rules import engine_problems
 from .feature_rules import feature_problems
@@ -75,6 +76,7 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
     yield from container_problems(config)
     yield from feature_problems(config)
     yield from engine_problems(config)
+    yield from chain_problems(config)
 
 
 def _mask_problems(model: ModelSection) -> Iterator[Problem]:

@@ -443,7 +443,7 @@ class LauncherSection(Section):
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
     """OMP_NUM_THREADS of each rank."""
     timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600
-    """Time limit of the run; a run that takes longer is stopped and has failed."""
+    """Time limit of the run; of a chain: of each attempt. A run that takes longer is stopped."""
     grace_s: Annotated[int, Field(ge=0, le=1800)] = 30
     """Time of a run that is stopped to end by itself and write a checkpoint: from SIGTERM to SIGKILL."""
     container: ContainerSetting | None = None
@@ -454,7 +454,21 @@ class LauncherSection(Section):
     """Timeout of a rank that waits for another rank."""
     hang_timeout_s: Annotated[int, Field(ge=1, le=86400)] | None = 120
     """End a run without a step for this long and for 10 times the slowest step; stacks go to the log. Empty: never."""
+    warn_before_s: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Time before timeout_s, or before the limit of the Slurm job, at which the ranks get warn_signal. Empty: never."""
+    warn_signal: Literal["SIGUSR2", "SIGUSR1", "SIGHUP", "SIGINT"] = "SIGUSR2"
+    """Signal to the ranks that handle it: write a checkpoint and end with exit code 85."""
+    chain: bool = False
+    """The run goes on in further attempts, each from the last checkpoint, until its command ends with exit code 0."""
+    chain_until_step: Positive | None = None
+    """Step at which a chain ends. Empty: that of the command."""
+    chain_until_s: Annotated[int, Field(ge=1, le=365 * 86400)] | None = None
+    """Time since the start of the first attempt at which a chain ends. Empty: no limit."""
+    chain_until_exit_code: Annotated[int, Field(ge=1, le=255)] | None = None
+    """Exit code of the command that ends a chain, besides 0."""
+    chain_max_stalled: Annotated[int, Field(ge=1, le=100)] = 3
+    """Attempts of a chain in a row without a new step after which it ends."""
     max_attempts: Annotated[int, Field(ge=1, le=20)] = 2
-    """Attempts of a run that is lost with its node, including the first."""
+    """Attempts of a run that is lost with its node, including the first; of a chain: in a row without a new step."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Runs of each point, each with the next seed; figures and tables show their mean and spread."""

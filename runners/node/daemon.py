@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from parlab.client.json_log import start_logging
@@ -34,6 +35,7 @@ from runners.node.run_as import check_account, secret_paths
 from runners.node.rundir import StateDir, lock
 from runners.node.slurm import keeper as jobs
 from runners.node.slurm.state import JobStateDir
+from runners.node.spot import ASK_S, SpotNotice
 from runners.node.stop_and_drain import drain, stop_all
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipper
 from runners.telemetry import faults, matmul, telemetry
@@ -92,6 +94,7 @@ class Daemon:
         )
         self._stop = threading.Event()
         self._is_broker_away = False
+        self._is_taken_away = False
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT; return the exit code."""
@@ -103,6 +106,8 @@ class Daemon:
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
         self._every(WATCH_S, self._keeper.watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
+        if self._settings.spot_notice is not None:
+            self._every(ASK_S, partial(self._look_for_notice, self._settings.spot_notice), "asking for a spot notice")
         if self._settings.slurm is None:  # a login node is shared by all users of the cluster
             self._every(FAULTS_S, self._look_for_faults, "looking for faults")
             threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
@@ -223,6 +228,20 @@ class Daemon:
                 self._stop.wait(seconds)
 
         threading.Thread(target=loop, name=name, daemon=True).start()
+
+    def _look_for_notice(self, spot: SpotNotice) -> None:
+        """Take no new runs and end those of this node once it is announced that the node is taken away."""
+        notice = spot.read()
+        if notice:
+            if self._state.drain() is None:
+                self._state.begin_drain(None)
+                self._is_taken_away = True
+                self._beat()  # before the ends of its runs: their next attempts must not come here
+            self._keeper.preempt(notice)
+        elif self._is_taken_away:
+            log.info("the notice is gone: the node takes runs again")
+            self._is_taken_away = False
+            self._state.end_drain()
 
     def _measure_processor(self) -> None:
         """Measure the processor while no run is active; a run that starts during the measurement invalidates it."""

@@ -17,6 +17,7 @@ from runners.node.addresses import address_towards, check_own
 from runners.node.keeper import Limits
 from runners.node.run_as import Account, read_account
 from runners.node.slurm.pool import Pool, read_pool
+from runners.node.spot import SpotNotice, read_place
 from runners.wire.keys import KEY_FILE
 from runners.wire.protocol import LEASE_S
 
@@ -48,6 +49,8 @@ class Settings(NamedTuple):
     """What runs may use of Slurm; None: runs start on this machine."""
     run_as: Account | None = None
     """Account of the ranks; None: that of the daemon."""
+    spot_notice: SpotNotice | None = None
+    """Where it is announced that this node is taken away."""
 
 
 def read_duration(text: str) -> float | None:
@@ -98,6 +101,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         ),
         slurm=read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
         run_as=read_account(options.run_as, is_slurm=options.slurm, shape=options.shape),
+        spot_notice=read_place(options.spot_notice),
     )
 
 
@@ -148,6 +152,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     run_as = os.environ.get("PARLAB_RUN_AS", "")
     parser.add_argument("--run-as", default=run_as, help="account of the runs, with a daemon of root; default: its own")
+    spot = os.environ.get("PARLAB_SPOT_NOTICE", "")
+    parser.add_argument("--spot-notice", default=spot, help="file or http address that announces the end of the node")
     parser.add_argument("--no-measure", action="store_true", help="do not measure the processor while nothing trains")
     parser.add_argument("--slurm", action="store_true", help="submit runs as jobs of Slurm; --slots limits the jobs")
     parser.add_argument("--partition", help="with --slurm: partitions that runs may use, the default one first: a,b")

@@ -127,6 +127,13 @@ class Keeper:
             draft = self._state.prepare(cancel.run, cancel.attempt, cancel.node_rank)
             self._end_unstarted(draft, "cancelled", cancel.reason)
 
+    def preempt(self, notice: str) -> None:
+        """End all runs because this node is taken away; their ranks may write a checkpoint within their grace."""
+        for run in self._state.runs():
+            if run.is_alive and run.preemption() is None:
+                log.warning("%s: the node is taken away: %s", run, notice)
+                run.preempt(notice)
+
     def held(self) -> list[HeldRun]:
         """List the attempts that this node holds."""
         return [
@@ -183,6 +190,9 @@ class Keeper:
             "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
             "grace_s": config.launcher.grace_s,
+            "warn_before_s": config.launcher.warn_before_s,
+            "warn_signal": config.launcher.warn_signal,
+            "until_step": config.launcher.chain_until_step,
             "memory_limit_mib": containers.inherited_memory_limit(config.launcher),
             "container": config.launcher.container and config.launcher.container.runtime,
             "hang_timeout_s": launch.hang_timeout_s(config),
@@ -210,6 +220,7 @@ class Keeper:
         config_path = Path(prepared.get("directory") or run.path) / run.config.name
         argv = self._command(config, config_path, share)
         added = launch.additions(config, os.environ, self._state.marker(run), share) | self._variables(config, run)
+        added |= launch.attempt_variables(config, run.attempt)
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
 
     def _variables(self, config: RunConfig, run: RunDir) -> dict[str, str]:

@@ -105,6 +105,7 @@ class RunDir:
         self.log = path / "supervisor.log"
         self._go = path / "go.json"
         self._cancel, self._is_consequence = path / "cancel", path / "cancel-is-consequence"
+        self._preempted = path / "preempted"
         self._supervisor = path / "supervisor.json"
         self._acknowledged = path / "acknowledged"
         self._rejected = path / "rejected"
@@ -151,6 +152,17 @@ class RunDir:
         """Return why the run is to be ended, or None if it was not cancelled."""
         try:
             return self._cancel.read_text() or "cancelled; its node could not store the reason; is its disk full?"
+        except FileNotFoundError:
+            return None
+
+    def preempt(self, notice: str) -> None:
+        """Tell the supervisor that the node is taken away."""
+        write_atomically(self._preempted, notice)
+
+    def preemption(self) -> str | None:
+        """Return the notice that the node is taken away, or None."""
+        try:
+            return self._preempted.read_text()
         except FileNotFoundError:
             return None
 

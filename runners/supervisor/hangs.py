@@ -36,8 +36,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 class Watch:
     """Tracks step events in the output; the caller passes the times, in seconds."""
 
-    def __init__(self, limit_s: float | None, now: float) -> None:
+    def __init__(self, limit_s: float | None, now: float, *, counts_steps: bool = False) -> None:
+        """`counts_steps`: note the last step also without a limit."""
         self.limit_s = limit_s
+        self._is_blind = limit_s is None and not counts_steps
         self.last_step = 0
         self.steps = 0
         """Number of step events of all ranks."""
@@ -46,7 +48,7 @@ class Watch:
 
     def see(self, output: bytes, now: float) -> None:
         """Read a piece of output that ends at a line end."""
-        if self.limit_s is None:
+        if self._is_blind:
             return
         if b'"event":"checkpoint"' in output:  # loading and saving may take as long as many steps
             self.pause(now)
@@ -94,16 +96,10 @@ def find_ranks() -> list[Rank]:
     ranks = []
     for process in processes.descendants():
         with contextlib.suppress(psutil.Error, OSError):
-            if _catches(process.pid, STACK_SIGNAL):
+            if processes.catches(process.pid, STACK_SIGNAL):
                 number = process.environ().get("RANK", "")
                 ranks.append(Rank(process, int(number) if number.isdecimal() else None))
     return sorted(ranks, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.process.pid))
-
-
-def _catches(pid: int, number: int) -> bool:
-    with open(f"/proc/{pid}/status") as status:
-        caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 class _Frame(NamedTuple):

@@ -130,6 +130,14 @@ def marked() -> dict[psutil.Process, str]:
     return markers
 
 
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process handles a signal, which would end most others."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as status:
+        caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
+        return bool(int(caught, 16) >> (number - 1) & 1)
+    return False
+
+
 def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     """Send a signal to each process that still exists."""
     for process in processes:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from parlab.client.journal import NODE
 from parlab.client.json_log import start_logging
 from runners.links import interface
@@ -27,6 +29,7 @@ from runners.node.rundir import RunDir, lock
 from runners.supervisor import hangs, processes
 from runners.supervisor.files import FileFeed
 from runners.supervisor.rank_processes import RankProcesses
+from runners.supervisor.rank_warnings import RankWarning, launchers
 from runners.supervisor.recorder import Recorder
 from runners.supervisor.spool import SpoolWriter
 from runners.supervisor.streams import Outputs, Piece
@@ -48,10 +51,14 @@ LEFTOVER_GRACE_S = 0.3
 """The same for processes that remain after the launched command has ended."""
 RUNTIME_S = 5.0
 """Time for a container runtime to clean up after the processes of the container have ended."""
+LAUNCHER_S = 2.0
+"""Time for a launcher to end by itself after its ranks, before it gets SIGTERM too."""
 UNKILLABLE_S = 5.0
 """Time after SIGKILL at which the supervisor gives up a process (stuck in a driver)."""
 DRAIN_S = 1.0
 """Maximum wait of an ended run for the last bytes of its pipe."""
+_STOPPED = (RunState.TIME_LIMIT, RunState.PREEMPTED, RunState.CANCELLED, RunState.CHECKPOINTED)
+"""Orders whose ranks may write a checkpoint within the grace."""
 SAMPLE_S = 1.0
 GATHER_S = 0.005
 FEW_BYTES = 32 << 10
@@ -78,7 +85,8 @@ class Supervisor:
         self.sampled_at = self.started_at
         self.read_at = 0.0
         self.is_told_to_stop = False
-        self.watch = hangs.Watch(self.launch.get("hang_timeout_s"), self.started_at)
+        counts_steps = self.launch.get("until_step") is not None
+        self.watch = hangs.Watch(self.launch.get("hang_timeout_s"), self.started_at, counts_steps=counts_steps)
         # Of a hanging run: the stacks of its ranks, and the time without a step.
         self.inquiry: hangs.Inquiry | None = None
         self.silence = (0.0, 0)
@@ -98,6 +106,11 @@ class Supervisor:
         self.is_ended = False
         self.unkillable: list[int] = []
         self.ranks = RankProcesses(0)
+        self.warning: RankWarning | None = None
+        # Why the ranks were warned, and how that end is called.
+        self.warned_of = Verdict(RunState.CHECKPOINTED, "")
+        # When only launchers were left of a run that is stopped.
+        self.alone_since: float | None = None
         # When this node was told to end because another one has ended, while it was ending by itself.
         self.cancelled_at: float | None = None
 
@@ -204,6 +217,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._look_for_orders()
+        self._look_for_warning()
         self._reap()
         self._end_processes()
         self.recorder.write()
@@ -227,11 +241,37 @@ class Supervisor:
         elif (reason := self.run_dir.cancel_reason()) is not None:
             if not self._may_end_by_itself():
                 self.order = Verdict(RunState.CANCELLED, reason)
+        elif (notice := self.run_dir.preemption()) is not None:
+            self.order = Verdict(RunState.PREEMPTED, f"its node is taken away: {notice}")
         elif time.monotonic() - self.started_at > self.launch["timeout_s"]:
-            limit = f"launcher.timeout_s {self.launch['timeout_s']:g} s"
-            self.order = Verdict(RunState.FAILED, f"stopped after {limit}; raise it, or shorten the run")
+            self.order = Verdict(RunState.TIME_LIMIT, f"stopped after {self._limit}; raise it, or shorten the run")
+        elif (last_step := self.launch.get("until_step")) is not None and self.watch.last_step >= last_step:
+            self.order = Verdict(RunState.CHECKPOINTED, f"stopped at launcher.chain_until_step {last_step}")
         if self.order is not None:
             log.info("stopping: %s", self.order.reason)
+
+    @property
+    def _limit(self) -> str:
+        return f"launcher.timeout_s {self.launch['timeout_s']:g} s"
+
+    def _look_for_warning(self) -> None:
+        """Warn the ranks once ahead of the limit; those that are still starting get the signal when they handle it."""
+        before_s = self.launch.get("warn_before_s")
+        if before_s is None or self.order is not None or self.exit_code is not None or self.child is None:
+            return
+        now = time.monotonic()
+        if self.warning is None and (limit := self._near_limit(before_s, now)):
+            self.warning = RankWarning(self.launch["warn_signal"], now)
+            log.info("warning the ranks with %s of %s", self.warning.name, limit)
+            self.recorder.insert(f"parlab: {self.warning.name} to the ranks, ahead of {limit}\n".encode())
+            self.warned_of = Verdict(RunState.CHECKPOINTED, f"its ranks wrote a checkpoint ahead of {limit}")
+        if self.warning is not None:
+            self.warning.turn(now)
+
+    def _near_limit(self, before_s: float, now: float) -> str:
+        """Return the limit of which the ranks are to be warned now; empty if it is not near."""
+        left_s = self.launch["timeout_s"] - before_s
+        return self._limit if now - self.started_at > left_s else ""
 
     def _may_end_by_itself(self) -> bool:
         """Return whether to let the launcher say what happened, although another node has ended.
@@ -274,12 +314,25 @@ class Supervisor:
             self._reap()
             self.is_ended = True
         elif is_first_turn:
+            # A launcher that gets SIGTERM kills its ranks after a time of its own, and does not report how they ended.
+            above = launchers(own) if self.order is not None else set()
+            processes.signal_all([process for process in own if process.pid not in above], signal.SIGTERM)
+        elif waited <= self.grace_s and self._are_launchers_left(own):
             processes.signal_all(own, signal.SIGTERM)
         elif waited > self.grace_s + UNKILLABLE_S + (RUNTIME_S if self.launch.get("container") else 0):
             self.unkillable = [process.pid for process in remaining]
             self.is_ended = True
         elif waited > (limit_s := self.grace_s if self.order else LEFTOVER_GRACE_S):
             processes.signal_all(own or (remaining if waited > limit_s + RUNTIME_S else []), signal.SIGKILL)
+
+    def _are_launchers_left(self, remaining: list[psutil.Process]) -> bool:
+        """Return, once, whether the ranks have ended and their launcher has had its time to end too."""
+        now = time.monotonic()
+        if self.alone_since is None or launchers(remaining):
+            self.alone_since = now
+        is_due = self.alone_since + LAUNCHER_S < now
+        self.alone_since = float("inf") if is_due else self.alone_since
+        return is_due
 
     # --- output ------------------------------------------------------------------------------------------------------
 
@@ -398,11 +451,27 @@ class Supervisor:
         if runtime and self.child is not None and (why_not := containers.remove(runtime, _marker(self.launch))):
             log.error("the container cannot be removed: %s", why_not)
 
+    def _verdict(self, exit_code: int) -> Verdict:
+        """Return how the run ended; ranks that were told to end may have written a checkpoint first."""
+        order = self.order
+        if order is None:
+            verdict = self.recorder.evidence.verdict(exit_code)
+            is_warned = verdict.state is RunState.CHECKPOINTED and self.warning is not None
+            return self.warned_of if is_warned else verdict
+        if order.state in _STOPPED and self.recorder.evidence.has_checkpointed(exit_code):
+            is_limit = order.state is RunState.TIME_LIMIT
+            what = f"stopped after {self._limit}" if is_limit else order.reason
+            state = RunState.CHECKPOINTED if is_limit else order.state
+            return order._replace(state=state, reason=f"{what}; its ranks wrote a checkpoint")
+        if order.state is RunState.CHECKPOINTED:
+            return order._replace(state=RunState.TIME_LIMIT, reason=f"{order.reason}; its ranks wrote no checkpoint")
+        return order
+
     def _report_end(self) -> None:
         self.samples.stop()
         self._remove_container()
         exit_code = self.exit_code
-        verdict = self.order or self.recorder.evidence.verdict(-signal.SIGKILL if exit_code is None else exit_code)
+        verdict = self._verdict(-signal.SIGKILL if exit_code is None else exit_code)
         reason = verdict.reason
         runtime = self.launch.get("container")
         if (

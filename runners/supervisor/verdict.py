@@ -7,6 +7,7 @@ import re
 import signal
 from typing import Any, NamedTuple
 
+from parlab.client.stopping import CHECKPOINTED
 from runners.supervisor.deaths import Death, dead_rank, find_deaths
 from runners.wire.protocol import EVENT_PREFIX, OOM_EXIT_CODE, RunState
 
@@ -102,6 +103,10 @@ class Evidence:
         tail = self._log_tail()
         deaths = [self._with_host(death) for death in self._deaths or find_deaths(tail)]
         first = deaths[0] if deaths else Death(None, "", exit_code)
+        if self.has_checkpointed(exit_code):
+            return Verdict(
+                RunState.CHECKPOINTED, f"its ranks wrote a checkpoint and ended with exit code {CHECKPOINTED}"
+            )
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):
             rank = (self._oom or {}).get("rank", first.rank)
             return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank), "", _rank_or_node(rank))
@@ -118,6 +123,12 @@ class Evidence:
             # The errors of the other ranks are consequences, but show where they were.
             return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others(), dead.rank)
         return self._failure(tail, first, exit_code)
+
+    def has_checkpointed(self, exit_code: int) -> bool:
+        """Return whether all ranks that ended by themselves wrote a checkpoint, as far as the launcher reports them."""
+        deaths = self._deaths or find_deaths(self._log_tail())
+        codes = {death.code for death in deaths} - {-signal.SIGTERM}
+        return codes == {CHECKPOINTED} if codes else exit_code == CHECKPOINTED
 
     def _log_tail(self) -> str:
         """Return the last output without events: those of other ranks may be between the lines of a traceback."""

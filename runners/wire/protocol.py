@@ -78,6 +78,9 @@ class RunState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"
+    CHECKPOINTED = "checkpointed"
+    TIME_LIMIT = "time-limit"
+    PREEMPTED = "preempted"
 
     @property
     def is_final(self) -> bool:
@@ -216,7 +219,18 @@ class Rendezvous(Message):
 class Report(Message):
     """State of a member as its supervisor reports it: prepared, running, or how it ended."""
 
-    state: Literal["prepared", "running", "finished", "oom", "failed", "cancelled", "lost"]
+    state: Literal[
+        "prepared",
+        "running",
+        "finished",
+        "oom",
+        "failed",
+        "cancelled",
+        "lost",
+        "checkpointed",
+        "time-limit",
+        "preempted",
+    ]
     at: float
     """Unix time in seconds."""
     exit_code: int | None = None

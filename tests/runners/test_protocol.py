@@ -97,4 +97,4 @@ def test_messages_with_anything_unknown_are_refused() -> None:
 
 def test_a_state_is_either_active_or_final() -> None:
     assert [state for state in RunState if not state.is_final] == ["queued", "dispatched", "running"]
-    assert len(FINAL_STATES) == 5
+    assert len(FINAL_STATES) == 8

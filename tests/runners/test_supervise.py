@@ -242,9 +242,9 @@ def test_what_a_finished_command_leaves_behind_is_ended(prepared: Prepare, super
     assert run.training() == []
 
 
-def test_a_run_that_takes_too_long_is_failed(prepared: Prepare, supervise: Supervise) -> None:
+def test_a_run_that_takes_too_long_has_reached_its_time_limit(prepared: Prepare, supervise: Supervise) -> None:
     final = supervise(prepared("import time; time.sleep(600)", timeout_s=1)).ends()
-    assert final.state == "failed"
+    assert final.state == "time-limit"
     assert final.reason == "stopped after launcher.timeout_s 1 s; raise it, or shorten the run"
 
 

@@ -80,26 +80,26 @@ def test_a_job_that_is_cancelled_in_slurm_ends_in_its_words(
     assert len([report for report in server.reports[run, 1] if report.is_final]) == 1
 
 
-def test_a_preempted_job_is_lost_so_that_the_next_attempt_may_start(
+def test_a_preempted_job_is_preempted_so_that_the_next_attempt_may_start(
     server: Server, cluster: Cluster, jobs: Jobs
 ) -> None:
     run = jobs.begin(partition="busy")
     jobs.until_started(run)
     other = occupy(cluster, "urgent")
     end = server.end_of(run)
-    assert end.state == "lost"
+    assert end.state == "preempted"
     assert "ended as PREEMPTED: a job of higher priority took its nodes" in end.reason
     cluster.clear(other)
 
 
-def test_a_requeued_job_is_lost_and_does_not_start_again(
+def test_a_requeued_job_is_preempted_and_does_not_start_again(
     login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs
 ) -> None:
     run, job = jobs.ready()
     cluster.run("scontrol", "update", f"JobId={job}", "Requeue=1")
     cluster.run("scontrol", "requeue", str(job))
     end = server.end_of(run)
-    assert end.state == "lost"
+    assert end.state == "preempted"
     assert f"Slurm job {job} was requeued (" in end.reason
     wait_for(lambda: login.job_state(job) == "CANCELLED" and not login.processes(run), "it does not start again")
     assert len([line for line in server.lines(run) if line.startswith(b"started")]) == 1
@@ -221,10 +221,10 @@ def test_a_killed_slurmd_does_not_end_a_run(login: LoginNode, server: Server, cl
 
 
 @pytest.mark.slow
-def test_a_job_beyond_its_time_limit_fails_in_slurms_words(server: Server, jobs: Jobs) -> None:
+def test_a_job_beyond_its_time_limit_ends_in_slurms_words(server: Server, jobs: Jobs) -> None:
     run = jobs.begin(time_limit_s=60)
     end = server.end_of(run, within_s=300)
-    assert end.state == "failed"
+    assert end.state == "time-limit"
     assert "ended as TIMEOUT: its time limit 00:01:00 is over; raise slurm.time_limit_s" in end.reason
 
 

@@ -206,6 +206,22 @@ class Cancel(APIView):
         return _state(slug, number)
 
 
+class EndChain(APIView):
+    """End the chain of a run after its current attempt."""
+
+    token_scope = "launch"
+    permission_classes = [permissions.IsAuthenticated, may("change_run")]
+
+    @extend_schema(operation_id="runs_end_chain", request=None, responses={200: StateAnswer, 400: Errors})
+    def post(self, _request: Request, slug: str, number: int) -> Response:
+        run = find_run(slug, number)
+        try:
+            fleet.end_chain(run=run)
+        except ValueError as error:
+            raise Problem(str(error), field="number", value=number, remedy="see the state of the run") from error
+        return _state(slug, number)
+
+
 class Relaunch(APIView):
     """Start the next attempt of a run that has ended."""
 

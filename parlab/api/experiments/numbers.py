@@ -23,7 +23,7 @@ from rest_framework.views import APIView
 from parlab.api.errors import Problem
 from parlab.api.serializers import Errors
 from parlab.lab.models import Artifact, Attempt, Run
-from parlab.series import store
+from parlab.publishing.figures.chains import Joined
 from parlab.series.columns import Columns
 from parlab.tracking.artifacts import object_open
 
@@ -115,19 +115,19 @@ def whole_number(request: Request, field: str, default: int | None = None, at_le
 
 
 class SeriesOfRun(APIView):
-    """The series of a run's current attempt, or of `?attempt=`."""
+    """The series of a run's current attempt, with those before it in a chain, or of `?attempt=`."""
 
     @extend_schema(
         operation_id="series_list", parameters=[OpenApiParameter("attempt", int)], responses={200: SeriesList}
     )
     def get(self, request: Request, slug: str, number: int) -> Response:
         attempt = _attempt(find_run(slug, number), request)
-        infos = [info._asdict() for info in store.metrics(attempt.pk)]
+        infos = [info._asdict() for info in Joined(attempt).metrics()]
         return Response({"attempt": attempt.number, "series": infos})
 
 
 class OneSeries(APIView):
-    """The points of one metric, whole or thinned, as JSON, CSV or an Arrow IPC stream."""
+    """The points of one metric, whole or thinned, as JSON, CSV or an Arrow IPC stream; of a chain each step once."""
 
     @extend_schema(
         operation_id="series_read",
@@ -154,13 +154,13 @@ class OneSeries(APIView):
         metric, form = request.GET.get("metric", ""), request.GET.get("as", "json")
         if form not in ("json", "csv", "arrow"):
             raise Problem(f"unknown form {form[:40]!r}", field="as", value=form, remedy="use json, csv or arrow")
-        names = sorted({info.metric for info in store.metrics(attempt.pk)})
+        joined = Joined(attempt)
+        names = sorted({info.metric for info in joined.metrics()})
         if metric not in names:
             shown = ", ".join(names[:20]) or "none yet"
             raise Problem(f"run {number} has no series {metric[:80]!r}", field="metric", value=metric, remedy=shown)
         points, rank = whole_number(request, "points", at_least=3), whole_number(request, "rank", at_least=0)
-        series = store.read_many(
-            [attempt.pk],
+        series = joined.read_many(
             [metric],
             rank=rank,
             first_step=whole_number(request, "from"),

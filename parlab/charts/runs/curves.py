@@ -85,6 +85,16 @@ def _shade(drawing: go.Figure, warmup_steps: int, left_out: Collection[int]) -> 
         drawing.add_shape(**_shaded(first_step, final), label=_shade_label(name))
 
 
+def with_repeated(drawing: Drawing, ranges: Sequence[tuple[int, int]]) -> Drawing:
+    """Shade the steps that were made again after a reload, given as (first, last), and count them in the caption."""
+    assert drawing.figure is not None
+    for first, last in ranges[:MOST_REPEATED]:
+        drawing.figure.add_shape(**_shaded(first, last), label=_shade_label("again"))
+    count = sum(last - first + 1 for first, last in ranges)
+    steps = "1 step was" if count == 1 else f"{count:,} steps were"
+    return drawing._replace(caption=f"{drawing.caption} {steps} made again (shaded), and counted once.".strip())
+
+
 def _counted(last: int, iterations: int, warmup_steps: int) -> str:
     text = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
     if not warmup_steps:
@@ -93,6 +103,8 @@ def _counted(last: int, iterations: int, warmup_steps: int) -> str:
     return f"{text} {first} warm-up, excluded from the statistics."
 
 
+MOST_REPEATED = 50
+"""Ranges of repeated steps that a figure shades."""
 TIME = "Time since the first measurement (s)"
 
 

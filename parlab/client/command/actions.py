@@ -107,6 +107,13 @@ def cancel(arguments: argparse.Namespace, api: Api) -> int:
     return OK
 
 
+def end_chain(arguments: argparse.Namespace, api: Api) -> int:
+    """Make the current attempt of a chain the last one."""
+    run = api.run(arguments.experiment, arguments.number).end_chain()
+    sys.stdout.write(f"run {run.number} {run.state}, attempt {run.data['attempt_number']} is the last one\n")
+    return OK
+
+
 def relaunch(arguments: argparse.Namespace, api: Api) -> int:
     """Start the next attempt of one run."""
     run = api.run(arguments.experiment, arguments.number).relaunch()

@@ -28,7 +28,7 @@ OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
 FOLLOW_S = 1.0
 _EVENT = b'{"parlab":'
 SCOPES = ("read", "report", "write", "launch", "admin")
-_FINAL = ("finished", "oom", "failed", "cancelled", "lost")
+_FINAL = ("finished", "oom", "failed", "cancelled", "lost", "checkpointed", "time-limit", "preempted")
 
 CODES = (
     "exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 server unreachable; 4 watch, wait: a run has ended and"
@@ -139,12 +139,13 @@ def _add_actions(command: Command, with_json: list[argparse.ArgumentParser]) -> 
     wait = command("wait", _on_server(actions.wait), "wait until a run has ended")
     wait.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this long")
     cancel = command("cancel", _on_server(actions.cancel), "cancel a run")
+    end_chain = command("end-chain", _on_server(actions.end_chain), "end a chain after its current attempt")
     relaunch = command("relaunch", _on_server(actions.relaunch), "start the next attempt of a run that has ended")
-    for added in (launch, watch, export, wait, cancel, relaunch):
+    for added in (launch, watch, export, wait, cancel, end_chain, relaunch):
         added.add_argument("experiment", help="slug of the experiment")
     for added in (watch, export):
         added.add_argument("numbers", nargs="*", type=int, metavar="number", help="numbers of runs")
-    for added in (wait, cancel, relaunch):
+    for added in (wait, cancel, end_chain, relaunch):
         added.add_argument("number", type=int, help="number of the run")
     compare = command("compare", _on_server(actions.compare), "compare runs: parlab compare bert:1 bert:2")
     compare.add_argument("runs", nargs="+", metavar="EXPERIMENT:NUMBER")

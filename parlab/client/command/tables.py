@@ -50,7 +50,14 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> No
     console.print(table)
 
 
-_STYLES = {"finished": "green", "running": "cyan", "failed": "red", "oom": "magenta", "lost": "red"}
+_STYLES = {
+    "finished": "green",
+    "running": "cyan",
+    "failed": "red",
+    "oom": "magenta",
+    "lost": "red",
+    "time-limit": "red",
+}
 
 
 def _style(column: str, row: Mapping[str, Any]) -> str:

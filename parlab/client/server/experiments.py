@@ -17,7 +17,7 @@ WAIT_S = 25.0
 RUNS_AT_ONCE = 100
 """Runs whose series are read with one request; their names are part of its address."""
 _COLUMNS = ("steps", "times", "values")
-FINAL = ("finished", "oom", "failed", "cancelled", "lost")
+FINAL = ("finished", "oom", "failed", "cancelled", "lost", "checkpointed", "time-limit", "preempted")
 STUDY_FINAL = ("finished", "failed", "cancelled")
 
 
@@ -183,6 +183,11 @@ class Run(Resource):
     def cancel(self) -> Run:
         """Cancel the run."""
         self._connection.json("POST", f"{self.path}cancel/")
+        return self.refresh()
+
+    def end_chain(self) -> Run:
+        """Make the current attempt of a chain the last one."""
+        self._connection.json("POST", f"{self.path}end-chain/")
         return self.refresh()
 
     def relaunch(self) -> Run:

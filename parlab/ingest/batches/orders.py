@@ -10,9 +10,11 @@ from django.conf import settings
 from django.utils import timezone
 
 from parlab.ingest.batches.waiting import post
-from parlab.lab.models import Attempt, Member, MemberState, Node
+from parlab.lab.models import Attempt, Member, MemberState, Node, Run
 from parlab.lab.services.access.node_keys import signing_key, signing_keys
+from parlab.lab.services.chains import chain_left_s
 from parlab.lab.services.members import cause_text, first_cause
+from runners.config.sections import LauncherSection
 from runners.wire.protocol import (
     CANCEL_TASK,
     GO_TASK,
@@ -33,12 +35,19 @@ logger = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by a person"
 _NEW_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "launcher": {"grace_s": 30, "container": None},
+    "launcher": {
+        name: getattr(LauncherSection(), name)
+        for name in LauncherSection.model_fields
+        if name.startswith(("grace_s", "container", "warn_", "chain"))
+    },
     "slurm": {"exclude": None},
 }
+"""Fields that daemons of 0.1 do not have, with their defaults."""
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
+CHECKPOINT_WAIT_S = 60.0
+"""Wait so long for the checkpoints of the other members after that of the first."""
 _TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
 
 
@@ -46,7 +55,23 @@ def follow(attempt_ids: Collection[int]) -> None:
     """Send the orders that the last reports make due at once: Go if all are prepared, Cancel if one has ended."""
     attempts = Attempt.objects.select_related("run").with_members().filter(pk__in=attempt_ids)
     due = [due_order(attempt, member) for attempt in attempts for member in attempt.members.all()]
+    due += [_next_dropped(attempt) for attempt in attempts if attempt.run.is_final]
     send_all([order for order in due if order is not None and not isinstance(order, RunSpec)])
+
+
+def _next_dropped(attempt: Attempt) -> Cancel | None:
+    """Return the order that tells a node of Slurm that no attempt follows in a chain: its next job may wait already."""
+    node = attempt.node
+    if not attempt.run.is_chain or node is None or not node.is_queue:
+        return None
+    return Cancel(run=attempt.run_id, attempt=attempt.number + 1, node=node.name, reason="the chain has ended")
+
+
+def drop_next(attempt_id: int) -> None:
+    """Tell the node of a chain that a person has ended that no attempt follows the current one."""
+    attempt = Attempt.objects.select_related("run").with_members().filter(pk=attempt_id).first()
+    if attempt is not None and (order := _next_dropped(attempt)) is not None:
+        send(order)
 
 
 def due_order(attempt: Attempt, member: Member) -> Order | None:
@@ -61,7 +86,8 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
     if reason := stop_reason(attempt, members):
         return Cancel(**names, reason=reason, is_consequence=reason != CANCELLED)
     if member.member_state is MemberState.DISPATCHED:
-        config = for_any_node(_without_bad_hosts(attempt.run.resolved, member.node))
+        resolved = within_chain(attempt.run, attempt.run.resolved)
+        config = for_any_node(_without_bad_hosts(resolved, member.node))
         return RunSpec(**names, config=config, nodes=len(members))
     is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)
     if member.member_state is MemberState.PREPARED and is_prepared:
@@ -90,6 +116,21 @@ def _without_bad_hosts(resolved: Mapping[str, Any], node: Node) -> Mapping[str, 
     return {**resolved, "slurm": {**resolved.get("slurm", {}), "exclude": ",".join(names)}} if names else resolved
 
 
+def within_chain(run: Run, resolved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Shorten the limit of an attempt to the rest of `launcher.chain_until_s`, and what has to fit into it."""
+    launcher = resolved.get("launcher", {})
+    if launcher.get("chain_until_s") is None:
+        return resolved
+    left_s = chain_left_s(run, list(run.attempts.all()))
+    limit_s = max(1, int(launcher["chain_until_s"] if left_s is None else left_s))
+    if limit_s >= launcher["timeout_s"]:
+        return resolved
+    short: dict[str, Any] = {"timeout_s": limit_s, "grace_s": min(launcher["grace_s"], limit_s)}
+    if launcher.get("warn_before_s") is not None:
+        short["warn_before_s"] = min(launcher["warn_before_s"], limit_s - 1) or None
+    return {**resolved, "launcher": {**launcher, **short}}
+
+
 def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:
     """Return why the active members of an attempt must stop; empty if they may continue."""
     if attempt.run.cancel_requested_at and attempt.run.attempt_number == attempt.number:
@@ -102,9 +143,12 @@ def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:
 
 def _may_follow_another(cause: Member, members: Sequence[Member]) -> bool:
     """Return whether to wait for the member that ended first: the others may notice and report it sooner."""
-    if not cause.is_consequence or cause.ended_at is None or not any(member.is_active for member in members):
+    if cause.ended_at is None or not any(member.is_active for member in members):
         return False
-    return 0 <= (timezone.now() - cause.ended_at).total_seconds() < CAUSE_WAIT_S
+    waited_s = (timezone.now() - cause.ended_at).total_seconds()
+    if cause.member_state is MemberState.CHECKPOINTED:  # the others write theirs
+        return 0 <= waited_s < CHECKPOINT_WAIT_S
+    return cause.is_consequence and 0 <= waited_s < CAUSE_WAIT_S
 
 
 def _peer(member: Member) -> Peer:

@@ -1,7 +1,7 @@
 """Summaries of attempts: from their series, or from whole logs, which are read before anything is locked."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from django.db import DatabaseError, transaction
@@ -16,6 +16,7 @@ from parlab.ingest.summaries.reloads import reload_of
 from parlab.ingest.summaries.reported import summarise_reported
 from parlab.ingest.summaries.summary import summarise
 from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.chains import earlier_attempts
 from parlab.lab.services.attempts import launch_store, summary_store
 from parlab.series import log, store
 from runners.config import engine_of, filled_fields
@@ -110,10 +111,16 @@ def _series_summarise(attempt: Attempt) -> None:
     if engine.is_external:
         _command_summarise(attempt)
         return
-    summary = summarise(attempt.pk, resolved) | reload_of(attempt)
-    if engine.trains:
+    earlier = [each.pk for each in earlier_attempts(attempt)]
+    of_run = _engine_summary(attempt, resolved, earlier) if earlier else None
+    summary_store(attempt=attempt, summary=_engine_summary(attempt, resolved), of_run=of_run)
+
+
+def _engine_summary(attempt: Attempt, resolved: Mapping[str, Any], earlier: Sequence[int] = ()) -> dict[str, Any]:
+    summary = summarise(attempt.pk, resolved, earlier) | reload_of(attempt)
+    if engine_of(resolved).trains:
         summary |= utilisation.parts_of(summary, resolved, world_size(resolved), _reference(attempt, resolved))
-    summary_store(attempt=attempt, summary=summary)
+    return summary
 
 
 def _reported_summary(attempt: Attempt, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,11 +136,20 @@ def _command_summarise(attempt: Attempt) -> None:
     """Summarise a run of engine `command` from its step events."""
     # If its lines could be read before, but not now, the previous summary stays.
     resolved = attempt.run.resolved
+    if is_read(attempt):
+        summary_store(attempt=attempt, summary=attempt.summary)
+        return
+    earlier = [each.pk for each in earlier_attempts(attempt)]
+    of_run = _command_summary(attempt, resolved, earlier) if earlier else None
+    summary_store(attempt=attempt, summary=_command_summary(attempt, resolved), of_run=of_run)
+
+
+def _command_summary(attempt: Attempt, resolved: Mapping[str, Any], earlier: Sequence[int] = ()) -> dict[str, Any]:
     sections = filled_fields(resolved)
-    summary = attempt.summary if is_read(attempt) else summarise(attempt.pk, sections) | reload_of(attempt)
-    if (resolved.get("command") or {}).get("describes_training") and not is_read(attempt):
+    summary = summarise(attempt.pk, sections, earlier) | reload_of(attempt)
+    if (resolved.get("command") or {}).get("describes_training"):
         summary |= utilisation.parts_of(summary, sections, world_size(resolved), _reference(attempt, resolved))
-    summary_store(attempt=attempt, summary=summary)
+    return summary
 
 
 def _reference(attempt: Attempt, resolved: Mapping[str, Any]) -> utilisation.Reference | None:

@@ -15,7 +15,7 @@ from parlab.series.columns import Columns
 from runners.wire.protocol import RunState
 
 MAX_ATTEMPTS = 100
-_FAILED = (RunState.FAILED, RunState.OOM, RunState.LOST)
+_FAILED = (RunState.FAILED, RunState.OOM, RunState.LOST, RunState.PREEMPTED)
 _CHECKPOINT = "timer/save-checkpoint"
 """What checkpoints take away from steps."""
 _STEP, _POWER, _CPU_POWER = "step_time_s", "power_watts", "cpu_power_watts"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.chains import earlier_attempts
 from parlab.lab.selectors.layouts import RankLayout, rank_layout
 from parlab.series import log, log_search
 from parlab.whole_numbers import whole_number
@@ -73,8 +74,30 @@ def _without_streams(rank: str, layout: RankLayout) -> LogProblem:
 
 
 def tail(attempt: Attempt, part: LogPart, lines: int) -> list[str]:
-    """Return the last lines for a page."""
-    return log.log_tail(attempt.pk, lines, node_rank=part.node_rank, rank=part.rank)
+    """Return the last lines for a page; in a chain those of earlier attempts fill up what the current one lacks."""
+    found = log.log_tail(attempt.pk, lines, node_rank=part.node_rank, rank=part.rank)
+    following = attempt
+    for earlier in reversed(earlier_attempts(attempt)):
+        if len(found) >= lines:
+            break
+        before = log.log_tail(earlier.pk, lines - len(found), node_rank=part.node_rank, rank=part.rank)
+        found = [*before, divider(following), *found]
+        following = earlier
+    return found
+
+
+def divider(attempt: Attempt) -> str:
+    """Return the line between the logs of two attempts."""
+    return f"[parlab] attempt {attempt.number}"
+
+
+def whole_text(attempt: Attempt, part: LogPart) -> Iterator[bytes]:
+    """Yield a part as it was printed, in a chain that of all attempts, one after the other."""
+    for each in earlier_attempts(attempt):
+        yield from text(each, part)
+        following = each.number + 1
+        yield f"[parlab] attempt {following}\n".encode()
+    yield from text(attempt, part)
 
 
 def find(attempt: Attempt, part: LogPart, pattern: re.Pattern[bytes]) -> log_search.Search:

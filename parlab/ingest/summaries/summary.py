@@ -15,6 +15,7 @@ from parlab.ingest.summaries.memory import GPU, NODE, memory_growth
 from parlab.ingest.summaries.trend import trend_of
 from parlab.series import store
 from parlab.series.columns import Columns
+from parlab.series.joining import cuts, joined
 from runners.config import engine_of
 
 _TIMERS = "timer/"
@@ -47,17 +48,26 @@ class _Steps(NamedTuple):
         return self.is_complete & ~self.is_warmup & ~self.is_profiled
 
 
-def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
-    names = {info.metric for info in store.metrics(attempt_id)}
+def summarise(attempt_id: int, resolved: Mapping[str, Any], earlier: Sequence[int] = ()) -> dict[str, Any]:
+    """Compute the summary of an attempt from its stored series and its resolved RunConfig.
+
+    `earlier` are the attempts that it goes on from in a chain: the summary is that of all, each step once.
+    """
+    chains = {attempt_id: earlier} if earlier else {}
+    names = {info.metric for pk in (*earlier, attempt_id) for info in store.metrics(pk)}
     metrics = [name for name in names if name.startswith((_TIMERS, _HEALTH, links.PREFIX, checkpoints.PREFIX))]
     metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION, NODE, GPU}
     engine = engine_of(resolved)
     metrics += units.names_of(engine, names).difference(metrics)
     series: dict[str, dict[int, Columns]] = {name: {} for name in metrics}
-    for (_, metric, rank), columns in store.read_many([attempt_id], metrics).items():
+    read = store.read_many([*earlier, attempt_id], metrics)
+    for (_, metric, rank), columns in joined(read, chains, cuts(chains, metrics), _is_sampled).items():
         series[metric][rank] = columns
     return summary_of(series, resolved) | memory_growth(series) | units.units_of(engine, series)
+
+
+def _is_sampled(key: tuple[str, int]) -> bool:
+    return key[1] < 0 or key[0] in (UTILISATION, NODE, GPU)
 
 
 def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:

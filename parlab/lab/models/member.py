@@ -18,6 +18,9 @@ class MemberState(models.TextChoices):
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"
+    CHECKPOINTED = "checkpointed"
+    TIME_LIMIT = "time-limit"
+    PREEMPTED = "preempted"
 
     @property
     def is_final(self) -> bool:

@@ -132,6 +132,12 @@ class Run(models.Model):
         help_text="Beyond the budget of its project: it waits for a maintainer, or was approved.",
     )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    chain_ended_at = models.DateTimeField(
+        null=True, blank=True, help_text="When a person ended its chain: the current attempt is the last one."
+    )
+    chain_from = models.PositiveSmallIntegerField(
+        default=1, help_text="First attempt of its chain: that of the launch, or of the last relaunch."
+    )
     reason = models.TextField(blank=True)
     summary = models.JSONField(default=dict, blank=True)
     step_time_s = models.FloatField(null=True, blank=True)
@@ -253,6 +259,11 @@ class Run(models.Model):
     @property
     def is_final(self) -> bool:
         return self.run_state.is_final
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether its attempts go on from each other's checkpoints and are shown as one training."""
+        return bool((self.resolved.get("launcher") or {}).get("chain"))
 
     @property
     def unit_name(self) -> str:

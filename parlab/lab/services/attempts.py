@@ -23,7 +23,8 @@ def lock_attempt(attempt: Attempt) -> tuple[Attempt, Run]:
 
 
 def queue_next_attempt(run: Run) -> Attempt:
-    """Make a new attempt without results the current one of a locked run."""
+    """Make a new attempt without results the current one of a locked run; a chain keeps those of earlier ones."""
+    results: dict[str, Any] = {} if run.is_chain else {"summary": {}, **headline({})}
     attempt = Attempt.objects.create(run=run, number=run.attempt_number + 1)
     Run.everything.filter(pk=run.pk, attempt_number=run.attempt_number).update(
         attempt_number=attempt.number,
@@ -32,24 +33,27 @@ def queue_next_attempt(run: Run) -> Attempt:
         cancel_requested_at=None,
         started_at=None,
         ended_at=None,
-        summary={},
-        **headline({}),
+        **results,
     )
     configuration_snapshot(run, attempt.number).save(force_insert=True)
     return attempt
 
 
 @transaction.atomic
-def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
-    """Store the summary of an attempt; for an attempt that has ended, also as a snapshot."""
+def summary_store(*, attempt: Attempt, summary: Mapping[str, Any], of_run: Mapping[str, Any] | None = None) -> None:
+    """Store the summary of an attempt; for an attempt that has ended, also as a snapshot.
+
+    `of_run` is that of the run, if it is another one: in a chain that of all attempts.
+    """
     current, run = lock_attempt(attempt)
     clean, now = storable.json(summary), timezone.now()
+    whole = clean if of_run is None else storable.json(of_run)
     Attempt.objects.filter(pk=current.pk).update(summary=clean, numbers_at=now)
     Run.everything.filter(pk=run.pk, attempt_number=current.number).update(
-        summary=clean, numbers_at=now, **headline(clean)
+        summary=whole, numbers_at=now, **headline(whole)
     )
     if run.attempt_number == current.number:
-        loss_judged(run=run, attempt_number=current.number, loss=clean.get("loss") or {})
+        loss_judged(run=run, attempt_number=current.number, loss=whole.get("loss") or {})
     if RunState(current.state).is_final:
         content = {
             "state": current.state,

@@ -23,6 +23,9 @@ _RUN_KINDS = {
     RunState.OOM: Event.Kind.RUN_OOM,
     RunState.LOST: Event.Kind.RUN_LOST,
     RunState.CANCELLED: Event.Kind.RUN_CANCELLED,
+    RunState.CHECKPOINTED: Event.Kind.RUN_CANCELLED,
+    RunState.TIME_LIMIT: Event.Kind.RUN_FAILED,
+    RunState.PREEMPTED: Event.Kind.RUN_LOST,
 }
 _ENDINGS = {
     RunState.FINISHED: "finished",
@@ -30,6 +33,9 @@ _ENDINGS = {
     RunState.OOM: "ran out of memory",
     RunState.LOST: "was lost",
     RunState.CANCELLED: "was cancelled",
+    RunState.CHECKPOINTED: "ended with a checkpoint",
+    RunState.TIME_LIMIT: "reached its time limit",
+    RunState.PREEMPTED: "was preempted",
 }
 
 

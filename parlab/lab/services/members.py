@@ -16,6 +16,7 @@ from runners.wire.protocol import Report, RunState
 
 from . import events, storable
 from .attempts import environment_snapshot, lock_attempt, queue_next_attempt
+from .chains import LOST, after_attempt
 from .node_faults import is_node_fault
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _EARLIER = {
 def attempt_report(*, attempt: Attempt, report: Report, node_rank: int = 0) -> bool:
     """Apply a report on a member; states only move forward. Returns whether anything changed.
 
-    A lost attempt is followed by a new one if `launcher.max_attempts` allows it and the run was not cancelled.
+    Another attempt follows where `chains.after_attempt` says so.
     """
     current, run = lock_attempt(attempt)
     if RunState(current.state).is_final:
@@ -134,10 +135,20 @@ def _attempt_follow(attempt: Attempt, run: Run, members: Sequence[Member], repor
         Run.everything.filter(pk=run.pk, attempt_number=attempt.number).update(**facts)
     if facts:
         logger.info("run %s attempt %s: %s -> %s", run.pk, attempt.number, attempt.state, facts)
-    if state == RunState.LOST and is_current and attempt.number < _max_attempts(run):
+    if facts and state.is_final and is_current:
+        _run_follow(attempt, run, state, str(facts.get("reason", "")))
+
+
+def _run_follow(attempt: Attempt, run: Run, state: RunState, reason: str) -> None:
+    """Queue the next attempt of a locked run whose current one has ended, or end the run."""
+    decision = after_attempt(run=run, number=attempt.number, state=state, reason=reason)
+    if decision.goes_on:
         queue_next_attempt(run)
-    elif facts and state.is_final and is_current:
-        events.run_ended(run=run, attempt_number=attempt.number, state=state, reason=str(facts.get("reason", "")))
+        return
+    if (decision.state, decision.reason) != (state, reason):
+        logger.info("run %s: %s %s", run.pk, decision.state, decision.reason)
+        Run.everything.filter(pk=run.pk).update(state=decision.state, reason=decision.reason)
+    events.run_ended(run=run, attempt_number=attempt.number, state=decision.state, reason=decision.reason)
 
 
 def _attempt_facts(attempt: Attempt, run: Run, members: Sequence[Member]) -> dict[str, Any]:
@@ -156,7 +167,7 @@ def _attempt_facts(attempt: Attempt, run: Run, members: Sequence[Member]) -> dic
     is_by_person = state == RunState.CANCELLED and run.cancel_requested_at is not None
     reason = cause_text(cause, 1 if is_by_person else len(members)) if cause else members[0].reason
     is_current = run.attempt_number == attempt.number
-    if state == RunState.LOST and is_current and run.cancel_requested_at is not None:
+    if state in LOST and is_current and run.cancel_requested_at is not None:
         state, reason = RunState.CANCELLED, f"cancelled; {reason}".strip("; ")
     return {"state": state, "reason": reason, "ended_at": ended_at, **started}
 
@@ -164,10 +175,16 @@ def _attempt_facts(attempt: Attempt, run: Run, members: Sequence[Member]) -> dic
 def first_cause(members: Sequence[Member]) -> Member | None:
     """Return the member whose end ended the others; None if all have finished.
 
-    It is the earliest end, by clocks without their offsets, that is not the consequence of another one.
+    It is the earliest end, by clocks without their offsets, that is not the consequence of another one. All nodes write
+    a checkpoint together: a node with another end has the reason.
     """
     ends = [member for member in members if member.member_state.is_bad_end]
-    return min(ends, key=lambda member: (member.is_consequence, _end_time(member), member.node_rank), default=None)
+    return min(ends, key=_cause_order, default=None)
+
+
+def _cause_order(member: Member) -> tuple[bool, bool, datetime, int]:
+    has_checkpointed = member.member_state is MemberState.CHECKPOINTED
+    return member.is_consequence, has_checkpointed, _end_time(member), member.node_rank
 
 
 def _end_time(member: Member) -> datetime:
@@ -193,7 +210,3 @@ def _evidence(member: Member) -> dict[str, Any]:
     """Return the columns of an attempt that show why it ended; empty values keep earlier ones."""
     evidence: dict[str, Any] = {"traceback": member.traceback} if member.traceback else {}
     return evidence if member.exit_code is None else {**evidence, "exit_code": member.exit_code}
-
-
-def _max_attempts(run: Run) -> int:
-    return int(run.resolved.get("launcher", {}).get("max_attempts", 1))

@@ -164,7 +164,9 @@ def run_relaunch(*, run: Run, user: User) -> Attempt:
     logger.info("run %s (%s) is relaunched by %s", current.pk, current, user)
     attempt = queue_next_attempt(current)
     # A relaunched run goes to the end of the queue; a run that was lost with its node keeps its place.
-    Run.everything.filter(pk=current.pk).update(queued_at=timezone.now(), approval=None)
+    Run.everything.filter(pk=current.pk).update(
+        queued_at=timezone.now(), approval=None, chain_from=attempt.number, chain_ended_at=None
+    )
     current.approval = None
     approval_ask(runs=[current], user=user)
     return attempt

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from parlab.charts.sweeps.compare import LOSSES
 from parlab.lab.models import Attempt, Run
-from parlab.series import store
+from parlab.publishing.figures.chains import Joined
 
 POINTS = 200
 
@@ -22,22 +22,22 @@ class LossCurve(NamedTuple):
 
 def loss_curve(run: Run) -> LossCurve:
     """Return the loss of the current attempt of a run; values that are not finite are left out."""
-    attempt = Attempt.objects.filter(run=run, number=run.attempt_number).values_list("pk", flat=True).first()
+    attempt = run.attempts.filter(number=run.attempt_number).first()
     if attempt is None:
         return LossCurve([], [])
-    return curve_of(attempt, loss_name(run, store.metric_names([attempt]).get(attempt, set())))
+    return curve_of(attempt, loss_name(run, Joined(attempt).names()))
 
 
 def leading_curve(run: Run, attempt: Attempt) -> tuple[str, LossCurve]:
     """Return what tells most of a training, its loss or else its step time, with its metric; empty without either."""
-    names = store.metric_names([attempt.pk]).get(attempt.pk, set())
+    names = Joined(attempt).names()
     name = loss_name(run, names) or ("step_time_s" if "step_time_s" in names else "")
-    return name, curve_of(attempt.pk, name)
+    return name, curve_of(attempt, name)
 
 
-def curve_of(attempt: int, name: str) -> LossCurve:
+def curve_of(attempt: Attempt, name: str) -> LossCurve:
     """Return a series of an attempt, thinned; values that are not finite are left out."""
-    parts = store.read_parts([attempt], [name], POINTS) if name else {}
+    parts = Joined(attempt).read_parts(name, POINTS) if name else {}
     columns = next((part.columns.thinned(POINTS) for part in parts.values()), None)
     if columns is None:
         return LossCurve([], [])

@@ -13,7 +13,13 @@ from parlab.lab.selectors.analysis.pipelines import pipeline_of
 from runners.wire.protocol import RunState
 
 _RANK = re.compile(r"\brank (\d{1,6})\b")
-_TITLES = {RunState.FAILED: "Failed", RunState.OOM: "Out of memory", RunState.LOST: "Lost"}
+_TITLES = {
+    RunState.FAILED: "Failed",
+    RunState.OOM: "Out of memory",
+    RunState.LOST: "Lost",
+    RunState.TIME_LIMIT: "Time limit reached",
+    RunState.PREEMPTED: "Preempted",
+}
 _ENDED = re.compile(r"^out of memory(?: on rank \d+)?[:,]?\s*", re.IGNORECASE)
 
 

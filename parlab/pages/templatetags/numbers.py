@@ -23,7 +23,7 @@ from runners.wire.protocol import RunState
 
 register = template.Library()
 
-STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM", Run.UNFINISHED: "log ends"}
+STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM", RunState.TIME_LIMIT: "time limit", Run.UNFINISHED: "log ends"}
 STATE_TITLES = {
     Run.UNFINISHED: "The log does not state how the training ended",
     Run.SILENT: "The script has reported nothing for a minute or more",

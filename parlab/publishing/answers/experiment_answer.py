@@ -103,4 +103,7 @@ _WHY = {
     RunState.LOST: "was lost",
     RunState.OOM: "ran out of memory",
     RunState.CANCELLED: "was cancelled",
+    RunState.CHECKPOINTED: "ended with a checkpoint",
+    RunState.TIME_LIMIT: "reached its time limit",
+    RunState.PREEMPTED: "was preempted",
 }

@@ -14,11 +14,13 @@ from parlab.charts.stacked import stacked
 from parlab.charts.sweeps import compare as charts
 from parlab.charts.sweeps.compare import CURVES, SUBTITLE, ComparedSeries, Key, Line
 from parlab.charts.theme import Drawing
+from parlab.ingest.summaries.printed import is_sampled
 from parlab.lab.models import Attempt, Run
+from parlab.lab.selectors.chains import chains_of
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, MAX_TOGETHER, ChosenRanks
 from parlab.publishing.figures.run_curves import series_title
 from parlab.publishing.figures.windows import MOST, Seen, Window, seen, share
-from parlab.series import store
+from parlab.series import joining, store
 from parlab.series.columns import Columns
 
 from .repeats import pooled
@@ -49,11 +51,13 @@ def curves_drawing(
     colours that they have among all runs.
     """
     chosen = range(len(runs)) if places is None else sorted(places)
-    attempts = {pk: place for pk, place in current_attempts(runs).items() if place in chosen}
+    current, chains = attempts_and_chains(runs)
+    attempts = {pk: place for pk, place in current.items() if place in chosen}
     tokens = [tokens_per_step(run) for run in runs]
     drawings = []
     for kind in kinds:
-        read = _series_of_attempts(attempts, compared_series(kind).metrics, window, over, tokens, chosen_ranks)
+        metrics = compared_series(kind).metrics
+        read = _series_of_attempts(attempts, chains, metrics, window, over, tokens, chosen_ranks)
         x = {key: _x(columns, over, tokens[_place(key)]) for key, columns in read.items()}
         visible = seen(read, window.sized(CURVES_POINTS), x)
         names = {key: line_name(runs, key, named or run_name) for key in [*chosen, *read]}
@@ -134,14 +138,20 @@ def tokens_per_step(run: Run) -> float | None:
 
 def current_attempts(runs: Sequence[Run]) -> dict[int, int]:
     """Return the current attempt of each run: its id -> the place of the run."""
-    rows = Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk")
+    return attempts_and_chains(runs)[0]
+
+
+def attempts_and_chains(runs: Sequence[Run]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the current attempt of each run, its id -> the place of the run; and those before it in a chain."""
+    rows = list(Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk"))
     attempts = {(run, number): pk for run, number, pk in rows}
     places = {attempts.get((run.pk, run.attempt_number)): place for place, run in enumerate(runs)}
-    return {pk: place for pk, place in places.items() if pk is not None}
+    return {pk: place for pk, place in places.items() if pk is not None}, chains_of(runs, rows)
 
 
 def _series_of_attempts(
     attempts: Mapping[int, int],
+    chains: joining.Chains,
     metrics: tuple[str, ...],
     window: Window,
     over: str,
@@ -152,7 +162,7 @@ def _series_of_attempts(
 
     Only as much detail is read as the figure can show, unless the window has all points.
     """
-    series = first_series(attempts, metrics, window)
+    series = first_series(attempts, metrics, window, chains)
     chosen = slowest(series) if ranks.is_automatic else _of_ranks(series, ranks)
     is_by_rank = not ranks.is_automatic
     if window.points is None or window.first is None or window.last is None:
@@ -165,7 +175,10 @@ def _series_of_attempts(
         if len(inside):
             span = int(inside[-1] - inside[0]) + 1
             steps = math.floor(inside[0]) - span, math.ceil(inside[-1]) + span
-            parts = store.read_parts([attempt], [metric], 3 * MOST, rank=rank, first_step=steps[0], last_step=steps[1])
+            of_chain = {attempt: chains[attempt]} if attempt in chains else {}
+            limits = joining.cuts(of_chain, [metric])
+            within = {"rank": rank, "first_step": steps[0], "last_step": steps[1]}
+            parts = joining.joined_parts(of_chain, limits, is_sampled, [attempt], [metric], 3 * MOST, **within)
             finer = next((detail.columns for detail in parts.values()), columns)
             # The first point gives the start of the time.
             first = columns.take(slice(0, 1))
@@ -181,12 +194,17 @@ def _key(place: int, rank: int, is_by_rank: bool) -> Key:
 Series = dict[tuple[int, str, int], Columns]
 
 
-def first_series(attempts: Mapping[int, int], metrics: tuple[str, ...], window: Window) -> Series:
-    """Read the first of these metrics that each run has."""
+def first_series(
+    attempts: Mapping[int, int], metrics: tuple[str, ...], window: Window, chains: joining.Chains | None = None
+) -> Series:
+    """Read the first of these metrics that each run has; of a chain all attempts as one."""
+    own = {last: before for last, before in (chains or {}).items() if last in attempts}
+    limits = joining.cuts(own, metrics)
     if window.points is None:
-        return of_first_metric(store.read_many(list(attempts), metrics), metrics)
+        read = store.read_many(joining.everything_of(own, list(attempts)), metrics)
+        return of_first_metric(dict(joining.joined(read, own, limits, is_sampled)), metrics)
     least = share(CURVES_POINTS, len(attempts))
-    parts = store.read_parts(list(attempts), metrics, least)
+    parts = joining.joined_parts(own, limits, is_sampled, list(attempts), metrics, least)
     return of_first_metric({key: part.columns for key, part in parts.items()}, metrics)
 
 
@@ -198,8 +216,9 @@ def slowest_ranks(
     Of the metrics the first that a run has. At least as many points are read as asked, unless there are fewer; `steps`
     are limits, `first_step` and `last_step`.
     """
-    attempts = current_attempts(runs)
-    parts = store.read_parts(list(attempts), metrics, points, **(steps or {}))
+    attempts, chains = attempts_and_chains(runs)
+    limits = joining.cuts(chains, metrics)
+    parts = joining.joined_parts(chains, limits, is_sampled, list(attempts), metrics, points, **(steps or {}))
     series = of_first_metric({key: part.columns for key, part in parts.items()}, metrics)
     return {attempts[attempt]: columns for (attempt, _, _), columns in slowest(series).items()}
 

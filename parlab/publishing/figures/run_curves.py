@@ -17,9 +17,9 @@ from parlab.charts.sweeps import phases
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.runs import step_time as run_step_time
+from parlab.publishing.figures.chains import Joined
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks
 from parlab.publishing.figures.windows import MOST, WIDE, Seen, Window, seen
-from parlab.series import store
 from parlab.series.columns import Columns
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
@@ -53,12 +53,13 @@ def step_time(run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = 
         left_out=(run.summary.get("steps") or {}).get("left_out") or (),
         start=start,
     )
+    drawing = _with_repeated(drawing, attempt, "step_time_s") if start is None else drawing
     return _marked(drawing, parts, chosen)
 
 
 def memory(_run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = AUTOMATIC) -> Drawing:
     """Draw the memory of the ranks against the step; against the time, with that of all processes of each node."""
-    series = store.read_ranks(attempt.pk, "memory_bytes")
+    series = Joined(attempt).read_ranks("memory_bytes")
     own = {rank: columns for rank, columns in series.items() if rank >= 0}
     by_step = window.x == "step" and any(len(columns) > 1 for columns in own.values())
     series = own if by_step else series
@@ -101,6 +102,7 @@ def _one_series(attempt: Attempt, window: Window, metric: str, chosen: ChosenRan
         ranks=chosen.of(parts),
         start=start,
     )
+    drawing = _with_repeated(drawing, attempt, metric) if start is None else drawing
     return _marked(drawing, parts, chosen)
 
 
@@ -127,7 +129,7 @@ def _over(attempt: Attempt, metric: str, window: Window) -> tuple[list[Columns],
     """Return the whole series, the parts in the window, and the time from which x counts; None: x is the step."""
     if window.x != "time":
         return *_over_steps(attempt, metric, window), None
-    series = store.read_ranks(attempt.pk, metric)
+    series = Joined(attempt).read_ranks(metric)
     start = min((float(columns.times[0]) for columns in series.values() if len(columns)), default=0.0)
     seconds = {rank: columns.times - start for rank, columns in series.items()}
     return list(series.values()), seen(series, window, seconds), start
@@ -138,17 +140,17 @@ def _over_steps(attempt: Attempt, metric: str, window: Window) -> tuple[list[Col
 
     Only as many points are read as the figure can show, unless the window has all points.
     """
+    joined = Joined(attempt)
     if window.points is None:
-        series = store.read_ranks(attempt.pk, metric)
+        series = joined.read_ranks(metric)
         return list(series.values()), seen(series, window, _steps(series))
-    read = store.read_parts([attempt.pk], [metric], MOST)
-    whole = [part.columns for part in read.values()]
+    by_rank = joined.read_parts(metric, MOST)
+    whole = [part.columns for part in by_rank.values()]
     if window.first is not None and window.last is not None:
         # With what lies beside it, so that lines reach the edges of the plot.
         span = math.ceil(window.last - window.first) + 1
         first, last = math.floor(window.first) - span, math.ceil(window.last) + span
-        read = store.read_parts([attempt.pk], [metric], 3 * MOST, first_step=first, last_step=last)
-    by_rank = {rank: part for (_, _, rank), part in read.items()}
+        by_rank = joined.read_parts(metric, 3 * MOST, first_step=first, last_step=last)
     series = {rank: part.columns for rank, part in by_rank.items()}
     parts = seen(series, window, _steps(series))
     thinned = {rank: part.is_thinned or not by_rank[rank].is_whole for rank, part in parts.items()}
@@ -172,6 +174,12 @@ def _marked(drawing: Drawing, parts: Mapping[int, Seen], chosen: ChosenRanks) ->
     return drawing._replace(is_thinned=any(part.is_thinned for part in parts.values()), caption=drawing.caption + note)
 
 
+def _with_repeated(drawing: Drawing, attempt: Attempt, metric: str) -> Drawing:
+    """Mark the steps of a chain that were made again after a reload; the line shows the last time."""
+    ranges = Joined(attempt).repeated(metric) if drawing.figure is not None else []
+    return curves.with_repeated(drawing, ranges) if ranges else drawing
+
+
 def phase_timers(metrics: Collection[str]) -> list[str]:
     """Return the timers that split a step, without those inside others."""
     names = {name.removeprefix(TIMER): Timer(0, 0, 0) for name in metrics if name.startswith(TIMER)}
@@ -180,8 +188,9 @@ def phase_timers(metrics: Collection[str]) -> list[str]:
 
 def step_phases(_run: Run, attempt: Attempt, window: Window) -> Drawing:
     """Draw where each step of the first rank went."""
-    timers = phase_timers({info.metric for info in store.metrics(attempt.pk) if info.rank == 0})
-    read = store.read_many([attempt.pk], [*timers, "step_time_s"], rank=0) if timers else {}
+    joined = Joined(attempt)
+    timers = phase_timers({info.metric for info in joined.metrics() if info.rank == 0})
+    read = joined.read_many([*timers, "step_time_s"], rank=0) if timers else {}
     series = {metric: columns for (_, metric, _), columns in read.items() if len(columns) > 1}
     parts = seen({name: series[name] for name in timers if name in series}, window.sized(WIDE), _steps_of(series))
     unit = _unit([series["step_time_s"]] if "step_time_s" in series else list(series.values()), "s")

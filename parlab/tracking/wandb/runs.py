@@ -30,6 +30,9 @@ STATES = {
     RunState.OOM: "failed",
     RunState.CANCELLED: "killed",
     RunState.LOST: "crashed",
+    RunState.CHECKPOINTED: "preempted",
+    RunState.TIME_LIMIT: "failed",
+    RunState.PREEMPTED: "preempted",
 }
 _INTERNAL = ("_wandb", "wandb_version")
 _FACTS = {

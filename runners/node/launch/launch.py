@@ -157,6 +157,12 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str, share: Sh
     return added
 
 
+def attempt_variables(config: RunConfig, attempt: int) -> dict[str, str]:
+    """Return what the ranks may know about their attempt: its number, and the signal that comes ahead of its limit."""
+    warning = {"PARLAB_WARN_SIGNAL": config.launcher.warn_signal} if config.launcher.warn_before_s is not None else {}
+    return {"PARLAB_ATTEMPT": str(attempt), **warning}
+
+
 def hang_timeout_s(config: RunConfig) -> int | None:
     """Return the seconds without a step after which a run counts as hung; None if its engine reports no progress."""
     return config.launcher.hang_timeout_s if config.engine.reports_progress else None

@@ -10,12 +10,13 @@ from runners.config import ConfigError, RunConfig
 from runners.node.keeper import Command, Keeper, Limits, Node
 from runners.node.rundir import RunDir
 from runners.node.slurm import submit
+from runners.node.slurm.ahead import Ahead
 from runners.node.slurm.cluster import Slurm, SlurmAway, SlurmRefused
 from runners.node.slurm.pool import Pool
 from runners.node.slurm.queue import End, Job, Partition, Words, ending, waiting_text
 from runners.node.slurm.state import JobDir, JobRecord, JobStateDir
 from runners.supervisor import spool
-from runners.wire.protocol import Cancel, Go, HeldRun, RunSpec
+from runners.wire.protocol import Cancel, Go, HeldRun, RunSpec, RunState
 
 PARTITIONS_S = 300.0
 """Seconds after which partitions are read again."""
@@ -27,6 +28,8 @@ ENDS_ITSELF_S = 6.0
 """Time for the members of a job to end by themselves after another one has ended, before scancel."""
 SUBMITTED_WITHIN_S = 60.0
 """A job that was being submitted when the daemon was killed is in the queue after this time, or never."""
+
+CHECKPOINT_TEXT = "; its ranks wrote a checkpoint"
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ class JobKeeper(Keeper):
         self._cancel_seen_at: dict[Key, float] = {}
         self._away_since: float | None = None
         self._active_jobs = 0
+        self._ahead = Ahead(state, self._slurm, pool.partitions)
 
     def held(self) -> list[HeldRun]:
         """List the attempts that this node holds."""
@@ -77,8 +81,11 @@ class JobKeeper(Keeper):
         ]
 
     def cancel(self, cancel: Cancel) -> None:
-        """End an attempt, whether it waits or runs."""
-        super().cancel(cancel)
+        """End an attempt, whether it waits or runs; or the job that waits for an attempt of a chain that has ended."""
+        if (cancel.run, cancel.attempt) in self._jobs.ahead():
+            self._jobs.job(cancel.run, cancel.attempt).is_not_needed()
+        else:
+            super().cancel(cancel)
         self._polled_at = float("-inf")
 
     def go(self, go: Go) -> None:
@@ -99,6 +106,7 @@ class JobKeeper(Keeper):
         self._polled_at = time.monotonic()
         try:
             self._look(living)
+            self._ahead.watch()
             self._away_since = None
         except SlurmAway as error:
             self._wait_for_slurm(living, str(error))
@@ -113,9 +121,11 @@ class JobKeeper(Keeper):
         # Before the queue is read: a job that had started before and is pending now was requeued.
         started = {(run.run, run.attempt) for run in living if run.started_at()}
         shown = self._slurm.shown()
-        by_name = {job.name: job for job in shown.jobs}
-        prefix = submit.job_name_prefix(self._jobs.id)
-        self._active_jobs = sum(job.is_active and job.name.startswith(prefix) for job in shown.jobs)
+        # Of two jobs with one name, one has ended before it was needed.
+        by_name = {job.name: job for job in sorted(shown.jobs, key=lambda job: (job.is_active, job.id))}
+        prefix, ahead = submit.job_name_prefix(self._jobs.id), self._ahead.names()
+        own = [job for job in shown.jobs if job.is_active and job.name.startswith(prefix)]
+        self._active_jobs = sum(job.name not in ahead for job in own)
         for key in sorted({(run.run, run.attempt) for run in living}):
             runs = [run for run in living if (run.run, run.attempt) == key]
             job = by_name.get(submit.job_name(self._jobs.id, *key))
@@ -131,6 +141,14 @@ class JobKeeper(Keeper):
         """Do for one attempt what the state of its job asks for."""
         record = self._jobs.job(*key)
         number = record.read().get("id")
+        has_started = any(run.started_at() for run in runs)
+        if record.is_ahead and has_started:
+            record.write(is_ahead=False)
+        elif record.is_ahead and (job is None or not job.is_active):
+            record.write(id=None, is_ahead=False, unused=number)  # it gave up before the attempt came
+            number = None
+        if job is not None and job.id == record.read().get("unused"):
+            job = None
         if job is not None and number != job.id:
             record.write(id=job.id)  # submitted by a daemon that was killed before it could record this
             number = job.id
@@ -144,6 +162,7 @@ class JobKeeper(Keeper):
                 self._waiting[key] = waiting_text(job, place)
             else:
                 self._waiting.pop(key, None)
+                self._ahead.queue(runs[0], job, self._partitions)
             self._pass_on_cancel(key, runs, job.id)
 
     def _end_requeued(self, runs: list[JobDir], job: Job) -> None:
@@ -154,7 +173,7 @@ class JobKeeper(Keeper):
         for run in runs:
             cancelled = run.cancel_reason()
             if cancelled is None:
-                self._end(run, "lost", reason)
+                self._end(run, "preempted", reason + CHECKPOINT_TEXT * run.has_checkpoint)
             else:
                 self._end(run, "cancelled", cancelled)
 
@@ -218,6 +237,9 @@ class JobKeeper(Keeper):
 
     def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
         """Put the directory in place; the watch submits it, because sbatch may take long and orders must not wait."""
+        record = self._jobs.job(draft.run, draft.attempt)
+        if record.is_ahead:  # its job may start at once
+            draft.write_launch({**draft.read_launch(), "script": record.script.read_text()})
         run = self._state.put_in_place(draft)
         self._waiting[run.run, run.attempt] = "about to be submitted to Slurm"
         self._polled_at = float("-inf")
@@ -316,6 +338,9 @@ class JobKeeper(Keeper):
         else:
             outcome = ending(end, str(run.path), has_started=bool(run.started_at()))
         reason, state = outcome.text, outcome.state.value
+        if run.has_checkpoint:
+            reason += CHECKPOINT_TEXT
+            state = RunState.CHECKPOINTED.value if outcome.state is RunState.TIME_LIMIT else state
         cancelled = run.cancel_reason()
         # A supervisor that was killed while another node ended may be the cause of that end.
         if cancelled is not None and (run.was_stopped or not run.is_cancel_consequence):

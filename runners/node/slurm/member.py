@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -27,11 +28,12 @@ from runners.node.rundir import RunDir, directory_name, lock
 from runners.node.slurm import reach
 from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.slurm.state import JobDir, JobStateDir
+from runners.node.slurm.submit import AHEAD_VARIABLE
 from runners.supervisor.spool import SpoolWriter
 from runners.supervisor.supervise import Supervisor, supervise
 from runners.telemetry import faults as health
 from runners.telemetry import gpus, telemetry
-from runners.wire.protocol import Report
+from runners.wire.protocol import Report, RunState
 
 VISIBLE_WITHIN_S = 20.0
 """Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
@@ -46,10 +48,11 @@ class JobSupervisor(Supervisor):
         """`shipping` is the pipe that ends the shipping when it is closed."""
         super().__init__(run)
         self._shipping = shipping
-        self._broken = JobStateDir(run.path.parent.parent).job(run.run, run.attempt).broken
+        state = JobStateDir(run.path.parent.parent)
+        self._job, self._next = state.job(run.run, run.attempt), state.job(run.run, run.attempt + 1)
 
     def _look_for_orders(self) -> None:
-        if self.order is None and self.exit_code is None and self._broken.exists():
+        if self.order is None and self.exit_code is None and self._job.broken.exists():
             self._on_signal()
         super()._look_for_orders()
 
@@ -58,10 +61,20 @@ class JobSupervisor(Supervisor):
         JobDir(self.run_dir.path).stop()
         super()._on_signal(*arguments)
 
+    def _near_limit(self, before_s: float, now: float) -> str:
+        if self._job.was_warned:
+            return "the time limit of its Slurm job"
+        return super()._near_limit(before_s, now)
+
     def _report_end(self) -> None:
         """Write the final report, unless Slurm ends the job: why, only the daemon can ask."""
         run = JobDir(self.run_dir.path)
+        exit_code = -signal.SIGKILL if self.exit_code is None else self.exit_code
+        if self._verdict(exit_code).state in (RunState.FINISHED, RunState.CANCELLED) and not self.is_told_to_stop:
+            self._next.is_not_needed()
         if self.is_told_to_stop:
+            if self.recorder.evidence.has_checkpointed(exit_code):
+                run.note_checkpoint()
             self.samples.stop()
             self._remove_container()
             self.recorder.spool.close()
@@ -158,7 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _is_visible(path: Path) -> bool:
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    # The job of a next attempt may start before the server has sent the attempt.
+    deadline = time.monotonic() + float(os.environ.get(AHEAD_VARIABLE, VISIBLE_WITHIN_S))
     while not path.exists():
         if time.monotonic() > deadline:
             return False

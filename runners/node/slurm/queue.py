@@ -23,6 +23,10 @@ STARTED_BEFORE = 91
 """Exit code of a job that Slurm starts again, although its run has started already."""
 BROKEN = "broken"
 """File in the directory of a job: one of its supervisors has failed or was killed, and the others stop."""
+NOT_NEEDED = "not-needed"
+"""The same of a job that waits for a next attempt: the chain has ended before it."""
+WARNED = "warned"
+"""The same: Slurm has sent its signal ahead of the time limit."""
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]\w*(?:/\w+)?)=(\S*)")
 _NAME = re.compile(r"(?:^|\s)JobName=(.*?)(?=\s+UserId=|$)")
@@ -197,10 +201,11 @@ class Words(NamedTuple):
 
 ENDINGS: Mapping[str, Words] = {
     "TIMEOUT": Words(
-        RunState.FAILED, "its time limit{limit} is over; raise slurm.time_limit_s, or let the run do fewer iterations"
+        RunState.TIME_LIMIT,
+        "its time limit{limit} is over; raise slurm.time_limit_s, or let the run do fewer iterations",
     ),
-    "DEADLINE": Words(RunState.FAILED, "its deadline has passed"),
-    "PREEMPTED": Words(RunState.LOST, "a job of higher priority took its nodes"),
+    "DEADLINE": Words(RunState.TIME_LIMIT, "its deadline has passed"),
+    "PREEMPTED": Words(RunState.PREEMPTED, "a job of higher priority took its nodes"),
     "NODE_FAIL": Words(RunState.LOST, "one of its nodes failed; see sinfo --list-reasons"),
     "BOOT_FAIL": Words(RunState.LOST, "one of its nodes could not be booted; see sinfo --list-reasons"),
     "REVOKED": Words(RunState.LOST, "another cluster of the federation took it"),

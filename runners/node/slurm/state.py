@@ -4,24 +4,30 @@ STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script
 STATE/jobs/RUN-ATTEMPT/job.json    id and name of the job
 STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
 STATE/jobs/RUN-ATTEMPT/broken      a supervisor of the job has failed or was killed: the others stop
+STATE/jobs/RUN-ATTEMPT/warned      Slurm has sent its signal ahead of the time limit
+STATE/jobs/RUN-ATTEMPT/not-needed  the chain has ended before this attempt
 STATE/broker.json          URL of Redis and name of the node, for compute nodes that ship by themselves
 STATE/runs/RUN-ATTEMPT/shipper  the compute node that ships the output, as long as it does
 STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report
+STATE/runs/RUN-ATTEMPT/checkpointed  the ranks have written a checkpoint after Slurm told them to stop
 STATE/runs/RUN-ATTEMPT/stopped     Slurm told the supervisor to stop, which leaves the final report to the daemon
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from runners.node.rundir import RunDir, StateDir, write_atomically
-from runners.node.slurm.queue import BROKEN
+from runners.node.slurm.queue import BROKEN, NOT_NEEDED, WARNED
 from runners.wire.trust import Key, Untrusted
 
 MAX_OUTPUT_CHARS = 300
+_JOB = re.compile(r"(\d+)-(\d+)")
 
 
 class JobDir(RunDir):
@@ -33,6 +39,7 @@ class JobDir(RunDir):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._ended, self._stopped, self._shipper = path / "ended", path / "stopped", path / "shipper"
+        self._checkpointed = path / "checkpointed"
 
     @property
     def is_alive(self) -> bool:
@@ -42,6 +49,15 @@ class JobDir(RunDir):
     def was_stopped(self) -> bool:
         """Whether Slurm has told the supervisor to stop, which then writes no final report."""
         return self._stopped.exists()
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether its ranks have written a checkpoint after Slurm told them to stop."""
+        return self._checkpointed.exists()
+
+    def note_checkpoint(self) -> None:
+        """Record that the ranks have written a checkpoint after Slurm told them to stop."""
+        self._checkpointed.touch()
 
     @property
     def is_shipped_elsewhere(self) -> bool:
@@ -73,6 +89,27 @@ class JobRecord:
         self._facts = path / "job.json"
         self._output = path / "job.out"
         self.broken = path / BROKEN
+        self._warned, self._not_needed = path / WARNED, path / NOT_NEEDED
+
+    @property
+    def was_warned(self) -> bool:
+        """Whether Slurm has sent its signal ahead of the time limit."""
+        return self._warned.exists()
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it waits for an attempt that the server has not sent yet."""
+        return bool(self.read().get("is_ahead"))
+
+    @property
+    def needs_no_job(self) -> bool:
+        """Whether the chain has ended before this attempt."""
+        return self._not_needed.exists()
+
+    def is_not_needed(self) -> None:
+        """Record that the chain has ended before this attempt, if a job waits for it."""
+        with contextlib.suppress(FileNotFoundError):
+            self._not_needed.touch()
 
     def write_script(self, text: str) -> None:
         """Store the batch script."""
@@ -141,12 +178,23 @@ class JobStateDir(StateDir):
         """Return the directory of the job of an attempt, whether it exists or not."""
         return JobRecord(self.jobs_path / f"{run}-{attempt}")
 
+    def ahead(self) -> dict[tuple[int, int], JobRecord]:
+        """Return the jobs that wait for attempts that the server has not sent yet."""
+        matches = (_JOB.fullmatch(path.name) for path in self.jobs_path.iterdir())
+        keys = [(int(match[1]), int(match[2])) for match in matches if match]
+        records = {key: self.job(*key) for key in keys if not self.find(*key).exists}
+        return {key: record for key, record in records.items() if record.is_ahead}
+
     def clear_jobs(self, attempts: set[tuple[int, int]]) -> None:
-        """Delete the directories of jobs whose attempts are not among those."""
+        """Delete the directories of jobs whose attempts are not among those, and that do not wait for one."""
         names = {f"{run}-{attempt}" for run, attempt in attempts}
         for path in self.jobs_path.iterdir():
-            if path.name not in names:
-                shutil.rmtree(path, ignore_errors=True)
+            if path.name not in names and not JobRecord(path).is_ahead:
+                self.clear_job(path)
+
+    def clear_job(self, path: Path) -> None:
+        """Delete the directory of a job."""
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class BrokerKeys:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runners.config import Problem, RunConfig
-from runners.node.slurm.queue import BROKEN, NO_STATE_DIRECTORY, Partition
+from runners.node.slurm.queue import BROKEN, NO_STATE_DIRECTORY, NOT_NEEDED, WARNED, Partition
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 """Directory of the package runners, which all nodes see under the same path."""
@@ -30,6 +30,14 @@ class Order(NamedTuple):
     run: Path
     """Directory of the run of node_rank 0, likewise."""
     partition: Partition
+    after: int | None = None
+    """Job that must have ended before: the next attempt of a chain waits in the queue."""
+
+
+AHEAD_S = 120
+"""Time that a job of the next attempt waits for the server to send it."""
+AHEAD_VARIABLE = "PARLAB_AHEAD_S"
+_BATCH_SIGNAL = "USR2"
 
 
 def partition_of(config: RunConfig, allowed: Sequence[str]) -> str:
@@ -94,18 +102,37 @@ def script(config: RunConfig, order: Order) -> str:
     member += [sys.executable, "-m", "runners.node.slurm.member", str(order.run)]
     step = ["srun", f"--nodes={config.cluster.nodes}", f"--ntasks={config.cluster.nodes}", "--ntasks-per-node=1"]
     step += [f"--cpus-per-task={options['cpus-per-task']}", "--cpu-bind=none", "--input=none", "--kill-on-bad-exit=1"]
+    ahead = [f"[ ! -e {NOT_NEEDED} ] || exit 0", f"export {AHEAD_VARIABLE}={AHEAD_S}"] if order.after else []
     return "\n".join(
         [
             "#!/bin/bash",
             *lines,
             f"cd {shlex.quote(str(order.directory))} 2>/dev/null || exit {NO_STATE_DIRECTORY}",
             "exec >> job.out 2>&1",
+            *ahead,
             # The directory of the job is the working directory, and the package need not be installed.
             f'export PYTHONPATH={shlex.quote(str(PACKAGE_ROOT))}"${{PYTHONPATH:+:$PYTHONPATH}}"',
-            f"exec {shlex.join([*step, *member])}",
+            *_step_lines(config, shlex.join([*step, *member])),
             "",
         ]
     )
+
+
+def _step_lines(config: RunConfig, step: str) -> list[str]:
+    """Return the lines that start the supervisors and, with a warning, note it for them in a file.
+
+    Slurm would send the signal to all processes of a step, also to launchers, which it ends.
+    """
+    if config.launcher.warn_before_s is None:
+        return [f"exec {step}"]
+    return [
+        f"trap 'touch {WARNED}' {_BATCH_SIGNAL}",
+        "trap : TERM",
+        f"{step} &",
+        "while kill -0 $! 2> /dev/null; do wait $!; done",
+        "wait $!",
+        "exit $?",
+    ]
 
 
 def _options(config: RunConfig, order: Order) -> Iterator[tuple[str, str]]:
@@ -125,6 +152,10 @@ def _options(config: RunConfig, order: Order) -> Iterator[tuple[str, str]]:
         yield "mem", f"{slurm.memory_mib}M"
     if slurm.exclusive:
         yield "exclusive", ""
+    if config.launcher.warn_before_s is not None:
+        yield "signal", f"B:{_BATCH_SIGNAL}@{config.launcher.warn_before_s}"
+    if order.after is not None:
+        yield "dependency", f"afterany:{order.after}"
     # The next attempt is a run of its own; a job that starts again would write into the output of the first one.
     yield "no-requeue", ""
     yield "chdir", "/"

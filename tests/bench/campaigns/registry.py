@@ -36,6 +36,18 @@ CAMPAIGNS = (
         ),
     ),
     Campaign(
+        "chain", "A training over time limits and preemptions in a real Slurm of three nodes",
+        (
+            Benchmark(
+                "chain_steps_once_pct", "campaigns.chains:chain_steps_once_pct", "%", at_least(99),
+                "one chain whose jobs have a time limit of two minutes, over 10 limits and 5 preemptions: share of its"
+                " steps that were computed once. Fails unless it is one curve without gaps, the next job is queued"
+                " before each end, one attempt is alive at a time and no process is left; writes `build/chain.json`",
+                "", 1500,
+            ),
+        ),
+    ),
+    Campaign(
         "cluster", "A server with a thousand nodes, and a run of a thousand ranks; simulated daemons, PostgreSQL",
         (
             Benchmark(

@@ -31,6 +31,8 @@ CAUSES = {
     RunState.FAILED: "Failed",
     RunState.LOST: "Lost",
     RunState.CANCELLED: "Cancelled",
+    RunState.TIME_LIMIT: "Time limit",
+    RunState.PREEMPTED: "Preempted",
 }
 """What hours became; the first is useful."""
 _HOUR_S = 3600.0
@@ -116,7 +118,7 @@ def _hours(attempt: Mapping[str, Any]) -> dict[str, float]:
     """Return the hours of the devices of an attempt, by what they became."""
     spent = max(0.0, (attempt["ended_at"] - attempt["started_at"]).total_seconds())
     devices = float(attempt["run__gpus"] or 1)
-    if attempt["state"] != RunState.FINISHED:
+    if attempt["state"] not in (RunState.FINISHED, RunState.CHECKPOINTED):
         state = attempt["state"] if attempt["state"] in CAUSES else RunState.FAILED
         return {state: spent * devices / _HOUR_S}
     steps = _steps_s(attempt["summary__steps"], attempt["summary__step_time_s"])

@@ -31,10 +31,13 @@ KINDS = {
     RunState.OOM: "run-oom",
     RunState.FAILED: "run-failed",
     RunState.LOST: "run-failed",
+    RunState.TIME_LIMIT: "run-failed",
+    RunState.PREEMPTED: "run-failed",
+    RunState.CHECKPOINTED: "run-finished",
 }
 """Classes of the colours of runs, by state."""
 OTHER = "run-queued"
-_NAMES = {RunState.OOM: "OOM"}
+_NAMES = {RunState.OOM: "OOM", RunState.TIME_LIMIT: "time limit"}
 
 
 class Waiting(NamedTuple):

@@ -15,6 +15,7 @@ from parlab.lab.selectors.findings import run_doubts, run_findings
 from parlab.lab.selectors.lists import RunMarks, run_marks
 from parlab.lab.selectors.runs import remaining_s
 from parlab.pages.reads.step_bars import run_step, unit_chips
+from parlab.pages.rows.attempts import attempt_strip_of
 from parlab.pages.rows.run_heads import facts_text, head_numbers, progress_of
 from parlab.pages.rows.run_problems import run_problem
 from parlab.pages.views.partial import UNCHANGED
@@ -61,7 +62,8 @@ def head_context(run: Run, attempt: Attempt | None, tab: str) -> dict[str, Any]:
     waiting = fleet.waiting_reasons([run]).get(run.pk, "")
     step = attempt.last_step if attempt else None
     findings = run_findings(run)
-    state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
+    asked = f"{'c' if run.cancel_requested_at else ''}{'e' if run.chain_ended_at else ''}"
+    state_seen = f"{run.state}-{run.attempt_number}-{asked}"
     # The log and the memory curve also grow before the first step and between steps.
     committed = attempt.committed if attempt else 0
     finding_states = [[finding.pk, finding.is_acknowledged] for finding in findings]
@@ -76,6 +78,7 @@ def head_context(run: Run, attempt: Attempt | None, tab: str) -> dict[str, Any]:
         "findings": findings,
         "is_current": attempt is None or attempt.number == run.attempt_number,
         "is_live": not run.is_final,
+        "chain": attempt_strip_of(run),
         "state_seen": state_seen,
         "seen": digest(changing)[:16],
         "drawn_from": f"{state_seen}:{committed}",

@@ -115,4 +115,6 @@ def run_log_download(request: HttpRequest, slug: str, number: int) -> StreamingH
     suffix = f"-{part.query.replace('=', '-')}" if part.query else ""
     name = f"{slug}-run-{number}-attempt-{attempt.number}{suffix}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
-    return StreamingHttpResponse(logs.text(attempt, part), content_type="text/plain; charset=utf-8", headers=headers)
+    return StreamingHttpResponse(
+        logs.whole_text(attempt, part), content_type="text/plain; charset=utf-8", headers=headers
+    )

@@ -23,6 +23,7 @@ from parlab.pages.reads.losses import loss_name
 from parlab.pages.rows.links import link_rows
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry
+from parlab.publishing.figures.chains import Joined
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks, ranks_in
 from parlab.series import store
 from parlab.series.store import SeriesInfo
@@ -46,7 +47,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             return HttpResponsePermanentRedirect(address, preserve_request=True)
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
-    series = store.metrics(attempt.pk) if attempt else []
+    series = Joined(attempt).metrics() if attempt else []
     context = page_context(request, run, attempt, "run") | {
         **engine_measurements.engine_context(run, attempt),
         "engine_seen": _engine_seen(run, attempt),
@@ -232,6 +233,19 @@ def cancel(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         messages.error(request, f"Run {number} was not cancelled: {error}.")
     else:
         messages.success(request, f"Run {number} is {'cancelled' if state.is_final else 'stopping'}.")
+    return redirect(run)
+
+
+@require_POST
+@permission_required("lab.change_run", raise_exception=True)
+def end_chain(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    run = find_run(slug, number)
+    try:
+        fleet.end_chain(run=run)
+    except ValueError as error:
+        messages.error(request, f"The chain of run {number} was not ended: {error}.")
+    else:
+        messages.success(request, f"Attempt {run.attempt_number} of run {number} is the last one.")
     return redirect(run)
 
 

@@ -1,0 +1,124 @@
+"""A chain over time limits and preemptions in a real Slurm of three nodes: which share of its steps was made once.
+
+The time limit of its jobs is two minutes. PARLAB_BENCH_LIMITS and PARLAB_BENCH_PREEMPTIONS change the numbers. All
+attempts are written to build/chain.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from parlab.fleet import services
+from parlab.lab.models import Attempt, Run
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.experiments import experiment_create
+from parlab.publishing.figures.chains import Chain, Joined
+from runners.wire.protocol import RunState
+from tests.bench import ROOT
+from tests.bench.nodes import broker
+from tests.bench.result import Result, Scale, Unavailable
+from tests.chains.slurm_world import SlurmWorld, login_node, preempt
+from tests.chains.world import chain_data
+from tests.fleet.workers import Workers
+from tests.slurm.cluster import Cluster
+from tests.slurm.install import why_not
+
+LIMITS, PREEMPTIONS = 10, 5
+WITHIN_S = 400.0
+_LIMITED = (RunState.CHECKPOINTED, RunState.TIME_LIMIT)
+
+
+def chain_steps_once_pct(scale: Scale) -> Result:
+    """Measure which share of the steps of a chain was computed once; raises RuntimeError if a promise is broken."""
+    if reason := why_not():
+        raise Unavailable(reason)
+    limits = 1 if scale.is_quick else int(os.environ.get("PARLAB_BENCH_LIMITS", LIMITS))
+    preemptions = 1 if scale.is_quick else int(os.environ.get("PARLAB_BENCH_PREEMPTIONS", PREEMPTIONS))
+    cluster = Cluster()
+    with tempfile.TemporaryDirectory(prefix="parlab-chain-") as name, broker(Path(name)) as (url, _):
+        try:
+            cluster.start()
+            login = login_node(cluster.home / "login", url, cluster)
+            login.start_daemon()
+            try:
+                world = SlurmWorld(Workers(url), login)
+                run, chain = _chain(world, limits, preemptions, is_quick=scale.is_quick)
+                _check(world, run, chain, limits, preemptions)
+            finally:
+                left = _close(login)
+        finally:
+            cluster.close()
+    if left:
+        raise RuntimeError(f"processes are left: {left}")
+    against = (
+        f"{len(chain.attempts)} attempts: {limits} limits, {preemptions} preemptions; {chain.repeated} of"
+        f" {chain.steps + chain.repeated:,} steps made again, longest gap {chain.longest_gap_s:.1f} s"
+    )
+    return Result(float(chain.once_pct or 0.0), against, 1)
+
+
+def _close(login: Any) -> list[str]:
+    login.clear()
+    left: list[str] = login.close()
+    return left
+
+
+def _chain(world: SlurmWorld, limits: int, preemptions: int, *, is_quick: bool) -> tuple[Run, Chain]:
+    """Run a chain until it has met so many limits and preemptions, then end it as a person does."""
+    user, _ = User.objects.get_or_create(username="bench", defaults={"is_superuser": True})
+    launcher = {"timeout_s": 12, "warn_before_s": 4} if is_quick else {"timeout_s": 3600, "warn_before_s": 30}
+    data = chain_data(
+        1_000_000, 0.05, 20, launcher=launcher, cluster={"pool": "hpc"}, slurm={"time_limit_s": 120},
+    )  # fmt: skip
+    experiment = experiment_create(name="Chain", owner=user)
+    config = config_save(experiment=experiment, data=data, sweep={}, user=user)
+    (run,) = services.launch(config=config, user=user).created
+    number = 1
+    while (counts := _counts(run))["limits"] < limits or counts["preemptions"] < preemptions:
+        world.until_attempt(run, number, WITHIN_S)
+        # Preemptions lie between limits, as long as both are missing.
+        is_preemption = counts["preemptions"] * limits < (counts["limits"] + 1) * preemptions
+        is_preemption = counts["preemptions"] < preemptions and (is_preemption or counts["limits"] >= limits)
+        other = preempt(world, run) if is_preemption else None
+        world.until(lambda: run.attempts.get(number=number).ended_at, f"attempt {number} ends", WITHIN_S)  # noqa: B023
+        if other is not None:
+            world.login.cluster.clear(other)
+        sys.stderr.write(f"attempt {number}: {run.attempts.get(number=number).reason}\n")
+        number += 1
+    world.until_attempt(run, number, WITHIN_S)
+    services.end_chain(run=run)
+    return run, world.until_ended(run, WITHIN_S)
+
+
+def _counts(run: Run) -> dict[str, int]:
+    ended = run.attempts.exclude(ended_at=None)
+    return {
+        "limits": ended.filter(state__in=_LIMITED).count(),
+        "preemptions": ended.filter(state=RunState.PREEMPTED).count(),
+    }
+
+
+def _check(world: SlurmWorld, run: Run, chain: Chain, limits: int, preemptions: int) -> None:
+    """Check what has to hold: each step once in one curve, the next job queued before each end, one attempt at once."""
+    rows = [attempt._asdict() for attempt in chain.attempts]
+    path = ROOT / "build" / "chain.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows, indent=1, default=str) + "\n")
+    attempt = Attempt.objects.select_related("run").get(run=run, number=run.attempt_number)
+    steps = Joined(attempt).read_ranks("loss")[0].steps.tolist()
+    wrong = {
+        "the curve has gaps or doubles": steps != list(range(1, len(steps) + 1)),
+        "two attempts were alive at once": world.at_once > 1,
+        "a next job was not queued before an end": not world.ahead >= set(range(2, run.attempt_number + 1)),
+        "other ends": len(rows) != limits + preemptions + 1 or run.state != RunState.CHECKPOINTED,
+        "jobs are left": bool(world.until(lambda: not world.login.jobs(), "no job is left", 60.0) is None),
+    }
+    if broken := [name for name, is_wrong in wrong.items() if is_wrong]:
+        raise RuntimeError(f"{'; '.join(broken)}: {[(row['number'], row['state']) for row in rows]}")

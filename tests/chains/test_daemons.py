@@ -1,0 +1,148 @@
+"""Chains over real daemons: limits, lost nodes and a person, through the whole server to one curve."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.fleet import services
+from parlab.lab.models import Config, Node, Run
+from runners.wire.protocol import RunState
+from tests.chains.world import World, chain_data, check_one_curve, command, states
+from tests.fleet.conftest import broker
+from tests.fleet.workers import Workers
+from tests.patience import wait_for
+from tests.runners.conftest import NodeMachine
+
+__all__ = ["broker"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+@pytest.fixture
+def machines(tmp_path: Path, broker: str) -> Iterator[list[NodeMachine]]:
+    """Two nodes that allow the script; both see the directory of its checkpoints."""
+    (tmp_path / "allowed.json").write_text(json.dumps([command()]))
+    machines = []
+    for number in range(2):
+        directory = tmp_path / f"n{number}"
+        directory.mkdir()
+        machine = NodeMachine(directory, broker, name=f"n{number}", address=f"127.0.0.{number + 2}")
+        machine.environment |= {
+            "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
+            "TEST_SCRIPTS": "",
+            "PARLAB_ALLOWED_COMMANDS": str(tmp_path / "allowed.json"),
+            "PARLAB_CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
+        }
+        machine.options = ("--spot-notice", str(directory / "notice"))
+        machine.start_daemon()
+        machines.append(machine)
+    yield machines
+    left = [name for machine in machines for name in machine.close()]
+    for machine in machines:
+        print(machine.log.read_text()[-3000:])  # shown when the test fails
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def world(machines: list[NodeMachine], broker: str) -> Iterator[World]:
+    workers = Workers(broker)
+    workers.until(lambda: Node.objects.count() == len(machines), "all nodes are registered")
+    yield World(workers, machines)
+    workers.connection.release()
+
+
+def launched(
+    make_config: Callable[..., Config], user: User, *, steps: int | str, every: int = 0, **launcher: int
+) -> Run:
+    """Launch a chain of steps of 20 ms."""
+    data = chain_data(steps, 0.02, every, launcher=launcher)
+    (run,) = services.launch(config=make_config(data=data), user=user).created
+    return run
+
+
+def machine_of(run: Run, machines: list[NodeMachine]) -> NodeMachine:
+    node = run.current_attempt().node
+    assert node is not None
+    return machines[int(node.name[1:])]
+
+
+def test_a_training_over_limits_is_one_run_with_one_curve(
+    world: World, make_config: Callable[..., Config], user: User, page: Client
+) -> None:
+    run = launched(make_config, user, steps=250, timeout_s=4, warn_before_s=2, grace_s=2)
+    chain = world.until_ended(run)
+    assert states(run) == [*[RunState.CHECKPOINTED] * (len(chain.attempts) - 1), RunState.FINISHED]
+    assert len(chain.attempts) >= 3
+    assert run.attempts.first().reason == "its ranks wrote a checkpoint ahead of launcher.timeout_s 4 s"  # type: ignore[union-attr]
+    assert (run.state, chain.steps, chain.repeated) == ("finished", 250, 0)
+    assert world.at_once == 1, "two attempts were alive at once"
+    check_one_curve(run, 250)
+    text = page.get(run.get_absolute_url()).content.decode()
+    assert f"{len(chain.attempts)} attempts in" in text
+    assert "250 steps, none made again (100 % computed once)" in text
+    answer = page.get(f"/api/experiments/{run.experiment.slug}/runs/{run.number}/").json()
+    assert [each["state"] for each in answer["chain"]["attempts"]][-1] == "finished"
+
+
+def test_a_killed_node_and_a_spot_notice_cost_only_the_steps_since_the_last_checkpoint(
+    world: World, machines: list[NodeMachine], make_config: Callable[..., Config], user: User
+) -> None:
+    run = launched(make_config, user, steps=400, every=10, timeout_s=600, max_attempts=2)
+    for number in (1, 2, 3):
+        world.until_attempt(run, number)
+        machine = machine_of(run, machines)
+        kill_all_of(machine)
+        machine.start_daemon()
+    world.until_attempt(run, 4)
+    machine = machine_of(run, machines)
+    notice = machine.state_dir.with_name("notice")
+    notice.write_text("terminate in 2 minutes")
+    world.until(lambda: states(run)[3] == RunState.PREEMPTED, "the fourth attempt is preempted")
+    world.until_attempt(run, 5)
+    assert machine_of(run, machines) is not machine, "the node that is taken away takes no attempt"
+    notice.unlink()
+    chain = world.until_ended(run)
+    assert states(run) == [*[RunState.LOST] * 3, RunState.PREEMPTED, RunState.FINISHED]
+    assert "terminate in 2 minutes; its ranks wrote a checkpoint" in run.attempts.get(number=4).reason
+    assert (chain.steps, world.at_once) == (400, 1)
+    assert chain.repeated <= 3 * 40, "steps since the last checkpoint, and until the node was killed"
+    check_one_curve(run, 400)
+
+
+def kill_all_of(machine: NodeMachine) -> None:
+    """Kill the daemon of a node, its supervisors and their ranks, all at once."""
+    machine.daemons[-1].send_signal(signal.SIGKILL)
+    for process in machine.processes():
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    wait_for(lambda: not machine.processes(), "nothing of the node is left")
+
+
+def test_a_person_ends_a_chain_and_a_crash_loop_ends_itself(
+    world: World, make_config: Callable[..., Config], user: User, page: Client
+) -> None:
+    run = launched(make_config, user, steps=100_000, timeout_s=4, warn_before_s=3, grace_s=2)
+    world.until_attempt(run, 2)
+    number = run.attempt_number
+    address = f"/api/experiments/{run.experiment.slug}/runs/{run.number}/end-chain/"
+    assert page.post(address).status_code == 200
+    world.until_ended(run)
+    assert (run.state, run.attempt_number) == ("checkpointed", number)
+    assert run.reason.startswith(f"the chain was ended by a person after attempt {number}: its ranks wrote")
+    assert page.post(address).json()["errors"][0]["message"] == f"run #{run.number} has already ended: checkpointed"
+    crashing = launched(make_config, user, steps="not a number", timeout_s=600, chain_max_stalled=2)
+    world.until_ended(crashing)
+    assert (crashing.state, crashing.attempt_number) == ("failed", 2)
+    assert crashing.reason.startswith("no new step in 2 attempts in a row (launcher.chain_max_stalled 2)")
+    assert "ValueError: invalid literal for int()" in crashing.reason
