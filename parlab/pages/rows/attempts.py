@@ -78,8 +78,8 @@ def _facts(chain: Chain) -> list[str]:
         gaps = f"gaps {duration(chain.waited_s)} in total, the longest {duration(chain.longest_gap_s)}"
         facts.append(gaps)
     if chain.once_pct is not None:
-        again = f"{chain.repeated:,} made again" if chain.repeated else "none made again"
-        facts.append(f"{chain.steps:,} steps, {again} ({significant(chain.once_pct, 4)} % computed once)")
+        share = f" ({significant(chain.once_pct, 4)} % computed once)" if chain.repeated else ""
+        facts.append(f"{chain.steps:,} steps, {chain.repeated or 'none'} made again{share}")
     return facts
 
 
