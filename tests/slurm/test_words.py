@@ -73,7 +73,12 @@ def test_partitions_and_their_gpus_are_read() -> None:
 @pytest.mark.parametrize(
     ("end", "has_started", "state", "text"),
     [
-        (End(7, "TIMEOUT", "", 0, 1, "n1", "01:00:00"), True, "time-limit", "ended as TIMEOUT: its time limit 01:00:00"),
+        (
+            End(7, "TIMEOUT", "", 0, 1, "n1", "01:00:00"),
+            True,
+            "time-limit",
+            "ended as TIMEOUT: its time limit 01:00:00",
+        ),
         (End(7, "NODE_FAIL", "", 0, 0, "n1", ""), True, "lost", "one of its nodes failed"),
         (End(7, "OUT_OF_MEMORY", "", 0, 125, "n1", ""), True, "oom", "raise slurm.memory_mib"),
         (End(7, "FAILED", "", 137, 0, "n1", ""), True, "lost", "exit code 137: its supervisor was killed"),

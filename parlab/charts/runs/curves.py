@@ -88,8 +88,9 @@ def _shade(drawing: go.Figure, warmup_steps: int, left_out: Collection[int]) -> 
 def with_repeated(drawing: Drawing, ranges: Sequence[tuple[int, int]]) -> Drawing:
     """Shade the steps that were made again after a reload, given as (first, last), and count them in the caption."""
     assert drawing.figure is not None
-    for first, last in ranges[:MOST_REPEATED]:
-        drawing.figure.add_shape(**_shaded(first, last), label=_shade_label("again"))
+    for number, (first, last) in enumerate(ranges[:MOST_REPEATED]):
+        name = {} if number else {"label": _shade_label("made again")}  # several names would cover each other
+        drawing.figure.add_shape(**_shaded(first, last), **name)
     count = sum(last - first + 1 for first, last in ranges)
     steps = "1 step was" if count == 1 else f"{count:,} steps were"
     return drawing._replace(caption=f"{drawing.caption} {steps} made again (shaded), and counted once.".strip())

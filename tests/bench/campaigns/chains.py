@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 
 from parlab.fleet import services
@@ -41,6 +42,7 @@ def chain_steps_once_pct(scale: Scale) -> Result:
         raise Unavailable(reason)
     limits = 1 if scale.is_quick else int(os.environ.get("PARLAB_BENCH_LIMITS", LIMITS))
     preemptions = 1 if scale.is_quick else int(os.environ.get("PARLAB_BENCH_PREEMPTIONS", PREEMPTIONS))
+    settings.SHARED_NODE_KEY = True
     cluster = Cluster()
     with tempfile.TemporaryDirectory(prefix="parlab-chain-") as name, broker(Path(name)) as (url, _):
         try:
