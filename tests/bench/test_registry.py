@@ -75,5 +75,5 @@ def test_an_unknown_benchmark_is_refused_with_the_list_of_campaigns_and_benchmar
     monkeypatch.setattr("sys.argv", ["tests.bench", "ingest_points_per_s,speed"])
     assert main() == 2
     message = capsys.readouterr().err
-    assert message.startswith("unknown benchmark speed; use advice, cluster, ")
+    assert message.startswith("unknown benchmark speed; use advice, chain, cluster, ")
     assert ", ingest_points_per_s, " in message

@@ -29,6 +29,8 @@ ENDS_ITSELF_S = 6.0
 SUBMITTED_WITHIN_S = 60.0
 """A job that was being submitted when the daemon was killed is in the queue after this time, or never."""
 
+_EXPLAINED = (RunState.TIME_LIMIT, RunState.PREEMPTED)
+"""Ends that Slurm's word explains: what the job printed adds nothing."""
 CHECKPOINT_TEXT = "; its ranks wrote a checkpoint"
 
 log = logging.getLogger(__name__)
@@ -345,7 +347,7 @@ class JobKeeper(Keeper):
         # A supervisor that was killed while another node ended may be the cause of that end.
         if cancelled is not None and (run.was_stopped or not run.is_cancel_consequence):
             state, reason = "cancelled", cancelled
-        elif output := record.output():
+        elif outcome.state not in _EXPLAINED and (output := record.output()):
             reason += f"; job.out: {output}"
         self._end(run, state, reason, is_consequence=is_consequence)
 
