@@ -86,7 +86,7 @@ def joined_parts(
     **window: int | None,
 ) -> dict[Key, Part]:
     """Return series like `store.read_parts`, those of a chain as one."""
-    read = read_parts(everything_of(chains, attempts), metrics, least, **window)  # type: ignore[arg-type]
+    read = read_parts(everything_of(chains, attempts), metrics, least, **window)
     if not chains:
         return read
     whole = joined({key: part.columns for key, part in read.items()}, chains, limits, is_sampled)

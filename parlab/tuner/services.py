@@ -286,7 +286,8 @@ def _advance_autotuner(study: Study) -> str | None:
 
 def _is_restarted(run: Run) -> bool:
     """Restart a run that was lost with its node, up to MAX_ATTEMPTS; return whether it was restarted."""
-    if run.run_state != RunState.LOST or run.attempt_number >= MAX_ATTEMPTS or run.origin != Run.Origin.MEASURED:
+    is_lost = run.run_state in (RunState.LOST, RunState.PREEMPTED)
+    if not is_lost or run.attempt_number >= MAX_ATTEMPTS or run.origin != Run.Origin.MEASURED:
         return False
     fleet.relaunch(run=run, user=run.created_by)
     return True

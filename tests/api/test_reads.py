@@ -209,6 +209,7 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/{number}/artifacts/{path}",
         "/api/experiments/{slug}/runs/{number}/cancel/",
         "/api/experiments/{slug}/runs/{number}/difference/",
+        "/api/experiments/{slug}/runs/{number}/end-chain/",
         "/api/experiments/{slug}/runs/{number}/goodput/",
         "/api/experiments/{slug}/runs/{number}/log/",
         "/api/experiments/{slug}/runs/{number}/log/search/",

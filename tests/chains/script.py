@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 STOP: list[int] = []
-RANK = int(os.environ.get("RANK", "0"))
+RANK = int(os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0")
 CHECKPOINT = Path(os.environ.get("PARLAB_CHECKPOINT_DIR", ".")) / f"step-{RANK}"
 
 

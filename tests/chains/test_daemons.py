@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.fleet import services
 from parlab.lab.models import Config, Node, Run
 from runners.wire.protocol import RunState
-from tests.chains.world import World, chain_data, check_one_curve, command, states
+from tests.chains.world import World, chain_data, check_one_curve, kill_all_of, machine_of, states, two_nodes
 from tests.fleet.conftest import broker
 from tests.fleet.workers import Workers
-from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine
 
 __all__ = ["broker"]
@@ -30,21 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 @pytest.fixture
 def machines(tmp_path: Path, broker: str) -> Iterator[list[NodeMachine]]:
     """Two nodes that allow the script; both see the directory of its checkpoints."""
-    (tmp_path / "allowed.json").write_text(json.dumps([command()]))
-    machines = []
-    for number in range(2):
-        directory = tmp_path / f"n{number}"
-        directory.mkdir()
-        machine = NodeMachine(directory, broker, name=f"n{number}", address=f"127.0.0.{number + 2}")
-        machine.environment |= {
-            "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
-            "TEST_SCRIPTS": "",
-            "PARLAB_ALLOWED_COMMANDS": str(tmp_path / "allowed.json"),
-            "PARLAB_CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
-        }
-        machine.options = ("--spot-notice", str(directory / "notice"))
-        machine.start_daemon()
-        machines.append(machine)
+    machines = two_nodes(tmp_path, broker)
     yield machines
     left = [name for machine in machines for name in machine.close()]
     for machine in machines:
@@ -67,12 +48,6 @@ def launched(
     data = chain_data(steps, 0.02, every, launcher=launcher)
     (run,) = services.launch(config=make_config(data=data), user=user).created
     return run
-
-
-def machine_of(run: Run, machines: list[NodeMachine]) -> NodeMachine:
-    node = run.current_attempt().node
-    assert node is not None
-    return machines[int(node.name[1:])]
 
 
 def test_a_training_over_limits_is_one_run_with_one_curve(
@@ -118,15 +93,27 @@ def test_a_killed_node_and_a_spot_notice_cost_only_the_steps_since_the_last_chec
     check_one_curve(run, 400)
 
 
-def kill_all_of(machine: NodeMachine) -> None:
-    """Kill the daemon of a node, its supervisors and their ranks, all at once."""
-    machine.daemons[-1].send_signal(signal.SIGKILL)
-    for process in machine.processes():
-        try:
-            process.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            continue
-    wait_for(lambda: not machine.processes(), "nothing of the node is left")
+def test_a_run_over_two_nodes_ends_and_goes_on_together(
+    world: World, machines: list[NodeMachine], make_config: Callable[..., Config], user: User
+) -> None:
+    launcher = {"timeout_s": 8, "warn_before_s": 4, "grace_s": 3}
+    data = chain_data(100_000, 0.02, launcher=launcher, cluster={"nodes": 2, "gpus_per_node": 1})
+    data |= {"train": {"global_batch_size": 2}, "parallel": {"engine": "command", "data_parallel_size": 2}}
+    (run,) = services.launch(config=make_config(data=data), user=user).created
+    world.until_attempt(run, 2)
+    first = run.attempts.get(number=1)
+    assert first.state == RunState.CHECKPOINTED
+    assert [member.state for member in first.members.all()] == ["checkpointed", "checkpointed"]
+    notice = machines[1].state_dir.with_name("notice")
+    notice.write_text("gone in 2 minutes")
+    world.until(lambda: states(run)[1] == RunState.PREEMPTED, "the second attempt is preempted", 60)
+    assert run.attempts.get(number=2).reason.startswith("node n1: its node is taken away: gone in 2 minutes")
+    notice.unlink()
+    world.until_attempt(run, 3)
+    services.cancel(run=run)
+    world.until_ended(run)
+    assert run.state == "cancelled"
+    assert run.reason == "cancelled by a person; its ranks wrote a checkpoint"
 
 
 def test_a_person_ends_a_chain_and_a_crash_loop_ends_itself(

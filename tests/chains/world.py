@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from django.conf import settings
 
 from parlab.fleet import services
 from parlab.lab.models import Attempt, Run
@@ -17,6 +21,7 @@ from parlab.series import log
 from runners.wire.protocol import RunState
 from tests.chains import script
 from tests.fleet.workers import Workers
+from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine
 
 BEAT_S = 0.5
@@ -128,3 +133,39 @@ def text_steps(text: bytes) -> list[bytes]:
 def states(run: Run) -> list[RunState]:
     """Return how the attempts of a run have ended, in their order."""
     return [RunState(state) for state in run.attempts.order_by("number").values_list("state", flat=True)]
+
+
+def two_nodes(root: Path, url: str) -> list[NodeMachine]:
+    """Start two daemons that allow the script; both see the directory of its checkpoints."""
+    (root / "allowed.json").write_text(json.dumps([command()]))
+    machines = []
+    for number in range(2):
+        directory = root / f"n{number}"
+        directory.mkdir()
+        machine = NodeMachine(directory, url, name=f"n{number}", address=f"127.0.0.{number + 2}")
+        machine.environment |= {
+            "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
+            "TEST_SCRIPTS": "",
+            "PARLAB_ALLOWED_COMMANDS": str(root / "allowed.json"),
+            "PARLAB_CHECKPOINT_DIR": str(root / "checkpoint"),
+        }
+        machine.options = ("--spot-notice", str(directory / "notice"))
+        machine.start_daemon()
+        machines.append(machine)
+    return machines
+
+
+def machine_of(run: Run, machines: Sequence[NodeMachine]) -> NodeMachine:
+    """Return the node of the current attempt."""
+    node = run.current_attempt().node
+    assert node is not None
+    return machines[int(node.name[1:])]
+
+
+def kill_all_of(machine: NodeMachine) -> None:
+    """Kill the daemon of a node, its supervisors and their ranks, all at once."""
+    machine.daemons[-1].send_signal(signal.SIGKILL)
+    for process in machine.processes():
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not machine.processes(), "nothing of the node is left")

@@ -45,6 +45,11 @@ CAMPAIGNS = (
                 " before each end, one attempt is alive at a time and no process is left; writes `build/chain.json`",
                 "", 1500,
             ),
+            Benchmark(
+                "chain_faults_once_pct", "campaigns.chains:chain_faults_once_pct", "%", at_least(99),
+                "the same over two daemons, of which one is killed 20 times with all its processes; a checkpoint every"
+                " ten steps, 1,000 steps between faults", "", 400,
+            ),
         ),
     ),
     Campaign(
