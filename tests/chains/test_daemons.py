@@ -42,10 +42,10 @@ def world(machines: list[NodeMachine], broker: str) -> Iterator[World]:
 
 
 def launched(
-    make_config: Callable[..., Config], user: User, *, steps: int | str, every: int = 0, **launcher: int
+    world: World, make_config: Callable[..., Config], user: User, *, steps: int | str, every: int = 0, **launcher: int
 ) -> Run:
     """Launch a chain of steps of 20 ms."""
-    data = chain_data(steps, 0.02, every, launcher=launcher)
+    data = chain_data(steps, 0.02, every, launcher=launcher, directory=world.checkpoints)
     (run,) = services.launch(config=make_config(data=data), user=user).created
     return run
 
@@ -53,7 +53,7 @@ def launched(
 def test_a_training_over_limits_is_one_run_with_one_curve(
     world: World, make_config: Callable[..., Config], user: User, page: Client
 ) -> None:
-    run = launched(make_config, user, steps=250, timeout_s=4, warn_before_s=2, grace_s=2)
+    run = launched(world, make_config, user, steps=250, timeout_s=4, warn_before_s=2, grace_s=2)
     chain = world.until_ended(run)
     assert states(run) == [*[RunState.CHECKPOINTED] * (len(chain.attempts) - 1), RunState.FINISHED]
     assert len(chain.attempts) >= 3
@@ -71,7 +71,7 @@ def test_a_training_over_limits_is_one_run_with_one_curve(
 def test_a_killed_node_and_a_spot_notice_cost_only_the_steps_since_the_last_checkpoint(
     world: World, machines: list[NodeMachine], make_config: Callable[..., Config], user: User
 ) -> None:
-    run = launched(make_config, user, steps=400, every=10, timeout_s=600, max_attempts=2)
+    run = launched(world, make_config, user, steps=400, every=10, timeout_s=600, max_attempts=2)
     for number in (1, 2, 3):
         world.until_attempt(run, number)
         machine = machine_of(run, machines)
@@ -97,7 +97,9 @@ def test_a_run_over_two_nodes_ends_and_goes_on_together(
     world: World, machines: list[NodeMachine], make_config: Callable[..., Config], user: User
 ) -> None:
     launcher = {"timeout_s": 8, "warn_before_s": 4, "grace_s": 3}
-    data = chain_data(100_000, 0.02, launcher=launcher, cluster={"nodes": 2, "gpus_per_node": 1})
+    data = chain_data(
+        100_000, 0.02, launcher=launcher, cluster={"nodes": 2, "gpus_per_node": 1}, directory=world.checkpoints
+    )
     data |= {"train": {"global_batch_size": 2}, "parallel": {"engine": "command", "data_parallel_size": 2}}
     (run,) = services.launch(config=make_config(data=data), user=user).created
     world.until_attempt(run, 2)
@@ -119,7 +121,7 @@ def test_a_run_over_two_nodes_ends_and_goes_on_together(
 def test_a_person_ends_a_chain_and_a_crash_loop_ends_itself(
     world: World, make_config: Callable[..., Config], user: User, page: Client
 ) -> None:
-    run = launched(make_config, user, steps=100_000, timeout_s=4, warn_before_s=3, grace_s=2)
+    run = launched(world, make_config, user, steps=100_000, timeout_s=4, warn_before_s=3, grace_s=2)
     world.until_attempt(run, 2)
     number = run.attempt_number
     address = f"/api/experiments/{run.experiment.slug}/runs/{run.number}/end-chain/"
@@ -128,7 +130,7 @@ def test_a_person_ends_a_chain_and_a_crash_loop_ends_itself(
     assert (run.state, run.attempt_number) == ("checkpointed", number)
     assert run.reason.startswith(f"the chain was ended by a person after attempt {number}: its ranks wrote")
     assert page.post(address).json()["errors"][0]["message"] == f"run #{run.number} has already ended: checkpointed"
-    crashing = launched(make_config, user, steps="not a number", timeout_s=600, chain_max_stalled=2)
+    crashing = launched(world, make_config, user, steps="not a number", timeout_s=600, chain_max_stalled=2)
     world.until_ended(crashing)
     assert (crashing.state, crashing.attempt_number) == ("failed", 2)
     assert crashing.reason.startswith("no new step in 2 attempts in a row (launcher.chain_max_stalled 2)")

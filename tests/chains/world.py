@@ -18,6 +18,7 @@ from parlab.fleet import services
 from parlab.lab.models import Attempt, Run
 from parlab.publishing.figures.chains import Chain, Joined, chain_of
 from parlab.series import log
+from runners.config import RunConfig
 from runners.wire.protocol import RunState
 from tests.chains import script
 from tests.fleet.workers import Workers
@@ -33,8 +34,10 @@ def command() -> list[str]:
 
 
 def chain_data(steps: int | str, step_s: float, every: int = 0, **sections: Any) -> dict[str, Any]:
-    """Return the configuration of a chain whose script makes so many steps."""
+    """Return the configuration of a chain whose script makes so many steps; all nodes see `directory`."""
     launcher = {"kind": "plain", "chain": True, "grace_s": 10, **sections.pop("launcher", {})}
+    if (directory := sections.pop("directory", None)) is not None and "checkpoint" in RunConfig.model_fields:
+        sections["checkpoint"] = {"directory": str(directory)}
     return {
         "parallel": {"engine": "command"},
         "command": {"argv": [*command(), str(steps), str(step_s), str(every)]},
@@ -52,6 +55,11 @@ class World:
         self.at_once = 0
         """Most attempts of a run with a living process at one moment."""
         self._beat_at = 0.0
+
+    @property
+    def checkpoints(self) -> str:
+        """The directory for checkpoints, which all nodes see."""
+        return self.machines[0].environment["PARLAB_CHECKPOINT_DIR"]
 
     def until(self, condition: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
         """Serve until a condition holds; dispatch and look twice a second."""

@@ -78,7 +78,7 @@ def chain_faults_once_pct(scale: Scale) -> Result:
             world = World(Workers(url), machines)
             online = Node.objects.online().filter(name__in=[machine.name for machine in machines])
             world.until(lambda: online.count() == len(machines), "both nodes are online")
-            run = _launched(chain_data(1_000_000, 0.01, 10, launcher={"timeout_s": 3600}))
+            run = _launched(chain_data(1_000_000, 0.01, 10, launcher={"timeout_s": 3600}, directory=world.checkpoints))
             for number in range(1, faults + 1):
                 before = world.until_attempt(run, number).last_step or 0
                 world.until(lambda: world.steps(run) > before + FAULT_STEPS, "many steps", WITHIN_S)  # noqa: B023
