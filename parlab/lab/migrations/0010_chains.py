@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0008_prices'),
+        ('lab', '0009_exclusions'),
     ]
 
     operations = [
