@@ -19,20 +19,26 @@ CIRCLE, SQUARE, TRIANGLE = range(3)
 _TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 CHARACTER_PX = 5.8
 """Mean width of a character of 11 px text."""
-_WIDE_PX = {"digit": 6.9, "upper": 7.5, "broad": 9.6, "thin": 3.6, "other": 6.1}
+_LETTERS_PX = {
+    **dict.fromkeys("0123456789", 6.9),
+    **dict.fromkeys("ABCDEFGHIJKLNOPQRSTUVXYZ", 7.5),
+    **dict.fromkeys("mwMW%@", 9.6),
+    **dict.fromkeys(" .,:;|!iljft'()[]", 3.6),
+}
 
 
 def text_px(text: str) -> float:
     """Return about how wide a text is at 11 px, semibold: digits and capitals take more than the mean."""
-    return sum(_WIDE_PX[_kind(letter)] for letter in text)
+    return sum(_LETTERS_PX.get(letter, 6.1) for letter in text)
 
 
-def _kind(letter: str) -> str:
-    if letter in "mwMW%@":
-        return "broad"
-    if letter in " .,:;|!iljft'()[]":
-        return "thin"
-    return "digit" if letter.isdigit() else "upper" if letter.isupper() else "other"
+def fitting(text: str, width: float) -> str:
+    """Return the beginning of a text that is at most so wide."""
+    for place, letter in enumerate(text):
+        width -= _LETTERS_PX.get(letter, 6.1)
+        if width < 0:
+            return text[:place]
+    return text
 
 
 class Svg(str):

@@ -15,7 +15,7 @@ from parlab.lab.models import Attempt, Config, Event, Run
 from parlab.lab.services.chains import run_chain_end
 from parlab.lab.services.members import attempt_report
 from parlab.lab.services.runs import run_relaunch
-from runners.config.sections import LauncherSection
+from runners.config.sections import CheckpointSection, LauncherSection
 from runners.wire.protocol import Report
 from tests.conftest import SMALL
 
@@ -188,3 +188,7 @@ def test_daemons_of_earlier_releases_get_no_field_that_they_would_refuse(chain: 
     sent = for_any_node({"launcher": defaults})["launcher"]
     assert not [name for name in sent if name.startswith(("chain", "warn_"))]
     assert for_any_node(chain().resolved)["launcher"]["chain"] is True
+    assert for_any_node({"checkpoint": CheckpointSection().model_dump()}) == {}
+    assert for_any_node({"checkpoint": CheckpointSection(every_steps=5).model_dump()}) == {
+        "checkpoint": {"every_steps": 5}
+    }

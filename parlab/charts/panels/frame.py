@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parlab.charts.format import Unit
 from parlab.charts.measures import Measure
 from parlab.charts.points import Spread
-from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, length, text_px
+from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, fitting, length, text_px
 
 from .shown import ShownRun, spread_of
 
@@ -61,10 +61,8 @@ def text_at(left: float, top: float, text: str, kind: str = "", anchor: str = "s
 def shortened(text: str, width: float) -> str:
     if text_px(text) <= width:
         return text
-    kept = text
-    while len(kept) > 3 and text_px(kept) + CHARACTER_PX > width:
-        kept = kept[:-1]
-    return f"{kept.rstrip()}\N{HORIZONTAL ELLIPSIS}"
+    kept = fitting(text, width - CHARACTER_PX)
+    return f"{kept.rstrip() or text[:3]}\N{HORIZONTAL ELLIPSIS}"
 
 
 class Rows(NamedTuple):

@@ -14,7 +14,7 @@ from parlab.lab.models import Attempt, Member, MemberState, Node, Run
 from parlab.lab.services.access.node_keys import signing_key, signing_keys
 from parlab.lab.services.chains import chain_left_s
 from parlab.lab.services.members import cause_text, first_cause
-from runners.config.sections import LauncherSection
+from runners.config.sections import CheckpointSection, LauncherSection
 from runners.wire.protocol import (
     CANCEL_TASK,
     GO_TASK,
@@ -41,8 +41,10 @@ _NEW_FIELDS: Mapping[str, Mapping[str, Any]] = {
         if name.startswith(("grace_s", "container", "warn_", "chain"))
     },
     "slurm": {"exclude": None},
+    "checkpoint": CheckpointSection().model_dump(),
 }
-"""Fields that daemons of 0.1 do not have, with their defaults."""
+"""Fields that daemons of 0.1 do not have, with their defaults; a section of which no field is left goes too."""
+_NEW_SECTIONS = ("checkpoint",)
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
@@ -103,7 +105,10 @@ def for_any_node(resolved: Mapping[str, Any]) -> dict[str, Any]:
         changed[section] = {
             name: value for name, value in values.items() if name not in fields or value != fields[name]
         }
-    return {**resolved, **{section: values for section, values in changed.items() if section in resolved}}
+    kept = {section: values for section, values in changed.items() if section in resolved}
+    return {
+        name: kept.get(name, values) for name, values in resolved.items() if name not in _NEW_SECTIONS or kept[name]
+    }
 
 
 def _without_bad_hosts(resolved: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
