@@ -204,7 +204,8 @@ def _tuning_time(study: Study, search: Sequence[Tried]) -> timedelta:
     if study.driver is not None:  # its trials are stored only when they have ended
         ends += [] if study.driver.is_final else [timezone.now()]
         return max(max(ends, default=study.created_at) - study.created_at, timedelta(0))
-    return max(ends) - min(each.trial.created_at for each in mine) if mine else timedelta(0)
+    # Nodes and the server have clocks of their own.
+    return max(max(ends) - min(each.trial.created_at for each in mine), timedelta(0)) if mine else timedelta(0)
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
