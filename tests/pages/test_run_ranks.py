@@ -14,7 +14,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from parlab.lab.models import Attempt, Member, Node
-from parlab.pages.reads import ranks as rank_reads
+from parlab.pages.reads.runs import ranks as rank_reads
 from parlab.series import store
 from parlab.series.columns import Columns
 from parlab.series.log import append_log

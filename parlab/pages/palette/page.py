@@ -14,7 +14,7 @@ from parlab.lab.models import Run
 from parlab.lab.selectors import palette
 from parlab.lab.selectors.experiments import experiment_states
 from parlab.lab.selectors.runs import step_time
-from parlab.pages.reads.losses import loss_curve
+from parlab.pages.reads.runs.losses import loss_curve
 from parlab.whole_numbers import whole_numbers
 
 from .search import groups, place_of

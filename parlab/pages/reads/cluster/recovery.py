@@ -12,7 +12,7 @@ from parlab.advice.recovery import Interruption
 from parlab.ingest.summaries.recovery import run_recovery
 from parlab.lab.models import Run
 from parlab.lab.models.access.viewer import current_viewer
-from parlab.pages.reads.recovery import Total, time_text, total_rows
+from parlab.pages.reads.runs.recovery import Total, time_text, total_rows
 
 from .goodput import WEEKS
 

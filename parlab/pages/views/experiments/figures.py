@@ -14,8 +14,8 @@ from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing, Table
 from parlab.lab.models import Experiment
 from parlab.pages.forms.choices import figure_options
-from parlab.pages.reads import ranks
 from parlab.pages.reads.experiment_page import chosen_runs
+from parlab.pages.reads.runs import ranks
 from parlab.pages.views.runs.addressed import find_attempt, find_run
 from parlab.publishing.figures import run_curves
 from parlab.publishing.figures.catalogue import CURVES, RUN_FIGURES, SERIES, experiment_drawing

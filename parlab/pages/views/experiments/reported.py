@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from parlab.formats.grammar.names import SETTINGS
 from parlab.formats.grammar.quantities import CHOICES
 from parlab.lab.models import Artifact, Experiment, NameMeaning, Run
-from parlab.pages.reads.logged_values import PICTURES, shown_values, table_of
+from parlab.pages.reads.runs.logged_values import PICTURES, shown_values, table_of
 from parlab.publishing.downloads import UNSTYLED, safe_name
 from parlab.tracking.artifacts import object_open
 from parlab.tracking.meanings import NameRow, meanings_set, metric_rows, setting_rows

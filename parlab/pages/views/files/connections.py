@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.charts.svg import FIRST, Canvas, Margins
 from parlab.lab.models import ApiToken, Run
 from parlab.lab.services.access.tokens import token_create
-from parlab.pages.reads.losses import loss_curve
+from parlab.pages.reads.runs.losses import loss_curve
 from parlab.pages.views.partial import UNCHANGED
 from parlab.whole_numbers import whole_number
 from runners.config import digest

@@ -13,7 +13,7 @@ from parlab.advice.goodput import Failures, Goodput, intervals
 from parlab.charts.format import duration, quantity, significant
 from parlab.ingest.summaries.goodput import Energy, run_goodput
 from parlab.lab.selectors.analysis.failures import node_failures
-from parlab.pages.reads.recovery import recovery_of
+from parlab.pages.reads.runs.recovery import recovery_of
 
 from .addressed import find_run
 

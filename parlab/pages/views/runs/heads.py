@@ -14,7 +14,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.findings import run_doubts, run_findings
 from parlab.lab.selectors.lists import RunMarks, run_marks
 from parlab.lab.selectors.runs import remaining_s
-from parlab.pages.reads.step_bars import run_step, unit_chips
+from parlab.pages.reads.runs.step_bars import run_step, unit_chips
 from parlab.pages.rows.attempts import attempt_strip_of
 from parlab.pages.rows.run_heads import facts_text, head_numbers, progress_of
 from parlab.pages.rows.run_problems import run_problem

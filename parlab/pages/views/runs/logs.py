@@ -13,7 +13,7 @@ from parlab.ingest.summaries import logs
 from parlab.ingest.summaries.log_steps import log_steps
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import rank_layout
-from parlab.pages.reads.log_curves import log_curve
+from parlab.pages.reads.runs.log_curves import log_curve
 from parlab.pages.views.partial import UNCHANGED
 from parlab.series.log import has_rank_streams
 from parlab.series.log_search import ERROR, text_pattern

@@ -10,8 +10,8 @@ from django.views.decorators.http import require_GET
 
 from parlab.charts.runs import ranks as chart
 from parlab.lab.models import Attempt, Run
-from parlab.pages.reads import ranks
-from parlab.pages.reads.rank_cursors import rank_view
+from parlab.pages.reads.runs import ranks
+from parlab.pages.reads.runs.rank_cursors import rank_view
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures.windows import Window
 

@@ -19,7 +19,7 @@ from parlab.charts.theme import MAX_RANKS, RANK_COLOURS
 from parlab.fleet import services as fleet
 from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run, Snapshot
-from parlab.pages.reads.losses import loss_name
+from parlab.pages.reads.runs.losses import loss_name
 from parlab.pages.rows.links import link_rows
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry

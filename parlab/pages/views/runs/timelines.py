@@ -15,8 +15,8 @@ from parlab.charts.runs import timeline
 from parlab.charts.runs.timeline import Timeline
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
-from parlab.pages.reads import timelines as timeline_reads
 from parlab.pages.reads.planning.simulated_timelines import simulated_run
+from parlab.pages.reads.runs import timelines as timeline_reads
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.pages.views.planning.simulations import simulated_by
 from parlab.planner.schedule import plan_of

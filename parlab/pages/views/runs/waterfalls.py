@@ -16,7 +16,7 @@ from parlab.charts.runs import waterfall
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.waterfalls import RunWaterfalls, run_waterfalls
-from parlab.pages.reads import timelines
+from parlab.pages.reads.runs import timelines
 from parlab.pages.rows.waterfalls import change_table, column_of, deltas_of, term_table
 from parlab.pages.views.experiments.figures import csv_response, json_response
 from parlab.publishing.figures.engine_measurements import has_steps

@@ -18,9 +18,9 @@ from parlab.charts.runs.ranks import Cells
 from parlab.charts.runs.step_bar import HATCHED
 from parlab.charts.runs.timeline import Bar
 from parlab.charts.svg import Svg
-from parlab.pages.reads import ranks as reads
-from parlab.pages.reads.ranks import STEP_TIME, TIMER, Choice, Source
-from parlab.pages.reads.timelines import measured_timeline, steps_of
+from parlab.pages.reads.runs import ranks as reads
+from parlab.pages.reads.runs.ranks import STEP_TIME, TIMER, Choice, Source
+from parlab.pages.reads.runs.timelines import measured_timeline, steps_of
 from parlab.publishing.figures.run_curves import phase_timers
 from parlab.publishing.figures.windows import Window
 from parlab.series import store

@@ -8,7 +8,7 @@ from parlab.charts.format import unit_for
 from parlab.charts.svg import FIRST, Canvas, Margins, Svg
 from parlab.ingest.summaries.log_steps import log_steps
 from parlab.lab.models import Attempt, Run
-from parlab.pages.reads.losses import leading_curve
+from parlab.pages.reads.runs.losses import leading_curve
 from parlab.publishing.figures.run_curves import series_title
 
 WIDTH, HEIGHT, MARGINS = 1200, 96, Margins(46, 12, 8, 22)
