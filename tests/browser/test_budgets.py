@@ -19,7 +19,7 @@ FIRST_HOME, HOME = Load(words=260, controls=25), Load(words=180, controls=20)
 EXPERIMENT, RUN = Load(words=190, controls=40), Load(words=130, controls=20)
 CLUSTER, NODE, WATCH, IMPORT = Load(90, 12), Load(150, 15), Load(120, 12), Load(40, 10)
 MARKED, PLAN = Load(words=350, controls=12), Load(words=170, controls=20)
-SIMULATE, COMPARE, SEARCH, TRY = Load(words=120, controls=12), Load(200, 12), Load(80, 12), Load(100, 12)
+SIMULATE, COMPARE, SEARCH, TRY = Load(words=120, controls=12), Load(200, 25), Load(100, 12), Load(100, 12)
 LOG = "".join(
     f" iteration {step}/ 9 | elapsed time per iteration (ms): 500.0 | global batch size: 8 | lm loss: {9 - step}.5 |\n"
     for step in range(1, 6)

@@ -59,6 +59,7 @@ def test_back_undoes_a_choice(page: Page) -> None:
     page.goto("/simulate/")
     wire = page.locator("select[name=wire]")
     before = wire.input_value()
+    page.locator("summary", has_text="Expert settings").click()
     wire.select_option("int8")
     expect(page).to_have_url(re.compile("wire=int8"))
     page.go_back()
