@@ -11,8 +11,10 @@ from django.test import Client
 
 from parlab.fleet import services
 from parlab.lab.models import Config, Node, Run
+from parlab.publishing.figures.chains import Joined
 from runners.wire.protocol import RunState
 from tests.chains.world import World, chain_data, check_one_curve, kill_all_of, machine_of, states, two_nodes
+from tests.conftest import SMALL
 from tests.fleet.conftest import broker
 from tests.fleet.workers import Workers
 from tests.runners.conftest import NodeMachine
@@ -135,3 +137,29 @@ def test_a_person_ends_a_chain_and_a_crash_loop_ends_itself(
     assert (crashing.state, crashing.attempt_number) == ("failed", 2)
     assert crashing.reason.startswith("no new step in 2 attempts in a row (launcher.chain_max_stalled 2)")
     assert "ValueError: invalid literal for int()" in crashing.reason
+
+
+def test_a_training_of_our_own_engine_has_the_losses_of_one_that_was_never_stopped(
+    world: World, make_config: Callable[..., Config], user: User
+) -> None:
+    length = {"train": {**SMALL["train"], "iterations": 400}}
+    launcher = {"chain": True, "timeout_s": 25, "warn_before_s": 10, "grace_s": 10}
+    kept = {"every_steps": 100, "directory": world.checkpoints}
+    data = {**SMALL, **length, "launcher": launcher, "checkpoint": kept, "cluster": {"device": "cpu"}}
+    (chained,) = services.launch(config=make_config(data=data), user=user).created
+    chain = world.until_ended(chained, 300)
+    assert chained.state == "finished", chained.reason
+    assert RunState.CHECKPOINTED in states(chained)
+    assert (chain.steps, chain.repeated) == (400, 0)
+
+    whole = {**SMALL, **length, "launcher": {"timeout_s": 300}, "cluster": {"device": "cpu"}}
+    (alone,) = services.launch(config=make_config(data=whole), user=user).created
+    world.until(lambda: Run.objects.get(pk=alone.pk).is_final, "the other one has ended", 200)
+    alone.refresh_from_db()
+    assert losses(chained) == losses(alone)
+
+
+def losses(run: Run) -> list[float]:
+    """Return the loss of every step of a run, of all its attempts."""
+    ranks = Joined(run.current_attempt()).read_ranks("loss")
+    return [value for columns in ranks.values() for value in columns.values.tolist()]
