@@ -41,7 +41,9 @@ def test_curves_are_smoothed_and_drawn_over_tokens(page: Page, demo: Demo) -> No
     plot = page.locator('[data-figure="curves"]')
     page.locator('input[name="curve"][value="samples"]').check()
     page.locator('input[name="curve"][value="step-time"]').uncheck()
-    expect(page.locator('[data-figure="curves"][data-drawn="1"]')).to_be_visible()
+    # The figure of before stands until the new one is drawn, and one with both between them.
+    of_samples = f'({PLOT}.layout?.yaxis?.title?.text || "").includes("samples") && !{PLOT}.layout.yaxis2'
+    wait_for(lambda: page.evaluate(of_samples), "the figure of the samples")
     raw = plot.evaluate(LONGEST)
     # While the slider moves, the line on the screen follows at once; Plotly draws the figure anew after that.
     before, moved = page.evaluate(MOVE)

@@ -28,6 +28,17 @@ with parlab.init("Launch", telemetry=False) as run:
     if len(sys.argv) > 2:
         sys.stdin.readline()
 """
+# Ranks of a training meet at each step: none ends before another one has begun.
+TOGETHER = """
+import os, parlab, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+with parlab.init("Launch", telemetry=False) as run:
+    (here / f"rank{os.environ['RANK']}").touch()
+    while len(list(here.glob("rank*"))) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.05)
+    for step in range(int(sys.argv[1])):
+        run.log({"train/loss": step}, step=step)
+"""
 # What each launcher sets for rank {r} of 4 on node {n} of 2, as local rank {l}.
 _ADDRESS = "MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
 _TORCH = f"RANK={{r}} WORLD_SIZE=4 {_ADDRESS}"
@@ -128,7 +139,7 @@ def test_two_nodes_of_a_launcher_that_share_an_address_are_one_run(
 ) -> None:
     pytest.importorskip(launcher(0, 0)[0].partition(".")[0])
     script = tmp_path / "train.py"
-    script.write_text(STEPS)
+    script.write_text(TOGETHER)
     source = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     port = free_port()
     nodes = [start(source, environ, *launcher(node, port), str(script), "5") for node in (1, 0)]
