@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from parlab.client.server.experiments import FINAL
 from parlab.client.settings import home
 
-FINAL = ("finished", "oom", "failed", "cancelled", "lost", "checkpointed", "time-limit", "preempted")
 ReadRun = Callable[[str, int], Mapping[str, Any]]
 
 

@@ -49,9 +49,7 @@ def _too_long(config: RunFields, field: str, limit: str, limit_s: int) -> Proble
 
 def _checkpoint_problems(config: RunFields) -> Iterator[Problem]:
     """A program of engine command loads its checkpoints itself."""
-    checkpoint = getattr(config, "checkpoint", None)
-    has_interval = any(getattr(checkpoint, field, None) is not None for field in ("every_steps", "every_s"))
-    if config.engine.is_external or has_interval:
+    if config.has_checkpoints:
         return
     remedy = "set checkpoint.every_steps" if config.engine.trains else "use an engine that trains, or no chain"
     message = f"a chain goes on from a checkpoint, and engine {config.engine.name} writes none; {remedy}"

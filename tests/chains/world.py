@@ -18,7 +18,6 @@ from parlab.fleet import services
 from parlab.lab.models import Attempt, Run
 from parlab.publishing.figures.chains import Chain, Joined, chain_of
 from parlab.series import log
-from runners.config import RunConfig
 from runners.wire.protocol import RunState
 from tests.chains import script
 from tests.fleet.workers import Workers
@@ -36,7 +35,7 @@ def command() -> list[str]:
 def chain_data(steps: int | str, step_s: float, every: int = 0, **sections: Any) -> dict[str, Any]:
     """Return the configuration of a chain whose script makes so many steps; all nodes see `directory`."""
     launcher = {"kind": "plain", "chain": True, "grace_s": 10, **sections.pop("launcher", {})}
-    if (directory := sections.pop("directory", None)) is not None and "checkpoint" in RunConfig.model_fields:
+    if (directory := sections.pop("directory", None)) is not None:
         sections["checkpoint"] = {"directory": str(directory)}
     return {
         "parallel": {"engine": "command"},

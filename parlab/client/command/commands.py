@@ -20,7 +20,7 @@ from parlab.client.command.parts import add_parts
 from parlab.client.command.tables import print_json, print_table, table_cell
 from parlab.client.http import Connection, Refused, Unreachable
 from parlab.client.server.api import Api
-from parlab.client.server.experiments import Experiment
+from parlab.client.server.experiments import FINAL, Experiment
 from parlab.client.settings import Settings, settings, store
 from parlab.client.version import VERSION
 
@@ -28,7 +28,6 @@ OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
 FOLLOW_S = 1.0
 _EVENT = b'{"parlab":'
 SCOPES = ("read", "report", "write", "launch", "admin")
-_FINAL = ("finished", "oom", "failed", "cancelled", "lost", "checkpointed", "time-limit", "preempted")
 
 CODES = (
     "exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 server unreachable; 4 watch, wait: a run has ended and"
@@ -250,7 +249,7 @@ def _logs(arguments: argparse.Namespace, login: Settings) -> int:
         sys.stdout.flush()
         if output:
             continue
-        if not arguments.follow or headers["Parlab-State"] in _FINAL:
+        if not arguments.follow or headers["Parlab-State"] in FINAL:
             if rest and not rest.startswith(_EVENT):
                 sys.stdout.buffer.write(rest + b"\n")
             sys.stdout.flush()

@@ -44,7 +44,6 @@ _NEW_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "checkpoint": CheckpointSection().model_dump(),
 }
 """Fields that daemons of 0.1 do not have, with their defaults; a section of which no field is left goes too."""
-_NEW_SECTIONS = ("checkpoint",)
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
@@ -99,16 +98,13 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
 
 def for_any_node(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out new fields with their defaults, which daemons of 0.1 would refuse; goes with 0.3."""
-    changed = {}
-    for section, fields in _NEW_FIELDS.items():
-        values = resolved.get(section, {})
-        changed[section] = {
-            name: value for name, value in values.items() if name not in fields or value != fields[name]
-        }
-    kept = {section: values for section, values in changed.items() if section in resolved}
-    return {
-        name: kept.get(name, values) for name, values in resolved.items() if name not in _NEW_SECTIONS or kept[name]
-    }
+    sent = dict(resolved)
+    for section, new in _NEW_FIELDS.items():
+        if section in sent:
+            sent[section] = {
+                name: value for name, value in sent[section].items() if name not in new or value != new[name]
+            }
+    return {section: values for section, values in sent.items() if values or section not in _NEW_FIELDS}
 
 
 def _without_bad_hosts(resolved: Mapping[str, Any], node: Node) -> Mapping[str, Any]:

@@ -49,6 +49,11 @@ class PlanQuery(NamedTuple):
         """The currency of the price of the device; USD where the question states a price."""
         return self.price.currency if self.price else "USD"
 
+    @property
+    def refusal(self) -> str:
+        """Why there is no answer."""
+        return self.refusals[0].message if self.refusals else "The question has errors."
+
     def sizing(self) -> Sizing | None:
         """Return layouts and numbers of nodes, searched once; None if the question has errors."""
         if self.outline is None or self.question is None or self.gpu is None:

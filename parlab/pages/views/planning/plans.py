@@ -182,8 +182,7 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, outline, gpu = plan_query.question, plan_query.outline, plan_query.gpu
     if question is None or outline is None or gpu is None:
-        message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
-        return render(request, "pages/plan_layouts.html", {"error": message})
+        return render(request, "pages/plan_layouts.html", {"error": plan_query.refusal})
     try:
         found = plan_query.search()
         around = reads.frontier(question, gpu, outline, plan_query.calibration, plan_query.currency)
@@ -225,8 +224,7 @@ def plan_versus(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, first, gpu = plan_query.question, plan_query.outline, plan_query.gpu
     if question is None or first is None or gpu is None:
-        message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
-        return render(request, "pages/plan_versus.html", {"error": message})
+        return render(request, "pages/plan_versus.html", {"error": plan_query.refusal})
     try:
         other = other_question(question, request.GET.get("versus", ""))
         second = outline(other, gpu, plan_query.calibration)
@@ -289,8 +287,7 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, gpu = plan_query.question, plan_query.gpu
     if question is None or gpu is None:
-        message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
-        return render(request, "pages/plan_beside.html", {"error": message})
+        return render(request, "pages/plan_beside.html", {"error": plan_query.refusal})
     typed = {
         name: request.GET[f"other_{name}"][:LONGEST]
         for name in OtherCluster.model_fields
