@@ -10,6 +10,7 @@ from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.runs import by_hand, command_line, config_sections, flat, run_figures, sections_in_use
 from parlab.pages.rows.checkpoints import checkpoint_rows
 from parlab.pages.rows.findings import finding_rows
+from parlab.pages.rows.pods import pod_rows
 from parlab.pages.rows.slurm import slurm_job
 from parlab.pages.views.experiments.reported import reported_context
 from runners.config import engine_of
@@ -24,7 +25,7 @@ def details_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "snapshots": list(run.snapshots.defer("content")),
         "command": command_line(attempt) if attempt else "",
         "by_hand": by_hand(run, attempt) if attempt else "",
-        "environment": environment_rows({**attempt.environment, "slurm": {}}) if attempt else [],
+        "environment": [*environment_rows({**attempt.environment, "slurm": {}}), *pod_rows(attempt)] if attempt else [],
         "slurm": slurm_job(attempt.environment) if attempt else None,
     }
 
