@@ -89,7 +89,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     run, attempt, node_rank = (int(number) for number in numbers)
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [container.get("state") or {} for container in containers]
-    waiting = next((state["waiting"] for state in states if state.get("waiting")), {})
+    waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -103,8 +103,8 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         waiting=(waiting.get("reason") or "", waiting.get("message") or ""),
-        is_running=any(state.get("running") for state in states),
-        ended=next((_ended(state["terminated"]) for state in reversed(states) if state.get("terminated")), None),
+        is_running=any("running" in state for state in states),
+        ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
     )
 
 
