@@ -1,5 +1,6 @@
 # make demo           run all of parlab on this machine      make test       checks and tests, in about eight minutes
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
+# make test-kubernetes  tests on a real Kubernetes, which is built at first (make kubernetes, 3 to 20 minutes)
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
 # make bench-NAME     other campaigns: advice, chain, cluster, gpu, links, mlflow, profile, series, tuner, wandb, watch
@@ -28,7 +29,7 @@ pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the f
 make_lint = $(MAKE) --no-print-directory lint
 make_postgres = $(MAKE) --no-print-directory test-postgres
 
-.PHONY: demo test test-postgres test-slow lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
+.PHONY: demo test test-postgres test-slow test-kubernetes kubernetes lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -50,8 +51,15 @@ test-postgres: export PARLAB_TEST_DATABASE := postgres
 test-postgres: $(VENV)/.dev
 	@$(call pytest,-n 1 -o cache_dir=build/postgres -m "database and not slow" $(ON_POSTGRES))
 
+# Tests on Kubernetes are among them where it has been built; the summary says which were skipped.
 test-slow: $(VENV)/.slurm $(VENV)/.debian
 	$(call pytest,-m slow)
+
+test-kubernetes: kubernetes
+	$(call pytest,-n 0 -m kubernetes tests/kubernetes)
+
+kubernetes: $(VENV)/.dev
+	@$(BIN)/python -m tests.kubernetes.plane.build
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

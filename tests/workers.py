@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-GROUPS = ("tests/browser/", "tests/slurm/")
+GROUPS = ("tests/browser/", "tests/slurm/", "tests/kubernetes/")
 """Beginnings of the paths of files that one worker runs one after another: they share a demo or a cluster."""
 
 FIRST = (

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from . import pods
+
 PACKAGES = (
     "torch",
     "lightning",
@@ -52,6 +54,7 @@ def description() -> dict[str, Any]:
             "git_revision": git_revision(Path.cwd()),
             "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
             "memory_bytes": memory_bytes(),
+            **({"kubernetes": pod} if (pod := pods.pod(os.environ)) else {}),
         },
     }
 

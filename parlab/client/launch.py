@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import pods
+
 # Variables of rank, number of ranks and rank on the node; an mpirun within an allocation of Slurm sets both kinds.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -144,6 +146,8 @@ def _launch_key(environ: Mapping[str, str], world_size: int) -> str:
     jobs = [f"{name}={environ[name]}" for name in _JOBS if environ.get(name)]
     if not (address and port) and not jobs:
         return ""
+    # The address in a pod is the name of a service, which each namespace may have.
+    jobs += [f"namespace={name}" for name in (pods.namespace(environ),) if name]
     # A loopback address means another machine on each machine.
     host = socket.gethostname() if address in _LOOPBACK or address.startswith("127.") else ""
     return _digest("key", address.lower(), port, str(world_size), host, *jobs)
@@ -151,7 +155,8 @@ def _launch_key(environ: Mapping[str, str], world_size: int) -> str:
 
 def _parent() -> str:
     """Return what the ranks of one launcher on one node have in common; empty for a process without a launcher."""
-    if os.getppid() <= 1:
+    # Process 1 adopts what has lost its launcher, but in a pod it is the launcher.
+    if os.getppid() < 1 or (os.getppid() == 1 and not pods.is_pod(os.environ)):
         return ""
     # torchrun starts all ranks of a node again if one fails.
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

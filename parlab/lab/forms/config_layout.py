@@ -105,12 +105,13 @@ def _of_other_pools(data: Mapping[str, Mapping[str, Any]], queue_pools: QueuePoo
 
 def _is_set(data: Mapping[str, Mapping[str, Any]], section: str) -> bool:
     defaults = _defaults(section)
-    return any(value not in (None, "", defaults.get(name)) for name, value in data.get(section, {}).items())
+    # A form that was sent back has texts.
+    return any(str(value) not in ("", "None", defaults.get(name)) for name, value in data.get(section, {}).items())
 
 
 @cache
-def _defaults(section: str) -> Mapping[str, Any]:
-    return sections()[section]().model_dump(mode="json")
+def _defaults(section: str) -> Mapping[str, str]:
+    return {name: str(value) for name, value in sections()[section]().model_dump(mode="json").items()}
 
 
 def _switched_off(get: Any) -> set[str]:

@@ -30,8 +30,12 @@ _NAMES = {
     "git_revision": "Git revision",
     "shell": "Variables of the shell",
     "slurm_job_id": "Slurm job",
+    "kubernetes.namespace": "Namespace",
+    "kubernetes.pod": "Pod",
+    "kubernetes.node": "Node of the pod",
     "variables.PARLAB_CHECKPOINT_DIR": "Checkpoints",
 }
+_POD_LABEL = "kubernetes.labels."
 _MATRIX_RATE = re.compile(r"matmul\.flops\.(\w+)\.(\d+)")
 
 
@@ -46,6 +50,8 @@ def _row(name: str, text: str) -> tuple[str, str]:
     if rate := _MATRIX_RATE.fullmatch(name):
         processes = f"{rate[2]} process{'' if rate[2] == '1' else 'es'}"
         return f"Matrix rate in {rate[1]}, {processes}", _flops(text)
+    if name.startswith(_POD_LABEL):
+        return f"Label {name.removeprefix(_POD_LABEL)}", text
     section, _, rest = name.partition(".")
     # Packages and variables of the shell have their own names.
     return (rest, text) if section in ("packages", "variables") else (figure_title(name), text)
