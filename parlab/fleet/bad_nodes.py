@@ -45,7 +45,7 @@ def attempts_judge() -> int:
 
 
 def place_of(member: Member) -> Place:
-    """Return where a member ran: a compute node of Slurm, else its node."""
+    """Return where a member ran: a node of Slurm or Kubernetes, else its node."""
     assert member.node is not None
     is_host = member.node.is_queue and member.place_name != member.node.name
     return member.node.pk, member.place_name if is_host else ""

@@ -1,6 +1,7 @@
 """Resources that a run needs, the free resources of each node, and the choice of nodes."""
 
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -104,7 +105,7 @@ class Room:
 
     @property
     def is_queue(self) -> bool:
-        """Whether the node submits runs as jobs of Slurm: one slot is a job on any number of nodes."""
+        """Whether the node submits runs to a batch system: one slot is a job on any number of nodes."""
         return self.node.is_queue
 
     def take(self, need: Need) -> None:
@@ -124,7 +125,7 @@ class Room:
 
     def gpus_of(self, need: Need) -> int:
         if self.is_queue:
-            return 0  # Slurm allocates them
+            return 0  # the batch system allocates them
         # `auto` uses GPUs only if there are enough of them. Two runs on one GPU would both measure wrong times.
         device = DEVICES[need.device]
         uses_gpus = device.needs_gpus or (device.may_use_gpus and need.ranks <= gpu_count(self.node))
@@ -133,7 +134,7 @@ class Room:
     def could_take(self, need: Need) -> bool:
         """Whether the node can run it once it is free."""
         return (
-            self.node.pool == need.pool and gpu_count(self.node) >= need.gpus and not missing_ability(self.node, need)
+            self.node.pool == need.pool and gpu_limit(self.node) >= need.gpus and not missing_ability(self.node, need)
         )
 
     def has_room(self, need: Need) -> bool:
@@ -187,6 +188,11 @@ def gpu_count(node: Node) -> int:
     return len(gpus) if isinstance(gpus, list) else 0
 
 
+def gpu_limit(node: Node) -> int:
+    """Return the most GPUs that one machine behind a node has; a cluster of Kubernetes tells in its own words."""
+    return sys.maxsize if node.system == "kubernetes" else gpu_count(node)
+
+
 def missing_ability(node: Node, need: Need) -> str:
     """Return what a node lacks for a run, as a reason with its remedy; empty if it can take the run."""
     if reason := _excluded(node, need):
@@ -197,7 +203,7 @@ def missing_ability(node: Node, need: Need) -> str:
     engines, launchers = abilities.get("engines"), abilities.get("launchers")
     if engines and need.engine not in engines:
         return f"node {node.name} has no engine {need.engine}; update its daemon"
-    if launchers and need.launcher not in launchers and abilities.get("kind") != "slurm":
+    if launchers and need.launcher not in launchers and not node.is_queue:
         return f"node {node.name} has no launcher {need.launcher}; install it there, or choose another launcher.kind"
     launcher = LAUNCHERS.get(need.launcher)
     if need.nodes > 1 and launcher is not None and launcher.spans_slurm_only and abilities.get("kind") != "slurm":
@@ -266,7 +272,7 @@ def used_slots() -> dict[int, int]:
 
 def rooms(nodes: Iterable[Node]) -> list[Room]:
     """Return the free resources of each node, in one query."""
-    by_id = {node.pk: Room(node, node.slots, gpu_count(node)) for node in nodes}
+    by_id = {node.pk: Room(node, node.slots, gpu_limit(node)) for node in nodes}
     members = Member.objects.filter(node__in=by_id, state__in=ACTIVE_MEMBER_STATES)
     for member in members.select_related("attempt__run__experiment").order_by("attempt"):
         assert member.node_id is not None

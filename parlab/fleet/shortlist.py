@@ -18,7 +18,7 @@ _Entry = tuple[int, str, Room]
 
 
 class Shortlist:
-    """Nodes that can take runs with one need, by what their ranks use; `None` stands for queues of Slurm.
+    """Nodes that can take runs with one need, by what their ranks use; `None` stands for queues of batch systems.
 
     Within a round nodes only lose resources, so one that does not fit is dropped for good.
     """

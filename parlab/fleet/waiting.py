@@ -11,7 +11,7 @@ from parlab.lab.services.access.rights import project_of
 from parlab.lab.services.approvals import may_start
 from runners.wire.protocol import RunState
 
-from .capacity import START_S, Need, Room, best, gpu_count, missing_ability, rooms
+from .capacity import START_S, Need, Room, best, gpu_count, gpu_limit, missing_ability, rooms
 from .placement import candidates, placements
 
 HELD = "beyond the budget of the project: a maintainer approves it in the inbox"
@@ -109,7 +109,7 @@ def _reason_of_usable(run: Run, need: Need, online: list[Room]) -> str:
 
 def _unfit(need: Need, usable: list[Room]) -> str:
     """Return why the nodes could not take the run even if all were free; empty if they could."""
-    if all(gpu_count(room.node) < need.gpus for room in usable):
+    if all(gpu_limit(room.node) < need.gpus for room in usable):
         most = max(usable, key=lambda room: gpu_count(room.node)).node
         return (
             f"needs {need.gpus} GPUs on one node; in pool {need.pool}, {most.name} has the most: {gpu_count(most)};"

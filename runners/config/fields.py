@@ -5,6 +5,7 @@ from __future__ import annotations
 from .device_map import map_problems
 from .devices import DEVICES, Device
 from .engines import ENGINES, Engine, training_engine
+from .kubernetes import KubernetesSection
 from .launchers import LAUNCHERS, Launcher
 from .sections import (
     AutotuningSection,
@@ -39,6 +40,8 @@ class RunFields(Section):
     """Where it runs."""
     slurm: SlurmSection = SlurmSection()
     """What it asks of Slurm."""
+    kubernetes: KubernetesSection = KubernetesSection()
+    """What it asks of Kubernetes."""
     network: NetworkSection = NetworkSection()
     """The links between ranks."""
     emulation: EmulationSection = EmulationSection()

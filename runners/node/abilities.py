@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from runners.config import ENGINES, RunConfig
 from runners.config.launchers import LAUNCHERS
@@ -20,7 +20,7 @@ from runners.node.addresses import local_addresses
 from runners.node.launch.containers import RUNTIMES, program_of
 from runners.telemetry import telemetry
 from runners.telemetry.conditions import nccl_version
-from runners.wire.protocol import Abilities, NodeAddress
+from runners.wire.protocol import Abilities, NodeAddress, NodeKind
 
 ALLOWED_COMMANDS = "PARLAB_ALLOWED_COMMANDS"
 """Environment variable of the daemon with the path of the list of allowed commands."""
@@ -87,12 +87,14 @@ def read_names(text: str, option: str, names: Iterable[str]) -> tuple[str, ...] 
 
 
 def abilities(
-    allowed: Allowed, own_address: str, environment: Mapping[str, str], *, kind: Literal["daemon", "slurm"] = "daemon"
+    allowed: Allowed, own_address: str, environment: Mapping[str, str], *, kind: NodeKind = "daemon"
 ) -> Abilities:
     """Describe what this node can run."""
     launchers = [name for name, row in LAUNCHERS.items() if not row.program or _program(row.program)]
     commands = allowed_commands(environment)
-    engines = [name for name in _installed() if commands or not ENGINES[name].is_external]
+    # The packages of pods are those of their image.
+    installed = list(ENGINES) if kind == "kubernetes" else _installed()
+    engines = [name for name in installed if commands or not ENGINES[name].is_external]
     return Abilities(
         engines=[name for name in engines if allowed.engines is None or name in allowed.engines],
         launchers=[name for name in launchers if allowed.launchers is None or name in allowed.launchers],
@@ -108,6 +110,8 @@ def abilities(
 
 
 def _runtimes(kind: str) -> list[str]:
+    if kind == "kubernetes":
+        return []  # a pod is a container
     return [name for name, row in RUNTIMES.items() if (kind == "slurm" or not row.needs_slurm) and program_of(row)]
 
 

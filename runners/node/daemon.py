@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from parlab.client.json_log import start_logging
 from parlab.client.version import VERSION
@@ -29,12 +29,12 @@ from runners.links.refusal import no_links
 from runners.node.abilities import abilities
 from runners.node.clocks import ClockOffset
 from runners.node.daemon_settings import Settings, parse, read_duration, read_settings
+from runners.node.jobs.state import JobStateDir
 from runners.node.keeper import Command, Keeper, Node
 from runners.node.launch import launch
 from runners.node.run_as import check_account, secret_paths
 from runners.node.rundir import StateDir, lock
-from runners.node.slurm import keeper as jobs
-from runners.node.slurm.state import JobStateDir
+from runners.node.slurm.keeper import SlurmKeeper
 from runners.node.spot import ASK_S, SpotNotice
 from runners.node.stop_and_drain import drain, stop_all
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipper
@@ -108,7 +108,7 @@ class Daemon:
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
         if self._settings.spot_notice is not None:
             self._every(ASK_S, partial(self._look_for_notice, self._settings.spot_notice), "asking for a spot notice")
-        if self._settings.slurm is None:  # a login node is shared by all users of the cluster
+        if self._settings.pace is None:  # a login node is shared by all users of the cluster
             self._every(FAULTS_S, self._look_for_faults, "looking for faults")
             threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
@@ -117,18 +117,38 @@ class Daemon:
 
     def _new_keeper(self, state: StateDir, command: Command) -> Keeper:
         settings = self._settings
+        self._write_broker()
         node = Node(settings.address, settings.lease_s, settings.allowed, settings.run_as)
         if settings.slurm is not None and isinstance(state, JobStateDir):
             # The GPUs of this machine are not those of the jobs; Slurm lists the latter.
             self._hardware |= {"gpus": [], "slurm": {"partitions": []}}
-            if settings.slurm.ships_from_nodes:
-                state.write_broker(settings.redis_url, settings.node, self._keys.current())
-            else:
-                state.forget_broker()
-            return jobs.JobKeeper(
+            return SlurmKeeper(
                 state, hardware=self._hardware, limits=settings.limits, command=command, node=node, pool=settings.slurm
             )
+        if settings.kubernetes is not None and isinstance(state, JobStateDir):
+            # Its client is a package of an extra, and heavy.
+            from runners.node.kubernetes.keeper import KubernetesKeeper
+
+            self._hardware |= {"gpus": [], "kubernetes": {"namespace": settings.kubernetes.namespace}}
+            return KubernetesKeeper(
+                state,
+                hardware=self._hardware,
+                limits=settings.limits,
+                command=command,
+                node=node,
+                pool=settings.kubernetes,
+                pool_name=settings.pool,
+            )
         return Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
+
+    def _write_broker(self) -> None:
+        """Let the nodes of a batch system ship by themselves, or not."""
+        if self._settings.pace is None or not isinstance(self._state, JobStateDir):
+            return
+        if self._settings.pace.ships_from_nodes:
+            self._state.write_broker(self._settings.redis_url, self._settings.node, self._keys.current())
+        else:
+            self._state.forget_broker()
 
     # --- orders ------------------------------------------------------------------------------------------------------
 
@@ -193,10 +213,7 @@ class Daemon:
             return None
         if self._keys.promote(str(envelope["key"])):
             log.info("node %s uses its next key", self._settings.node)
-            if self._settings.slurm is not None and self._settings.slurm.ships_from_nodes:
-                cast(JobStateDir, self._state).write_broker(
-                    self._settings.redis_url, self._settings.node, self._keys.current()
-                )
+            self._write_broker()
         return message
 
     def _refuse(self, spec: RunSpec, reason: str) -> None:
@@ -300,7 +317,7 @@ class Daemon:
         )
         try:
             self._broker.send_heartbeat(heartbeat)
-            if self._settings.slurm is not None:
+            if self._settings.pace is not None:
                 self._broker.mark_login(self._state.id)
             if drain is not None:
                 self._state.confirm_drain()
@@ -329,9 +346,9 @@ def main(
     options = parse(arguments)
     start_logging()
     logging.getLogger("celery").setLevel(logging.WARNING)
-    kind = JobStateDir if options.slurm else StateDir
+    kind = JobStateDir if options.slurm or options.kubernetes else StateDir
     if options.action == "stop-all":
-        return 1 if stop_all(kind(options.state_dir.resolve())) else 0
+        return 1 if stop_all(kind(options.state_dir.resolve()), options) else 0
     try:
         if options.action == "drain":
             return drain(StateDir(options.state_dir.resolve()), read_duration(options.lease))

@@ -14,9 +14,11 @@ from runners.config import ENGINES
 from runners.config.launchers import LAUNCHERS
 from runners.node.abilities import Allowed, read_names
 from runners.node.addresses import address_towards, check_own
+from runners.node.jobs.pool import Pace
 from runners.node.keeper import Limits
+from runners.node.kubernetes import pool as kubernetes
 from runners.node.run_as import Account, read_account
-from runners.node.slurm.pool import Pool, read_pool
+from runners.node.slurm import pool as slurm
 from runners.node.spot import SpotNotice, read_place
 from runners.wire.keys import KEY_FILE
 from runners.wire.protocol import LEASE_S
@@ -45,12 +47,20 @@ class Settings(NamedTuple):
     """Address at which other nodes reach this one."""
     lease_s: float | None
     allowed: Allowed
-    slurm: Pool | None = None
-    """What runs may use of Slurm; None: runs start on this machine."""
+    slurm: slurm.Pool | None = None
+    """What runs may use of Slurm."""
+    kubernetes: kubernetes.Pool | None = None
+    """What runs may use of Kubernetes; None, also of Slurm: runs start on this machine."""
     run_as: Account | None = None
     """Account of the ranks; None: that of the daemon."""
     spot_notice: SpotNotice | None = None
     """Where it is announced that this node is taken away."""
+
+    @property
+    def pace(self) -> Pace | None:
+        """How it deals with the batch system that runs go to; None: they start on this machine."""
+        pool = self.slurm or self.kubernetes
+        return pool.pace if pool else None
 
 
 def read_duration(text: str) -> float | None:
@@ -99,8 +109,11 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
             _names(options.images),
             tuple(os.path.realpath(path) for path in _names(options.mounts)),
         ),
-        slurm=read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
-        run_as=read_account(options.run_as, is_slurm=options.slurm, shape=options.shape),
+        slurm=slurm.read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
+        kubernetes=kubernetes.read_pool(options, environment, options.state_dir),
+        run_as=read_account(
+            options.run_as, is_slurm=options.slurm, is_kubernetes=options.kubernetes, shape=options.shape
+        ),
         spot_notice=read_place(options.spot_notice),
     )
 
@@ -157,6 +170,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-measure", action="store_true", help="do not measure the processor while nothing trains")
     parser.add_argument("--slurm", action="store_true", help="submit runs as jobs of Slurm; --slots limits the jobs")
     parser.add_argument("--partition", help="with --slurm: partitions that runs may use, the default one first: a,b")
+    kubernetes.add_options(parser, os.environ)
     options = parser.parse_args(arguments)
     if str(options.state_dir).startswith("~"):
         parser.error("this user has no home directory; set --state-dir or PARLAB_STATE_DIR")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -27,7 +27,7 @@ from runners.node.run_as import Account, without_secrets
 from runners.node.rundir import RunDir, StateDir, lock, write_atomically
 from runners.supervisor import processes, spool
 from runners.telemetry import gpus
-from runners.wire.protocol import LEASE_S, PREPARE_S, Cancel, Go, HeldRun, Report, RunSpec
+from runners.wire.protocol import LEASE_S, PREPARE_S, Cancel, Go, HeldRun, NodeKind, Report, RunSpec
 
 KILL_WITHIN_S = 5.0
 
@@ -63,7 +63,7 @@ class Node(NamedTuple):
 class Keeper:
     """The runs of one state directory."""
 
-    kind: Literal["daemon", "slurm"] = "daemon"
+    kind: NodeKind = "daemon"
 
     def __init__(
         self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command, node: Node | None = None

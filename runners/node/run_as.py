@@ -58,10 +58,12 @@ class Account(NamedTuple):
         return {"user": self.uid, "group": self.gid, "extra_groups": self.groups}
 
 
-def read_account(name: str, *, is_slurm: bool, shape: str) -> Account | None:
+def read_account(name: str, *, is_slurm: bool, is_kubernetes: bool = False, shape: str) -> Account | None:
     """Return the account of a setting; None for an empty one. Raises ValueError with the remedy."""
     if not name:
         return None
+    if is_kubernetes:
+        raise ValueError("--run-as cannot be used with --kubernetes: pods run as the account of the controller")
     if is_slurm:
         raise ValueError("--run-as cannot be used with --slurm: Slurm starts jobs as the account that submits them")
     if shape:

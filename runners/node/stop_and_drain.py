@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import signal
 import time
 
+from runners.node.jobs.state import JobStateDir
 from runners.node.rundir import RunDir, StateDir
-from runners.node.slurm import keeper as jobs
+from runners.node.slurm import keeper as slurm
 from runners.node.slurm.cluster import Slurm
-from runners.node.slurm.state import JobStateDir
 from runners.supervisor import processes
 
 STOP_ALL_WITHIN_S = 15.0
@@ -19,9 +20,16 @@ DRAIN_WITHIN_S = 15.0
 log = logging.getLogger(__name__)
 
 
-def stop_all(state: StateDir) -> int:
+def stop_all(state: StateDir, options: argparse.Namespace) -> int:
     """End all runs of a state directory and wait for them; return the number of runs that are still alive."""
-    return jobs.stop_all(state, Slurm()) if isinstance(state, JobStateDir) else _stop_here(state)
+    if not isinstance(state, JobStateDir):
+        return _stop_here(state)
+    if options.kubernetes:
+        # Its client is a package of an extra, and heavy.
+        from runners.node.kubernetes.stopping import stop_all as stop_pods
+
+        return stop_pods(state, options.namespace, options.context or None)
+    return slurm.stop_all(state, Slurm())
 
 
 def _stop_here(state: StateDir) -> int:

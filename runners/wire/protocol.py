@@ -335,6 +335,10 @@ class NodeAddress(Message):
     """Length of the subnet's prefix, in bits."""
 
 
+NodeKind = Literal["daemon", "slurm", "kubernetes"]
+"""Where a daemon starts runs: on its machine, as jobs of Slurm, or as pods of Kubernetes."""
+
+
 class Abilities(Message):
     """What a node can run; the server places a run only on nodes that can take it."""
 
@@ -352,7 +356,7 @@ class Abilities(Message):
     """Container runtimes that runs may use; those of Slurm's nodes are not known."""
     images: list[str] = []
     """Beginnings of the images that runs may use; empty: no containers."""
-    kind: Literal["daemon", "slurm"] = "daemon"
+    kind: NodeKind = "daemon"
     own_queue: bool = False
     """Whether the daemon reads the queue of its state directory; earlier releases read that of the node only."""
 

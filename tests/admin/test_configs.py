@@ -273,12 +273,18 @@ def test_the_engine_determines_the_fields_in_use(admin: Client, config: Config, 
     assert not allreduce & {"collectives.operation", "train.iterations", "parallel.data_parallel_size"}
 
 
-def test_the_fields_of_slurm_have_an_effect_in_its_pools_only(admin: Client, config: Config, typed: Typed) -> None:
-    Node.objects.create(name="login1", pool="hpc", hardware={"slurm": {"partitions": []}})
+@pytest.mark.parametrize(
+    ("system", "fields"),
+    [("slurm", {"partition", "exclusive"}), ("kubernetes", {"image", "ttl_s", "queue_system", "tolerations"})],
+)
+def test_the_fields_of_a_batch_system_have_an_effect_in_its_pools_only(
+    system: str, fields: set[str], admin: Client, config: Config, typed: Typed
+) -> None:
+    Node.objects.create(name="login1", pool="hpc", hardware={system: {}})
     elsewhere = set(checked(admin, config, typed(config))["unused"])
-    assert {"slurm.partition", "slurm.exclusive"} <= elsewhere
+    assert {f"{system}.{name}" for name in fields} <= elsewhere
     there = set(checked(admin, config, typed(config, cluster__pool="hpc"))["unused"])
-    assert not {name for name in there if name.startswith("slurm.")}
+    assert not {name for name in there if name.startswith(f"{system}.")}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from parlab.embedded import free_port
-from runners.node.slurm.state import JobRecord, JobStateDir
+from runners.node.jobs.state import JobRecord, JobStateDir
 from tests.conftest import SMALL, start_redis
 from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine, Server

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from runners.node.jobs.pool import Pace
+from runners.node.jobs.state import JobStateDir
 from runners.node.keeper import Limits
 from runners.node.slurm import cluster as commands
-from runners.node.slurm.keeper import JobKeeper
+from runners.node.slurm.keeper import SlurmKeeper
 from runners.node.slurm.pool import Pool
-from runners.node.slurm.state import JobStateDir
 from runners.supervisor.spool import final_report
 from runners.wire.protocol import RunSpec
 from tests.patience import PATIENCE_S, wait_for
@@ -194,8 +195,8 @@ def test_runs_wait_for_a_controller_that_is_down_and_fail_if_it_stays_down(
 
 def end_with_impatient_keeper(state: JobStateDir) -> str:
     """Submit a run to a Slurm that does not answer, without patience; return how it ended."""
-    pool = Pool(("debug",), away_grace_s=0, poll_s=0)
-    keeper = JobKeeper(
+    pool = Pool(("debug",), Pace(away_grace_s=0, poll_s=0))
+    keeper = SlurmKeeper(
         state, hardware={}, limits=Limits(), command=lambda *_: [], pool=pool, slurm=commands.Slurm(command_s=30)
     )
     keeper.start(RunSpec(run=1, attempt=1, node=NODE, config=config()))

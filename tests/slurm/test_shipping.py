@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runners.node.slurm import reach, ship
-from runners.node.slurm.state import JobDir, JobStateDir
+from runners.node.jobs import reach, ship
+from runners.node.jobs.state import JobDir, JobStateDir
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipment
 from runners.supervisor.spool import SpoolWriter
 from runners.wire.protocol import Batch, Report

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from runners.config import RunConfig
+from runners.node.jobs.pool import Pace
 from runners.node.slurm import queue, submit
 from runners.node.slurm.pool import Pool, read_pool
 from runners.node.slurm.queue import End, Job, Partition
@@ -184,10 +185,12 @@ def test_no_value_can_add_a_line_to_the_script(value: str) -> None:
 
 def test_settings_of_the_daemon_are_checked_with_name_value_and_remedy() -> None:
     environment = {"PARLAB_SLURM_POLL_S": "10", "PARLAB_SLURM_SETTLE_S": "", "PARLAB_SLURM_GRACE_S": "60"}
-    expected = Pool(("gpu", "debug"), away_grace_s=60, poll_s=10, max_jobs=8)
+    expected = Pool(("gpu", "debug"), Pace(away_grace_s=60, poll_s=10, max_jobs=8))
     assert read_pool(True, "gpu,debug", environment, slots=8) == expected
     assert read_pool(False, "", {}) is None
-    assert read_pool(True, "gpu", {"PARLAB_SLURM_SHIP": "login"}) == Pool(("gpu",), max_jobs=1, ships_from_nodes=False)
+    assert read_pool(True, "gpu", {"PARLAB_SLURM_SHIP": "login"}) == Pool(
+        ("gpu",), Pace(max_jobs=1, ships_from_nodes=False)
+    )
     for arguments, message in [
         ((True, "", {}), "--slurm needs --partition"),
         ((False, "gpu", {}), "--partition gpu has no effect without --slurm"),

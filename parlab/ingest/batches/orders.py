@@ -14,6 +14,7 @@ from parlab.lab.models import Attempt, Member, MemberState, Node, Run
 from parlab.lab.services.access.node_keys import signing_key, signing_keys
 from parlab.lab.services.chains import chain_left_s
 from parlab.lab.services.members import cause_text, first_cause
+from runners.config.kubernetes import KubernetesSection
 from runners.config.sections import CheckpointSection, LauncherSection
 from runners.wire.protocol import (
     CANCEL_TASK,
@@ -41,6 +42,7 @@ _NEW_FIELDS: Mapping[str, Mapping[str, Any]] = {
         if name.startswith(("grace_s", "container", "warn_", "chain"))
     },
     "slurm": {"exclude": None},
+    "kubernetes": KubernetesSection().model_dump(mode="json"),
     "checkpoint": CheckpointSection().model_dump(),
 }
 """Fields that daemons of 0.1 do not have, with their defaults; a section of which no field is left goes too."""
@@ -61,7 +63,7 @@ def follow(attempt_ids: Collection[int]) -> None:
 
 
 def _next_dropped(attempt: Attempt) -> Cancel | None:
-    """Return the order that tells a node of Slurm that no attempt follows in a chain: its next job may wait already."""
+    """Return the order that tells a queue that no attempt follows in a chain: its next job may wait already."""
     node = attempt.node
     if not attempt.run.is_chain or node is None or not node.is_queue:
         return None
@@ -108,13 +110,14 @@ def for_any_node(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_bad_hosts(resolved: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
-    """Add the compute nodes that are excluded to those that a job of Slurm must not use."""
-    if not node.is_queue:
+    """Add the nodes that are excluded to those that a job of Slurm or pods of Kubernetes must not use."""
+    if not (system := node.system):
         return resolved
     bad = node.exclusions.open().of_hosts().order_by("host").values_list("host", flat=True)
-    own = (resolved.get("slurm") or {}).get("exclude")
+    section = resolved.get(system) or {}
+    own = section.get("exclude")
     names = [*filter(None, [own]), *(name for name in bad if _HOST.fullmatch(name))]
-    return {**resolved, "slurm": {**resolved.get("slurm", {}), "exclude": ",".join(names)}} if names else resolved
+    return {**resolved, system: {**section, "exclude": ",".join(names)}} if names else resolved
 
 
 def within_chain(run: Run, resolved: Mapping[str, Any]) -> Mapping[str, Any]:

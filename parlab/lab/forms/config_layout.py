@@ -20,6 +20,7 @@ TITLES = {
     "command": "Command",
     "cluster": "Cluster",
     "slurm": "Slurm",
+    "kubernetes": "Kubernetes",
     "network": "Network",
     "emulation": "Emulated compute",
     "profile": "Traces",
@@ -27,6 +28,12 @@ TITLES = {
     "launcher": "Launcher",
 }
 """Section -> heading, in the order of the form; the engine comes first because the other fields depend on it."""
+
+_SYSTEMS = ("slurm", "kubernetes")
+"""Sections of batch systems, named like them."""
+QueuePools = Mapping[str, Collection[str]]
+"""Batch system -> pools whose nodes come from it."""
+_NO_POOLS: QueuePools = {}
 
 
 @lru_cache(4096)
@@ -56,12 +63,12 @@ def section_names() -> list[str]:
     return [name for name in TITLES if name in names] + [name for name in names if name not in TITLES]
 
 
-def unused_fields(data: Mapping[str, Mapping[str, Any]], *, slurm_pools: Collection[str] = ()) -> set[str]:
+def unused_fields(data: Mapping[str, Mapping[str, Any]], *, queue_pools: QueuePools = _NO_POOLS) -> set[str]:
     """Return the dotted fields that have no effect on a run of this configuration.
 
     These are fields of which the engine supports only one value, and fields that another field disables. They are
-    still validated: an unsupported value is an error even if the field has no effect. `slurm_pools` are the pools
-    whose nodes come from Slurm.
+    still validated: an unsupported value is an error even if the field has no effect. `queue_pools` are the pools
+    whose nodes come from the batch system that a section is about.
     """
 
     def get(field: str) -> Any:
@@ -71,11 +78,11 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]], *, slurm_pools: Collect
     engine = engine_of(data)
     unused = _of_sections({name for row in ENGINES.values() for name in row.sections} - set(engine.sections))
     if engine.is_external:
-        return unused | _without_slurm(data, slurm_pools)  # its command may read any other field
+        return unused | _of_other_pools(data, queue_pools)  # its command may read any other field
     trainer = training_engine(engine, get("capacity.engine"))
     unused |= {name for row in ENGINES.values() for name in row.fields} - set(trainer.fields)
     unused |= {field for field, values in trainer.supported_values.items() if len(values) == 1}
-    unused |= _switched_off(get) | set(engine.ignores) | _without_slurm(data, slurm_pools)
+    unused |= _switched_off(get) | set(engine.ignores) | _of_other_pools(data, queue_pools)
     if engine.reads_only is not None:
         unused |= _of_sections({"model", "train", "parallel"}) - set(engine.reads_only)
     if engine.searches_capacity:
@@ -88,10 +95,23 @@ def _of_sections(names: set[str]) -> set[str]:
     return {field for field in field_names() if field.partition(".")[0] in names}
 
 
-def _without_slurm(data: Mapping[str, Mapping[str, Any]], slurm_pools: Collection[str]) -> set[str]:
-    """Return the fields of section slurm for a pool of other nodes, unless one of them is set."""
-    is_set = any(value not in (None, "", False) for value in data.get("slurm", {}).values())
-    return set() if is_set or data.get("cluster", {}).get("pool") in slurm_pools else _of_sections({"slurm"})
+def _of_other_pools(data: Mapping[str, Mapping[str, Any]], queue_pools: QueuePools) -> set[str]:
+    """Return the fields of sections of batch systems that the pool has not, unless one of a section is set."""
+    pool = data.get("cluster", {}).get("pool")
+    return _of_sections(
+        {name for name in _SYSTEMS if pool not in queue_pools.get(name, ()) and not _is_set(data, name)}
+    )
+
+
+def _is_set(data: Mapping[str, Mapping[str, Any]], section: str) -> bool:
+    defaults = _defaults(section)
+    # A form that was sent back has texts.
+    return any(str(value) not in ("", "None", defaults.get(name)) for name, value in data.get(section, {}).items())
+
+
+@cache
+def _defaults(section: str) -> Mapping[str, str]:
+    return {name: str(value) for name, value in sections()[section]().model_dump(mode="json").items()}
 
 
 def _switched_off(get: Any) -> set[str]:

@@ -105,12 +105,12 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
         return forms.BooleanField(**(common | {"required": False}))
     if kind.get("type") == "string":
         return forms.CharField(empty_value=cast(str, None) if is_optional else "", **common)
-    # An empty list is a valid value, so its input may be empty.
+    # An empty list or mapping is a valid value, so its input may be empty.
     empty = schema.get("default") if not is_optional else None
     return TreeField(
         empty,
         widget=forms.Textarea(attrs={"rows": 2, "class": "code", "spellcheck": "false"}),
-        **(common | {"required": not is_optional and empty != []}),
+        **(common | {"required": not is_optional and empty not in ([], {})}),
     )
 
 

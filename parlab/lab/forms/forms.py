@@ -99,7 +99,7 @@ class ConfigForm(forms.ModelForm[Config]):
     @property
     def unused(self) -> set[str]:
         """The dotted fields without effect for the current values and the registered nodes."""
-        return unused_fields(self.current_data, slurm_pools=Node.objects.slurm_pools())
+        return unused_fields(self.current_data, queue_pools=Node.objects.queue_pools())
 
     @property
     def field_sections(self) -> list[FieldSection]:

@@ -3,7 +3,7 @@ from typing import Any
 from django.db import models
 from django.utils import timezone
 
-from .node import Node
+from .node import QUEUES, Node
 from .run import Attempt
 
 
@@ -78,10 +78,10 @@ class Member(models.Model):
 
     @property
     def place_name(self) -> str:
-        """The machine: the compute node that Slurm gave, else the node with the daemon."""
-        slurm = self.environment.get("slurm") if isinstance(self.environment, dict) else None
-        place = slurm.get("node") if isinstance(slurm, dict) else None
-        return str(place) if place else self.node_name
+        """The machine: the node that Slurm or Kubernetes gave, else the node with the daemon."""
+        environment = self.environment if isinstance(self.environment, dict) else {}
+        jobs = [job for system in QUEUES if isinstance(job := environment.get(system), dict)]
+        return next((str(job["node"]) for job in jobs if job.get("node")), self.node_name)
 
     @property
     def member_state(self) -> MemberState:

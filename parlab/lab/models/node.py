@@ -4,10 +4,14 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 
 from parlab.lab.models.access.viewer import VisibleManager, VisibleQuerySet
 from runners.wire.protocol import LEASE_S
+
+QUEUES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+"""Batch system, as daemons and environments name it -> its name for people."""
 
 
 class NodeQuerySet(VisibleQuerySet["Node"]):
@@ -15,9 +19,14 @@ class NodeQuerySet(VisibleQuerySet["Node"]):
         """Nodes with a heartbeat within the lease."""
         return self.filter(last_heartbeat_at__gte=timezone.now() - timedelta(seconds=LEASE_S))
 
-    def slurm_pools(self) -> set[str]:
-        """Pools with a daemon that submits jobs to Slurm."""
-        return set(self.filter(hardware__has_key="slurm").values_list("pool", flat=True))
+    def queue_pools(self) -> dict[str, set[str]]:
+        """Pools with a daemon that submits runs to a batch system, by the name of the system and of its section."""
+        rows = self.filter(Q(hardware__has_key="slurm") | Q(hardware__has_key="kubernetes"))
+        pools: dict[str, set[str]] = {system: set() for system in QUEUES}
+        for pool, hardware in rows.values_list("pool", "hardware"):
+            for system in set(QUEUES) & set(hardware):
+                pools[system].add(pool)
+        return pools
 
 
 NodeManager = VisibleManager.from_queryset(NodeQuerySet)
@@ -64,9 +73,15 @@ class Node(models.Model):
         return timezone.now() - self.last_heartbeat_at < timedelta(seconds=LEASE_S)
 
     @property
+    def system(self) -> str:
+        """The batch system that its daemon submits runs to, `slurm` or `kubernetes`; empty if they start on it."""
+        kind = self.abilities.get("kind") if isinstance(self.abilities, dict) else None
+        return kind if kind in QUEUES else ""
+
+    @property
     def is_queue(self) -> bool:
-        """Whether its daemon submits runs as jobs of Slurm, where they may wait."""
-        return isinstance(self.abilities, dict) and self.abilities.get("kind") == "slurm"
+        """Whether its daemon submits runs to a batch system, where they may wait."""
+        return bool(self.system)
 
     @property
     def lease(self) -> timedelta:

@@ -21,7 +21,7 @@ from .suggestions import suggestions
 
 _LONG_S = 1_800.0
 _LEAST_HOURS = 0.01
-_FOLDED = ("cluster", "slurm", "network", "emulation", "profile", "checkpoint", "launcher")
+_FOLDED = ("cluster", "slurm", "kubernetes", "network", "emulation", "profile", "checkpoint", "launcher")
 """Sections that are folded while all of their fields have their defaults."""
 
 
@@ -111,7 +111,7 @@ def builder_context(
     pools = Pools()
     runs = {run.point_digest: run for run in latest.runs.all()} if latest and _is_same(latest, reading) else NO_RUNS
     preview = points_preview(reading.points, reading.data, runs, pools) if reading.points else None
-    unused = unused_fields(reading.data, slurm_pools=Node.objects.slurm_pools())
+    unused = unused_fields(reading.data, queue_pools=Node.objects.queue_pools())
     all_problems = [*problems, *reading.problems]
     errors, shown_json = _errors(all_problems), as_json(reading.data, reading.sweep)
     engine = draft.values["parallel.engine"]

@@ -11,10 +11,10 @@ import logging
 import time
 
 from runners.config import RunConfig
+from runners.node.jobs.state import JobDir, JobRecord, JobStateDir
 from runners.node.slurm import submit
 from runners.node.slurm.cluster import Slurm, SlurmRefused
 from runners.node.slurm.queue import Job, Partition
-from runners.node.slurm.state import JobDir, JobRecord, JobStateDir
 from runners.supervisor import spool
 from runners.wire.protocol import RunSpec
 

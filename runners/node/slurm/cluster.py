@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from runners.node.jobs.system import SystemAway, SystemRefused
 from runners.node.run_as import without_secrets
 from runners.node.slurm import queue
 from runners.node.slurm.queue import End, Job, Partition
@@ -31,11 +32,11 @@ _AWAY = (
 )
 
 
-class SlurmAway(Exception):
+class SlurmAway(SystemAway):
     """Raised if Slurm does not answer; the caller tries again."""
 
 
-class SlurmRefused(Exception):
+class SlurmRefused(SystemRefused):
     """Raised with Slurm's message if it refuses a command."""
 
 

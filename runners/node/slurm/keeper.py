@@ -6,17 +6,18 @@ import logging
 import time
 from typing import Any
 
-from runners.config import ConfigError, RunConfig
-from runners.node.keeper import Command, Keeper, Limits, Node
+from runners.config import Problem, RunConfig
+from runners.node.jobs.keeper import CHECKPOINT_TEXT, JobKeeper, Key
+from runners.node.jobs.state import JobDir, JobRecord, JobStateDir
+from runners.node.jobs.system import Words
+from runners.node.keeper import Command, Limits, Node
 from runners.node.rundir import RunDir
 from runners.node.slurm import submit
 from runners.node.slurm.ahead import Ahead
 from runners.node.slurm.cluster import Slurm, SlurmAway, SlurmRefused
 from runners.node.slurm.pool import Pool
-from runners.node.slurm.queue import End, Job, Partition, Words, ending, waiting_text
-from runners.node.slurm.state import JobDir, JobRecord, JobStateDir
-from runners.supervisor import spool
-from runners.wire.protocol import Cancel, Go, HeldRun, RunSpec, RunState
+from runners.node.slurm.queue import Job, Partition, ending, waiting_text
+from runners.wire.protocol import Cancel, RunState
 
 PARTITIONS_S = 300.0
 """Seconds after which partitions are read again."""
@@ -26,22 +27,15 @@ SCANCEL_S = 5.0
 """Seconds between two scancel of a job that goes on."""
 ENDS_ITSELF_S = 6.0
 """Time for the members of a job to end by themselves after another one has ended, before scancel."""
-SUBMITTED_WITHIN_S = 60.0
-"""A job that was being submitted when the daemon was killed is in the queue after this time, or never."""
-
-_EXPLAINED = (RunState.TIME_LIMIT, RunState.PREEMPTED)
-"""Ends that Slurm's word explains: what the job printed adds nothing."""
-CHECKPOINT_TEXT = "; its ranks wrote a checkpoint"
 
 log = logging.getLogger(__name__)
 
-Key = tuple[int, int]
 
-
-class JobKeeper(Keeper):
-    """The runs of one state directory, as jobs."""
+class SlurmKeeper(JobKeeper):
+    """The runs of one state directory, as jobs of Slurm."""
 
     kind = "slurm"
+    system = "Slurm"
 
     def __init__(
         self,
@@ -54,33 +48,15 @@ class JobKeeper(Keeper):
         node: Node | None = None,
         slurm: Slurm | None = None,
     ) -> None:
-        super().__init__(state, hardware=hardware, limits=limits, command=command, node=node)
-        self._jobs = state
+        super().__init__(state, hardware=hardware, limits=limits, command=command, pace=pool.pace, node=node)
         self._pool = pool
         self._slurm = slurm or Slurm()
         self._partitions: dict[str, Partition] = {}
-        self._partitions_at = self._polled_at = float("-inf")
-        self._waiting: dict[Key, str] = {}
-        # When the job of an attempt was first seen to have ended, and when it was last told to end.
-        self._ended_at: dict[Key, float] = {}
+        self._partitions_at = float("-inf")
+        # When a job was last told to end, and when the order was first seen.
         self._cancelled_at: dict[Key, float] = {}
         self._cancel_seen_at: dict[Key, float] = {}
-        self._away_since: float | None = None
-        self._active_jobs = 0
         self._ahead = Ahead(state, self._slurm, pool.partitions)
-
-    def held(self) -> list[HeldRun]:
-        """List the attempts that this node holds."""
-        return [
-            HeldRun(
-                run=run.run,
-                attempt=run.attempt,
-                alive=run.is_alive,
-                node_rank=run.node_rank,
-                waiting=self._waiting.get((run.run, run.attempt), "")[:500],
-            )
-            for run in self._jobs.job_dirs()
-        ]
 
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt, whether it waits or runs; or the job that waits for an attempt of a chain that has ended."""
@@ -90,36 +66,16 @@ class JobKeeper(Keeper):
             super().cancel(cancel)
         self._polled_at = float("-inf")
 
-    def go(self, go: Go) -> None:
-        """Start the ranks of a prepared attempt, once the address of its node is visible here."""
-        run = self._jobs.find(go.run, go.attempt, go.node_rank)
-        if run.launch.exists() and run.read_launch().get("is_on_node"):
-            super().go(go)  # else the server repeats the order
-
-    def end_strays(self) -> None:
-        """Leave all processes alone: those of a job belong to Slurm."""
-
-    def watch(self) -> None:
-        """Submit, cancel and settle once; asks Slurm every few seconds."""
-        living = [run for run in self._jobs.job_dirs() if run.is_alive]
-        self._forget({(run.run, run.attempt) for run in self._jobs.job_dirs()})
-        if time.monotonic() - self._polled_at < self._pool.poll_s:
-            return
-        self._polled_at = time.monotonic()
-        try:
-            self._look(living)
-            self._ahead.watch()
-            self._away_since = None
-        except SlurmAway as error:
-            self._wait_for_slurm(living, str(error))
-
     # --- the queue ---------------------------------------------------------------------------------------------------
 
     def _look(self, living: list[JobDir]) -> None:
         if time.monotonic() - self._partitions_at > PARTITIONS_S:
             self._read_partitions()
-        if not living:
-            return
+        if living:
+            self._look_at_jobs(living)
+        self._ahead.watch()
+
+    def _look_at_jobs(self, living: list[JobDir]) -> None:
         # Before the queue is read: a job that had started before and is pending now was requeued.
         started = {(run.run, run.attempt) for run in living if run.started_at()}
         shown = self._slurm.shown()
@@ -210,64 +166,18 @@ class JobKeeper(Keeper):
         }
         self._partitions_at = time.monotonic()
 
-    def _wait_for_slurm(self, living: list[JobDir], reason: str) -> None:
-        """Keep the jobs that exist; runs that are not submitted end after a while, so that nothing waits forever."""
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            log.error("Slurm does not answer, trying again: %s", reason)
-        away_s = time.monotonic() - self._away_since
-        for run in living:
-            key = run.run, run.attempt
-            if self._jobs.job(*key).read().get("id") is not None:
-                self._waiting[key] = f"Slurm does not answer: {reason}"
-            elif run.cancel_reason() is not None:
-                self._end(run, "cancelled", run.cancel_reason() or "")
-            elif away_s > self._pool.away_grace_s:
-                self._end(run, "failed", f"Slurm did not answer for {away_s:.0f} s: {reason}")
-            else:
-                self._waiting[key] = f"not submitted yet, because Slurm does not answer: {reason}"
-
     # --- starting ----------------------------------------------------------------------------------------------------
 
-    def _refusal(self, config: RunConfig) -> str:
-        """Return nothing: links belong to the nodes, and everything else is checked before submission."""
-        return ""
-
-    def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
-        JobDir(draft.path).end()
-        super()._end_unstarted(draft, state, reason)
-
     def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
-        """Put the directory in place; the watch submits it, because sbatch may take long and orders must not wait."""
         record = self._jobs.job(draft.run, draft.attempt)
         if record.is_ahead:  # its job may start at once
             draft.write_launch({**draft.read_launch(), "script": record.script.read_text()})
-        run = self._state.put_in_place(draft)
-        self._waiting[run.run, run.attempt] = "about to be submitted to Slurm"
-        self._polled_at = float("-inf")
+        super()._spawn(draft, added)
 
-    def _submit(self, key: Key, runs: list[JobDir], record: JobRecord) -> None:
-        if cancelled := next((run.cancel_reason() for run in runs if run.cancel_reason() is not None), None):
-            for run in runs:
-                self._end(run, "cancelled", cancelled)
-            return
-        if self._active_jobs >= self._pool.max_jobs:
-            limit = self._pool.max_jobs
-            self._waiting[key] = (
-                f"{self._active_jobs} jobs of this node are in the queue; its --slots {limit} allow no more"
-            )
-            return
-        spec = RunSpec.model_validate_json(runs[0].spec.read_text())
-        if len(runs) < spec.nodes:
-            self._await_members(key, runs, spec.nodes)
-            return
-        if self._is_being_submitted(record, runs):
-            return
-        config = RunConfig.model_validate(spec.config)
-        problems = list(submit.problems(config, self._pool.partitions, self._partitions))
-        if problems:
-            self._refuse(runs, str(ConfigError(problems)))
-            return
+    def _problems(self, config: RunConfig) -> list[Problem]:
+        return list(submit.problems(config, self._pool.partitions, self._partitions))
+
+    def _send(self, key: Key, runs: list[JobDir], config: RunConfig, record: JobRecord) -> None:
         name = submit.job_name(self._jobs.id, *key)
         partition = self._partitions[submit.partition_of(config, self._pool.partitions)]
         text = submit.script(config, submit.Order(name, record.path, runs[0].path, partition))
@@ -288,27 +198,6 @@ class JobKeeper(Keeper):
         self._polled_at = float("-inf")
         log.info("%s: submitted as job %d", runs[0], number)
 
-    def _await_members(self, key: Key, runs: list[JobDir], nodes: int) -> None:
-        """Wait for the orders of the other nodes of the job, unless one of them cannot start."""
-        ended = [run for run in self._jobs.job_dirs() if (run.run, run.attempt) == key and not run.is_alive]
-        if ended:
-            self._refuse(runs, f"node {ended[0].node_rank} of the job cannot start", is_consequence=True)
-        else:
-            self._waiting[key] = f"{len(runs)} of {nodes} orders for the job have arrived"
-
-    def _is_being_submitted(self, record: JobRecord, runs: list[JobDir]) -> bool:
-        """Return whether a job may exist that the queue does not show yet."""
-        since = record.read().get("submitting_at", 0)
-        if not since:
-            return False
-        if any(run.started_at() for run in runs):
-            return True  # it shows up, or its supervisor reports the end
-        return bool(time.time() - since < SUBMITTED_WITHIN_S)
-
-    def _refuse(self, runs: list[JobDir], reason: str, *, is_consequence: bool = False) -> None:
-        for run in runs:
-            self._end(run, "failed", reason, is_consequence=is_consequence)
-
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def _settle_job(self, key: Key, runs: list[JobDir], record: JobRecord, number: int) -> None:
@@ -316,52 +205,28 @@ class JobKeeper(Keeper):
         end = self._slurm.end(number, submit.job_name(self._jobs.id, *key))
         if end is not None and end.is_active:
             return
-        open_runs = []
-        for run in runs:
-            if spool.final_report(run.spool) is not None:
-                run.end()
-            else:
-                open_runs.append(run)
+        open_runs = self._unreported(runs)
         now = time.monotonic()
         since = self._ended_at.setdefault(key, now)
         killed = [run for run in open_runs if not run.was_stopped]
         was_on_nodes = end is None or bool(end.nodes)
-        if killed and was_on_nodes and now - since < self._pool.settle_s:
+        if killed and was_on_nodes and now - since < self._pace.settle_s:
             return
         # Slurm stops the other members after one was killed. The causes first: the server cancels the rest at once.
         for run in sorted(open_runs, key=lambda run: run.was_stopped):
-            self._settle_member(run, end, record, number, is_consequence=run.was_stopped and bool(killed))
-
-    def _settle_member(
-        self, run: JobDir, end: End | None, record: JobRecord, number: int, *, is_consequence: bool
-    ) -> None:
-        if end is None:
-            outcome = Words.lost(f"Slurm does not know job {number} any more, and its supervisor left no report")
-        else:
-            outcome = ending(end, str(run.path), has_started=bool(run.started_at()))
-        reason, state = outcome.text, outcome.state.value
-        if run.has_checkpoint:
-            reason += CHECKPOINT_TEXT
-            state = RunState.CHECKPOINTED.value if outcome.state is RunState.TIME_LIMIT else state
-        cancelled = run.cancel_reason()
-        # A supervisor that was killed while another node ended may be the cause of that end.
-        if cancelled is not None and (run.was_stopped or not run.is_cancel_consequence):
-            state, reason = "cancelled", cancelled
-        elif outcome.state not in _EXPLAINED and (output := record.output()):
-            reason += f"; job.out: {output}"
-        self._end(run, state, reason, is_consequence=is_consequence)
-
-    def _end(self, run: JobDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
-        if spool.final_report(run.spool) is None:
-            self._append_end(run, state, reason, is_consequence=is_consequence)
-        run.end()
-        self._waiting.pop((run.run, run.attempt), None)
+            if end is None:
+                text = f"Slurm does not know job {number} any more, and its supervisor left no report"
+                outcome = Words(RunState.LOST, text)
+            else:
+                outcome = ending(end, str(run.path), has_started=bool(run.started_at()))
+            output = f"job.out: {printed}" if (printed := record.output()) else ""
+            self._settle_member(run, outcome, is_consequence=run.was_stopped and bool(killed), output=output)
 
     def _forget(self, held: set[Key]) -> None:
-        for facts in (self._waiting, self._ended_at, self._cancelled_at, self._cancel_seen_at):
+        for facts in (self._cancelled_at, self._cancel_seen_at):
             for key in set(facts) - held:
                 del facts[key]
-        self._jobs.clear_jobs(held)
+        super()._forget(held)
 
 
 def _submit_field(message: str) -> str:

@@ -1,8 +1,7 @@
 """On a node that Slurm gave: `srun python -m runners.node.slurm.member RUN_DIR` supervises this node's part of a run.
 
-It is the same supervisor as that of a daemon. Three things differ: it describes this node, not the login node; if
-Slurm stops it, it leaves the final report to the daemon, which asks Slurm for the reason; and it stops in the same way
-if another supervisor of the job has failed, without waiting for Slurm, whose message may take a minute.
+Beside what differs in any job, it stops if another supervisor of the job has failed, without waiting for Slurm, whose
+message may take a minute.
 """
 
 from __future__ import annotations
@@ -11,29 +10,23 @@ import argparse
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from parlab.client.json_log import start_logging
-from runners.config import RunConfig
-from runners.node.addresses import AddressError, Place, address_towards, choose
-from runners.node.launch.share import Share
-from runners.node.rundir import RunDir, directory_name, lock
-from runners.node.slurm import reach
+from runners.node.addresses import AddressError, address_towards
+from runners.node.jobs import member
+from runners.node.jobs.member import Here, JobSupervisor
+from runners.node.jobs.state import JobStateDir
+from runners.node.rundir import RunDir, directory_name
 from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
-from runners.node.slurm.state import JobDir, JobStateDir
 from runners.node.slurm.submit import AHEAD_VARIABLE
-from runners.supervisor.spool import SpoolWriter
-from runners.supervisor.supervise import Supervisor, supervise
-from runners.telemetry import faults as health
-from runners.telemetry import gpus, telemetry
-from runners.wire.protocol import Report, RunState
+from runners.supervisor.supervise import supervise
+from runners.wire.protocol import RunState
 
 VISIBLE_WITHIN_S = 20.0
 """Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
@@ -41,13 +34,11 @@ VISIBLE_WITHIN_S = 20.0
 log = logging.getLogger(__name__)
 
 
-class JobSupervisor(Supervisor):
-    """A supervisor that Slurm may stop; its output may be shipped from its node."""
+class SlurmSupervisor(JobSupervisor):
+    """A supervisor of a job of Slurm, which sends a signal ahead of its limit, and whose next job may wait already."""
 
     def __init__(self, run: RunDir, shipping: int | None = None) -> None:
-        """`shipping` is the pipe that ends the shipping when it is closed."""
-        super().__init__(run)
-        self._shipping = shipping
+        super().__init__(run, shipping)
         state = JobStateDir(run.path.parent.parent)
         self._job, self._next = state.job(run.run, run.attempt), state.job(run.run, run.attempt + 1)
 
@@ -56,68 +47,31 @@ class JobSupervisor(Supervisor):
             self._on_signal()
         super()._look_for_orders()
 
-    def _on_signal(self, *arguments: object) -> None:
-        # At once: Slurm kills a supervisor that takes too long, and then this tells it from the first one that died.
-        JobDir(self.run_dir.path).stop()
-        super()._on_signal(*arguments)
-
     def _near_limit(self, before_s: float, now: float) -> str:
         if self._job.was_warned:
             return "the time limit of its Slurm job"
         return super()._near_limit(before_s, now)
 
     def _report_end(self) -> None:
-        """Write the final report, unless Slurm ends the job: why, only the daemon can ask."""
-        run = JobDir(self.run_dir.path)
-        exit_code = -signal.SIGKILL if self.exit_code is None else self.exit_code
-        if self._verdict(exit_code).state in (RunState.FINISHED, RunState.CANCELLED) and not self.is_told_to_stop:
+        has_ended = self._verdict(self.last_exit_code).state in (RunState.FINISHED, RunState.CANCELLED)
+        if has_ended and not self.is_told_to_stop:
             self._next.is_not_needed()
-        if self.is_told_to_stop:
-            if self.recorder.evidence.has_checkpointed(exit_code):
-                run.note_checkpoint()
-            self.samples.stop()
-            self._remove_container()
-            self.recorder.spool.close()
-            self._finish_shipping(run)
-        else:
-            super()._report_end()
-            self._finish_shipping(run)
-            run.end()
-
-    def _finish_shipping(self, run: JobDir) -> None:
-        """Let the last batches be shipped from here, so that the login node need not send them again."""
-        if self._shipping is None:
-            return
-        os.close(self._shipping)
-        deadline = time.monotonic() + reach.FLUSH_S
-        while run.is_shipped_elsewhere and time.monotonic() < deadline:
-            time.sleep(0.05)
+        super()._report_end()
 
 
-def described(
-    launch: Mapping[str, Any], config: RunConfig, environment: Mapping[str, str], shipped_by: str
-) -> dict[str, Any]:
-    """Return the launch file with hardware and address of this node, and the job; raises AddressError."""
-    hardware = telemetry.hardware()
+def here(environment: Mapping[str, str], state: JobStateDir) -> Here:
+    """Describe this node and its job from the environment of a step."""
+    why_not, shipped_by = member.shipped_by(state)
     job = {
         "job": environment.get("SLURM_JOB_ID", ""),
         "partition": environment.get("SLURM_JOB_PARTITION", ""),
         "nodes": environment.get("SLURM_JOB_NODELIST", ""),
         "node": environment.get("SLURMD_NODENAME", ""),
         "shipped_by": shipped_by,
-        "script": launch.get("script", ""),
     }
-    share = Share(**launch["share"])
     # srun runs on the first node: the address with which this node reaches it is one that the others can reach.
     own = address_towards(f"tcp://{environment.get('SLURM_LAUNCH_NODE_IPADDR', '')}")
-    place = choose(config.cluster.interface, own) if share.nodes > 1 else Place(share.address, share.interface)
-    return {
-        **launch,
-        "hardware": {**hardware, "slurm": job},
-        "gpus": gpus.used_by(config, hardware["gpus"], environment, nodes=share.nodes),
-        "share": share._replace(address=place.address, interface=place.interface)._asdict(),
-        "is_on_node": True,
-    }
+    return Here("slurm", job, own, environment.get("SLURMD_NODENAME") or socket.gethostname(), why_not)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -131,42 +85,19 @@ def main(arguments: list[str] | None = None) -> int:
     if not _is_visible(path / "launch.json"):
         log.error("%s does not see %s", os.environ.get("SLURMD_NODENAME") or socket.gethostname(), path)
         return NO_STATE_DIRECTORY
-    run = JobDir(path)
-    descriptor = lock(run.lock)
-    if descriptor is None or run.started_at():
-        log.error("%s was started before", run.path)
+    run = member.take(RunDir(path))
+    if run is None:
         return STARTED_BEFORE
-    os.set_inheritable(descriptor, False)
-    run.write_supervisor()
     # A launcher within the job, such as srun, must share the resources of this step instead of waiting for them.
     os.environ["SLURM_OVERLAP"] = "1"
-    config = RunConfig.model_validate_json(run.config.read_text())
-    why_not = reach.why_not(JobStateDir(path.parent.parent))
-    shipped_by = f"login node, because {why_not}" if why_not else "compute node"
+    node = here(os.environ, JobStateDir(path.parent.parent))
     try:
-        run.write_launch(described(run.read_launch(), config, os.environ, shipped_by))
+        member.describe(run, node)
     except AddressError as error:
-        with SpoolWriter(run.spool) as spool:
-            spool.append_report(Report(state="failed", at=time.time(), reason=str(error)))
-        run.end()
-        return 1
-    if reason := health.failed_check(path.parent.parent / f"links-{socket.gethostname()}.json"):
-        name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        with SpoolWriter(run.spool) as spool:
-            report = Report(
-                state="lost",
-                at=time.time(),
-                reason=f"node {name} {reason}; later jobs leave it out",
-                environment=run.read_launch()["hardware"],
-            )
-            spool.append_report(report)
-        run.end()
-        return 1
-    shipping = None
-    if not why_not:
-        run.take_over_shipping(socket.gethostname())
-        shipping = reach.start(run)
-    supervise(run, partial(JobSupervisor, shipping=shipping))
+        return member.refuse(run, "failed", str(error))
+    if reason := member.failed_check(run, node.node):
+        return member.refuse(run, "lost", reason, run.read_launch()["hardware"])
+    supervise(run, partial(SlurmSupervisor, shipping=member.start_shipping(run, node.why_not)))
     return 0
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from runners.node.jobs.system import Words
 from runners.wire.protocol import RunState
 
 SQUEUE_FORMAT = "%i|%T|%P|%Q|%N|%S|%r|%j"
@@ -21,12 +22,6 @@ NO_STATE_DIRECTORY = 90
 """Exit code of a job whose node does not see the directory of the run."""
 STARTED_BEFORE = 91
 """Exit code of a job that Slurm starts again, although its run has started already."""
-BROKEN = "broken"
-"""File in the directory of a job: one of its supervisors has failed or was killed, and the others stop."""
-NOT_NEEDED = "not-needed"
-"""The same of a job that waits for a next attempt: the chain has ended before it."""
-WARNED = "warned"
-"""The same: Slurm has sent its signal ahead of the time limit."""
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]\w*(?:/\w+)?)=(\S*)")
 _NAME = re.compile(r"(?:^|\s)JobName=(.*?)(?=\s+UserId=|$)")
@@ -185,18 +180,6 @@ def waiting_text(job: Job, place: tuple[int, int] | None) -> str:
     where = f", place {place[0]} of {place[1]} in partition {job.partition}" if place else ""
     when = f", expected to start {job.start}" if job.start else ""
     return f"Slurm job {job.id} is {job.state}: {job.reason or 'no reason given'}{where}{when}"
-
-
-class Words(NamedTuple):
-    """Meaning of one of Slurm's final states."""
-
-    state: RunState
-    text: str
-
-    @classmethod
-    def lost(cls, text: str) -> Words:
-        """Return the words of a run whose job is gone."""
-        return cls(RunState.LOST, text)
 
 
 ENDINGS: Mapping[str, Words] = {

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runners.config import Problem, RunConfig
-from runners.node.slurm.queue import BROKEN, NO_STATE_DIRECTORY, NOT_NEEDED, WARNED, Partition
+from runners.node.jobs.state import BROKEN, NOT_NEEDED, WARNED
+from runners.node.slurm.queue import NO_STATE_DIRECTORY, Partition
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 """Directory of the package runners, which all nodes see under the same path."""

@@ -81,7 +81,7 @@ def _within_pool(run: Run, advice: Advice) -> Advice:
     """Return an advice for the number of nodes; without its settings if the pool of the run has not so many."""
     pool, needed = (run.resolved.get("cluster") or {}).get("pool"), advice.settings["cluster.nodes"]
     nodes = Node.objects.filter(pool=pool, is_enabled=True)
-    has_room = nodes.count() >= needed or pool in nodes.slurm_pools()
+    has_room = nodes.count() >= needed or any(pool in pools for pools in nodes.queue_pools().values())
     return advice if has_room else advice._replace(settings={})
 
 

@@ -12,6 +12,7 @@ from parlab.charts.svg import Look, Svg
 from parlab.fleet import capacity
 from parlab.lab.models import Exclusion, Member, Node, Run
 from parlab.lab.models.access.viewer import is_shown
+from parlab.lab.models.node import QUEUES
 from parlab.lab.services.access.rights import project_of
 from parlab.watch.models import Alert
 
@@ -74,7 +75,7 @@ class Pool(NamedTuple):
 
     name: str
     kind: str
-    """`daemon`, `daemons` or `Slurm`."""
+    """`daemon`, `daemons`, `Slurm` or `Kubernetes`."""
     text: str
     tiles: list[Tile]
     bar: Svg
@@ -119,7 +120,7 @@ def _looks(held: Mapping[int, Sequence[Member]]) -> dict[int, Look]:
 
 
 def _excluded(nodes: Sequence[Node]) -> dict[int, list[str]]:
-    """Return the excluded compute nodes of each queue of Slurm."""
+    """Return the excluded nodes of each queue."""
     queues = [node for node in nodes if node.is_queue]
     rows = Exclusion.objects.open().of_hosts().filter(node__in=queues).order_by("host") if queues else []
     hosts: dict[int, list[str]] = defaultdict(list)
@@ -287,8 +288,8 @@ def _label(node: Node, runs: Sequence[Run]) -> str:
 
 
 def _pool(name: str, members: Sequence[Tile]) -> Pool:
-    is_slurm = any(tile.node.is_queue for tile in members)
-    kind = "Slurm" if is_slurm else "daemon" if len(members) == 1 else "daemons"
+    system = next((tile.node.system for tile in members if tile.node.is_queue), "")
+    kind = QUEUES.get(system) or ("daemon" if len(members) == 1 else "daemons")
     has_gpus = any(tile.has_gpus for tile in members)
     counts: dict[str, int] = {"busy": 0, "free": 0, "away": 0}
     for tile in members:

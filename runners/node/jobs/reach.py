@@ -1,6 +1,6 @@
 """Whether a compute node reaches the Redis of its login node, and the start of its shipping.
 
-Apart from runners.node.slurm.ship, so that the supervisor does not import what only the shipping needs.
+Apart from runners.node.jobs.ship, so that the supervisor does not import what only the shipping needs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 import redis
 
-from runners.node.slurm.state import JobDir, JobStateDir
+from runners.node.jobs.state import JobDir, JobStateDir
 from runners.wire.protocol import login_key
 
 CONNECT_S = 3.0
@@ -49,5 +49,5 @@ def start(run: JobDir) -> int:
         output = os.open(run.path / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.execv(sys.executable, [sys.executable, "-m", "runners.node.slurm.ship", str(run.path)])
+        os.execv(sys.executable, [sys.executable, "-m", "runners.node.jobs.ship", str(run.path)])
     os._exit(0)

@@ -1,6 +1,6 @@
-"""Files of a daemon that runs its work as jobs of Slurm: those of runners.node.rundir, and a directory for each job.
+"""Files of a daemon that runs its work as jobs: those of runners.node.rundir, and a directory for each job.
 
-STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script
+STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script of Slurm
 STATE/jobs/RUN-ATTEMPT/job.json    id and name of the job
 STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
 STATE/jobs/RUN-ATTEMPT/broken      a supervisor of the job has failed or was killed: the others stop
@@ -9,8 +9,8 @@ STATE/jobs/RUN-ATTEMPT/not-needed  the chain has ended before this attempt
 STATE/broker.json          URL of Redis and name of the node, for compute nodes that ship by themselves
 STATE/runs/RUN-ATTEMPT/shipper  the compute node that ships the output, as long as it does
 STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report
-STATE/runs/RUN-ATTEMPT/checkpointed  the ranks have written a checkpoint after Slurm told them to stop
-STATE/runs/RUN-ATTEMPT/stopped     Slurm told the supervisor to stop, which leaves the final report to the daemon
+STATE/runs/RUN-ATTEMPT/checkpointed  the ranks have written a checkpoint after the system told them to stop
+STATE/runs/RUN-ATTEMPT/stopped     the system told the supervisor to stop, which leaves the final report to the daemon
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from runners.node.rundir import RunDir, StateDir, write_atomically
-from runners.node.slurm.queue import BROKEN, NOT_NEEDED, WARNED
 from runners.wire.trust import Key, Untrusted
 
+BROKEN = "broken"
+"""File in the directory of a job: one of its supervisors has failed or was killed, and the others stop."""
+NOT_NEEDED = "not-needed"
+"""The same of a job that waits for a next attempt: the chain has ended before it."""
+WARNED = "warned"
+"""The same: Slurm has sent its signal ahead of the time limit."""
 MAX_OUTPUT_CHARS = 300
 _JOB = re.compile(r"(\d+)-(\d+)")
 
 
 class JobDir(RunDir):
-    """The files of one attempt on a node that Slurm gives.
+    """The files of one attempt on a node that a batch system gives.
 
     Its processes are on other machines, where a lock is not always seen: it is alive until its end is recorded.
     """
@@ -47,16 +52,16 @@ class JobDir(RunDir):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether Slurm has told the supervisor to stop, which then writes no final report."""
+        """Whether the system has told the supervisor to stop, which then writes no final report."""
         return self._stopped.exists()
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether its ranks have written a checkpoint after Slurm told them to stop."""
+        """Whether its ranks have written a checkpoint after the system told them to stop."""
         return self._checkpointed.exists()
 
     def note_checkpoint(self) -> None:
-        """Record that the ranks have written a checkpoint after Slurm told them to stop."""
+        """Record that the ranks have written a checkpoint after the system told them to stop."""
         self._checkpointed.touch()
 
     @property
@@ -76,7 +81,7 @@ class JobDir(RunDir):
         self._ended.touch()
 
     def stop(self) -> None:
-        """Record that Slurm has told the supervisor to stop."""
+        """Record that the system has told the supervisor to stop."""
         self._stopped.touch()
 
 

@@ -1,4 +1,4 @@
-"""The job of Slurm on the page of a run."""
+"""The job of Slurm, or the pod of Kubernetes, on the page of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.test import Client
 
 from parlab.lab.models import Attempt, Node
 from parlab.lab.services.members import cause_text
-from parlab.pages.rows.slurm import slurm_job
+from parlab.pages.rows.batch_jobs import batch_job
 from tests.conftest import place
 
 ENVIRONMENT = {
@@ -26,9 +26,9 @@ ENVIRONMENT = {
 
 
 def test_an_attempt_without_a_job_has_no_section() -> None:
-    assert slurm_job({}) is None
-    assert slurm_job({"slurm": {}}) is None
-    assert slurm_job({"slurm": "x"}) is None
+    assert batch_job({}) is None
+    assert batch_job({"slurm": {}}) is None
+    assert batch_job({"slurm": "x"}) is None
 
 
 @pytest.mark.django_db
@@ -36,10 +36,32 @@ def test_the_page_of_a_run_shows_job_node_list_and_script(page: Client, make_att
     attempt = make_attempt(state="running")
     Attempt.objects.filter(pk=attempt.pk).update(environment=ENVIRONMENT)
     text = page.get(f"{attempt.run.get_absolute_url()}details/").content.decode()
-    assert '<pre class="card log" id="sbatch"' in text
+    assert '<pre class="card log" id="submitted"' in text
     assert text.count("#SBATCH --nodes=3") == 1
     assert '<th scope="row">Nodes</th><td>n[1-3]</td>' in text
     assert '<th scope="row">Job</th><td>12</td>' in text
+
+
+POD = {
+    "job": "parlab-a1-7-1-0",
+    "namespace": "runs",
+    "node": "n3",
+    "image": "registry/node:2",
+    "shipped_by": "compute node",
+    "script": '{"kind": "Pod"}',
+}
+
+
+@pytest.mark.django_db
+def test_the_page_of_a_run_shows_pod_node_and_manifest(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    Attempt.objects.filter(pk=attempt.pk).update(environment={"kubernetes": POD})
+    text = page.get(f"{attempt.run.get_absolute_url()}details/").content.decode()
+    assert '<th scope="row">Pod</th><td>parlab-a1-7-1-0</td>' in text
+    assert '<th scope="row">Node</th><td>n3</td>' in text
+    assert text.count("{&quot;kind&quot;: &quot;Pod&quot;}") == 1
+    member = place(attempt, Node.objects.create(name="controller"), environment={"kubernetes": POD}, state="failed")
+    assert member.place_name == "n3"
 
 
 @pytest.mark.django_db

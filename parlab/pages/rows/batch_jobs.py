@@ -1,0 +1,48 @@
+"""The job of Slurm, or the pod of Kubernetes, that executed an attempt: its facts, and what was submitted."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class _System(NamedTuple):
+    title: str
+    script: str
+    facts: tuple[tuple[str, str], ...]
+
+
+_SHIPPED = ("shipped_by", "Output shipped by")
+_SYSTEMS = {
+    "slurm": _System(
+        "Slurm job", "Batch script", (("job", "Job"), ("partition", "Partition"), ("nodes", "Nodes"), _SHIPPED)
+    ),
+    "kubernetes": _System(
+        "Kubernetes",
+        "Manifest",
+        (("job", "Pod"), ("namespace", "Namespace"), ("node", "Node"), ("image", "Image"), _SHIPPED),
+    ),
+}
+"""Name in the environment of an attempt -> its titles, and those of its facts."""
+
+
+class BatchJob(NamedTuple):
+    """Texts about a job."""
+
+    title: str
+    facts: list[tuple[str, str]]
+    script_title: str
+    script: str
+
+
+def batch_job(environment: Mapping[str, Any]) -> BatchJob | None:
+    """Return the job from the environment of an attempt; None if it was no job."""
+    for name, system in _SYSTEMS.items():
+        job = environment.get(name)
+        if isinstance(job, Mapping) and job.get("job"):
+            facts = [(title, str(job[fact])) for fact, title in system.facts if job.get(fact)]
+            return BatchJob(system.title, facts, system.script, str(job.get("script") or ""))
+    return None
+
+
+def without_jobs(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an environment without what is shown about its job."""
+    return {**environment, **{name: {} for name in _SYSTEMS}}

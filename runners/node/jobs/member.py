@@ -1,0 +1,150 @@
+"""On a node that a batch system gave: the supervisor of this node's part of a run.
+
+It is the same supervisor as that of a daemon. Two things differ: it describes this node, not that of the daemon; and if
+the system stops it, it leaves the final report to the daemon, which asks the system for the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from runners.config import RunConfig
+from runners.node.addresses import Place, choose
+from runners.node.jobs import reach
+from runners.node.jobs.state import JobDir, JobStateDir
+from runners.node.launch.share import Share
+from runners.node.rundir import RunDir, lock
+from runners.supervisor.spool import SpoolWriter
+from runners.supervisor.supervise import Supervisor
+from runners.telemetry import faults as health
+from runners.telemetry import gpus, telemetry
+from runners.wire.protocol import Report
+
+log = logging.getLogger(__name__)
+
+
+class JobSupervisor(Supervisor):
+    """A supervisor that the system may stop; its output may be shipped from its node."""
+
+    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
+        """`shipping` is the pipe that ends the shipping when it is closed."""
+        super().__init__(run)
+        self._shipping = shipping
+        self.is_told_to_stop = JobDir(run.path).was_stopped
+
+    def _on_signal(self, *arguments: object) -> None:
+        # At once: the system kills a supervisor that takes too long, and this tells it from the first one that died.
+        JobDir(self.run_dir.path).stop()
+        super()._on_signal(*arguments)
+
+    def _report_end(self) -> None:
+        """Write the final report, unless the system ends the job: why, only the daemon can ask."""
+        run = JobDir(self.run_dir.path)
+        if self.is_told_to_stop:
+            if self.recorder.evidence.has_checkpointed(self.last_exit_code):
+                run.note_checkpoint()
+            self.samples.stop()
+            self._remove_container()
+            self.recorder.spool.close()
+            self._finish_shipping(run)
+        else:
+            super()._report_end()
+            self._finish_shipping(run)
+            run.end()
+
+    @property
+    def last_exit_code(self) -> int:
+        """The exit code of the launcher; that of a killed one if it has none."""
+        return -signal.SIGKILL if self.exit_code is None else self.exit_code
+
+    def _finish_shipping(self, run: JobDir) -> None:
+        """Let the last batches be shipped from here, so that the daemon need not send them again."""
+        if self._shipping is None:
+            return
+        os.close(self._shipping)
+        deadline = time.monotonic() + reach.FLUSH_S
+        while run.is_shipped_elsewhere and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+class Here(NamedTuple):
+    """What a supervisor must know about its node."""
+
+    key: str
+    """Name of the system in the environment of the attempt."""
+    job: dict[str, Any]
+    """What it has there: the job, and the node."""
+    address: str
+    """An address that the other nodes can reach."""
+    node: str
+    """Name of the node for the system."""
+    why_not: str
+    """Why it cannot ship by itself; empty if it can."""
+
+
+def take(path: RunDir) -> JobDir | None:
+    """Become the supervisor of a run; None if it had one before."""
+    run = JobDir(path.path)
+    descriptor = lock(run.lock)
+    if descriptor is None or run.started_at() or not run.is_alive:
+        log.error("%s was started before", run.path)
+        return None
+    os.set_inheritable(descriptor, False)
+    run.write_supervisor()
+    return run
+
+
+def describe(run: JobDir, here: Here) -> None:
+    """Complete the launch file with hardware and address of this node, and the job; raises AddressError."""
+    config = RunConfig.model_validate_json(run.config.read_text())
+    run.write_launch(described(run.read_launch(), config, os.environ, here))
+
+
+def described(
+    launch: Mapping[str, Any], config: RunConfig, environment: Mapping[str, str], here: Here
+) -> dict[str, Any]:
+    """Return the launch file with hardware and address of this node, and the job; raises AddressError."""
+    hardware, share = telemetry.hardware(), Share(**launch["share"])
+    place = choose(config.cluster.interface, here.address) if share.nodes > 1 else Place(share.address, share.interface)
+    return {
+        **launch,
+        "hardware": {**hardware, here.key: {**here.job, "script": launch.get("script", "")}},
+        "gpus": gpus.used_by(config, hardware["gpus"], environment, nodes=share.nodes),
+        "share": share._replace(address=place.address, interface=place.interface)._asdict(),
+        "is_on_node": True,
+    }
+
+
+def refuse(run: JobDir, state: str, reason: str, environment: Mapping[str, Any] | None = None) -> int:
+    """Write the final report of a run that cannot start here; return the exit code."""
+    report = Report(state=state, at=time.time(), reason=reason, environment=dict(environment or {}))
+    with SpoolWriter(run.spool) as spool:
+        spool.append_report(report)
+    run.end()
+    return 1
+
+
+def failed_check(run: JobDir, node: str) -> str:
+    """Return why the hardware of this node cannot run it; empty if it can."""
+    reason = health.failed_check(run.path.parent.parent / f"links-{socket.gethostname()}.json")
+    return f"node {node} {reason}; later jobs leave it out" if reason else ""
+
+
+def shipped_by(state: JobStateDir) -> tuple[str, str]:
+    """Return why this node cannot ship, empty if it can, and who ships in words."""
+    why_not = reach.why_not(state)
+    return why_not, f"login node, because {why_not}" if why_not else "compute node"
+
+
+def start_shipping(run: JobDir, why_not: str) -> int | None:
+    """Start to ship from here, unless something speaks against it; return the pipe that ends it when it is closed."""
+    if why_not:
+        return None
+    run.take_over_shipping(socket.gethostname())
+    return reach.start(run)

@@ -1,0 +1,174 @@
+"""What a controller asks of the cluster, in its own terms: its pods, its events, and the objects of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from runners.config import RunConfig
+from runners.node.jobs.system import SystemRefused
+from runners.node.kubernetes import manifests, pods
+from runners.node.kubernetes.api import Api, KubernetesRefused, Object
+from runners.node.kubernetes.manifests import Order
+from runners.node.kubernetes.mirror import Copy, Mirror
+from runners.node.kubernetes.pods import Event, Pod
+
+LISTED_S = 5.0
+"""Time for the first list."""
+_INDEXED_SINCE = (1, 21)
+_LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+"""Ended pods are not listed, however many there are."""
+
+log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """The objects of one state directory in one namespace."""
+
+    def __init__(self, api: Api, state_id: str) -> None:
+        self._api = api
+        self.namespace = api.namespace
+        self._selector = f"{pods.CONTROLLER}={state_id}"
+        self._prefix = manifests.job_name_prefix(state_id)
+        self._pods = Copy(pods.pod_of)
+        self._events = Copy(self._own_event)
+        self._pods_path, events = api.path("v1", "pods"), api.path("v1", "events")
+        query = {"labelSelector": self._selector, "fieldSelector": _LIVING}
+        self._mirror = Mirror(api, self._pods_path, query, self._pods.take, self._pods.listed)
+        self._event_mirror = Mirror(api, events, {}, self._events.take, self._events.listed)
+        self._objects = ""
+
+    def start(self) -> None:
+        """Begin to follow pods and events."""
+        self._mirror.start()
+        self._event_mirror.start()
+
+    def stop(self) -> None:
+        """End to follow them."""
+        self._mirror.stop()
+        self._event_mirror.stop()
+
+    def check(self) -> None:
+        """Raise SystemAway or SystemRefused if the copy of the pods is not up to date."""
+        self._mirror.check(LISTED_S)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def living(self) -> list[Pod]:
+        """Return the pods that have not ended."""
+        return self._pods.present()
+
+    def past(self) -> dict[str, Pod]:
+        """Return those that have ended or are gone, by name, as they were before."""
+        return {pod.name: pod for pod in self._pods.past()}
+
+    def pod(self, name: str) -> Pod | None:
+        """Ask for one pod, also one that has ended."""
+        data = self._api.get(self._api.path("v1", "pods", name))
+        return pods.pod_of(data) if data else None
+
+    def pods_of(self, run: int, attempt: int) -> list[Pod]:
+        """Ask for the pods of an attempt, also those that have ended."""
+        selector = f"{self._selector},{pods.RUN}={run},{pods.ATTEMPT}={attempt}"
+        pages = self._api.pages(self._pods_path, labelSelector=selector)
+        found = [pods.pod_of(item) for page in pages for item in page.get("items") or ()]
+        return [pod for pod in found if pod is not None]
+
+    def ended(self) -> Iterator[Object]:
+        """Yield the pods that have ended, as JSON."""
+        for phase in pods.ENDED:
+            query = {"labelSelector": self._selector, "fieldSelector": f"status.phase={phase}"}
+            for page in self._api.pages(self._pods_path, **query):
+                yield from page.get("items") or ()
+
+    def events(self) -> list[Event]:
+        """Return the events of the objects of this state directory that the server still has, the oldest first."""
+        return sorted([*self._events.past(), *self._events.present()], key=lambda event: event.at)
+
+    def forget(self, held: set[tuple[int, int]]) -> None:
+        """Forget what is gone of other attempts than those."""
+        self._pods.forget(lambda pod: pod.key in held)
+        self._events.forget(lambda event: self._key_of(event.name) in held)
+
+    def _key_of(self, name: str) -> tuple[int, int]:
+        """Return run and attempt of an object of this state directory."""
+        run, _, rest = name.removeprefix(self._prefix).partition("-")
+        attempt = rest.partition("-")[0]
+        return (int(run), int(attempt)) if run.isdecimal() and attempt.isdecimal() else (0, 0)
+
+    def is_closed(self, node: str) -> bool:
+        """Return whether a node takes no more pods; False also if the account may not ask."""
+        if not node:
+            return False
+        try:
+            data = self._api.get(f"/api/v1/nodes/{node}")
+        except KubernetesRefused:
+            return False
+        return bool(data and data.get("spec", {}).get("unschedulable"))
+
+    def _own_event(self, data: Object) -> Event | None:
+        event = pods.event_of(data)
+        return event if event.name.startswith(self._prefix) else None
+
+    # --- what a run becomes ------------------------------------------------------------------------------------------
+
+    def objects(self, wanted: str) -> str:
+        """Return what runs become here: jobset, job or pods."""
+        if wanted != "auto":
+            return wanted
+        if not self._objects:
+            self._objects = self._best_objects()
+            log.info("runs become %s", {"jobset": "JobSets", "job": "Indexed Jobs", "pods": "pods"}[self._objects])
+        return self._objects
+
+    def _best_objects(self) -> str:
+        if self._api.get(f"/apis/{manifests.JOBSET}"):
+            return "jobset"
+        version = self._api.get("/version") or {}
+        digits = [int("".join(filter(str.isdigit, str(version.get(part, "0")))) or 0) for part in ("major", "minor")]
+        return "job" if tuple(digits) >= _INDEXED_SINCE else "pods"
+
+    def create(self, config: RunConfig, order: Order, objects: str) -> Object:
+        """Create the objects of a run, or adopt those that are there; return the manifest."""
+        group = manifests.pod_group(config, order)
+        if group is not None:
+            self._api.create(self._api.path("scheduling.volcano.sh/v1beta1", "podgroups"), group)
+        made = self._create_job(config, order, objects) if objects != "pods" else self._create_pods(config, order)
+        if config.cluster.nodes > 1 and objects != "jobset":  # JobSet makes its own
+            self._api.create(self._api.path("v1", "services"), manifests.headless_service(order, made[0]))
+        return made[1]
+
+    def _create_pods(self, config: RunConfig, order: Order) -> tuple[Any, Object]:
+        wanted = manifests.plain_pods(config, order)
+        created = [self._create_or_adopt("v1", "pods", pod, order) for pod in wanted]
+        return {"apiVersion": "v1", "kind": "Pod", **created[0]}, wanted[0]
+
+    def _create_job(self, config: RunConfig, order: Order, objects: str) -> tuple[Any, Object]:
+        group, build = _JOBS[objects]
+        wanted = build(config, order)
+        return {**wanted, **self._create_or_adopt(group, f"{objects}s", wanted, order)}, wanted
+
+    def _create_or_adopt(self, group: str, resource: str, content: Object, order: Order) -> Any:
+        made = self._api.create(self._api.path(group, resource), content)
+        if made is not None:
+            return made
+        name = content["metadata"]["name"]
+        there = self._api.get(self._api.path(group, resource, name)) or {}
+        if (there.get("metadata", {}).get("labels") or {}).get(pods.CONTROLLER) != order.state_id:
+            raise SystemRefused(f"{resource} {name} exists already, and is not of this controller; delete it")
+        return there
+
+    def delete(self, run: int, attempt: int, objects: str) -> None:
+        """Delete the job of an attempt with its pods; plain pods are deleted one by one."""
+        name = f"{self._prefix}{run}-{attempt}"
+        if objects in _JOBS:
+            self._api.delete(self._api.path(_JOBS[objects][0], f"{objects}s", name))
+
+    def delete_pod(self, name: str, uid: str) -> None:
+        """Delete one pod."""
+        self._api.delete(self._api.path("v1", "pods", name), uid=uid)
+
+
+_JOBS = {"job": ("batch/v1", manifests.indexed_job), "jobset": (manifests.JOBSET, manifests.jobset)}
+"""What a run becomes -> group, and builder."""

@@ -1,0 +1,365 @@
+"""The runs of a controller: each attempt is a few pods. Independent of the broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runners.config import Problem, RunConfig
+from runners.node.abilities import ALLOWED_COMMANDS, allowed_commands
+from runners.node.jobs.keeper import JobKeeper, Key
+from runners.node.jobs.state import JobDir, JobRecord, JobStateDir
+from runners.node.jobs.system import SystemRefused
+from runners.node.keeper import Command, Limits, Node
+from runners.node.kubernetes import manifests, rights, words
+from runners.node.kubernetes.api import Api, KubernetesRefused
+from runners.node.kubernetes.cluster import Cluster
+from runners.node.kubernetes.lease import Lease
+from runners.node.kubernetes.pods import TTL, Pod
+from runners.node.kubernetes.pool import Pool
+from runners.node.kubernetes.problems import problems, quota_text, refusal
+from runners.node.rundir import write_atomically
+from runners.wire.protocol import Cancel
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+RIGHTS_S = 60.0
+"""Seconds between two looks at rights that are missing."""
+FORBIDDEN_S = 6.0
+"""Time after which a refusal for want of a right counts; a server that has just started refuses everybody."""
+QUOTA_S = 5.0
+"""Seconds between two tries of a run that waits for a quota."""
+AFTER_END_S = 10.0
+"""Time for a pod to end after the last word of its run."""
+SWEEP_S = 20.0
+"""Seconds between two looks at pods that have ended."""
+
+log = logging.getLogger(__name__)
+
+
+class KubernetesKeeper(JobKeeper):
+    """The runs of one state directory, as pods."""
+
+    kind = "kubernetes"
+    system = "Kubernetes"
+
+    def __init__(
+        self,
+        state: JobStateDir,
+        *,
+        hardware: dict[str, Any],
+        limits: Limits,
+        command: Command,
+        pool: Pool,
+        pool_name: str = "default",
+        node: Node | None = None,
+        api: Api | None = None,
+        holder: str = "",
+    ) -> None:
+        super().__init__(state, hardware=hardware, limits=limits, command=command, pace=pool.pace, node=node)
+        self._pool, self._pool_name = pool, pool_name
+        self._api = api or Api.connect(pool.namespace, pool.context)
+        self._cluster = Cluster(self._api, state.id)
+        self._lease = Lease(self._api, f"parlab-{state.id}", holder)
+        self._has_started = False
+        self._missing: list[str] = []
+        self._rights_at = self._swept_at = float("-inf")
+        self._blocked: dict[Key, float] = {}
+        """When a run that waits for a quota is tried again."""
+        self._refused_since: float | None = None
+        self._stuck_since: dict[str, float] = {}
+        self._over_since: dict[str, float] = {}
+        self._cancelled_since: dict[str, float] = {}
+
+    def cancel(self, cancel: Cancel) -> None:
+        """End an attempt, whether it waits or runs."""
+        super().cancel(cancel)
+        self._polled_at = float("-inf")
+
+    # --- the pods ----------------------------------------------------------------------------------------------------
+
+    def _look(self, living: list[JobDir]) -> None:
+        if not self._lease.holds():
+            self._stand_by(living)
+            return
+        if not self._has_started:
+            self._cluster.start()
+            self._has_started = True
+        self._read_rights()
+        try:
+            self._cluster.check()
+        except SystemRefused as error:
+            self._refuse_all(living, str(error))
+            return
+        self._refused_since = None
+        pods = self._cluster.living()
+        by_name = {pod.name: pod for pod in pods}
+        by_key: dict[Key, dict[int, Pod]] = {}
+        for pod in pods:
+            by_key.setdefault(pod.key, {})[pod.node_rank] = pod
+        self._active_jobs = len(by_key)
+        for key in sorted({(run.run, run.attempt) for run in living}):
+            runs = [run for run in living if (run.run, run.attempt) == key]
+            try:
+                self._serve(key, runs, by_key.get(key, {}))
+            except OSError:
+                log.exception("%s: its pods cannot be served; retrying", runs[0])
+            except SystemRefused as error:
+                log.error("%s: refused: %s", runs[0], error)
+                self._waiting[key] = f"Kubernetes refuses: {error}"
+        self._clean(by_name)
+
+    def _stand_by(self, living: list[JobDir]) -> None:
+        """Leave the pods to the controller that has the lease."""
+        for run in living:
+            self._waiting[run.run, run.attempt] = f"controller {self._lease.other} of this state directory acts"
+
+    def _read_rights(self) -> None:
+        now = time.monotonic()
+        is_first = self._rights_at == float("-inf")
+        if not is_first and (not self._missing or now - self._rights_at < RIGHTS_S):
+            return
+        self._rights_at = now
+        self._missing = rights.missing(self._api, self._cluster.objects(self._pool.objects))
+        if self._missing:
+            self._rights_at = now - RIGHTS_S + FORBIDDEN_S
+            log.error("the account may not %s in %s; %s", ", ".join(self._missing), self._pool.namespace, rights.REMEDY)
+        self._hardware["kubernetes"] = {
+            "namespace": self._pool.namespace,
+            "objects": self._cluster.objects(self._pool.objects),
+            "image": self._pool.image,
+            "missing_rights": self._missing,
+        }
+
+    def _refuse_all(self, living: list[JobDir], reason: str) -> None:
+        """End what is not submitted if the account may not even list pods."""
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        for run in living:
+            key = run.run, run.attempt
+            text = f"Kubernetes refuses: {reason}; {rights.REMEDY}"
+            self._waiting[key] = text
+            if now - self._refused_since > FORBIDDEN_S and not self._is_submitted(key):
+                self._end(run, "failed", f"cluster.pool {self._pool_name}: {text}")
+
+    def _serve(self, key: Key, runs: list[JobDir], pods: dict[int, Pod]) -> None:
+        record = self._jobs.job(*key)
+        if not self._is_submitted(key):
+            self._submit(key, runs, record)
+            return
+        open_runs = self._unreported(runs)
+        waits = []
+        for run in open_runs:
+            pod = pods.get(run.node_rank)
+            if pod is None:
+                self._settle_pod(run, record)
+            elif (silent_s := self._lost_s(run, pod)) is not None:
+                self._settle_member(run, words.lost_with_node(pod, silent_s), is_consequence=False)
+                self._cluster.delete_pod(pod.name, pod.uid)
+            else:
+                self._pass_on_cancel(run, pod)
+                waits.append(self._wait_of(run, pod))
+        text = next((wait for wait in waits if wait), "")
+        if text:
+            self._waiting[key] = text
+        else:
+            self._waiting.pop(key, None)
+
+    def _wait_of(self, run: JobDir, pod: Pod) -> str:
+        """Return why a pod waits; end one that waits in vain."""
+        config = RunConfig.model_validate_json(run.config.read_text()) if not pod.is_running else None
+        wait = words.waiting(pod, (config.kubernetes.image if config else "") or self._pool.image)
+        if wait is None or not wait.is_stuck:
+            self._stuck_since.pop(pod.uid, None)
+            return wait.text if wait else ""
+        now = time.monotonic()
+        since = self._stuck_since.setdefault(pod.uid, now)
+        if wait.is_hopeless or now - since > self._pool.image_s:
+            self._end(run, "failed", wait.text)
+            self._cluster.delete_pod(pod.name, pod.uid)
+        return wait.text
+
+    def _lost_s(self, run: JobDir, pod: Pod) -> float | None:
+        """Return for how long nothing has come from a pod whose node is away, if that is too long."""
+        if not pod.is_node_away:
+            return None
+        silent_s = time.time() - _last_sign(run)
+        return silent_s if silent_s > self._pool.node_lost_s else None
+
+    def _pass_on_cancel(self, run: JobDir, pod: Pod) -> None:
+        """Delete the pod of a cancelled run: at once if it has not started, else if it does not end by itself."""
+        if run.cancel_reason() is None or pod.is_deleted:
+            return
+        now = time.monotonic()
+        since = self._cancelled_since.setdefault(pod.uid, now)
+        grace_s = float(run.read_launch().get("grace_s", 0)) + manifests.AFTER_GRACE_S if pod.is_running else 0.0
+        if now - since >= grace_s:
+            log.info("%s: deleting pod %s", run, pod.name)
+            self._cluster.delete_pod(pod.name, pod.uid)
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _problems(self, config: RunConfig) -> list[Problem]:
+        return list(problems(config, self._pool, self._missing))
+
+    def _send(self, key: Key, runs: list[JobDir], config: RunConfig, record: JobRecord) -> None:
+        now = time.monotonic()
+        if self._blocked and (key not in self._blocked or now < self._blocked[key]):
+            if key not in self._blocked:
+                self._waiting[key] = "waits behind a run that waits for a quota of the namespace"
+            return
+        objects = self._cluster.objects(self._pool.objects)
+        order = self._order(key, runs[0], config)
+        try:
+            manifest = self._cluster.create(config, order, objects)
+        except KubernetesRefused as error:
+            self._was_refused(key, runs, config, error)
+            return
+        except SystemRefused as error:
+            self._refuse(runs, str(error))
+            return
+        self._blocked.pop(key, None)
+        for run in runs:
+            run.write_launch({**run.read_launch(), "script": json.dumps(manifest, indent=1)})
+        record.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        record.write(id=order.name, objects=objects, at=time.time())
+        self._active_jobs += 1
+        self._waiting[key] = f"Kubernetes: {order.name} is submitted"
+        log.info("%s: submitted as %s %s", runs[0], objects, order.name)
+
+    def _was_refused(self, key: Key, runs: list[JobDir], config: RunConfig, error: KubernetesRefused) -> None:
+        if error.is_quota:
+            text, is_hopeless = quota_text(str(error), self._pool.namespace)
+            if is_hopeless:
+                self._refuse(runs, f"kubernetes.resources: {text}")
+                return
+            self._blocked[key] = time.monotonic() + QUOTA_S
+            self._waiting[key] = text
+        elif error.is_forbidden and not self._is_forbidden_for_good():
+            self._waiting[key] = f"Kubernetes refuses: {error}; {rights.REMEDY}"
+        elif error.is_forbidden:
+            self._refuse(runs, f"cluster.pool {self._pool_name}: Kubernetes refuses: {error}; {rights.REMEDY}")
+        else:
+            self._refuse(runs, refusal(str(error), error.status, config))
+
+    def _is_forbidden_for_good(self) -> bool:
+        self._missing = self._missing or rights.missing(self._api, self._cluster.objects(self._pool.objects))
+        return bool(self._missing)
+
+    def _order(self, key: Key, run: JobDir, config: RunConfig) -> manifests.Order:
+        image = config.kubernetes.image or self._pool.image
+        return manifests.Order(
+            name=manifests.job_name(self._jobs.id, *key),
+            state_id=self._jobs.id,
+            run=key[0],
+            attempt=key[1],
+            run_directory=str(run.path),
+            state_directory=str(self._jobs.root),
+            pool=self._pool_name,
+            volume=self._pool.volume,
+            image=self._pool.image,
+            python=sys.executable,
+            package_root=str(PACKAGE_ROOT),
+            prefix=sys.prefix,
+            account=(os.getuid(), os.getgid()) if os.getuid() else None,
+            variables={"PARLAB_POD_IMAGE": image, **self._commands()},
+        )
+
+    def _commands(self) -> dict[str, str]:
+        """Return where the pods find the commands that they may start."""
+        if not (allowed := allowed_commands(os.environ)):
+            return {}
+        path = self._jobs.root / "allowed-commands.json"
+        write_atomically(path, json.dumps(allowed))
+        return {ALLOWED_COMMANDS: str(path)}
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def _settle_pod(self, run: JobDir, record: JobRecord) -> None:
+        """Write the final report of a member whose pod has ended or is gone, in the words of Kubernetes."""
+        name = self._name_of(run, record)
+        pod = self._cluster.pod(name) if name else None
+        if pod is not None and not pod.is_over:
+            return  # newer than the copy
+        now = time.monotonic()
+        key = run.path.name
+        since = self._over_since.setdefault(key, now)
+        has_started = bool(run.started_at())
+        if has_started and not run.was_stopped and now - since < self._pace.settle_s:
+            return
+        last = pod or self._cluster.past().get(name)
+        events = [event for event in self._cluster.events() if event.name == name and event.kind == "Pod"]
+        is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
+        past = words.Past(name or str(record.read().get("id")), last, events, is_closed)
+        outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
+        self._settle_member(run, outcome, is_consequence=False)
+
+    def _name_of(self, run: JobDir, record: JobRecord) -> str:
+        """Return the name of the pod of a member; that of a job's pod is known only once it was seen."""
+        facts = record.read()
+        if facts.get("objects", "pods") == "pods":
+            return manifests.pod_name(str(facts["id"]), run.node_rank)
+        pods = self._cluster.pods_of(run.run, run.attempt)
+        return next((pod.name for pod in pods if pod.node_rank == run.node_rank), "")
+
+    def _clean(self, living: dict[str, Pod]) -> None:
+        """Delete pods whose run has ended, and those that nobody asks for any more."""
+        now = time.monotonic()
+        over = {}
+        for pod in living.values():
+            run = self._jobs.find(pod.run, pod.attempt, pod.node_rank)
+            if pod.is_deleted or (run.exists and run.is_alive):
+                continue
+            over[pod.uid] = since = self._cancelled_since.get(pod.uid, now)
+            if not pod.is_running or now - since > AFTER_END_S:
+                log.info("deleting pod %s: its run has ended", pod.name)
+                self._cluster.delete_pod(pod.name, pod.uid)
+        present = {pod.uid for pod in living.values()}
+        self._cancelled_since = {uid: at for uid, at in (self._cancelled_since | over).items() if uid in present}
+        self._stuck_since = {uid: at for uid, at in self._stuck_since.items() if uid in present}
+        if now - self._swept_at > SWEEP_S:
+            self._swept_at = now
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete ended pods whose output the server has stored, after their time."""
+        held = {(run.run, run.attempt) for run in self._jobs.job_dirs()}
+        for data in self._cluster.ended():
+            labels, annotations = data["metadata"]["labels"], data["metadata"].get("annotations") or {}
+            key = int(labels["parlab/run"]), int(labels["parlab/attempt"])
+            if key not in held and time.time() - _ended_at(data) > float(annotations.get(TTL, 0)):
+                for reference in data["metadata"].get("ownerReferences") or ():
+                    self._cluster.delete(*key, reference["kind"].lower())
+                self._cluster.delete_pod(data["metadata"]["name"], data["metadata"]["uid"])
+
+    def _forget(self, held: set[Key]) -> None:
+        names = {f"{run}-{attempt}" for run, attempt in held}
+        self._over_since = {name: at for name, at in self._over_since.items() if _key_name(name) in names}
+        self._blocked = {key: at for key, at in self._blocked.items() if key in held}
+        self._cluster.forget(held)
+        super()._forget(held)
+
+
+def _key_name(name: str) -> str:
+    return "-".join(name.split("-")[:2])
+
+
+def _last_sign(run: JobDir) -> float:
+    """Return when a run has last written something."""
+    paths = [run.path, run.spool, *run.spool.glob("*")]
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def _ended_at(data: Any) -> float:
+    status = data.get("status", {})
+    texts = [
+        (container.get("state") or {}).get("terminated", {}).get("finishedAt")
+        for container in status.get("containerStatuses") or ()
+    ]
+    text = max(filter(None, texts), default=None) or data["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC).timestamp()

@@ -1,0 +1,149 @@
+"""In a pod: `python -m runners.node.kubernetes.member RUN_DIR` supervises this node's part of a run.
+
+This process is the first one of the pod. It starts the supervisor and, where Redis is reached, the shipping, passes
+signals on, collects what others leave, and ends what is left when the supervisor has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from parlab.client.json_log import start_logging
+from runners.node.addresses import AddressError
+from runners.node.jobs import member
+from runners.node.jobs.member import Here, JobSupervisor
+from runners.node.jobs.state import JobDir, JobStateDir
+from runners.node.kubernetes.words import NO_STATE_DIRECTORY, STARTED_BEFORE
+from runners.node.launch.share import LOOPBACK
+from runners.node.rundir import RunDir, directory_name
+from runners.supervisor import processes
+from runners.supervisor.supervise import supervise
+
+VISIBLE_WITHIN_S = 20.0
+"""Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
+RANK_VARIABLES = ("PARLAB_POD_RANK", "JOB_COMPLETION_INDEX")
+LEFT_S = 5.0
+"""Time for what a supervisor leaves to end after SIGKILL."""
+KILLED = 137
+
+log = logging.getLogger(__name__)
+
+
+def here(environment: Mapping[str, str], state: JobStateDir) -> Here:
+    """Describe this pod from its environment."""
+    why_not, shipped_by = member.shipped_by(state)
+    node = environment.get("POD_NODE") or socket.gethostname()
+    job = {
+        "job": environment.get("POD_NAME", ""),
+        "namespace": environment.get("POD_NAMESPACE", ""),
+        "node": node,
+        "image": environment.get("PARLAB_POD_IMAGE", ""),
+        "shipped_by": shipped_by,
+    }
+    return Here("kubernetes", job, environment.get("POD_IP") or LOOPBACK, node, why_not)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m runners.node.kubernetes.member", description=__doc__)
+    parser.add_argument("run_dir", type=Path, help="directory of node_rank 0 of the run, which the controller prepared")
+    first = RunDir(parser.parse_args(arguments).run_dir)
+    start_logging()
+    node_rank = int(next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0"))
+    path = first.path.with_name(directory_name(first.run, first.attempt, node_rank))
+    if not _is_visible(path / "launch.json"):
+        log.error("pod %s does not see %s", os.environ.get("POD_NAME") or socket.gethostname(), path)
+        return NO_STATE_DIRECTORY
+    return _Init(path).run()
+
+
+class _Init:
+    """The first process of a pod, which has one child of its own: the supervisor."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._supervisor = 0
+        self._is_told_to_stop = False
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        processes.adopt_orphans()
+        self._supervisor = os.fork()
+        if not self._supervisor:
+            os._exit(_supervised(self._path))
+        if self._is_told_to_stop:  # in the moment before the fork
+            self._pass_on(signal.SIGTERM)
+        status = self._wait_for_supervisor()
+        processes.kill_all(processes.descendants, within_s=LEFT_S)
+        return status
+
+    def _on_signal(self, number: int, *_: object) -> None:
+        self._is_told_to_stop = True
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        if self._supervisor:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._supervisor, number)
+
+    def _wait_for_supervisor(self) -> int:
+        while True:
+            pid, status = os.waitpid(-1, 0)
+            if pid == self._supervisor:
+                code = os.waitstatus_to_exitcode(status)
+                return KILLED if code < 0 else code
+
+
+def _supervised(path: Path) -> int:
+    """Supervise, in the child; return its exit code."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: JobDir(path).stop())  # until the supervisor has its own
+        return _supervise(path)
+    except Exception:
+        log.exception("the supervisor failed")
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _supervise(path: Path) -> int:
+    run = member.take(RunDir(path))
+    if run is None:
+        return STARTED_BEFORE
+    pod = here(os.environ, JobStateDir(path.parent.parent))
+    try:
+        member.describe(run, pod)
+    except AddressError as error:
+        return member.refuse(run, "failed", str(error))
+    if reason := member.failed_check(run, pod.node):
+        return member.refuse(run, "lost", reason, run.read_launch()["hardware"])
+    supervise(run, partial(JobSupervisor, shipping=member.start_shipping(run, pod.why_not)))
+    return 0
+
+
+def _is_visible(path: Path) -> bool:
+    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent.parent)  # makes a network file system look again
+        time.sleep(0.2)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

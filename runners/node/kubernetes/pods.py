@@ -1,0 +1,159 @@
+"""From the JSON of a pod and of its events to plain facts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+CONTROLLER = "parlab/controller"
+RUN = "parlab/run"
+ATTEMPT = "parlab/attempt"
+NODE_RANK = "parlab/node-rank"
+POOL = "parlab/pool"
+"""Labels of the objects of a run; a controller finds its own by that of its state directory."""
+TTL = "parlab/ttl-s"
+"""Annotation: time that an ended pod stays."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Annotation, and label of newer servers, of the pods of an Indexed Job."""
+
+ENDED = ("Succeeded", "Failed")
+
+
+class Condition(NamedTuple):
+    """A condition of an object."""
+
+    status: str
+    reason: str
+    message: str
+
+
+class Ended(NamedTuple):
+    """How the container of a pod ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+
+
+class Pod(NamedTuple):
+    """One pod of a run."""
+
+    name: str
+    uid: str
+    run: int
+    attempt: int
+    node_rank: int
+    phase: str
+    node: str
+    """Empty before it is scheduled."""
+    is_deleted: bool
+    """Whether it is told to end."""
+    conditions: Mapping[str, Condition]
+    reason: str
+    """Why the kubelet or a controller ended it, in one word like Evicted."""
+    message: str
+    waiting: tuple[str, str]
+    """Reason and message of the first container that waits."""
+    is_running: bool
+    """Whether a container runs."""
+    ended: Ended | None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.run, self.attempt
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ENDED
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a container runs or has run."""
+        return self.is_running or self.ended is not None
+
+    @property
+    def is_node_away(self) -> bool:
+        """Whether its node is not ready: nothing else makes a pod without probes so while its container runs."""
+        ready = self.conditions.get("Ready")
+        return self.phase == "Unknown" or (self.is_running and ready is not None and ready.status != "True")
+
+
+def pod_of(data: Mapping[str, Any]) -> Pod | None:
+    """Read a pod; None if it belongs to no run."""
+    metadata, status = data.get("metadata", {}), data.get("status", {})
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    rank = labels.get(NODE_RANK) or labels.get(INDEX) or annotations.get(INDEX)
+    numbers = [labels.get(RUN), labels.get(ATTEMPT), rank]
+    if not all(isinstance(number, str) and number.isdecimal() for number in numbers):
+        return None
+    run, attempt, node_rank = (int(number) for number in numbers)
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [container.get("state") or {} for container in containers]
+    waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        run=run,
+        attempt=attempt,
+        node_rank=node_rank,
+        phase=status.get("phase", "Pending"),
+        node=data.get("spec", {}).get("nodeName") or "",
+        is_deleted="deletionTimestamp" in metadata,
+        conditions={each["type"]: _condition(each) for each in status.get("conditions") or ()},
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        waiting=(waiting.get("reason") or "", waiting.get("message") or ""),
+        is_running=any("running" in state for state in states),
+        ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
+    )
+
+
+def _condition(data: Mapping[str, Any]) -> Condition:
+    return Condition(data.get("status", ""), data.get("reason") or "", data.get("message") or "")
+
+
+def _ended(data: Mapping[str, Any]) -> Ended:
+    return Ended(int(data.get("exitCode", -1)), data.get("reason") or "", data.get("message") or "")
+
+
+class Event(NamedTuple):
+    """What somebody did to an object, or could not do."""
+
+    uid: str
+    """Uid of the event; one event counts up, and gets new versions."""
+    at: str
+    kind: str
+    """Kind of its object, like Pod."""
+    name: str
+    """Name of its object."""
+    reason: str
+    message: str
+    source: str
+    is_warning: bool
+    count: int
+
+    def __str__(self) -> str:
+        times = f" (x{self.count})" if self.count > 1 else ""
+        return f"{self.kind} {self.name}: {self.reason}{times}: {' '.join(self.message.split())[:500]}"
+
+
+def event_of(data: Mapping[str, Any]) -> Event:
+    """Read an event."""
+    metadata, about = data.get("metadata", {}), data.get("involvedObject", {})
+    at = data.get("lastTimestamp") or data.get("eventTime") or metadata.get("creationTimestamp") or ""
+    return Event(
+        uid=metadata.get("uid", ""),
+        at=at,
+        kind=about.get("kind", ""),
+        name=about.get("name", ""),
+        reason=data.get("reason") or "",
+        message=data.get("message") or "",
+        source=(data.get("source") or {}).get("component") or data.get("reportingComponent") or "",
+        is_warning=data.get("type") == "Warning",
+        count=int(data.get("count") or 1),
+    )
+
+
+def latest(events: Iterable[Event], *reasons: str) -> Event | None:
+    """Return the last event with one of the reasons."""
+    return max((event for event in events if event.reason in reasons), key=lambda event: event.at, default=None)
