@@ -9,7 +9,7 @@ from django.test import Client
 
 from parlab.lab.models import Attempt, Node
 from parlab.lab.services.members import cause_text
-from parlab.pages.rows.batch_jobs import batch_job
+from parlab.pages.rows.batch_jobs import batch_job, without_job
 from tests.conftest import place
 
 ENVIRONMENT = {
@@ -29,6 +29,9 @@ def test_an_attempt_without_a_job_has_no_section() -> None:
     assert batch_job({}) is None
     assert batch_job({"slurm": {}}) is None
     assert batch_job({"slurm": "x"}) is None
+    reported = {"kubernetes": {"pod": "train-0", "node": "gpu-0"}}
+    assert batch_job(reported) is None, "a script that others started in a pod"
+    assert without_job(reported) == reported
 
 
 @pytest.mark.django_db
@@ -43,7 +46,7 @@ def test_the_page_of_a_run_shows_job_node_list_and_script(page: Client, make_att
 
 
 POD = {
-    "job": "parlab-a1-7-1-0",
+    "pod": "parlab-a1-7-1-0",
     "namespace": "runs",
     "node": "n3",
     "image": "registry/node:2",

@@ -18,7 +18,7 @@ _SYSTEMS = {
     "kubernetes": _System(
         "Kubernetes",
         "Manifest",
-        (("job", "Pod"), ("namespace", "Namespace"), ("node", "Node"), ("image", "Image"), _SHIPPED),
+        (("pod", "Pod"), ("namespace", "Namespace"), ("node", "Node"), ("image", "Image"), _SHIPPED),
     ),
 }
 """Name in the environment of an attempt -> its titles, and those of its facts."""
@@ -35,14 +35,24 @@ class BatchJob(NamedTuple):
 
 def batch_job(environment: Mapping[str, Any]) -> BatchJob | None:
     """Return the job from the environment of an attempt; None if it was no job."""
-    for name, system in _SYSTEMS.items():
-        job = environment.get(name)
-        if isinstance(job, Mapping) and job.get("job"):
-            facts = [(title, str(job[fact])) for fact, title in system.facts if job.get(fact)]
-            return BatchJob(system.title, facts, system.script, str(job.get("script") or ""))
-    return None
+    name, job = _job_of(environment)
+    if not job:
+        return None
+    system = _SYSTEMS[name]
+    facts = [(title, str(job[fact])) for fact, title in system.facts if job.get(fact)]
+    return BatchJob(system.title, facts, system.script, str(job.get("script") or ""))
 
 
-def without_jobs(environment: Mapping[str, Any]) -> dict[str, Any]:
+def without_job(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return an environment without what is shown about its job."""
-    return {**environment, **{name: {} for name in _SYSTEMS}}
+    name, _ = _job_of(environment)
+    return {**environment, name: {}} if name else dict(environment)
+
+
+def _job_of(environment: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the system and the job that parlab has submitted; a script that others started has a pod, too."""
+    for name in _SYSTEMS:
+        job = environment.get(name)
+        if isinstance(job, Mapping) and job.get("shipped_by"):
+            return name, job
+    return "", {}

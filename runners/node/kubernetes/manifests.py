@@ -238,7 +238,7 @@ def _has_own_image(config: RunConfig, order: Order) -> bool:
 
 def _container(config: RunConfig, order: Order) -> Object:
     kubernetes = config.kubernetes
-    fields = {"POD_NAME": "metadata.name", "POD_IP": "status.podIP", "POD_NODE": "spec.nodeName"}
+    fields = {"POD_NAME": "metadata.name", "POD_IP": "status.podIP", "NODE_NAME": "spec.nodeName"}
     fields |= {"POD_NAMESPACE": "metadata.namespace"}
     variables = {"PYTHONPATH": order.package_root, "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
     variables |= {**order.variables, **kubernetes.environment}

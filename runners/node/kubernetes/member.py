@@ -42,15 +42,15 @@ log = logging.getLogger(__name__)
 def here(environment: Mapping[str, str], state: JobStateDir) -> Here:
     """Describe this pod from its environment."""
     why_not, shipped_by = member.shipped_by(state)
-    node = environment.get("POD_NODE") or socket.gethostname()
-    job = {
-        "job": environment.get("POD_NAME", ""),
+    node = environment.get("NODE_NAME") or socket.gethostname()
+    pod = {
+        "pod": environment.get("POD_NAME", ""),
         "namespace": environment.get("POD_NAMESPACE", ""),
         "node": node,
         "image": environment.get("PARLAB_POD_IMAGE", ""),
         "shipped_by": shipped_by,
     }
-    return Here("kubernetes", job, environment.get("POD_IP") or LOOPBACK, node, why_not)
+    return Here("kubernetes", pod, environment.get("POD_IP") or LOOPBACK, node, why_not)
 
 
 def main(arguments: list[str] | None = None) -> int:

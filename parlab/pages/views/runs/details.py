@@ -8,7 +8,7 @@ from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.selectors.runs import by_hand, command_line, config_sections, flat, run_figures, sections_in_use
-from parlab.pages.rows.batch_jobs import batch_job, without_jobs
+from parlab.pages.rows.batch_jobs import batch_job, without_job
 from parlab.pages.rows.checkpoints import checkpoint_rows
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.pods import pod_rows
@@ -25,7 +25,7 @@ def details_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "snapshots": list(run.snapshots.defer("content")),
         "command": command_line(attempt) if attempt else "",
         "by_hand": by_hand(run, attempt) if attempt else "",
-        "environment": [*environment_rows(without_jobs(attempt.environment)), *pod_rows(attempt)] if attempt else [],
+        "environment": [*environment_rows(without_job(attempt.environment)), *pod_rows(attempt)] if attempt else [],
         "batch_job": batch_job(attempt.environment) if attempt else None,
     }
 

@@ -1,0 +1,60 @@
+"""Runs as pods of a real control plane: created, run, shipped, ended in the words of Kubernetes."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.kubernetes.controllers import Controller, Pods, controller, pods, server
+from tests.runners.conftest import Server
+
+__all__ = ["controller", "pods", "server"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+
+
+def test_a_run_becomes_a_pod_and_its_output_reaches_the_server(
+    controller: Controller, server: Server, pods: Pods
+) -> None:
+    run = pods.ready()
+    described = server.reports[run, 1][0].environment["kubernetes"]
+    assert (described["pod"], described["namespace"]) == (controller.name(run), controller.namespace)
+    assert described["node"] in ("n1", "n2", "n3")
+    assert described["shipped_by"] == "compute node"
+    assert '"kind": "Pod"' in described["script"]
+    controller.open(run)
+    assert server.end_of(run).state == "finished"
+    lines = server.lines(run)
+    assert lines[-1] == b"done"
+    assert b"secret None" in lines[0]
+    server.until(lambda: not controller.run_dir(run).exists, "the run is deleted on the volume")
+    pods.until_gone(run)
+
+
+def test_a_cancel_ends_the_pod(controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready()
+    server.cancel(run)
+    end = server.end_of(run)
+    assert (end.state, end.reason) == ("cancelled", "cancelled by ada")
+    pods.until_gone(run)
+
+
+def test_a_killed_supervisor_is_lost_and_its_ranks_end(controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready()
+    controller.supervisor(run).send_signal(signal.SIGKILL)
+    end = server.end_of(run)
+    assert end.state == "lost"
+    assert f"pod {controller.name(run)} on " in end.reason
+    assert "its supervisor was killed" in end.reason
+    pods.until_gone(run)
+
+
+def test_a_pod_that_somebody_deletes_ends_in_those_words(controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready()
+    controller.delete(run)
+    end = server.end_of(run)
+    assert end.state == "cancelled"
+    assert end.reason.endswith("was deleted in Kubernetes, outside of parlab")
+    assert len([report for report in server.reports[run, 1] if report.is_final]) == 1
+    pods.until_gone(run)
