@@ -83,10 +83,11 @@ class Api:
             if error.status not in (404, 409):
                 raise
 
-    def apply(self, manifest: Object, namespace: str = "default") -> Object:
-        """Create an object of any kind, or change it to what its manifest states."""
+    def apply(self, manifest: Object, namespace: str = "default", *, is_dry: bool = False) -> Object:
+        """Create an object of any kind, or change it to what its manifest states; `is_dry` only checks."""
         path = f"{self.place(manifest, namespace)}/{manifest['metadata']['name']}"
-        return self.call("PATCH", path, manifest, kind=APPLY, query={"fieldManager": "tests", "force": "true"})
+        query = {"fieldManager": "tests", "force": "true", **({"dryRun": "All"} if is_dry else {})}
+        return self.call("PATCH", path, manifest, kind=APPLY, query=query)
 
     def place(self, manifest: Object, namespace: str = "default") -> str:
         """Return the path of the objects of a manifest's kind; raises LookupError for a kind that is not served."""

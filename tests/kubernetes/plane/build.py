@@ -210,7 +210,8 @@ class _Go:
         names = {"gitVersion": f"v{VERSION}", "gitMajor": "1", "gitMinor": "20"}
         version = f"{MODULE}/vendor/k8s.io/component-base/version"
         flags = " ".join(["-s -w", *(f"-X {version}.{name}={value}" for name, value in names.items())])
-        _run([self._go, "build", "-ldflags", flags, "-o", str(output), package], source, self.environment)
+        options = ["-tags", "providerless", "-ldflags", flags]  # no code of clouds, a third of the time
+        _run([self._go, "build", *options, "-o", str(output), package], source, self.environment)
 
 
 def _run(command: list[str], directory: Path, environment: dict[str, str] | None = None) -> None:
