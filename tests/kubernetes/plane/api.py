@@ -14,7 +14,6 @@ from urllib.parse import urlencode, urlsplit
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-APPLY = "application/apply-patch+yaml"
 
 
 class ApiError(Exception):
@@ -85,9 +84,13 @@ class Api:
 
     def apply(self, manifest: Object, namespace: str = "default", *, is_dry: bool = False) -> Object:
         """Create an object of any kind, or change it to what its manifest states; `is_dry` only checks."""
-        path = f"{self.place(manifest, namespace)}/{manifest['metadata']['name']}"
-        query = {"fieldManager": "tests", "force": "true", **({"dryRun": "All"} if is_dry else {})}
-        return self.call("PATCH", path, manifest, kind=APPLY, query=query)
+        path, query = self.place(manifest, namespace), {"dryRun": "All"} if is_dry else {}
+        try:
+            return self.call("POST", path, manifest, query=query)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        return self.call("PATCH", f"{path}/{manifest['metadata']['name']}", manifest, kind=MERGE, query=query)
 
     def place(self, manifest: Object, namespace: str = "default") -> str:
         """Return the path of the objects of a manifest's kind; raises LookupError for a kind that is not served."""

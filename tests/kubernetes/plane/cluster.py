@@ -32,7 +32,7 @@ from tests.patience import wait_for
 NODES = ("n1", "n2", "n3")
 TOKEN = "token-of-the-administrator"
 CONTROLLERS = (
-    *("job", "cronjob", "deployment", "replicaset", "statefulset", "endpoint", "disruption", "resourcequota"),
+    *("job", "cronjob", "deployment", "replicaset", "statefulset", "disruption", "resourcequota"),
     *("garbagecollector", "namespace", "podgc", "nodelifecycle", "serviceaccount", "serviceaccount-token"),
     *("ttl-after-finished", "persistentvolume-binder", "pvc-protection", "pv-protection"),
 )

@@ -37,11 +37,10 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Pod(threading.Thread):
+class Pod:
     """One pod on this node. What has started is in its directory, so that the next kubelet goes on with it."""
 
     def __init__(self, api: Api, manifest: Object, directory: Path, logs: Path, network: int) -> None:
-        super().__init__(daemon=True)
         self._api, self._manifest, self._directory, self._logs = api, manifest, directory, logs
         meta = manifest["metadata"]
         self.name, self.namespace, self.uid = meta["name"], meta["namespace"], meta["uid"]
@@ -79,8 +78,12 @@ class Pod(threading.Thread):
         """Take note that the pod has been deleted without waiting for its end."""
         self._grace_s, self._is_gone = 0.0, True
 
-    def run(self) -> None:
-        """Run the pod to its end, and delete it if that was asked for."""
+    def start(self) -> None:
+        """Run the pod in a thread."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        """Run the pod to its end, and delete it once that is asked for."""
         self.etc.mkdir(parents=True, exist_ok=True)
         (self.etc / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         (self.etc / "hosts").touch()
@@ -383,12 +386,26 @@ def _seconds(stamp: str) -> float:
 
 
 def addresses(api: Api, namespace: str) -> Iterator[str]:
-    """Yield the lines of /etc/hosts that a cluster's name server would answer: services and the pods behind them."""
-    for endpoint in api.items(f"/api/v1/namespaces/{namespace}/endpoints"):
-        service = endpoint["metadata"]["name"]
-        for subset in endpoint.get("subsets") or []:
-            for address in subset.get("addresses") or []:
-                names = [service, *([f"{address['hostname']}.{service}"] if address.get("hostname") else [])]
-                full = [f"{name}{end}" for name in names for end in ("", f".{namespace}", f".{namespace}.svc")]
-                ends = [f"{name}.{namespace}.svc.cluster.local" for name in names]
-                yield f"{address['ip']} {' '.join([*full, *ends])}"
+    """Yield the lines of /etc/hosts that a cluster's name server would answer: services and the pods behind them.
+
+    The server's own endpoints accept no addresses of loopback.
+    """
+    pods = [pod for pod in api.items(f"/api/v1/namespaces/{namespace}/pods") if pod["status"].get("podIP")]
+    for service in api.items(f"/api/v1/namespaces/{namespace}/services"):
+        chosen = (service["spec"].get("selector") or {}).items()
+        name = service["metadata"]["name"]
+        for pod in pods:
+            if chosen and chosen <= (pod["metadata"].get("labels") or {}).items() and _is_public(service, pod):
+                own = pod["spec"].get("hostname") if pod["spec"].get("subdomain") == name else None
+                names = [name, *([f"{own}.{name}"] if own else [])]
+                ends = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
+                yield " ".join([pod["status"]["podIP"], *(f"{each}{end}" for each in names for end in ends)])
+
+
+def _is_public(service: Object, pod: Object) -> bool:
+    """Return whether the name server answers with a pod: it is ready, or the service does not ask for that."""
+    if pod["status"]["phase"] in ("Succeeded", "Failed"):
+        return False
+    conditions = pod["status"].get("conditions", [])
+    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return is_ready or bool(service["spec"].get("publishNotReadyAddresses"))

@@ -1,0 +1,248 @@
+"""Whatever is killed, evicted or refused: each run ends once, in the words of Kubernetes, and leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.conftest import pod
+from tests.kubernetes.controllers import Controller, Pods
+from tests.kubernetes.plane.cluster import Plane
+from tests.runners.conftest import Server
+from tests.slurm.conftest import AttentiveServer, start_own_redis
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+
+
+@pytest.fixture(scope="module")
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Redis that no other test empties."""
+    process, url = start_own_redis(tmp_path_factory.mktemp("redis-kubernetes"))
+    yield url
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def running_controller(
+    running_plane: Plane, own_redis: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Controller]:
+    """A controller; nothing of its pods may be left at the end."""
+    directory = tmp_path_factory.mktemp("controller")
+    controller = Controller(directory, own_redis, running_plane, running_plane.namespace("kills"))
+    controller.start_daemon()
+    yield controller
+    running_plane.clear("kills")
+    left = controller.close()
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def controller(plane: Plane, running_controller: Controller) -> Iterator[Controller]:
+    """The controller, with a daemon even if the last test has left none."""
+    if running_controller.daemons[-1].poll() is not None:
+        running_controller.start_daemon()
+    yield running_controller
+    print(running_controller.log.read_text()[-8000:])  # shown when the test fails
+
+
+@pytest.fixture(scope="module")
+def server(own_redis: str) -> Iterator[Server]:
+    """A server that stores and acknowledges."""
+    server = AttentiveServer(own_redis)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def pods(controller: Controller, server: Server) -> Pods:
+    """Runs of the controller."""
+    return Pods(controller, server)
+
+
+def place(controller: Controller, run: int) -> str:
+    """Return the node of a run's pod."""
+    pod = controller.pod(run)
+    assert pod
+    return str(pod["spec"]["nodeName"])
+
+
+def starts(server: Server, run: int) -> int:
+    """Return how often a run has begun."""
+    return sum(line.startswith(b"started") for line in server.lines(run))
+
+
+def finished(controller: Controller, server: Server, run: int) -> None:
+    """Let a run end, and check that it has begun once and ended once."""
+    controller.open(run)
+    assert server.end_of(run).state == "finished"
+    assert starts(server, run) == 1
+    assert len([report for report in server.reports[run, 1] if report.is_final]) == 1
+
+
+def test_a_run_that_fits_nowhere_waits_in_the_words_of_the_scheduler(server: Server, pods: Pods) -> None:
+    run = pods.begin(kubernetes={"resources": {"nvidia.com/gpu": "16"}})
+    pods.until_waiting(run, "Insufficient nvidia.com/gpu")
+    server.cancel(run)
+    assert server.end_of(run).state == "cancelled"
+    pods.until_gone(run)
+
+
+@pytest.mark.parametrize("moment", ["at once", "pulling", "as a pod", "running"])
+def test_a_run_is_cancelled_at_each_moment(controller: Controller, server: Server, pods: Pods, moment: str) -> None:
+    run = pods.begin(kubernetes={"image": "registry.test/missing:1"} if moment == "pulling" else {})
+    if moment == "pulling":
+        pods.until_waiting(run, "registry.test/missing:1")
+    elif moment == "as a pod":
+        server.until(lambda: controller.pod(run), "there is a pod")
+    elif moment == "running":
+        server.until(lambda: starts(server, run), "the run has started")
+    server.cancel(run)
+    end = server.end_of(run)
+    assert (end.state, end.reason) == ("cancelled", "cancelled by ada")
+    pods.until_gone(run)
+
+
+def test_an_evicted_pod_is_preempted(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready()
+    plane.end_pod(controller.namespace, controller.name(run), "Evicted")
+    end = server.end_of(run)
+    assert end.state == "preempted"
+    assert "low on resource: memory" in end.reason
+    pods.until_gone(run)
+
+
+def test_a_pod_of_higher_priority_preempts_a_run(
+    plane: Plane, controller: Controller, server: Server, pods: Pods
+) -> None:
+    scale = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
+    plane.api.apply(scale)
+    runs = [pods.ready(kubernetes={"resources": {"nvidia.com/gpu": "8"}}) for _ in range(3)]
+    large = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    plane.api.apply(pod("urgent", "sleep", "600", container=large, priorityClassName="urgent"), controller.namespace)
+
+    def ended() -> list[int]:
+        return [run for run in runs if server.reports[run, 1][-1].is_final]
+
+    server.until(ended, "one is preempted")
+    [victim] = ended()
+    assert server.end_of(victim).state == "preempted"
+    plane.api.delete(f"/api/v1/namespaces/{controller.namespace}/pods/urgent")
+    for run in runs:
+        if run != victim:
+            finished(controller, server, run)
+
+
+def test_a_pod_that_is_out_of_memory_ends_its_run_as_such(
+    plane: Plane, controller: Controller, server: Server, pods: Pods
+) -> None:
+    run = pods.ready()
+    plane.end_pod(controller.namespace, controller.name(run), "OOMKilled")
+    assert server.end_of(run).state == "oom"
+    pods.until_gone(run)
+
+
+def test_a_killed_kubelet_does_not_end_a_run(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready()
+    node = place(controller, run)
+    plane.kill(node)
+    controller.open(run)
+    server.until(lambda: b"done" in server.output[run, 1], "the run goes on")
+    plane.start_node(node)
+    finished(controller, server, run)
+    pods.until_gone(run)
+
+
+def test_the_run_of_a_lost_node_is_lost(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready()
+    node = place(controller, run)
+    plane.kill_node(node)
+    end = server.end_of(run)
+    assert end.state == "lost"
+    assert node in end.reason
+    plane.start_node(node)
+    pods.until_gone(run)
+
+
+def test_a_killed_controller_finds_its_pods_again(controller: Controller, server: Server, pods: Pods) -> None:
+    stays, ends = pods.ready(), pods.ready()
+    controller.kill_daemon()
+    controller.open(ends)
+    waits = pods.begin()
+    controller.start_daemon()
+    for run in (ends, stays, waits):
+        finished(controller, server, run)
+
+
+def test_nothing_is_lost_while_the_api_server_is_away(
+    plane: Plane, controller: Controller, server: Server, pods: Pods
+) -> None:
+    ends, stays = pods.ready(), pods.ready()
+    plane.kill("apiserver")
+    late = pods.begin()
+    server.until(lambda: pods.waiting(late), "the run waits for the server")
+    controller.open(ends)
+    server.until(lambda: b"done" in server.output[ends, 1], "the run goes on")
+    plane.start_service("apiserver")
+    plane.wait_until_served()
+    for run in (ends, stays, late):
+        finished(controller, server, run)
+
+
+def test_of_two_controllers_of_a_state_directory_one_acts(
+    controller: Controller, server: Server, pods: Pods, tmp_path: Path
+) -> None:
+    first, log = controller.daemons[-1], controller.log
+    controller.log = tmp_path / "second.log"
+    try:
+        second = controller.start_daemon()
+    finally:
+        controller.log = log
+    runs = [pods.begin() for _ in range(3)]
+    for run in runs:
+        finished(controller, server, run)
+    second.kill()
+    second.wait()
+    controller.daemons.remove(second)
+    assert first.poll() is None
+
+
+BAD = [
+    ({"image": "registry.test/missing:1"}, ("kubernetes.image", "registry.test/missing:1")),
+    ({"image": "registry.test/denied:1"}, ("kubernetes.image", "registry.test/denied:1")),
+    ({"service_account": "nobody"}, ("kubernetes.service_account", "nobody")),
+    ({"priority_class": "nothing"}, ("kubernetes.priority_class", "nothing")),
+    ({"claims": {"absent": "/data"}}, ("kubernetes.claims", "absent")),
+    ({"secrets": {"absent": "/secret"}}, ("kubernetes.secrets", "absent")),
+    ({"resources": {"cpu": "1", "memory": "1Ti"}}, ("Insufficient memory",)),
+]
+
+
+@pytest.mark.parametrize(("kubernetes", "words"), BAD)
+def test_what_cannot_be_is_a_sentence_with_field_and_value_within_ten_seconds(
+    server: Server, pods: Pods, kubernetes: dict[str, object], words: tuple[str, ...]
+) -> None:
+    run = pods.begin(kubernetes=kubernetes)
+
+    def text() -> str:
+        reasons = [report.reason for report in server.reports[run, 1] if report.is_final]
+        return (reasons or [pods.waiting(run)])[0]
+
+    server.until(lambda: all(word in text() for word in words), f"{words} in a sentence", within_s=30)
+    server.cancel(run)
+    server.end_of(run)
+    pods.until_gone(run)
+
+
+def test_a_quota_is_a_reason_to_wait(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
+    path = f"/api/v1/namespaces/{controller.namespace}/resourcequotas"
+    plane.api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": {"requests.cpu": "0"}}})
+    try:
+        run = pods.begin()
+        pods.until_waiting(run, "quota")
+        assert "small" in pods.waiting(run)
+    finally:
+        plane.api.delete(f"{path}/small")
+    finished(controller, server, run)
