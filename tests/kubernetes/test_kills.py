@@ -107,7 +107,7 @@ def test_a_run_is_cancelled_at_each_moment(controller: Controller, server: Serve
 
 def test_an_evicted_pod_is_preempted(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
     run = pods.ready()
-    plane.end_pod(controller.namespace, controller.name(run), "Evicted")
+    plane.end_pod(controller.namespace, controller.pod_name(run), "Evicted")
     end = server.end_of(run)
     assert end.state == "preempted"
     assert "low on resource: memory" in end.reason
@@ -139,7 +139,7 @@ def test_a_pod_that_is_out_of_memory_ends_its_run_as_such(
     plane: Plane, controller: Controller, server: Server, pods: Pods
 ) -> None:
     run = pods.ready()
-    plane.end_pod(controller.namespace, controller.name(run), "OOMKilled")
+    plane.end_pod(controller.namespace, controller.pod_name(run), "OOMKilled")
     assert server.end_of(run).state == "oom"
     pods.until_gone(run)
 
@@ -236,13 +236,23 @@ def test_what_cannot_be_is_a_sentence_with_field_and_value_within_ten_seconds(
     pods.until_gone(run)
 
 
-def test_a_quota_is_a_reason_to_wait(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
+def test_a_quota_that_is_used_up_is_a_reason_to_wait(
+    plane: Plane, controller: Controller, server: Server, pods: Pods
+) -> None:
     path = f"/api/v1/namespaces/{controller.namespace}/resourcequotas"
-    plane.api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": {"requests.cpu": "0"}}})
+    spec = {"hard": {"requests.ephemeral-storage": "3Gi"}}
+    plane.api.create(path, {"metadata": {"name": "small"}, "spec": spec})
     try:
-        run = pods.begin()
-        pods.until_waiting(run, "quota")
-        assert "small" in pods.waiting(run)
+        first = pods.ready(kubernetes={"resources": {"ephemeral-storage": "2Gi"}})
+        second = pods.begin(kubernetes={"resources": {"ephemeral-storage": "2Gi"}})
+        pods.until_waiting(
+            second, "quota small of namespace kills is used up: a pod needs requests.ephemeral-storage 2Gi"
+        )
+        third = pods.begin(kubernetes={"resources": {"ephemeral-storage": "4Gi"}})
+        end = server.end_of(third)
+        assert end.state == "failed"
+        assert "kubernetes.resources: a pod asks for more than quota small of namespace kills gives" in end.reason
+        for run in (first, second):
+            finished(controller, server, run)
     finally:
         plane.api.delete(f"{path}/small")
-    finished(controller, server, run)

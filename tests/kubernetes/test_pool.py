@@ -19,7 +19,7 @@ def test_a_run_becomes_a_pod_and_its_output_reaches_the_server(
 ) -> None:
     run = pods.ready()
     described = server.reports[run, 1][0].environment["kubernetes"]
-    assert (described["pod"], described["namespace"]) == (controller.name(run), controller.namespace)
+    assert (described["pod"], described["namespace"]) == (controller.pod_name(run), controller.namespace)
     assert described["node"] in ("n1", "n2", "n3")
     assert described["shipped_by"] == "compute node"
     assert '"kind": "Pod"' in described["script"]
@@ -45,7 +45,7 @@ def test_a_killed_supervisor_is_lost_and_its_ranks_end(controller: Controller, s
     controller.supervisor(run).send_signal(signal.SIGKILL)
     end = server.end_of(run)
     assert end.state == "lost"
-    assert f"pod {controller.name(run)} on " in end.reason
+    assert f"pod {controller.pod_name(run)} on " in end.reason
     assert "its supervisor was killed" in end.reason
     pods.until_gone(run)
 

@@ -38,6 +38,8 @@ class Cluster:
         self._mirror = Mirror(api, self._pods_path, query, self._pods.take, self._pods.listed)
         self._event_mirror = Mirror(api, events, {}, self._events.take, self._events.listed)
         self._objects = ""
+        self._events_seen = 0
+        self._seen: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to follow pods and events."""
@@ -86,12 +88,23 @@ class Cluster:
         """Return the events of the objects of this state directory that the server still has, the oldest first."""
         return sorted([*self._events.past(), *self._events.present()], key=lambda event: event.at)
 
+    def new_events(self) -> list[Event]:
+        """Return the events since the last call, or none; after a start all that the server still has."""
+        version = self._events.version
+        if version == self._events_seen:
+            return []
+        self._events_seen = version
+        events = self.events()
+        new = [event for event in events if self._seen.get(event.uid) != event.times]
+        self._seen = {event.uid: event.times for event in events}
+        return new
+
     def forget(self, held: set[tuple[int, int]]) -> None:
         """Forget what is gone of other attempts than those."""
         self._pods.forget(lambda pod: pod.key in held)
-        self._events.forget(lambda event: self._key_of(event.name) in held)
+        self._events.forget(lambda event: self.key_of(event.name) in held)
 
-    def _key_of(self, name: str) -> tuple[int, int]:
+    def key_of(self, name: str) -> tuple[int, int]:
         """Return run and attempt of an object of this state directory."""
         run, _, rest = name.removeprefix(self._prefix).partition("-")
         attempt = rest.partition("-")[0]

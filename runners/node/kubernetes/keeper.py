@@ -20,11 +20,12 @@ from runners.node.keeper import Command, Limits, Node
 from runners.node.kubernetes import manifests, rights, words
 from runners.node.kubernetes.api import Api, KubernetesRefused
 from runners.node.kubernetes.cluster import Cluster
+from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.lease import Lease
 from runners.node.kubernetes.pods import TTL, Pod
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
-from runners.node.rundir import write_atomically
+from runners.node.rundir import RunDir, write_atomically
 from runners.wire.protocol import Cancel
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
@@ -112,7 +113,27 @@ class KubernetesKeeper(JobKeeper):
             except SystemRefused as error:
                 log.error("%s: refused: %s", runs[0], error)
                 self._waiting[key] = f"Kubernetes refuses: {error}"
+        self._note_events(living, pods)
         self._clean(by_name)
+
+    def _note_events(self, living: list[JobDir], pods: list[Pod]) -> None:
+        """Write down the new events of pods, and of what creates them."""
+        events = self._cluster.new_events()
+        if not events:
+            return
+        ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *pods]}
+        runs = {(run.run, run.attempt, run.node_rank): run for run in living}
+        texts: dict[tuple[int, int, int], list[str]] = {}
+        for event in events:
+            place = (*self._cluster.key_of(event.name), ranks.get(event.name, 0))
+            texts.setdefault(place, []).append(str(event))
+        for place, lines in texts.items():
+            if place in runs:
+                EventLog(runs[place]).add(lines)
+
+    def _append_end(self, run: RunDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
+        EventLog(run).close()
+        super()._append_end(run, state, reason, is_consequence=is_consequence)
 
     def _stand_by(self, living: list[JobDir]) -> None:
         """Leave the pods to the controller that has the lease."""

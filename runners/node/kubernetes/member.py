@@ -23,6 +23,7 @@ from runners.node.addresses import AddressError
 from runners.node.jobs import member
 from runners.node.jobs.member import Here, JobSupervisor
 from runners.node.jobs.state import JobDir, JobStateDir
+from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.words import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.launch.share import LOOPBACK
 from runners.node.rundir import RunDir, directory_name
@@ -32,11 +33,36 @@ from runners.supervisor.supervise import supervise
 VISIBLE_WITHIN_S = 20.0
 """Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
 RANK_VARIABLES = ("PARLAB_POD_RANK", "JOB_COMPLETION_INDEX")
+EVENTS_S = 1.0
+"""Seconds between two looks at the events of the pod."""
 LEFT_S = 5.0
 """Time for what a supervisor leaves to end after SIGKILL."""
 KILLED = 137
 
 log = logging.getLogger(__name__)
+
+
+class PodSupervisor(JobSupervisor):
+    """A supervisor in a pod, which inserts the events of its pod into the output."""
+
+    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
+        super().__init__(run, shipping)
+        self._events = EventLog(run)
+        self._events_at = float("-inf")
+
+    def _turn(self) -> None:
+        super()._turn()
+        if time.monotonic() - self._events_at > EVENTS_S:
+            self._insert_events()
+
+    def _report_end(self) -> None:
+        self._insert_events()
+        super()._report_end()
+
+    def _insert_events(self) -> None:
+        self._events_at = time.monotonic()
+        if not self.recorder.is_blocked and (lines := self._events.take()):
+            self.recorder.insert(lines)
 
 
 def here(environment: Mapping[str, str], state: JobStateDir) -> Here:
@@ -130,7 +156,7 @@ def _supervise(path: Path) -> int:
         return member.refuse(run, "failed", str(error))
     if reason := member.failed_check(run, pod.node):
         return member.refuse(run, "lost", reason, run.read_launch()["hardware"])
-    supervise(run, partial(JobSupervisor, shipping=member.start_shipping(run, pod.why_not)))
+    supervise(run, partial(PodSupervisor, shipping=member.start_shipping(run, pod.why_not)))
     return 0
 
 

@@ -83,10 +83,10 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     metadata, status = data.get("metadata", {}), data.get("status", {})
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     rank = labels.get(NODE_RANK) or labels.get(INDEX) or annotations.get(INDEX)
-    numbers = [labels.get(RUN), labels.get(ATTEMPT), rank]
-    if not all(isinstance(number, str) and number.isdecimal() for number in numbers):
+    numbers = [str(number) for number in (labels.get(RUN), labels.get(ATTEMPT), rank)]
+    if not all(number.isdecimal() for number in numbers):
         return None
-    run, attempt, node_rank = (int(number) for number in numbers)
+    run, attempt, node_rank = map(int, numbers)
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [container.get("state") or {} for container in containers]
     waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
@@ -130,11 +130,10 @@ class Event(NamedTuple):
     message: str
     source: str
     is_warning: bool
-    count: int
+    times: int
 
     def __str__(self) -> str:
-        times = f" (x{self.count})" if self.count > 1 else ""
-        return f"{self.kind} {self.name}: {self.reason}{times}: {' '.join(self.message.split())[:500]}"
+        return f"{self.kind} {self.name}: {self.reason}: {' '.join(self.message.split())[:500]}"
 
 
 def event_of(data: Mapping[str, Any]) -> Event:
@@ -150,7 +149,7 @@ def event_of(data: Mapping[str, Any]) -> Event:
         message=data.get("message") or "",
         source=(data.get("source") or {}).get("component") or data.get("reportingComponent") or "",
         is_warning=data.get("type") == "Warning",
-        count=int(data.get("count") or 1),
+        times=int(data.get("count") or 1),
     )
 
 

@@ -214,9 +214,9 @@ class Pod:
             self.event("Evicted", EVICTED, is_warning=True)
             self._fail("Evicted", EVICTED)
         if self._verdict == "OOMKilled":
-            for container in self._started():
+            for container in self._started_containers():
                 container.send(signal.SIGKILL)
-            while any(container.exit_code() is None for container in self._started()):
+            while any(container.exit_code() is None for container in self._started_containers()):
                 time.sleep(POLL_S)
 
     def _fail(self, reason: str, message: str) -> None:
@@ -227,7 +227,7 @@ class Pod:
 
     def _end(self, grace_s: float) -> None:
         """Ask the containers to end; kill those that run after the time of grace."""
-        running = [container for container in self._started() if container.exit_code() is None]
+        running = [container for container in self._started_containers() if container.exit_code() is None]
         if running:
             self.event("Killing", "Stopping container " + ", ".join(each["name"] for each in self._containers))
         deadline = time.monotonic() + grace_s
@@ -255,7 +255,7 @@ class Pod:
                     "terminated": {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now()}
                 }
 
-    def _started(self) -> list[Container]:
+    def _started_containers(self) -> list[Container]:
         found = []
         for name, number in self._restarts.items():
             container = Container(self._directory / f"{name}.{number}", self._logs)
