@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -189,24 +188,6 @@ def test_nothing_is_lost_while_the_api_server_is_away(
     plane.wait_until_served()
     for run in (ends, stays, late):
         finished(controller, server, run)
-
-
-def test_of_two_controllers_of_a_state_directory_one_acts(
-    controller: Controller, server: Server, pods: Pods, tmp_path: Path
-) -> None:
-    first, log = controller.daemons[-1], controller.log
-    controller.log = tmp_path / "second.log"
-    try:
-        second = controller.start_daemon()
-    finally:
-        controller.log = log
-    runs = [pods.begin() for _ in range(3)]
-    for run in runs:
-        finished(controller, server, run)
-    second.kill()
-    second.wait()
-    controller.daemons.remove(second)
-    assert first.poll() is None
 
 
 BAD = [
