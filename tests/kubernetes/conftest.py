@@ -46,6 +46,8 @@ def namespace(plane: Plane) -> Iterator[str]:
     name = plane.namespace(f"test-{next(_numbers)}")
     yield name
     plane.wait_until_served()
+    for each in plane.pods(name):  # shown when the test fails
+        print(each["metadata"]["name"], each["spec"].get("nodeName"), each["status"])
     plane.clear(name)
 
 

@@ -105,7 +105,9 @@ def test_an_init_container_fills_a_volume_and_fields_secrets_and_claims_are_ther
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "token"}}},
         {"name": "BOTH", "value": "$(TEAM)-$(NODE)"},
     ]
-    script = "/opt/tools/say; cat /run/key/token; echo $BOTH $KEY $$ $(hostname); df /dev/shm | tail -1; touch /data/it"
+    script = (
+        "/opt/tools/say; cat /run/key/token; echo $BOTH $KEY $$$$ `hostname`; df /dev/shm | tail -1; touch /data/it"
+    )
     copy = "printf '#!/bin/sh\\necho copied\\n' > /opt/tools/say; chmod +x /opt/tools/say"
     init = {"name": "copy", "image": "tools", "command": ["sh", "-c", copy], "volumeMounts": mounts[:1]}
     body = pod(

@@ -154,6 +154,8 @@ class Plane:
         wanted = {"accessModes": modes, "storageClassName": "", "resources": {"requests": size}}
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         self.api.create(path, {"metadata": {"name": name}, "spec": wanted})
+        # The scheduler may let a pod wait for a minute that names a claim too early.
+        wait_for(lambda: self.api.get(f"{path}/{name}")["status"]["phase"] == "Bound", f"claim {name} is bound")
         return directory
 
     def output(self, namespace: str, pod: str) -> str:

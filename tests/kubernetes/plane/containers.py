@@ -24,6 +24,7 @@ from tests.kubernetes.plane.api import Object
 ROOT = Path(__file__).resolve().parents[3]
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ISOLATED = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--uts", "--ipc"]
+KILLED = 128 + signal.SIGKILL
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
@@ -64,7 +65,7 @@ class Container:
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', place, *command]
         lines.append(f"exec {shlex.join(['chroot', '.', 'env', '-i', *pairs, *who, *inside])}")
         script = self.directory / "enter.new"
-        script.write_text("set -e\n" + "\n".join(lines) + "\n")
+        script.write_text("set -e\nexec 2>&3 3>&-\n" + "\n".join(lines) + "\n")
         script.rename(self.directory / "enter.sh")
         self._run()
 
@@ -76,7 +77,7 @@ class Container:
             return None
         with contextlib.suppress(FileNotFoundError, ValueError):  # it has ended meanwhile
             return int((self.directory / "exit").read_text())
-        return 128 + signal.SIGKILL
+        return KILLED
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the first process; SIGKILL ends all."""
@@ -88,7 +89,9 @@ class Container:
     def _run(self) -> None:
         """Start a shell that keeps the exit code, also when the kubelet is killed."""
         unshare = shlex.join(["unshare", *ISOLATED, "sh", "enter.sh"])
-        script = f"echo $$ > watcher.pid; {unshare}; echo $? > exit.new; mv exit.new exit"
+        # unshare fails with a message, and 1, where it should end by the SIGKILL of the container.
+        script = f"echo $$ > watcher.pid; {unshare} 3>&2 2>failed; code=$?; [ -s failed ] && code={KILLED}"
+        script += "; echo $code > exit.new; mv exit.new exit"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             subprocess.Popen(

@@ -47,7 +47,8 @@ class Pod:
         self._spec = manifest["spec"]
         digits = crc32(self.uid.encode())
         # Every pod is on the network of this machine, at an address of its own.
-        self.address = f"127.{network}.{digits >> 8 & 255}.{(digits & 255) % 254 + 1}"
+        own = f"127.{network}.{digits >> 8 & 255}.{(digits & 255) % 254 + 1}"
+        self.address = manifest.get("status", {}).get("podIP") or own
         self._states: dict[str, Object] = {}
         self._restarts: dict[str, int] = {}
         self._grace_s: float | None = None
@@ -350,6 +351,8 @@ class Pod:
                 if error.status >= 500 or error.status == 429:
                     time.sleep(RETRY_S)
                     continue
+                if error.status not in (404, 409):
+                    print(self.name, error, flush=True)  # in the log of the kubelet
             except (OSError, http.client.HTTPException):
                 time.sleep(RETRY_S)
                 continue
