@@ -64,6 +64,8 @@ class Keeper:
     """The runs of one state directory."""
 
     kind: NodeKind = "daemon"
+    foreign_sections: tuple[str, ...] = ("kubernetes",)
+    """Sections of a configuration that mean nothing here, and that runs do not see."""
 
     def __init__(
         self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command, node: Node | None = None
@@ -86,7 +88,8 @@ class Keeper:
         draft = self._state.prepare(spec.run, spec.attempt, spec.node_rank)
         try:
             write_atomically(draft.spec, spec.model_dump_json(indent=1))
-            write_atomically(draft.config, json.dumps(spec.config, indent=1))
+            own = {name: fields for name, fields in spec.config.items() if name not in self.foreign_sections}
+            write_atomically(draft.config, json.dumps(own, indent=1))
             try:
                 content = self._launch_content(spec)
             except ValueError as error:

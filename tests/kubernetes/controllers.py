@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 from collections.abc import Iterator
@@ -94,8 +95,8 @@ class Controller(NodeMachine):
 
     def supervisor(self, run: int, node_rank: int = 0) -> psutil.Process:
         """Return the supervisor of a run: in its pod it has another number."""
-        directory = str(self.run_dir(run, 1, node_rank).path)
-        found = wait_for(lambda: _members(directory), f"supervisor of run {run}")
+        pod = self.pod_name(run, 1, node_rank)
+        found = wait_for(lambda: _members(pod), f"supervisor of run {run}")
         process: psutil.Process = found[-1]  # the first one is its parent, the first process of the pod
         return process
 
@@ -104,13 +105,14 @@ class Controller(NodeMachine):
         return [process for process, marker in marked().items() if marker.startswith(prefix)]
 
 
-def _members(directory: str) -> list[psutil.Process]:
+def _members(pod: str) -> list[psutil.Process]:
+    """Return the processes of the member of a pod, the oldest first."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if "runners.node.kubernetes.member" in line and line[-1] == directory and "unshare" not in line[0]:
-            found.append(process)
-    return found
+        with contextlib.suppress(psutil.Error):
+            if "runners.node.kubernetes.member" in (process.info["cmdline"] or []):
+                found += [process] if process.environ().get("POD_NAME") == pod else []
+    return sorted(found, key=lambda process: process.pid)
 
 
 class Pods:

@@ -1,4 +1,4 @@
-"""A run over three nodes as a gang of pods: plain ones, and those that a JobSet becomes; a real engine with gloo."""
+"""A run over three pods: one member for each, which meet by their addresses and end together."""
 
 from __future__ import annotations
 
@@ -8,31 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.controllers import Controller
+from tests.kubernetes.controllers import WAITS, Controller
 from tests.kubernetes.plane.cluster import Plane
 from tests.patience import wait_for
-from tests.runners.conftest import NODE
 from tests.runners.nodes import Nodes
 from tests.runners.test_nodes import events, over_three, states
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 
-SPREAD = {"spec": {"topologySpreadConstraints": [
-    {
-        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "parlab"}},
-    }
-]}}  # fmt: skip
-"""A pod on each node."""
-WAITS = """
-import os, time
-print("started on", os.environ["POD_NODE"], flush=True)
-time.sleep(600)
-"""
 
-
-class Gang(Nodes):
-    """The pods of one run, behind the daemon of their controller."""
+class PodMembers(Nodes):
+    """The members of one run, behind one controller."""
 
     def __init__(self, root: Path, controller: Controller) -> None:
         super().__init__(root, controller.environment["REDIS_URL"], 0)
@@ -40,71 +26,57 @@ class Gang(Nodes):
 
 
 @pytest.fixture
-def gang(
+def members(
     plane: Plane,
     namespace: str,
     tmp_path: Path,
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
-) -> Iterator[Gang]:
-    """Three pods behind a controller that makes objects of one kind."""
-    objects = request.param
-    if objects == "jobset":
-        request.getfixturevalue("jobsets")
+) -> Iterator[PodMembers]:
+    """Three members behind a controller."""
     controller = Controller(tmp_path, redis_url, plane, namespace)
-    controller.environment |= {"PARLAB_KUBERNETES_OBJECTS": objects, "TEST_ENGINES": "1"}
-    monkeypatch.setattr("tests.runners.nodes.node_name", lambda node_rank: NODE)
-    gang = Gang(tmp_path, controller)
+    if request.param == "engine":
+        controller.environment["TEST_SCRIPTS"] = ""
+    monkeypatch.setattr("tests.runners.nodes.node_name", lambda node_rank: controller.name)
+    members = PodMembers(tmp_path, controller)
     controller.start_daemon()
-    yield gang
-    gang.connection.release()
+    yield members
+    members.connection.release()
     print(controller.log.read_text()[-8000:])  # shown when the test fails
-    plane.wait_until_served()
     plane.clear(namespace)
     assert not controller.close()
 
 
-@pytest.mark.parametrize("gang", ["pods", "jobset"], indirect=True)
-def test_a_pipeline_trains_over_three_pods(gang: Gang, plane: Plane, namespace: str) -> None:
-    gang.start(over_three(kubernetes={"patch": SPREAD}))
-    assert states(gang.ends()) == ["finished"] * 3
+@pytest.mark.parametrize("members", ["engine"], indirect=True)
+def test_a_pipeline_trains_over_three_pods(members: PodMembers, namespace: str, plane: Plane) -> None:
+    members.start(over_three(kubernetes={"cpu": 5}))
+    assert states(members.ends()) == ["finished"] * 3
+    nodes = set()
     for node_rank in range(3):
-        assert states(gang.reports[node_rank]) == ["prepared", "running", "finished"]
-        assert {step["rank"] for step in events(gang.output[node_rank], "step")} == {node_rank}
-    described = [gang.reports[node_rank][1].environment["kubernetes"] for node_rank in range(3)]
-    assert {each["node"] for each in described} == {"n1", "n2", "n3"}
-    assert len({each["pod"] for each in described}) == 3
+        assert states(members.reports[node_rank]) == ["prepared", "running", "finished"]
+        assert {step["rank"] for step in events(members.output[node_rank], "step")} == {node_rank}
+        nodes.add(members.reports[node_rank][1].environment["kubernetes"]["node"])
+        assert b"kubernetes: Pod parlab-" in members.output[node_rank]
+        assert b": Scheduled: Successfully assigned" in members.output[node_rank]
+    assert nodes == {"n1", "n2", "n3"}, "of 8 cores a node has room for one pod"
+    (service,) = plane.api.items(f"/api/v1/namespaces/{namespace}/services")
+    assert service["spec"]["clusterIP"] == "None"
+    owner = service["metadata"]["ownerReferences"][0]
+    assert owner["name"].endswith("-1-1-0"), "it goes with the first pod"
 
 
-@pytest.mark.parametrize("gang", ["pods", "jobset"], indirect=True)
-def test_a_lost_node_ends_the_whole_gang_and_is_the_cause(gang: Gang, plane: Plane, namespace: str) -> None:
-    gang.script(WAITS)
-    gang.start(over_three(kubernetes={"patch": SPREAD}))
-    for node_rank in range(3):
-        gang.says(node_rank, b"started on")
-    away = gang.reports[1][1].environment["kubernetes"]["node"]
-    plane.kill_node(away)
-    try:
-        ends = gang.ends()
-        assert (ends[1].state, ends[1].is_consequence) == ("lost", False)
-        assert away in ends[1].reason
-        assert [end.is_consequence for end in ends] == [True, False, True]
-    finally:
-        plane.start_node(away)
-    wait_for(lambda: not gang.machines[0].processes(1), "no process of the run is left")
-
-
-@pytest.mark.parametrize("gang", ["pods"], indirect=True)
-def test_a_killed_supervisor_ends_the_whole_gang(gang: Gang) -> None:
-    gang.script(WAITS)
-    gang.start(over_three())
-    for node_rank in range(3):
-        gang.says(node_rank, b"started on")
-    controller = gang.machines[0]
+@pytest.mark.parametrize("members", ["script"], indirect=True)
+def test_a_killed_supervisor_is_the_cause_and_the_others_end_as_its_consequence(members: PodMembers) -> None:
+    controller = members.machines[0]
     assert isinstance(controller, Controller)
-    controller.supervisor(1, 0).send_signal(signal.SIGKILL)
-    ends = gang.ends()
-    assert (ends[0].state, ends[0].is_consequence) == ("lost", False)
-    assert [end.is_consequence for end in ends] == [False, True, True]
+    controller.script(1, WAITS)
+    members.start(over_three())
+    for node_rank in range(3):
+        members.says(node_rank, b"started in")
+    controller.supervisor(1, 1).send_signal(signal.SIGKILL)
+    ends = members.ends()
+    assert (ends[1].state, ends[1].is_consequence) == ("lost", False)
+    assert "its supervisor was killed" in ends[1].reason
+    assert [end.state for end in ends if end is not ends[1]] == ["cancelled", "cancelled"]
     wait_for(lambda: not controller.processes(1), "no process of the run is left")

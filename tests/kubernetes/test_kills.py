@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from runners.node.kubernetes.api import Api
+from runners.node.kubernetes.lease import Lease
 from tests.kubernetes.conftest import pod
 from tests.kubernetes.controllers import Controller, Pods
 from tests.kubernetes.plane.cluster import Plane
-from tests.runners.conftest import Server
+from tests.patience import wait_for
+from tests.runners.conftest import ROOT, Server
 from tests.slurm.conftest import AttentiveServer, start_own_redis
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
@@ -188,6 +195,36 @@ def test_nothing_is_lost_while_the_api_server_is_away(
     plane.wait_until_served()
     for run in (ends, stays, late):
         finished(controller, server, run)
+
+
+def test_a_second_controller_of_a_state_directory_does_not_start_on_one_machine(
+    controller: Controller, server: Server, pods: Pods, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.runners.node_process", *controller.arguments()]
+    done = subprocess.run(command, cwd=ROOT, env=controller.environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert f"already uses {controller.state_dir}" in done.stderr
+    finished(controller, server, pods.begin())
+
+
+def test_of_two_controllers_on_two_machines_one_acts_and_the_other_takes_over(
+    plane: Plane, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+    api = Api.connect(controller.namespace, None)
+    first, second = (Lease(api, "shared", holder, duration_s=2) for holder in ("a_1", "b_2"))
+    assert first.holds()
+    assert not second.holds()
+    assert second.other == "a"
+    began = time.monotonic()
+    while time.monotonic() < began + 4:
+        assert first.holds()
+        assert not second.holds(), "the first one renews it"
+        time.sleep(0.2)
+    wait_for(second.holds, "the first one is gone")
+    time.sleep(0.6)
+    assert not first.holds()
+    assert Lease(api, "shared", "b_2", duration_s=2).holds(), "started again on its machine, it acts at once"
 
 
 BAD = [

@@ -65,7 +65,7 @@ def follow(attempt_ids: Collection[int]) -> None:
 def _next_dropped(attempt: Attempt) -> Cancel | None:
     """Return the order that tells a queue that no attempt follows in a chain: its next job may wait already."""
     node = attempt.node
-    if not attempt.run.is_chain or node is None or not node.is_queue:
+    if not attempt.run.is_chain or node is None or node.system != "slurm":
         return None
     return Cancel(run=attempt.run_id, attempt=attempt.number + 1, node=node.name, reason="the chain has ended")
 

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from runners.config import Problem, RunConfig
@@ -25,10 +24,10 @@ from runners.node.kubernetes.lease import Lease
 from runners.node.kubernetes.pods import TTL, Pod
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
+from runners.node.launch.containers import PACKAGE_ROOT
 from runners.node.rundir import RunDir, write_atomically
 from runners.wire.protocol import Cancel
 
-PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 RIGHTS_S = 60.0
 """Seconds between two looks at rights that are missing."""
 FORBIDDEN_S = 6.0
@@ -47,6 +46,7 @@ class KubernetesKeeper(JobKeeper):
     """The runs of one state directory, as pods."""
 
     kind = "kubernetes"
+    foreign_sections = ()
     system = "Kubernetes"
 
     def __init__(

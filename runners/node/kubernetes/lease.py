@@ -13,7 +13,6 @@ from runners.node.kubernetes.api import Api
 
 GROUP = "coordination.k8s.io/v1"
 DURATION_S = 15
-RENEW_S = 4.0
 
 
 def identity() -> str:
@@ -27,10 +26,11 @@ def identity() -> str:
 class Lease:
     """A lease by name."""
 
-    def __init__(self, api: Api, name: str, holder: str = "") -> None:
+    def __init__(self, api: Api, name: str, holder: str = "", duration_s: int = DURATION_S) -> None:
         self._api = api
         self._name = name
         self._holder = holder or identity()
+        self._duration_s = duration_s
         self._renewed_at = float("-inf")
         # The version that another holder has written last, and when it was seen: clocks of two machines may differ.
         self._other = ("", 0.0)
@@ -43,7 +43,7 @@ class Lease:
     def holds(self) -> bool:
         """Take or renew the lease; return whether this controller may act. Raises KubernetesAway."""
         now = time.monotonic()
-        if now - self._renewed_at < RENEW_S:
+        if now - self._renewed_at < self._duration_s / 4:
             return True
         lease = self._api.get(self._api.path(GROUP, "leases", self._name))
         if lease is None:
@@ -63,11 +63,11 @@ class Lease:
         seen = f"{holder} {spec.get('renewTime', '')}"
         if self._other[0] != seen:
             self._other = (seen, now)
-        return now - self._other[1] > (spec.get("leaseDurationSeconds") or DURATION_S)
+        return now - self._other[1] > (spec.get("leaseDurationSeconds") or self._duration_s)
 
     def _content(self, lease: dict[str, Any]) -> dict[str, Any]:
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION_S, "renewTime": at}
+        spec = {"holderIdentity": self._holder, "leaseDurationSeconds": self._duration_s, "renewTime": at}
         version = lease.get("metadata", {}).get("resourceVersion")
         metadata = {"name": self._name, **({"resourceVersion": version} if version else {})}
         return {"apiVersion": GROUP, "kind": "Lease", "metadata": metadata, "spec": spec}

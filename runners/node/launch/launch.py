@@ -116,8 +116,10 @@ def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -
 
 
 def python_of(config: RunConfig) -> str:
-    """Return the Python of the ranks: this one, or that of their container."""
-    return config.launcher.container.python if config.launcher.container else sys.executable
+    """Return the Python of the ranks: this one, or that of their container or pod."""
+    if config.launcher.container:
+        return config.launcher.container.python
+    return config.kubernetes.python or sys.executable
 
 
 def beside_python(program: str) -> str:
