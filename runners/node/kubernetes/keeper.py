@@ -116,19 +116,18 @@ class KubernetesKeeper(JobKeeper):
             except SystemRefused as error:
                 log.error("%s: refused: %s", runs[0], error)
                 self._waiting[key] = f"Kubernetes refuses: {error}"
-        self._note_events(living, pods)
+        self._note_events(living)
         self._clean(by_name)
 
-    def _note_events(self, living: list[JobDir], pods: list[Pod]) -> None:
+    def _note_events(self, living: list[JobDir]) -> None:
         """Write down the new events of pods, and of what creates them."""
         events = self._cluster.new_events()
         if not events:
             return
-        ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *pods]}
         runs = {(run.run, run.attempt, run.node_rank): run for run in living}
         texts: dict[tuple[int, int, int], list[str]] = {}
         for event in events:
-            place = (*self._cluster.key_of(event.name), ranks.get(event.name, 0))
+            place = (*self._cluster.key_of(event.name), self._cluster.rank_of(event.name))
             texts.setdefault(place, []).append(str(event))
         for place, lines in texts.items():
             if place in runs:
