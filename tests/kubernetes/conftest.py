@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.kubernetes.jobsets import DEFINITION
 from tests.kubernetes.plane.api import Object
 from tests.kubernetes.plane.build import why_not
-from tests.kubernetes.plane.cluster import NODES, Plane, running
+from tests.kubernetes.plane.cluster import NODES, ROOT, Plane, running
+from tests.patience import wait_for
 
 _numbers = itertools.count(1)
 
@@ -22,6 +26,19 @@ def running_plane() -> Iterator[Plane]:
         pytest.skip(reason)
     with running() as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def jobsets(running_plane: Plane) -> Iterator[None]:
+    """JobSets are served, and their controller runs."""
+    running_plane.api.apply(DEFINITION)
+    wait_for(lambda: running_plane.api.text("/apis/jobset.x-k8s.io/v1alpha2"), "JobSets are served")
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "tests.kubernetes.jobsets", str(running_plane.kubeconfig)], cwd=ROOT
+    )
+    yield
+    controller.kill()
+    controller.wait()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import kubernetes_validate
 import pytest
@@ -18,9 +16,8 @@ from parlab.lab.services.access.tokens import token_create
 from parlab.pages.rows.pods import pod_rows
 from parlab.series import store
 from tests.kubernetes.examples import EXAMPLES, example, jobset_of_trainjob, pod_specs, pods_of_pytorchjob
-from tests.kubernetes.jobsets import DEFINITION
 from tests.kubernetes.plane.api import Object
-from tests.kubernetes.plane.cluster import ROOT, Plane
+from tests.kubernetes.plane.cluster import Plane
 from tests.patience import wait_for
 
 Adapt = Callable[[Object], Object]
@@ -64,19 +61,6 @@ def test_the_pods_of_each_example_follow_the_schema_of_kubernetes(name: str) -> 
         kubernetes_validate.validate(pod, "1.30", strict=True)
     if manifest["apiVersion"] == "batch/v1":
         kubernetes_validate.validate(manifest, "1.30", strict=True)
-
-
-@pytest.fixture(scope="session")
-def jobsets(running_plane: Plane) -> Iterator[None]:
-    """JobSets are served, and their controller runs."""
-    running_plane.api.apply(DEFINITION)
-    wait_for(lambda: running_plane.api.text("/apis/jobset.x-k8s.io/v1alpha2"), "JobSets are served")
-    controller = subprocess.Popen(
-        [sys.executable, "-m", "tests.kubernetes.jobsets", str(running_plane.kubeconfig)], cwd=ROOT
-    )
-    yield
-    controller.kill()
-    controller.wait()
 
 
 @pytest.fixture

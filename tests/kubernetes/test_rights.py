@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from pathlib import Path
 
+import kubernetes
 import pytest
 import yaml
 
@@ -65,9 +66,8 @@ def account(running_plane: Plane) -> Api:
     """The API as the account of the file uses it."""
     for manifest in manifests():
         running_plane.api.apply(manifest, NAMESPACE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBECONFIG", str(running_plane.config_of(NAMESPACE, ACCOUNT)))
-        return Api.connect(NAMESPACE, None)
+    config = str(running_plane.config_of(NAMESPACE, ACCOUNT))
+    return Api(kubernetes.config.new_client_from_config(config_file=config), NAMESPACE)
 
 
 @pytest.mark.slow

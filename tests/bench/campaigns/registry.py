@@ -71,6 +71,26 @@ CAMPAIGNS = (
         ),
     ),
     Campaign(
+        "kubernetes", "A pool of Kubernetes on a real control plane of 1.20, whose pods are processes",
+        (
+            Benchmark(
+                "pod_gang_start_overhead_s", "campaigns.kubernetes:gang_start_overhead_s", "s", at_most(3),
+                "engine pipeline in three pods on three nodes: from the launch to the end of the first step of the"
+                " slowest rank, minus that of torchrun in pods by hand", "three pods by hand, alternating", 120,
+            ),
+            Benchmark(
+                "pod_event_lag_s", "campaigns.kubernetes:pod_event_lag_s", "s", at_most(2),
+                "ten pods that fit nowhere: from the moment at which the API server states the scheduler's reason until"
+                " the page of the run shows it, the worst", "the target; median", 60,
+            ),
+            Benchmark(
+                "thousand_pods_cores", "campaigns.kubernetes:thousand_pods_cores", "cores", at_most(0.2),
+                "1,000 runs whose pods run on a node that starts nothing: processor time of their controller over 30 s",
+                "the target; seconds until all run", 240,
+            ),
+        ),
+    ),
+    Campaign(
         "links", "Pipelines and advice on slow links between network namespaces; needs root",
         (
             Benchmark(
