@@ -105,11 +105,9 @@ class Cluster:
         self._events.forget(lambda event: self.key_of(event.name) in held)
 
     def rank_of(self, name: str) -> int:
-        """Return the node_rank of a pod, also of one that has not been seen; 0 for other objects."""
-        seen = {pod.name: pod.node_rank for pod in [*self._pods.past(), *self._pods.present()]}
+        """Return the node_rank of a plain pod, also of one that has not been seen; 0 for other objects."""
         parts = name.partition(self._prefix)[2].split("-")
-        is_plain = len(parts) == 3 and parts[2].isdecimal()
-        return seen.get(name, int(parts[2]) if is_plain else 0)
+        return int(parts[2]) if len(parts) == 3 and parts[2].isdecimal() else 0
 
     def key_of(self, name: str) -> tuple[int, int]:
         """Return run and attempt of an object of this state directory."""

@@ -36,6 +36,8 @@ QUOTA_S = 5.0
 """Seconds between two tries of a run that waits for a quota."""
 AFTER_END_S = 10.0
 """Time for a pod to end after the last word of its run."""
+QUIET_S = 3.0
+"""Seconds between two looks at an attempt whose pods all run."""
 ASK_S = 2.0
 """Seconds between two questions about a job without pods."""
 SWEEP_S = 20.0
@@ -78,11 +80,13 @@ class KubernetesKeeper(JobKeeper):
         self._stuck_since: dict[str, float] = {}
         self._over_since: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
+        self._served_at: dict[Key, float] = {}
         self._cancelled_since: dict[str, float] = {}
 
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt, whether it waits or runs."""
         super().cancel(cancel)
+        self._served_at.pop((cancel.run, cancel.attempt), None)
         self._polled_at = float("-inf")
 
     # --- the pods ----------------------------------------------------------------------------------------------------
@@ -107,10 +111,17 @@ class KubernetesKeeper(JobKeeper):
         for pod in pods:
             by_key.setdefault(pod.key, {})[pod.node_rank] = pod
         self._active_jobs = len(by_key)
-        for key in sorted({(run.run, run.attempt) for run in living}):
-            runs = [run for run in living if (run.run, run.attempt) == key]
+        runs_by_key: dict[Key, list[JobDir]] = {}
+        for run in living:
+            runs_by_key.setdefault((run.run, run.attempt), []).append(run)
+        now = time.monotonic()
+        for key, runs in sorted(runs_by_key.items()):
+            own = by_key.get(key, {})
+            if now - self._served_at.get(key, float("-inf")) < QUIET_S and _are_quiet(runs, own):
+                continue
+            self._served_at[key] = now
             try:
-                self._serve(key, runs, by_key.get(key, {}))
+                self._serve(key, runs, own)
             except OSError:
                 log.exception("%s: its pods cannot be served; retrying", runs[0])
             except SystemRefused as error:
@@ -125,9 +136,11 @@ class KubernetesKeeper(JobKeeper):
         if not events:
             return
         runs = {(run.run, run.attempt, run.node_rank): run for run in living}
+        ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *self._cluster.living()]}
         texts: dict[tuple[int, int, int], list[str]] = {}
         for event in events:
-            place = (*self._cluster.key_of(event.name), self._cluster.rank_of(event.name))
+            rank = ranks.get(event.name, self._cluster.rank_of(event.name))
+            place = (*self._cluster.key_of(event.name), rank)
             texts.setdefault(place, []).append(str(event))
         for place, lines in texts.items():
             if place in runs:
@@ -400,8 +413,16 @@ class KubernetesKeeper(JobKeeper):
             for name in [name for name in facts if _key_name(name) not in names]:
                 del facts[name]
         self._blocked = {key: at for key, at in self._blocked.items() if key in held}
+        for key in self._served_at.keys() - held:
+            self._served_at.pop(key, None)
         self._cluster.forget(held)
         super()._forget(held)
+
+
+def _are_quiet(runs: list[JobDir], pods: dict[int, Pod]) -> bool:
+    """Return whether all pods of an attempt run, and nothing has happened to one that asks for an answer."""
+    own = [pods.get(run.node_rank) for run in runs]
+    return all(pod and pod.is_running and not pod.is_deleted and not pod.is_node_away for pod in own)
 
 
 def _key_name(name: str) -> str:
