@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,7 +59,8 @@ class Api:
             if context is None and _is_in_pod():
                 kubeconfig.load_incluster_config(settings)
             else:
-                kubeconfig.load_kube_config(context=context, client_configuration=settings)
+                path = os.environ.get("KUBECONFIG") or None
+                kubeconfig.load_kube_config(path, context, client_configuration=settings)
         except kubeconfig.ConfigException as error:
             where = f"--context {context}" if context else "KUBECONFIG"
             raise ValueError(f"{where}: no cluster to talk to: {error}; set KUBECONFIG, or start in a pod") from None

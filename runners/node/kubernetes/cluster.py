@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from runners.config import RunConfig
 from runners.node.jobs.system import SystemRefused
@@ -104,9 +104,15 @@ class Cluster:
         self._pods.forget(lambda pod: pod.key in held)
         self._events.forget(lambda event: self.key_of(event.name) in held)
 
+    def rank_of(self, name: str) -> int:
+        """Return the node_rank of a plain pod, also of one that has not been seen; 0 for other objects."""
+        parts = name.partition(self._prefix)[2].split("-")
+        return int(parts[2]) if len(parts) == 3 and parts[2].isdecimal() else 0
+
     def key_of(self, name: str) -> tuple[int, int]:
         """Return run and attempt of an object of this state directory."""
-        run, _, rest = name.removeprefix(self._prefix).partition("-")
+        # The name of a workload of Kueue begins with the kind of its job.
+        run, _, rest = name.partition(self._prefix)[2].partition("-")
         attempt = rest.partition("-")[0]
         return (int(run), int(attempt)) if run.isdecimal() and attempt.isdecimal() else (0, 0)
 
@@ -122,7 +128,7 @@ class Cluster:
 
     def _own_event(self, data: Object) -> Event | None:
         event = pods.event_of(data)
-        return event if event.name.startswith(self._prefix) else None
+        return event if self._prefix in event.name else None
 
     # --- what a run becomes ------------------------------------------------------------------------------------------
 
@@ -172,16 +178,51 @@ class Cluster:
             raise SystemRefused(f"{resource} {name} exists already, and is not of this controller; delete it")
         return there
 
-    def delete(self, run: int, attempt: int, objects: str) -> None:
-        """Delete the job of an attempt with its pods; plain pods are deleted one by one."""
-        name = f"{self._prefix}{run}-{attempt}"
-        if objects in _JOBS:
-            self._api.delete(self._api.path(_JOBS[objects][0], f"{objects}s", name))
+    def job(self, run: int, attempt: int, objects: str) -> Object | None:
+        """Ask for the job of an attempt; None if it is gone."""
+        found: Object | None = self._api.get(self._job_path(run, attempt, objects))
+        return found
 
-    def delete_pod(self, name: str, uid: str) -> None:
-        """Delete one pod."""
-        self._api.delete(self._api.path("v1", "pods", name), uid=uid)
+    def delete_job(self, run: int, attempt: int, objects: str) -> None:
+        """Delete the job of an attempt with its pods."""
+        self._api.delete(self._job_path(run, attempt, objects))
+
+    def delete_pod(self, pod: Pod) -> None:
+        """Delete a plain pod; of a job all, or it would create the pod again."""
+        if pod.owner in _JOBS:
+            self.delete_job(pod.run, pod.attempt, pod.owner)
+        else:
+            self._api.delete(self._api.path("v1", "pods", pod.name), uid=pod.uid)
+
+    def _job_path(self, run: int, attempt: int, objects: str) -> str:
+        return self._api.path(_JOBS[objects][0], f"{objects}s", f"{self._prefix}{run}-{attempt}")
+
+    def queue_problem(self, name: str, system: str) -> str:
+        """Return why a queue cannot admit a run; empty if it exists, or the account may not ask."""
+        row = _QUEUES[system]
+        group = self._api.get(f"/apis/{row.group}")
+        if group is None:
+            return f"the cluster has no {row.title}; leave kubernetes.queue empty, or change kubernetes.queue_system"
+        version = group["preferredVersion"]["groupVersion"]
+        path = self._api.path(version, row.resource, name)
+        try:
+            found = self._api.get(path if row.is_namespaced else f"/apis/{version}/{row.resource}/{name}")
+        except KubernetesRefused:
+            return ""
+        where = f"namespace {self.namespace}" if row.is_namespaced else "the cluster"
+        return "" if found else f"{where} has no queue {name}; use one that kubectl get {row.resource} lists"
 
 
+class _QueueSystem(NamedTuple):
+    title: str
+    group: str
+    resource: str
+    is_namespaced: bool
+
+
+_QUEUES = {
+    "kueue": _QueueSystem("Kueue", "kueue.x-k8s.io", "localqueues", True),
+    "volcano": _QueueSystem("Volcano", "scheduling.volcano.sh", "queues", False),
+}
 _JOBS = {"job": ("batch/v1", manifests.indexed_job), "jobset": (manifests.JOBSET, manifests.jobset)}
 """What a run becomes -> group, and builder."""

@@ -21,7 +21,7 @@ from runners.node.kubernetes.api import Api, KubernetesRefused
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.lease import Lease
-from runners.node.kubernetes.pods import TTL, Pod
+from runners.node.kubernetes.pods import TTL, Event, Pod, pod_of
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
 from runners.node.launch.containers import PACKAGE_ROOT
@@ -36,6 +36,10 @@ QUOTA_S = 5.0
 """Seconds between two tries of a run that waits for a quota."""
 AFTER_END_S = 10.0
 """Time for a pod to end after the last word of its run."""
+QUIET_S = 3.0
+"""Seconds between two looks at an attempt whose pods all run."""
+ASK_S = 2.0
+"""Seconds between two questions about a job without pods."""
 SWEEP_S = 20.0
 """Seconds between two looks at pods that have ended."""
 
@@ -75,11 +79,14 @@ class KubernetesKeeper(JobKeeper):
         self._refused_since: float | None = None
         self._stuck_since: dict[str, float] = {}
         self._over_since: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}
+        self._served_at: dict[Key, float] = {}
         self._cancelled_since: dict[str, float] = {}
 
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt, whether it waits or runs."""
         super().cancel(cancel)
+        self._served_at.pop((cancel.run, cancel.attempt), None)
         self._polled_at = float("-inf")
 
     # --- the pods ----------------------------------------------------------------------------------------------------
@@ -104,28 +111,36 @@ class KubernetesKeeper(JobKeeper):
         for pod in pods:
             by_key.setdefault(pod.key, {})[pod.node_rank] = pod
         self._active_jobs = len(by_key)
-        for key in sorted({(run.run, run.attempt) for run in living}):
-            runs = [run for run in living if (run.run, run.attempt) == key]
+        runs_by_key: dict[Key, list[JobDir]] = {}
+        for run in living:
+            runs_by_key.setdefault((run.run, run.attempt), []).append(run)
+        now = time.monotonic()
+        for key, runs in sorted(runs_by_key.items()):
+            own = by_key.get(key, {})
+            if now - self._served_at.get(key, float("-inf")) < QUIET_S and _are_quiet(runs, own):
+                continue
+            self._served_at[key] = now
             try:
-                self._serve(key, runs, by_key.get(key, {}))
+                self._serve(key, runs, own)
             except OSError:
                 log.exception("%s: its pods cannot be served; retrying", runs[0])
             except SystemRefused as error:
                 log.error("%s: refused: %s", runs[0], error)
                 self._waiting[key] = f"Kubernetes refuses: {error}"
-        self._note_events(living, pods)
+        self._note_events(living)
         self._clean(by_name)
 
-    def _note_events(self, living: list[JobDir], pods: list[Pod]) -> None:
+    def _note_events(self, living: list[JobDir]) -> None:
         """Write down the new events of pods, and of what creates them."""
         events = self._cluster.new_events()
         if not events:
             return
-        ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *pods]}
         runs = {(run.run, run.attempt, run.node_rank): run for run in living}
+        ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *self._cluster.living()]}
         texts: dict[tuple[int, int, int], list[str]] = {}
         for event in events:
-            place = (*self._cluster.key_of(event.name), ranks.get(event.name, 0))
+            rank = ranks.get(event.name, self._cluster.rank_of(event.name))
+            place = (*self._cluster.key_of(event.name), rank)
             texts.setdefault(place, []).append(str(event))
         for place, lines in texts.items():
             if place in runs:
@@ -178,10 +193,10 @@ class KubernetesKeeper(JobKeeper):
         for run in open_runs:
             pod = pods.get(run.node_rank)
             if pod is None:
-                self._settle_pod(run, record)
+                waits.append(self._without_pod(run, record))
             elif (silent_s := self._lost_s(run, pod)) is not None:
                 self._settle_member(run, words.lost_with_node(pod, silent_s), is_consequence=False)
-                self._cluster.delete_pod(pod.name, pod.uid)
+                self._cluster.delete_pod(pod)
             else:
                 self._pass_on_cancel(run, pod)
                 waits.append(self._wait_of(run, pod))
@@ -195,6 +210,8 @@ class KubernetesKeeper(JobKeeper):
         """Return why a pod waits; end one that waits in vain."""
         config = RunConfig.model_validate_json(run.config.read_text()) if not pod.is_running else None
         wait = words.waiting(pod, (config.kubernetes.image if config else "") or self._pool.image)
+        if wait is not None and pod.is_gated and (event := self._last_event(pod.key)):
+            wait = words.Wait(f"Kubernetes: {event}")
         if wait is None or not wait.is_stuck:
             self._stuck_since.pop(pod.uid, None)
             return wait.text if wait else ""
@@ -202,7 +219,7 @@ class KubernetesKeeper(JobKeeper):
         since = self._stuck_since.setdefault(pod.uid, now)
         if wait.is_hopeless or now - since > self._pool.image_s:
             self._end(run, "failed", wait.text)
-            self._cluster.delete_pod(pod.name, pod.uid)
+            self._cluster.delete_pod(pod)
         return wait.text
 
     def _lost_s(self, run: JobDir, pod: Pod) -> float | None:
@@ -221,12 +238,16 @@ class KubernetesKeeper(JobKeeper):
         grace_s = float(run.read_launch().get("grace_s", 0)) + manifests.AFTER_GRACE_S if pod.is_running else 0.0
         if now - since >= grace_s:
             log.info("%s: deleting pod %s", run, pod.name)
-            self._cluster.delete_pod(pod.name, pod.uid)
+            self._cluster.delete_pod(pod)
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def _problems(self, config: RunConfig) -> list[Problem]:
-        return list(problems(config, self._pool, self._missing))
+        found = list(problems(config, self._pool, self._missing))
+        queue = config.kubernetes.queue
+        if not found and queue and (reason := self._cluster.queue_problem(queue, config.kubernetes.queue_system)):
+            found.append(Problem("kubernetes.queue", queue, reason))
+        return found
 
     def _send(self, key: Key, runs: list[JobDir], config: RunConfig, record: JobRecord) -> None:
         now = time.monotonic()
@@ -301,12 +322,51 @@ class KubernetesKeeper(JobKeeper):
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
-    def _settle_pod(self, run: JobDir, record: JobRecord) -> None:
+    def _without_pod(self, run: JobDir, record: JobRecord) -> str:
+        """Return why a member has no living pod yet; settle one whose pod has ended or is gone."""
+        objects = record.read().get("objects", "pods")
+        now = time.monotonic()
+        if objects == "pods":
+            name = manifests.pod_name(str(record.read()["id"]), run.node_rank)
+            pod = self._cluster.pod(name)
+        else:
+            if now - self._asked_at.get(run.path.name, float("-inf")) < ASK_S:
+                return self._waiting.get((run.run, run.attempt), "")
+            self._asked_at[run.path.name] = now
+            seen = {pod.node_rank: pod for pod in self._cluster.pods_of(run.run, run.attempt)}
+            past = {pod.node_rank: pod for pod in self._cluster.past().values() if pod.key == (run.run, run.attempt)}
+            pod = seen.get(run.node_rank)
+            name = pod.name if pod else past[run.node_rank].name if run.node_rank in past else ""
+            if not name and not run.started_at() and (text := self._wait_of_job(run, objects)):
+                return text
+        if pod is None or pod.is_over:
+            self._settle_pod(run, name or str(record.read()["id"]), pod)
+        return ""
+
+    def _wait_of_job(self, run: JobDir, objects: str) -> str:
+        """Return why a job has created no pod; empty if it is gone."""
+        job = self._cluster.job(run.run, run.attempt, objects)
+        if job is None:
+            return ""
+        if run.cancel_reason() is not None:
+            self._cluster.delete_job(run.run, run.attempt, objects)
+            return ""
+        key = run.run, run.attempt
+        if event := self._last_event(key):
+            return f"Kubernetes: {event}"
+        name = job["metadata"]["name"]
+        if job.get("spec", {}).get("suspend"):
+            return f"Kubernetes: {name} is suspended: its queue has not admitted it yet"
+        return f"Kubernetes: {name} has no pods yet"
+
+    def _last_event(self, key: Key) -> Event | None:
+        """Return the last event of what creates the pods of an attempt: a warning, or one of Kueue."""
+        events = [event for event in self._cluster.events() if self._cluster.key_of(event.name) == key]
+        above = [event for event in events if event.kind != "Pod" and (event.is_warning or event.kind == "Workload")]
+        return above[-1] if above else None
+
+    def _settle_pod(self, run: JobDir, name: str, pod: Pod | None) -> None:
         """Write the final report of a member whose pod has ended or is gone, in the words of Kubernetes."""
-        name = self._name_of(run, record)
-        pod = self._cluster.pod(name) if name else None
-        if pod is not None and not pod.is_over:
-            return  # newer than the copy
         now = time.monotonic()
         key = run.path.name
         since = self._over_since.setdefault(key, now)
@@ -316,17 +376,9 @@ class KubernetesKeeper(JobKeeper):
         last = pod or self._cluster.past().get(name)
         events = [event for event in self._cluster.events() if event.name == name and event.kind == "Pod"]
         is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
-        past = words.Past(name or str(record.read().get("id")), last, events, is_closed)
+        past = words.Past(name, last, events, is_closed)
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
         self._settle_member(run, outcome, is_consequence=False)
-
-    def _name_of(self, run: JobDir, record: JobRecord) -> str:
-        """Return the name of the pod of a member; that of a job's pod is known only once it was seen."""
-        facts = record.read()
-        if facts.get("objects", "pods") == "pods":
-            return manifests.pod_name(str(facts["id"]), run.node_rank)
-        pods = self._cluster.pods_of(run.run, run.attempt)
-        return next((pod.name for pod in pods if pod.node_rank == run.node_rank), "")
 
     def _clean(self, living: dict[str, Pod]) -> None:
         """Delete pods whose run has ended, and those that nobody asks for any more."""
@@ -339,7 +391,7 @@ class KubernetesKeeper(JobKeeper):
             over[pod.uid] = since = self._cancelled_since.get(pod.uid, now)
             if not pod.is_running or now - since > AFTER_END_S:
                 log.info("deleting pod %s: its run has ended", pod.name)
-                self._cluster.delete_pod(pod.name, pod.uid)
+                self._cluster.delete_pod(pod)
         present = {pod.uid for pod in living.values()}
         self._cancelled_since = {uid: at for uid, at in (self._cancelled_since | over).items() if uid in present}
         self._stuck_since = {uid: at for uid, at in self._stuck_since.items() if uid in present}
@@ -351,19 +403,26 @@ class KubernetesKeeper(JobKeeper):
         """Delete ended pods whose output the server has stored, after their time."""
         held = {(run.run, run.attempt) for run in self._jobs.job_dirs()}
         for data in self._cluster.ended():
-            labels, annotations = data["metadata"]["labels"], data["metadata"].get("annotations") or {}
-            key = int(labels["parlab/run"]), int(labels["parlab/attempt"])
-            if key not in held and time.time() - _ended_at(data) > float(annotations.get(TTL, 0)):
-                for reference in data["metadata"].get("ownerReferences") or ():
-                    self._cluster.delete(*key, reference["kind"].lower())
-                self._cluster.delete_pod(data["metadata"]["name"], data["metadata"]["uid"])
+            pod, ttl_s = pod_of(data), float((data["metadata"].get("annotations") or {}).get(TTL, 0))
+            if pod is not None and pod.key not in held and time.time() - _ended_at(data) > ttl_s:
+                self._cluster.delete_pod(pod)
 
     def _forget(self, held: set[Key]) -> None:
         names = {f"{run}-{attempt}" for run, attempt in held}
-        self._over_since = {name: at for name, at in self._over_since.items() if _key_name(name) in names}
+        for facts in (self._over_since, self._asked_at):
+            for name in [name for name in facts if _key_name(name) not in names]:
+                del facts[name]
         self._blocked = {key: at for key, at in self._blocked.items() if key in held}
+        for key in self._served_at.keys() - held:
+            self._served_at.pop(key, None)
         self._cluster.forget(held)
         super()._forget(held)
+
+
+def _are_quiet(runs: list[JobDir], pods: dict[int, Pod]) -> bool:
+    """Return whether all pods of an attempt run, and nothing has happened to one that asks for an answer."""
+    own = [pods.get(run.node_rank) for run in runs]
+    return all(pod and pod.is_running and not pod.is_deleted and not pod.is_node_away for pod in own)
 
 
 def _key_name(name: str) -> str:

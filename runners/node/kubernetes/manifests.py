@@ -20,7 +20,7 @@ JOBSET = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "parlab"
 RUNTIME = "runtime"
 STATE, MEMORY = "parlab-state", "parlab-shm"
-_REPLICATED_JOB = "node"
+REPLICATED_JOB = "node"
 
 
 class Order(NamedTuple):
@@ -127,7 +127,7 @@ def jobset(config: RunConfig, order: Order) -> Object:
             "failurePolicy": {"maxRestarts": 0},
             "network": {"enableDNSHostnames": True, "subdomain": order.name},
             "ttlSecondsAfterFinished": config.kubernetes.ttl_s + BACKSTOP_S,
-            "replicatedJobs": [{"name": _REPLICATED_JOB, "replicas": 1, "template": template}],
+            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": 1, "template": template}],
         }
         | _suspended(config),
     }

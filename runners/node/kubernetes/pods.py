@@ -16,6 +16,8 @@ TTL = "parlab/ttl-s"
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Annotation, and label of newer servers, of the pods of an Indexed Job."""
 
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+
 ENDED = ("Succeeded", "Failed")
 
 
@@ -57,6 +59,8 @@ class Pod(NamedTuple):
     is_running: bool
     """Whether a container runs."""
     ended: Ended | None
+    owner: str
+    """What its attempt became: job or jobset; empty for a plain pod."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -70,6 +74,12 @@ class Pod(NamedTuple):
     def has_started(self) -> bool:
         """Whether a container runs or has run."""
         return self.is_running or self.ended is not None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a queue has not admitted it to the scheduler yet."""
+        scheduled = self.conditions.get("PodScheduled")
+        return scheduled is not None and scheduled.reason == "SchedulingGated"
 
     @property
     def is_node_away(self) -> bool:
@@ -105,7 +115,14 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         waiting=(waiting.get("reason") or "", waiting.get("message") or ""),
         is_running=any("running" in state for state in states),
         ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
+        owner=_owner(metadata),
     )
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    if JOBSET_NAME in (metadata.get("labels") or {}):
+        return "jobset"  # a Job of it stands between
+    return next((reference["kind"].lower() for reference in metadata.get("ownerReferences") or ()), "")
 
 
 def _condition(data: Mapping[str, Any]) -> Condition:

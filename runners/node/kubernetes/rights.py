@@ -17,7 +17,7 @@ class Right(NamedTuple):
     resource: str
     verbs: tuple[str, ...]
     only_with: str = ""
-    """Kind of object that a run becomes, which alone needs it; empty: all."""
+    """What alone needs it: the kind of object that a run becomes, or a queue; empty: all."""
 
 
 RIGHTS = (
@@ -26,6 +26,7 @@ RIGHTS = (
     Right("", "services", ("create",)),
     Right("coordination.k8s.io", "leases", ("create", "get", "update")),
     Right("batch", "jobs", ("create", "get", "delete"), "job"),
+    Right("kueue.x-k8s.io", "localqueues", ("get",), "queue"),
     Right("jobset.x-k8s.io", "jobsets", ("create", "get", "delete"), "jobset"),
 )
 
