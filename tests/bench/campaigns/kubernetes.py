@@ -149,7 +149,7 @@ def pod_event_lag_s(scale: Scale) -> Result:
     repeats = scale.repeats(10)
     lags = []
     with world() as built:
-        browser = Client()
+        browser = Client(SERVER_NAME="127.0.0.1")
         browser.force_login(User.objects.get_or_create(username="bench", defaults={"is_superuser": True})[0])
         for _ in range(repeats):
             [run] = built.launch(resources={"nvidia.com/gpu": "16"})

@@ -161,12 +161,13 @@ def _entered(directory: str) -> str:
 
 
 def clear(directory: Path) -> None:
-    """Kill the processes of all containers below a directory."""
+    """Kill all containers below a directory, each with all its processes at once, as a machine that is switched off."""
     for path in directory.rglob("watcher.pid"):
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             watcher = psutil.Process(int(path.read_text()))
             if watcher.cwd() != str(path.parent):
                 continue  # another process has the number by now
-            for process in [watcher, *watcher.children(recursive=True)]:
+            entered = watcher.children()
+            for process in [watcher, *(first for each in entered for first in each.children()), *entered]:
                 with contextlib.suppress(psutil.Error):
                     os.kill(process.pid, signal.SIGKILL)
