@@ -57,7 +57,7 @@ class Pod(NamedTuple):
     waiting: tuple[str, str]
     """Reason and message of the first container that waits."""
     is_running: bool
-    """Whether a container runs."""
+    """Whether its container runs; one that prepares for it does not count."""
     ended: Ended | None
     owner: str
     """What its attempt became: job or jobset; empty for a plain pod."""
@@ -69,11 +69,6 @@ class Pod(NamedTuple):
     @property
     def is_over(self) -> bool:
         return self.phase in ENDED
-
-    @property
-    def has_started(self) -> bool:
-        """Whether a container runs or has run."""
-        return self.is_running or self.ended is not None
 
     @property
     def is_gated(self) -> bool:
@@ -97,8 +92,8 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     if not all(number.isdecimal() for number in numbers):
         return None
     run, attempt, node_rank = map(int, numbers)
-    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    states = [container.get("state") or {} for container in containers]
+    own = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
+    states = [*(container.get("state") or {} for container in status.get("initContainerStatuses") or ()), *own]
     waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
     return Pod(
         name=metadata["name"],
@@ -113,7 +108,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         waiting=(waiting.get("reason") or "", waiting.get("message") or ""),
-        is_running=any("running" in state for state in states),
+        is_running=any("running" in state for state in own),
         ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
         owner=_owner(metadata),
     )
