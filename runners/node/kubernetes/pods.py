@@ -86,32 +86,43 @@ class Pod(NamedTuple):
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
     """Read a pod; None if it belongs to no run."""
     metadata, status = data.get("metadata", {}), data.get("status", {})
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    rank = labels.get(NODE_RANK) or labels.get(INDEX) or annotations.get(INDEX)
-    numbers = [str(number) for number in (labels.get(RUN), labels.get(ATTEMPT), rank)]
-    if not all(number.isdecimal() for number in numbers):
+    place = _place(metadata)
+    if place is None:
         return None
-    run, attempt, node_rank = map(int, numbers)
-    own = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
-    states = [*(container.get("state") or {} for container in status.get("initContainerStatuses") or ()), *own]
-    waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
+    own = _states(status, "containerStatuses")
+    states = [*_states(status, "initContainerStatuses"), *own]
     return Pod(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        run=run,
-        attempt=attempt,
-        node_rank=node_rank,
+        metadata["name"],
+        metadata["uid"],
+        *place,
         phase=status.get("phase", "Pending"),
         node=data.get("spec", {}).get("nodeName") or "",
         is_deleted="deletionTimestamp" in metadata,
         conditions={each["type"]: _condition(each) for each in status.get("conditions") or ()},
         reason=status.get("reason") or "",
         message=status.get("message") or "",
-        waiting=(waiting.get("reason") or "", waiting.get("message") or ""),
+        waiting=_waiting(states),
         is_running=any("running" in state for state in own),
         ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
         owner=_owner(metadata),
     )
+
+
+def _place(metadata: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Return run, attempt and node_rank."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    rank = labels.get(NODE_RANK) or labels.get(INDEX) or annotations.get(INDEX)
+    numbers = [str(number) for number in (labels.get(RUN), labels.get(ATTEMPT), rank)]
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2])) if all(map(str.isdecimal, numbers)) else None
+
+
+def _states(status: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [container.get("state") or {} for container in status.get(name) or ()]
+
+
+def _waiting(states: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
+    return waiting.get("reason") or "", waiting.get("message") or ""
 
 
 def _owner(metadata: Mapping[str, Any]) -> str:
