@@ -25,12 +25,22 @@ START_BEAT = "from parlab.celery import app; app.Beat(quiet=True).init_loader()"
         (START_WEB, SERVER),
         (START_WORKER, SERVER),
         (START_BEAT, NODE - {"django.conf"} | {"parlab.lab", "parlab.fleet", "parlab.ingest", "parlab.pages"}),
-        ("import runners.node.daemon", NODE),
+        ("import runners.node.daemon", NODE | {"kubernetes"}),
         ("import runners.supervisor.supervise", NODE | {"celery", "kombu", "redis", "runners.config"}),
         ("import runners.node.slurm.member", NODE | {"celery", "kombu"}),
+        ("import runners.node.kubernetes.member", NODE | {"celery", "kombu", "kubernetes"}),
         ("import runners.engines.command", NODE | {"celery", "kombu", "redis"}),
     ],
-    ids=["web", "worker", "beat", "daemon", "supervisor", "supervisor in a job", "engine command"],
+    ids=[
+        "web",
+        "worker",
+        "beat",
+        "daemon",
+        "supervisor",
+        "supervisor in a job",
+        "supervisor in a pod",
+        "engine command",
+    ],
 )
 def test_a_process_does_not_import(start: str, unneeded: set[str], tmp_path: Path) -> None:
     program = f"{start}\nimport sys\nprint(*sys.modules)"

@@ -32,7 +32,7 @@ def lose(make_attempt: Make) -> Callable[..., Member]:
 
     def end(node: Node, reason: str = "node gpu1 was restarted during the run", **given: Any) -> Member:
         attempt = make_attempt(state="running", point={"train.seed": next(numbers)})
-        environment = {"slurm": {"node": given["host"]}} if "host" in given else {}
+        environment = {given.get("system", "slurm"): {"node": given["host"]}} if "host" in given else {}
         place(attempt, node, environment=environment)
         at = timezone.now().timestamp() - given.get("ago_s", 0)
         report = Report(state=given.get("state", "lost"), at=at, reason=reason)
@@ -54,6 +54,9 @@ def excluded(node: Node) -> str:
         ("lost", "its supervisor on gpu1 was killed; the processes of the run were ended", True),
         ("lost", "Slurm job 7 on n2 ended as NODE_FAIL: one of its nodes failed", True),
         ("lost", "Slurm job 7 on n2 ended as PREEMPTED: a job of higher priority took its nodes", False),
+        ("lost", "pod parlab-a-7-1-0 on n2: the node is not ready, and nothing came from it for 41 s", True),
+        ("lost", "Kubernetes does not know pod parlab-a-7-1-0 any more, and its supervisor left no report", False),
+        ("lost", "pod parlab-a-7-1-0 on n2 ended as Error: it was started a second time, which would", False),
         ("lost", "Slurm job 7 was requeued (no reason given) and then cancelled", False),
         ("lost", "prepared, but not told to start within 60 s; check the other nodes of the run", False),
         ("failed", "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered on rank 3", True),
@@ -171,12 +174,22 @@ def login(make_node: Callable[..., Node]) -> Node:
 
 
 @pytest.mark.usefixtures("broker")
-def test_a_bad_compute_node_of_slurm_is_excluded_from_later_jobs(
-    login: Node, lose: Callable[..., Member], make_attempt: Make
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        ("slurm", "Slurm job 7 on n2 ended as NODE_FAIL: one of its nodes failed"),
+        ("kubernetes", "pod parlab-a-7-1-0 on n2: the node is not ready, and nothing came from it for 41 s"),
+    ],
+)
+def test_a_bad_node_of_a_batch_system_is_excluded_from_later_jobs(
+    system: str, reason: str, login: Node, lose: Callable[..., Member], make_attempt: Make
 ) -> None:
+    Node.objects.filter(pk=login.pk).update(abilities={"kind": system})
+    login.refresh_from_db()
     for _ in range(3):
-        lose(login, "Slurm job 7 on n2 ended as NODE_FAIL: one of its nodes failed", host="n2")
-    lose(login, "node n3 failed its health check: GPU 0: XID 79; later jobs leave it out", host="n3")
+        lose(login, reason, host="n2", system=system)
+    reason = "node n3 failed its health check: GPU 0: XID 79; later jobs leave it out"
+    lose(login, reason, host="n3", system=system)
     Run.objects.filter(state=RunState.QUEUED).update(state=RunState.CANCELLED)
     Attempt.objects.filter(state=RunState.QUEUED).update(state=RunState.CANCELLED)
     assert nodes_judge() == 2
@@ -187,7 +200,7 @@ def test_a_bad_compute_node_of_slurm_is_excluded_from_later_jobs(
     attempt.refresh_from_db()
     order = due_order(attempt, attempt.members.get())
     assert isinstance(order, RunSpec)
-    assert order.config["slurm"]["exclude"] == "n2,n3"
+    assert order.config[system]["exclude"] == "n2,n3"
     node_put_back(node=login, by="ada", host="n2")
     assert login.exclusions.open().get().host == "n3"
 

@@ -10,8 +10,10 @@ import pytest
 from django.test import Client
 
 from parlab.fleet import services
+from parlab.ingest.batches.orders import for_any_node
 from parlab.lab.models import Attempt, Member
-from runners.wire.protocol import Abilities, Heartbeat, HeldRun, RunSpec
+from runners.config import RunConfig
+from runners.wire.protocol import Abilities, Heartbeat, HeldRun, NodeKind, RunSpec
 from tests.conftest import SMALL
 
 from .conftest import Received
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.django_db
 WIDE = {**SMALL, "cluster": {"pool": "hpc", "nodes": 2, "gpus_per_node": 1}}
 
 
-def beat(*held: HeldRun) -> None:
+def beat(*held: HeldRun, kind: NodeKind = "slurm") -> None:
     services.heartbeats(
         messages=[
             Heartbeat(
@@ -31,7 +33,7 @@ def beat(*held: HeldRun) -> None:
                 version="0.1.0",
                 hardware={},
                 held=list(held),
-                abilities=Abilities(kind="slurm"),
+                abilities=Abilities(kind=kind),
             )
         ]
     )
@@ -77,3 +79,28 @@ def test_the_page_of_a_run_shows_why_its_job_waits(
     Member.objects.update(state="running")
     beat(*(each.model_copy(update={"waiting": ""}) for each in held))
     assert services.waiting_reason(attempt.run) == ""
+
+
+def test_a_run_on_gpus_goes_to_kubernetes_which_itself_knows_how_many_a_node_has(
+    make_config: Callable[..., Any],
+    make_attempt: Callable[..., Attempt],
+    received: Received,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    wide = {**WIDE, "cluster": {**WIDE["cluster"], "device": "cuda"}, "kubernetes": {"image": "team/train:7"}}
+    attempt = make_attempt(state="queued", config=make_config(data=wide), point={})
+    beat()
+    services.dispatch()
+    assert "needs 1 GPUs on one node" in services.waiting_reason(attempt.run), "Slurm has stated none"
+    beat(kind="kubernetes")
+    with django_capture_on_commit_callbacks(execute=True):
+        services.dispatch()
+    orders = received("login1")
+    assert sorted(order.node_rank for order in orders) == [0, 1]
+    assert all(isinstance(order, RunSpec) and order.config["kubernetes"]["image"] == "team/train:7" for order in orders)
+
+
+def test_daemons_of_the_last_release_get_no_section_that_they_do_not_know(make_config: Callable[..., Any]) -> None:
+    resolved = RunConfig.model_validate(SMALL).resolved()
+    assert "kubernetes" in resolved
+    assert "kubernetes" not in for_any_node(resolved)

@@ -51,6 +51,7 @@ class Controller(NodeMachine):
         self.environment |= {
             "KUBECONFIG": str(kubeconfig or plane.kubeconfig),
             "TEST_SCRIPTS": str(self.scripts),
+            "PARLAB_KUBERNETES_OBJECTS": "pods",
             "PARLAB_KUBERNETES_SETTLE_S": "1",
             "PARLAB_KUBERNETES_NODE_S": "5",
         }

@@ -262,14 +262,14 @@ def test_a_quota_that_is_used_up_is_a_reason_to_wait(
     plane.api.create(path, {"metadata": {"name": "small"}, "spec": spec})
     try:
         first = pods.ready(kubernetes={"resources": {"ephemeral-storage": "2Gi"}})
-        second = pods.begin(kubernetes={"resources": {"ephemeral-storage": "2Gi"}})
-        pods.until_waiting(
-            second, "quota small of namespace kills is used up: a pod needs requests.ephemeral-storage 2Gi"
-        )
         third = pods.begin(kubernetes={"resources": {"ephemeral-storage": "4Gi"}})
         end = server.end_of(third)
         assert end.state == "failed"
         assert "kubernetes.resources: a pod asks for more than quota small of namespace kills gives" in end.reason
+        second = pods.begin(kubernetes={"resources": {"ephemeral-storage": "2Gi"}})
+        pods.until_waiting(
+            second, "quota small of namespace kills is used up: a pod needs requests.ephemeral-storage 2Gi"
+        )
         for run in (first, second):
             finished(controller, server, run)
     finally:

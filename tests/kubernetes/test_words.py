@@ -58,7 +58,7 @@ WAITS = [
     ),
     (
         pod(node="n1", **in_state(waiting={"reason": "CreateContainerConfigError", "message": 'secret "x" not found'})),
-        'of pod parlab-s-12-2-1: CreateContainerConfigError: secret "x" not found; check kubernetes.secrets',
+        "kubernetes.secrets x: create it, or name an existing one: node n1 cannot create the container of pod",
         True,
     ),
 ]
@@ -72,8 +72,29 @@ def test_a_waiting_pod_says_why(waits: Pod, text: str, is_stuck: bool) -> None:
     assert wait.is_stuck is is_stuck
 
 
+def test_a_pod_whose_volumes_are_missing_names_the_field() -> None:
+    text = '0/3 nodes are available: 3 persistentvolumeclaim "data" not found.'
+    wait = waiting(pod(**condition("PodScheduled", "False", "Unschedulable", text)), "i")
+    assert wait is not None
+    assert wait.is_stuck
+    assert wait.text.startswith("kubernetes.claims data: create it, or name an existing one: Kubernetes: pod parlab-s")
+    creating = pod(node="n1", **in_state(waiting={"reason": "ContainerCreating"}))
+    wait = waiting(creating, "i", [event("FailedMount", 'MountVolume.SetUp failed: secret "hub" not found')])
+    assert wait is not None
+    assert wait.text.startswith("kubernetes.secrets hub: create it, or name an existing one: pod parlab-s-12-2-1 waits")
+
+
 def test_a_running_pod_waits_for_nothing() -> None:
     assert waiting(pod("Running", "n1", **in_state(running={})), "i") is None
+
+
+def test_a_container_that_prepares_is_not_that_of_the_run() -> None:
+    preparing = {"initContainerStatuses": [{"name": "runtime", "state": {"running": {}}}]}
+    status = preparing | in_state(waiting={"reason": "PodInitializing"})
+    assert not pod("Pending", "n1", **status).is_running
+    wait = waiting(pod("Pending", "n1", **status), "i")
+    assert wait is not None
+    assert "starts on node n1: PodInitializing" in wait.text
 
 
 def test_an_invalid_name_of_an_image_is_hopeless() -> None:

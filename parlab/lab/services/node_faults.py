@@ -8,9 +8,10 @@ from runners.wire.protocol import RunState
 
 _NOT_OF_NODE = re.compile(
     r"ended as (?:PREEMPTED|REVOKED|CANCELLED|TIMEOUT|DEADLINE)|was requeued|second time \(requeue\)"
+    r"|Kubernetes does not know pod|was started a second time"
     r"|not told to start within|the server (?:does not know|no longer has|has given up)|daemon was stopped"
 )
-"""Losses that others have caused: Slurm's policies, the server, the other nodes, a person."""
+"""Losses that others have caused: policies of Slurm and Kubernetes, the server, the other nodes, a person."""
 _HARDWARE = re.compile(
     r"uncorrectable (?:NVLink|ECC) error|ECC error|fallen off the bus|GPU is lost|NVRM: Xid|\bXid \d|XID \d+:"
     r"|failed its health check|NVLink error|hardware error|transport retry counter exceeded|local QP operation error",

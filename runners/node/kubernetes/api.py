@@ -40,8 +40,8 @@ class KubernetesRefused(SystemRefused):
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the account lacks a right."""
-        return self.status in (401, 403) and not self.is_quota
+        """Whether the account lacks a right; admission refuses a pod with the same status, and names no verb."""
+        return self.status == 401 or (self.status == 403 and " cannot " in str(self))
 
 
 class Api:

@@ -209,7 +209,8 @@ class KubernetesKeeper(JobKeeper):
     def _wait_of(self, run: JobDir, pod: Pod) -> str:
         """Return why a pod waits; end one that waits in vain."""
         config = RunConfig.model_validate_json(run.config.read_text()) if not pod.is_running else None
-        wait = words.waiting(pod, (config.kubernetes.image if config else "") or self._pool.image)
+        image = (config.kubernetes.image if config else "") or self._pool.image
+        wait = words.waiting(pod, image, self._events_of(pod.name))
         if wait is not None and pod.is_gated and (event := self._last_event(pod.key)):
             wait = words.Wait(f"Kubernetes: {event}")
         if wait is None or not wait.is_stuck:
@@ -374,11 +375,14 @@ class KubernetesKeeper(JobKeeper):
         if has_started and not run.was_stopped and now - since < self._pace.settle_s:
             return
         last = pod or self._cluster.past().get(name)
-        events = [event for event in self._cluster.events() if event.name == name and event.kind == "Pod"]
+        events = self._events_of(name)
         is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
         past = words.Past(name, last, events, is_closed)
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
         self._settle_member(run, outcome, is_consequence=False)
+
+    def _events_of(self, name: str) -> list[Event]:
+        return [event for event in self._cluster.events() if event.name == name and event.kind == "Pod"]
 
     def _clean(self, living: dict[str, Pod]) -> None:
         """Delete pods whose run has ended, and those that nobody asks for any more."""

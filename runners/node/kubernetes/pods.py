@@ -57,7 +57,7 @@ class Pod(NamedTuple):
     waiting: tuple[str, str]
     """Reason and message of the first container that waits."""
     is_running: bool
-    """Whether a container runs."""
+    """Whether its container runs; one that prepares for it does not count."""
     ended: Ended | None
     owner: str
     """What its attempt became: job or jobset; empty for a plain pod."""
@@ -69,11 +69,6 @@ class Pod(NamedTuple):
     @property
     def is_over(self) -> bool:
         return self.phase in ENDED
-
-    @property
-    def has_started(self) -> bool:
-        """Whether a container runs or has run."""
-        return self.is_running or self.ended is not None
 
     @property
     def is_gated(self) -> bool:
@@ -91,32 +86,43 @@ class Pod(NamedTuple):
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
     """Read a pod; None if it belongs to no run."""
     metadata, status = data.get("metadata", {}), data.get("status", {})
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    rank = labels.get(NODE_RANK) or labels.get(INDEX) or annotations.get(INDEX)
-    numbers = [str(number) for number in (labels.get(RUN), labels.get(ATTEMPT), rank)]
-    if not all(number.isdecimal() for number in numbers):
+    place = _place(metadata)
+    if place is None:
         return None
-    run, attempt, node_rank = map(int, numbers)
-    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    states = [container.get("state") or {} for container in containers]
-    waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
+    own = _states(status, "containerStatuses")
+    states = [*_states(status, "initContainerStatuses"), *own]
     return Pod(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        run=run,
-        attempt=attempt,
-        node_rank=node_rank,
+        metadata["name"],
+        metadata["uid"],
+        *place,
         phase=status.get("phase", "Pending"),
         node=data.get("spec", {}).get("nodeName") or "",
         is_deleted="deletionTimestamp" in metadata,
         conditions={each["type"]: _condition(each) for each in status.get("conditions") or ()},
         reason=status.get("reason") or "",
         message=status.get("message") or "",
-        waiting=(waiting.get("reason") or "", waiting.get("message") or ""),
-        is_running=any("running" in state for state in states),
+        waiting=_waiting(states),
+        is_running=any("running" in state for state in own),
         ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
         owner=_owner(metadata),
     )
+
+
+def _place(metadata: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Return run, attempt and node_rank."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    rank = labels.get(NODE_RANK) or labels.get(INDEX) or annotations.get(INDEX)
+    numbers = [str(number) for number in (labels.get(RUN), labels.get(ATTEMPT), rank)]
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2])) if all(map(str.isdecimal, numbers)) else None
+
+
+def _states(status: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [container.get("state") or {} for container in status.get(name) or ()]
+
+
+def _waiting(states: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    waiting = next((state["waiting"] for state in states if "waiting" in state), None) or {}
+    return waiting.get("reason") or "", waiting.get("message") or ""
 
 
 def _owner(metadata: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,13 +32,27 @@ class Wait(NamedTuple):
     """Whether not even that helps this pod."""
 
 
-def waiting(pod: Pod, image: str) -> Wait | None:
-    """Return why a pod waits; None if its container runs."""
+_ABSENT = re.compile(r'\b(persistentvolumeclaim|secret|serviceaccount|configmap) "([^"]+)"', re.IGNORECASE)
+_FIELDS = {
+    "persistentvolumeclaim": "kubernetes.claims",
+    "secret": "kubernetes.secrets",
+    "serviceaccount": "kubernetes.service_account",
+    "configmap": "kubernetes.patch",
+}
+"""Kind of an object that a pod needs -> field that names it."""
+
+
+def waiting(pod: Pod, image: str, events: Sequence[Event] = ()) -> Wait | None:
+    """Return why a pod waits; None if its container runs. `events` are its own."""
     if pod.is_running:
         return None
     if not pod.node:
-        return Wait(f"Kubernetes: pod {pod.name} is Pending: {_unscheduled(pod)}")
+        text = _unscheduled(pod)
+        return Wait(f"{_absent(text)}Kubernetes: pod {pod.name} is Pending: {text}", is_stuck=bool(_absent(text)))
     reason, message = pod.waiting
+    if reason in ("ContainerCreating", "") and (event := latest(events, "FailedMount", "FailedAttachVolume")):
+        text = f"{event.reason}: {_line(event.message)}"
+        return Wait(f"{_absent(text)}pod {pod.name} waits on node {pod.node}: {text}", is_stuck=True)
     text = f"{reason}: {_line(message)}" if message else reason
     if reason in _IMAGE_REASONS:
         remedy = "correct the name, or name a secret in kubernetes.image_pull_secret"
@@ -45,8 +60,18 @@ def waiting(pod: Pod, image: str) -> Wait | None:
         return Wait(shown, is_stuck=True, is_hopeless=reason in _HOPELESS)
     if reason in _CREATE_REASONS:
         remedy = "check kubernetes.secrets, kubernetes.claims and kubernetes.patch"
-        return Wait(f"node {pod.node} cannot create the container of pod {pod.name}: {text}; {remedy}", is_stuck=True)
+        shown = f"{_absent(text)}node {pod.node} cannot create the container of pod {pod.name}: {text}; {remedy}"
+        return Wait(shown, is_stuck=True)
     return Wait(f"Kubernetes: pod {pod.name} starts on node {pod.node}: {text or 'the kubelet has not answered yet'}")
+
+
+def _absent(text: str) -> str:
+    """Return the field that names what a message misses, with its value and the remedy; empty if it misses nothing."""
+    match = _ABSENT.search(text)
+    if match is None:
+        return ""
+    kind, name = match[1].lower(), match[2]
+    return f"{_FIELDS[kind]} {name}: create it, or name an existing one: "
 
 
 def _unscheduled(pod: Pod) -> str:

@@ -94,7 +94,7 @@ class Container:
         script += "; echo $code > exit.new; mv exit.new exit"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            subprocess.Popen(
+            watcher = subprocess.Popen(
                 ["sh", "-c", script],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
@@ -102,6 +102,8 @@ class Container:
                 stderr=log,
                 start_new_session=True,
             )
+        # The shell may not have written it yet, and a container without a watcher counts as killed.
+        (self.directory / "watcher.pid").write_text(str(watcher.pid))
 
     def _root(self, etc: Path) -> Iterator[str]:
         layers = f"lowerdir=/,upperdir={self.directory}/upper,workdir={self.directory}/work"
