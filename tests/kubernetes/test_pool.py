@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,4 +59,23 @@ def test_a_pod_that_somebody_deletes_ends_in_those_words(controller: Controller,
     assert end.state == "cancelled"
     assert end.reason.endswith("was deleted in Kubernetes, outside of parlab")
     assert len([report for report in server.reports[run, 1] if report.is_final]) == 1
+    pods.until_gone(run)
+
+
+def test_an_image_of_its_own_gets_parlab_and_its_python(controller: Controller, server: Server, pods: Pods) -> None:
+    run = pods.ready(kubernetes={"image": "team/plain:7"})
+    described = server.reports[run, 1][0].environment["kubernetes"]
+    assert described["image"] == "team/plain:7"
+    pod = controller.pod(run)
+    assert pod is not None
+    (copied,) = pod["status"]["initContainerStatuses"]
+    assert copied["state"]["terminated"]["exitCode"] == 0
+    # Its Python is the copy, which has no torch, in place of this machine's environment.
+    supervisor = controller.supervisor(run)
+    assert supervisor.cmdline()[0] == sys.executable
+    library = Path(f"/proc/{supervisor.pid}/root{sys.prefix}/lib/python3.{sys.version_info.minor}")
+    assert {"parlab-packages", "site-packages"} <= {path.name for path in library.iterdir()}
+    assert not (library / "site-packages" / "torch").exists()
+    controller.open(run)
+    assert server.end_of(run).state == "finished"
     pods.until_gone(run)
