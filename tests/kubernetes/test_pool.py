@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.controllers import Controller, Pods, controller, pods, server
+from tests.kubernetes.plane.cluster import Plane
 from tests.runners.conftest import Server
 
 __all__ = ["controller", "pods", "server"]
@@ -79,3 +81,22 @@ def test_an_image_of_its_own_gets_parlab_and_its_python(controller: Controller, 
     controller.open(run)
     assert server.end_of(run).state == "finished"
     pods.until_gone(run)
+
+
+def test_a_controller_without_rights_says_so_within_ten_seconds(
+    plane: Plane, namespace: str, tmp_path: Path, redis_url: str, server: Server
+) -> None:
+    machine = Controller(tmp_path, redis_url, plane, namespace, plane.config_of(namespace, "default"))
+    machine.start_daemon()
+    began = time.monotonic()
+    try:
+        run = Pods(machine, server).begin()
+        end = server.end_of(run)
+    finally:
+        print(machine.log.read_text()[-4000:])  # shown when the test fails
+        assert not machine.close()
+    assert end.state == "failed"
+    assert end.reason.startswith("cluster.pool default: Kubernetes refuses: leases.coordination.k8s.io")
+    assert f'User "system:serviceaccount:{namespace}:default" cannot get resource "leases"' in end.reason
+    assert end.reason.endswith("kubectl apply -f deploy/kubernetes/pool-rbac.yaml grants what is needed")
+    assert time.monotonic() - began < 10
