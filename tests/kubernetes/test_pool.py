@@ -29,9 +29,10 @@ def test_a_run_becomes_a_pod_and_its_output_reaches_the_server(
     assert '"kind": "Pod"' in described["script"]
     controller.open(run)
     assert server.end_of(run).state == "finished"
-    lines = server.lines(run)
+    lines = [line for line in server.lines(run) if not line.startswith(b"kubernetes: ")]
     assert lines[-1] == b"done"
     assert b"secret None" in lines[0]
+    assert b": Started: Started container" in server.output[run, 1]
     server.until(lambda: not controller.run_dir(run).exists, "the run is deleted on the volume")
     pods.until_gone(run)
 
