@@ -28,6 +28,7 @@ from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Attempt, Config, Experiment, Member, MemberState, Node, Run
 from runners.config import RunConfig, digest
 from tests.databases import Template
+from tests.kubernetes.plane.build import program, why_not
 from tests.patience import wait_for
 from tests.workers import Scheduling, part_of, rank
 
@@ -47,6 +48,11 @@ SMALL: dict[str, Any] = {
     "train": {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 4, "warmup_steps": 1},
     "parallel": {"pipeline_parallel_size": 2},
 }
+
+
+def pytest_report_header() -> str:
+    """State whether the tests on Kubernetes run."""
+    return f"kubernetes: {why_not() or program('kube-apiserver')}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

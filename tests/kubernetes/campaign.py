@@ -116,7 +116,7 @@ class Campaign:
             self._until_ticking(run)
 
     def _until_ticking(self, run: int) -> None:
-        """Wait for the first tick; Go is repeated, as by the real server: a daemon that was killed may have taken it."""
+        """Wait for the first tick; Go is repeated, as by the server: a daemon that was killed may have taken it."""
         deadline = time.monotonic() + RECOVERY_S
         while not self._last(run):
             with contextlib.suppress(AssertionError):

@@ -14,13 +14,14 @@ from typing import Any
 import psutil
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import reverse
 
 from parlab.fleet import services
 from parlab.lab.models import Experiment, Node, Run
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
+from tests.bench.lists import PLAIN_FILES
 from tests.bench.nodes import PIPELINE, Nodes, SeeingWorkers, broker, events_of, first_step
 from tests.bench.result import Result, Scale, Unavailable
 from tests.kubernetes.conftest import pod
@@ -148,7 +149,7 @@ def pod_event_lag_s(scale: Scale) -> Result:
     """Measure the time from the moment at which the server of Kubernetes states why a pod waits to the page."""
     repeats = scale.repeats(10)
     lags = []
-    with world() as built:
+    with override_settings(STORAGES=PLAIN_FILES), world() as built:
         browser = Client(SERVER_NAME="127.0.0.1")
         browser.force_login(User.objects.get_or_create(username="bench", defaults={"is_superuser": True})[0])
         for _ in range(repeats):
