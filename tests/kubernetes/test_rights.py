@@ -75,7 +75,9 @@ def account(running_plane: Plane) -> Api:
 def test_each_right_that_is_removed_is_named(plane: Plane, account: Api) -> None:
     wait_for(lambda: not any(missing(account, each) for each in ("pods", "job", "jobset")), "the role is known")
     for right in granted(role()):
-        objects = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue"}.get(right[1], "pods")
+        objects = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano"}.get(
+            right[1], "pods"
+        )
         plane.api.apply(without(right), NAMESPACE)
         wait_for(lambda: missing(account, objects), f"{right} is missing")  # noqa: B023
         assert missing(account, objects) == [f"{right[2]} {right[1]}"]

@@ -198,6 +198,10 @@ class KubernetesKeeper(JobKeeper):
 
     def _serve(self, key: Key, runs: list[JobDir], pods: dict[int, Pod]) -> None:
         record = self._jobs.job(*key)
+        if not self._is_submitted(key) and pods and any(run.cancel_reason() is not None for run in runs):
+            # Created by a controller that was killed before it could record this.
+            objects = next(iter(pods.values())).owner or "pods"
+            self._record(key, record, objects)
         if not self._is_submitted(key):
             self._submit(key, runs, record)
             return
@@ -209,7 +213,8 @@ class KubernetesKeeper(JobKeeper):
                 waits.append(self._without_pod(run, record))
             elif (silent_s := self._lost_s(run, pod)) is not None:
                 self._settle_member(run, words.lost_with_node(pod, silent_s), is_consequence=False)
-                self._cluster.delete_pod(pod)
+                if not pod.is_deleted:
+                    self._cluster.delete_pod(pod)
             else:
                 self._pass_on_cancel(run, pod)
                 waits.append(self._wait_of(run, pod))
@@ -238,6 +243,10 @@ class KubernetesKeeper(JobKeeper):
 
     def _lost_s(self, run: JobDir, pod: Pod) -> float | None:
         """Return for how long nothing has come from a pod whose node is away, if that is too long."""
+        if pod.is_deleted and not pod.is_running:
+            # Nobody confirms its end: it was to start on a node that has gone.
+            silent_s = time.monotonic() - self._cancelled_since.setdefault(pod.uid, time.monotonic())
+            return silent_s if silent_s > self._pool.node_lost_s + manifests.AFTER_GRACE_S else None
         if not pod.is_node_away:
             return None
         silent_s = time.time() - _last_sign(run)
@@ -282,11 +291,14 @@ class KubernetesKeeper(JobKeeper):
         self._blocked.pop(key, None)
         for run in runs:
             run.write_launch({**run.read_launch(), "script": json.dumps(manifest, indent=1)})
-        record.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        record.write(id=order.name, objects=objects, at=time.time())
+        self._record(key, record, objects)
         self._active_jobs += 1
         self._waiting[key] = f"Kubernetes: {order.name} is submitted"
         log.info("%s: submitted as %s %s", runs[0], objects, order.name)
+
+    def _record(self, key: Key, record: JobRecord, objects: str) -> None:
+        record.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        record.write(id=manifests.job_name(self._jobs.id, *key), objects=objects)
 
     def _was_refused(self, key: Key, runs: list[JobDir], config: RunConfig, error: KubernetesRefused) -> None:
         if error.is_quota:
