@@ -121,6 +121,8 @@ class Builder:
         self.timer_lows: dict[str, float] = {}
         self.memory = Streams(TIMER_LIMIT)
         self.memory_ranks: set[int | None] = set()
+        self.memory_until: int | None = None
+        """Iteration after which memory was last printed."""
         self.metrics = Streams(TIMER_LIMIT)
         self.figures: dict[str, schema.Figure] = {}
         self.validation: list[schema.Validation] = []
@@ -285,6 +287,8 @@ class Builder:
 
     def remember(self, record: Record) -> None:
         self.memory.add(record.values)
+        if record.iteration is not None:
+            self.memory_until = max(record.iteration, self.memory_until or 0)
         if len(self.memory_ranks) < MAX_RANKS:
             self.memory_ranks.add(record.rank)
         if record.rank is not None:
