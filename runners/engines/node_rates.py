@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention
 
 from runners.engines.health import CPU, GPU, Probe, Sizes
@@ -79,7 +80,7 @@ def measure() -> dict[str, Any]:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     ranks = gpus or min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     with tempfile.TemporaryDirectory(prefix="parlab-rates-") as directory:
-        torch.multiprocessing.spawn(_measure_rank, args=(ranks, gpus > 0, directory), nprocs=ranks)  # type: ignore[no-untyped-call]
+        spawn(_measure_rank, args=(ranks, gpus > 0, directory), nprocs=ranks)  # type: ignore[no-untyped-call]
         measured: dict[str, Any] = json.loads((Path(directory) / "rates.json").read_text())
     name = torch.cuda.get_device_name(0) if gpus else "CPU process"
     return {"device": name, "devices": ranks, "torch": torch.__version__, **measured}
@@ -91,10 +92,9 @@ def _measure_rank(rank: int, ranks: int, is_gpu: bool, directory: str) -> None:
     device = torch.device("cuda", rank) if is_gpu else torch.device("cpu")
     if is_gpu:
         _check_that_free(device)
-    backend, store = "nccl" if is_gpu else "gloo", dist.FileStore(f"{directory}/store", ranks)
     dist.init_process_group(
-        backend,
-        store=store,
+        "nccl" if is_gpu else "gloo",
+        init_method=f"file://{directory}/store",
         rank=rank,
         world_size=ranks,
         timeout=WITHIN,
