@@ -121,6 +121,8 @@ class Builder:
         self.timer_lows: dict[str, float] = {}
         self.memory = Streams(TIMER_LIMIT)
         self.memory_ranks: set[int | None] = set()
+        self.memory_until: int | None = None
+        """Iteration after which memory was last printed."""
         self.metrics = Streams(TIMER_LIMIT)
         self.figures: dict[str, schema.Figure] = {}
         self.validation: list[schema.Validation] = []
@@ -239,8 +241,16 @@ class Builder:
                 if len(current.fields) < MAX_NAMES:
                     current.fields += tuple(f for f in record.fields if f.name == name)
                     current.raw += tuple(r for f, r in zip(record.fields, record.raw, strict=False) if f.name == name)
+            elif self._is_of_whole(current, record, name):
+                _put_aside(current, record, name)
             elif value > existing and (name == "step_time_s" or name.endswith("_bytes")):
                 values[name] = value
+
+    @staticmethod
+    def _is_of_whole(current: Record, record: Record, name: str) -> bool:
+        """Return whether a record states for the whole step what the step has of a part."""
+        kinds = [next((f.kind for f in each.fields if f.name == name), None) for each in (current, record)]
+        return kinds == ["part", "printed"]
 
     def close_steps(self) -> None:
         """Close all open steps in the order of their first lines."""
@@ -285,6 +295,8 @@ class Builder:
 
     def remember(self, record: Record) -> None:
         self.memory.add(record.values)
+        if record.iteration is not None:
+            self.memory_until = max(record.iteration, self.memory_until or 0)
         if len(self.memory_ranks) < MAX_RANKS:
             self.memory_ranks.add(record.rank)
         if record.rank is not None:
@@ -336,3 +348,12 @@ def measured(values: dict[str, float]) -> dict[str, float]:
         for name, value in values.items()
         if value > 0.0 or not (value <= _FLOORS.get(name, -1e400) or (value == -1.0 and "loss" in name))
     }
+
+
+def _put_aside(current: Record, record: Record, name: str) -> None:
+    """Replace the value of a part of a step by that of the whole; the former stays under a name of its own."""
+    current.values |= {f"engine_{name}": current.values[name], name: record.values[name]}
+    current.fields = tuple(f._replace(name=f"engine_{name}") if f.name == name else f for f in current.fields)
+    own = [(f, raw) for f, raw in zip(record.fields, record.raw, strict=False) if f.name == name]
+    current.fields += tuple(f for f, _ in own)
+    current.raw += tuple(raw for _, raw in own)

@@ -177,7 +177,7 @@ def _samples_per_s(segment: schema.Segment, builder: Builder) -> None:
         _set(segment, "samples_per_s", "global batch size / step time, without the first record", kind)
     elif printed:
         segment.samples_per_s = _warm_mean(printed)
-        _set(segment, "samples_per_s", _PRINTED_MEAN)
+        _set(segment, "samples_per_s", _PRINTED_MEAN, builder.steps.kinds.get("samples_per_s", "printed"))
     elif overall:
         segment.samples_per_s = overall.mean
         _set(segment, "samples_per_s", _PRINTED_OVERALL)

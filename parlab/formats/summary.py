@@ -139,12 +139,21 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
     ):
         if name in candidates:
             segment.gpu_mem_max_bytes = candidates[name].max
-            segment.basis["gpu_mem_max_bytes"] = f"largest {name} of all ranks and records"
+            until = _printed_until(segment, builder) if segment.memory and name in segment.memory.figures else ""
+            segment.basis["gpu_mem_max_bytes"] = f"largest {name} of all ranks and records{until}"
             break
     fill_from_figures(segment)
     if segment.gpu_util_pct is None and "gpu_util_pct" in segment.metrics:
         segment.gpu_util_pct = segment.metrics["gpu_util_pct"].mean
         segment.basis["gpu_util_pct"] = "mean of all records"
+
+
+def _printed_until(segment: schema.Segment, builder: Builder) -> str:
+    """Say that memory was printed only early, as by Megatron-LM after its first iteration: a later peak is unknown."""
+    until, last = builder.memory_until, segment.steps.last if segment.steps else None
+    if until is None or last is None or until >= last:
+        return ""
+    return f", printed last after iteration {until} of {last}"
 
 
 def fill_from_figures(segment: schema.Segment) -> None:

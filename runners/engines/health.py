@@ -55,8 +55,8 @@ class Probe:
 
     def rates(self) -> dict[str, float]:
         """Return the rates of the device itself: FLOP/s and B/s."""
-        rates = {"matrix": self._matrix(), "memory": self._memory()}
-        return rates | ({"host": self._host()} if self._device.type == "cuda" else {})
+        rates = {"matrix": self._matrix(), "memory": self.memory()}
+        return rates | ({"host": self.host()} if self._device.type == "cuda" else {})
 
     def seconds(self, work: Callable[[], object], count: int) -> float:
         """Return the mean time of `count` executions."""
@@ -83,12 +83,14 @@ class Probe:
         out = torch.empty_like(a)
         return 2 * size**3 / self._steady(lambda: torch.mm(a, b, out=out))
 
-    def _memory(self) -> float:
+    def memory(self) -> float:
+        """Return the bytes per second that a copy reads and writes."""
         source = torch.ones(self._sizes.copied_bytes // 4, device=self._device)
         target = torch.empty_like(source)
         return 2 * self._sizes.copied_bytes / self._steady(lambda: target.copy_(source))
 
-    def _host(self) -> float:
+    def host(self) -> float:
+        """Return the bytes per second from the memory of the host to a GPU."""
         source = torch.ones(self._sizes.message_bytes // 4, pin_memory=True)
         target = torch.empty(len(source), device=self._device)
         return self._sizes.message_bytes / self._steady(lambda: target.copy_(source, non_blocking=True))

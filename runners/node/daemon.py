@@ -38,7 +38,7 @@ from runners.node.slurm.keeper import SlurmKeeper
 from runners.node.spot import ASK_S, SpotNotice
 from runners.node.stop_and_drain import drain, stop_all
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipper
-from runners.telemetry import faults, matmul, telemetry
+from runners.telemetry import faults, measured, telemetry
 from runners.wire.broker import Broker
 from runners.wire.enrolment import enrol
 from runners.wire.keys import NodeKeys
@@ -63,7 +63,7 @@ FAULTS_S = 60.0
 """Seconds between two looks at the hardware."""
 EXIT_WITHIN_S = 1.5
 M = TypeVar("M", RunSpec, Go, Cancel, Acknowledge, Rotate)
-Measure = Callable[[], dict[str, Any] | None]
+Measure = Callable[[measured.Kind], dict[str, Any] | None]
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,6 @@ class Daemon:
     def __init__(self, settings: Settings, state: StateDir, keys: NodeKeys, command: Command, measure: Measure) -> None:
         self._settings = settings
         self._measure = measure
-        self._measured = state.root / "matmul.json"
         # Pages show in advance which nodes can emulate links.
         run_as = settings.run_as
         links = Ability(no_links(run_as.name), has_netem=False) if run_as else ability()
@@ -111,7 +110,7 @@ class Daemon:
             self._every(ASK_S, partial(self._look_for_notice, self._settings.spot_notice), "asking for a spot notice")
         if self._settings.pace is None:  # a login node is shared by all users of the cluster
             self._every(FAULTS_S, self._look_for_faults, "looking for faults")
-            threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
+            threading.Thread(target=self._measure_node, name="measuring", daemon=True).start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
         return 0 if self._stop.is_set() else 1
@@ -268,30 +267,37 @@ class Daemon:
             self._is_taken_away = False
             self._state.end_drain()
 
-    def _measure_processor(self) -> None:
-        """Measure the processor while no run is active; a run that starts during the measurement invalidates it."""
-        stored = matmul.stored(self._measured, self._hardware)
-        self._publish_measured(stored)
+    def _measure_node(self) -> None:
+        """Measure the node while no run is active; a run that starts during a measurement invalidates it."""
+        before = {kind: measured.stored(self._state.root, kind, self._hardware) for kind in measured.KINDS}
+        for kind, stored in before.items():
+            self._publish(kind, stored)
+        for kind, stored in before.items():
+            if not self._measure_one(kind, stored):
+                return
+
+    def _measure_one(self, kind: measured.Kind, stored: dict[str, Any] | None) -> bool:
+        """Measure once; False if the daemon ends before."""
         while not self._stop.wait(WATCH_S):
             if not self._is_idle():
                 continue
-            measured = self._measure()
-            if measured is None:
-                return
+            found = self._measure(kind)
+            if found is None:
+                return True
             if self._is_idle():
-                # Other load on the machine can only have lowered a measurement.
-                best = matmul.highest(stored, measured)
-                self._publish_measured(best)
+                best = measured.best(kind, stored, found)
+                self._publish(kind, best)
                 try:
-                    matmul.store(self._measured, self._hardware, best)
+                    measured.store(self._state.root, kind, self._hardware, best)
                 except OSError as error:
-                    log.warning("the measurement of the processor cannot be stored: %s", error)
-                return
+                    log.warning("the measurement of %s cannot be stored: %s", kind.name, error)
+                return True
+        return False
 
-    def _publish_measured(self, measured: dict[str, Any] | None) -> None:
-        """Include the measurement in heartbeats and in the environment of later runs."""
-        if measured is not None:
-            self._hardware["matmul"] = measured
+    def _publish(self, kind: measured.Kind, found: dict[str, Any] | None) -> None:
+        """Include a measurement in heartbeats and in the environment of later runs."""
+        if found is not None:
+            self._hardware[kind.name] = found
 
     def _look_for_faults(self) -> None:
         """Include the faults of the hardware in heartbeats."""
@@ -348,9 +354,9 @@ def main(
     arguments: list[str] | None = None,
     *,
     command: Command = launch.command,
-    measure: Measure = matmul.measured_apart,
+    measure: Measure = measured.measure,
 ) -> int:
-    """Run from the command line. `command` turns a configuration into an argv; `measure` measures the processor."""
+    """Run from the command line. `command` turns a configuration into an argv; `measure` measures the node."""
     options = parse(arguments)
     start_logging()
     logging.getLogger("celery").setLevel(logging.WARNING)
@@ -377,7 +383,7 @@ def main(
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
-    exit_code = Daemon(settings, state, keys, command, (lambda: None) if options.no_measure else measure).run()
+    exit_code = Daemon(settings, state, keys, command, (lambda _kind: None) if options.no_measure else measure).run()
     log.info("stopped; the runs of %s continue", state.root)
     return exit_code
 

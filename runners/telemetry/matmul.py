@@ -7,15 +7,11 @@ The daemon does so when it starts, while no run is active, and keeps the highest
 from __future__ import annotations
 
 import json
-import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 from runners.supervisor.processes import die_with
 
@@ -23,10 +19,7 @@ PRECISIONS = ("fp32", "bf16")
 ENOUGH_S = 0.02
 """Duration of a product above which the cost of the call is negligible."""
 TRY_S = 0.5
-WITHIN_S = 300
 _SMALLEST, _LARGEST = 256, 8192
-
-log = logging.getLogger(__name__)
 
 
 def thread_counts(cores: int) -> list[int]:
@@ -70,57 +63,6 @@ def best_flops(product: Callable[[int], Callable[[], object]], clock: Callable[[
         if is_enough:
             return best
         size *= 2
-
-
-def stored(path: Path, machine: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the stored measurement; None if the processor or torch has changed since."""
-    try:
-        content = json.loads(path.read_text())
-        measured = content["measured"] if content["of"] == _key(machine) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return measured if isinstance(measured, dict) else None
-
-
-def highest(stored: dict[str, Any] | None, measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the higher value of each two measurements."""
-    flops = {precision: dict(by_threads) for precision, by_threads in measured["flops"].items()}
-    for precision, by_threads in (stored or {}).get("flops", {}).items():
-        for threads, value in by_threads.items():
-            before = flops.setdefault(precision, {}).get(threads, 0.0)
-            flops[precision][threads] = max(before, value)
-    return {**measured, "flops": flops}
-
-
-def store(path: Path, machine: dict[str, Any], measured: dict[str, Any]) -> None:
-    """Store a measurement for later daemons."""
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps({"of": _key(machine), "measured": measured}, indent=1))
-    draft.rename(path)
-
-
-def _key(machine: dict[str, Any]) -> list[Any]:
-    try:
-        torch = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        torch = ""
-    return [machine.get("cpu_model"), len(os.sched_getaffinity(0)), torch]
-
-
-def measured_apart() -> dict[str, Any] | None:
-    """Measure in a separate process; None if that fails, for instance without torch."""
-    command = [sys.executable, "-m", "runners.telemetry.matmul"]
-    try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=WITHIN_S, stdin=subprocess.DEVNULL
-        )
-        measured: dict[str, Any] = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        log.warning(
-            "the matrix products of this node cannot be measured, so MFU on its CPU is not available: %s", error
-        )
-        return None
-    return measured
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ def test_an_environment_has_names_in_words_and_nothing_that_is_empty() -> None:
                 "packages": {"pytorch-lightning": "2.6.6"},
                 "variables": {"NCCL_DEBUG": "WARN"},
                 "matmul": {"flops": {"fp32": {"2": 4.47688e10}}},
+                "rates": {"device": "CPU process", "memory": 9e9},
                 "torch": "2.13.0+cpu",
                 "a_name": "x",
             }

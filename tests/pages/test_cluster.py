@@ -141,7 +141,9 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
 ) -> None:
     gpus = [{"index": i, "name": "NVIDIA <b>H200</b>", "memory_bytes": 2**37} for i in range(4)]
     matmul = {"flops": {"fp32": {"1": 5e10, "64": 2.5e12}, "bf16": {}, "odd": "x"}, "torch": "2.13.0"}
-    hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul}
+    reduced = [[65536, 4e-5], [2**28, 2 * 3 / 4 * 2**28 / 360e9]]
+    rates = {"devices": 4, "matrix": {"bf16": 7.5e14}, "memory": 4.24e12, "host": None, "all_reduce": {"4": reduced}}
+    hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul, "rates": rates}
     node = Node.objects.create(name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware=hardware)
     Node.objects.create(name="old", is_enabled=False)
     place(make_attempt(state="running"), node)
@@ -154,5 +156,8 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     own = html.unescape(text(page.get("/nodes/gpu-1/", headers=PARTIAL)))
     assert "1 of 2 slots busy" in own
     assert "4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB)" in own
+    measured = own.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "measured 750 TFLOP/s in bf16, 4.24 TB/s in memory, " in measured
+    assert "GB/s between them" in measured
     assert "64 cores, measured 2.50 TFLOP/s in fp32" in own
     assert "Disabled:" in text(page.get("/nodes/old/", headers=PARTIAL))

@@ -15,6 +15,7 @@ from runners.config import RunConfig
 from runners.node.daemon import main
 from runners.node.launch import launch
 from runners.node.launch.share import Share
+from runners.telemetry.measured import MATMUL, Kind
 
 
 def scripted(config: RunConfig, config_path: Path, share: Share) -> list[str]:
@@ -26,9 +27,10 @@ def scripted(config: RunConfig, config_path: Path, share: Share) -> list[str]:
     return [sys.executable, str(script), "--config", str(config_path)]
 
 
-def measured() -> dict[str, Any] | None:
+def measured(kind: Kind) -> dict[str, Any] | None:
     """Return what TEST_MATMUL says: the real measurement takes seconds."""
-    return cast("dict[str, Any] | None", json.loads(os.environ.get("TEST_MATMUL", "null")))
+    text = os.environ.get("TEST_MATMUL", "null") if kind is MATMUL else "null"
+    return cast("dict[str, Any] | None", json.loads(text))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runners.telemetry import matmul
+from runners.telemetry.measured import MATMUL, RATES, best, measure, store, stored
 from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine, Server
 
@@ -46,23 +47,38 @@ def test_products_grow_until_their_call_costs_nothing() -> None:
     assert flops == pytest.approx(2 * 256**3 / (0.01 + 2 * 256**3 / 1e9))
 
 
-def test_what_was_measured_is_remembered_until_processor_or_torch_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "matmul.json"
-    assert matmul.stored(path, MACHINE) is None
-    matmul.store(path, MACHINE, MEASURED)
-    assert matmul.stored(path, MACHINE) == MEASURED
-    assert matmul.stored(path, {"cpu_model": "another"}) is None
-    path.write_text("{ cut off")
-    assert matmul.stored(path, MACHINE) is None
+def test_what_was_measured_is_remembered_until_processor_gpus_or_torch_change(tmp_path: Path) -> None:
+    assert stored(tmp_path, MATMUL, MACHINE) is None
+    store(tmp_path, MATMUL, MACHINE, MEASURED)
+    assert stored(tmp_path, MATMUL, MACHINE) == MEASURED
+    assert stored(tmp_path, RATES, MACHINE) is None
+    assert stored(tmp_path, MATMUL, {"cpu_model": "another"}) is None
+    assert stored(tmp_path, MATMUL, MACHINE | {"gpus": [{"name": "NVIDIA H200"}]}) is None
+    (tmp_path / "matmul.json").write_text("{ cut off")
+    assert stored(tmp_path, MATMUL, MACHINE) is None
 
 
-def test_of_two_measurements_the_higher_figures_are_kept() -> None:
+def test_of_two_measurements_the_better_figures_are_kept() -> None:
     busy = {"flops": {"fp32": {"1": 2e10, "2": 9e10}, "bf16": {"1": 1e11}}, "torch": "2.13.0"}
-    assert matmul.highest(None, MEASURED) == MEASURED
-    assert matmul.highest(MEASURED, busy)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
-    assert matmul.highest(busy, MEASURED)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
+    assert best(MATMUL, None, MEASURED) == MEASURED
+    assert best(MATMUL, MEASURED, busy)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
+    assert best(MATMUL, busy, MEASURED)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
+    quick = {"device": "CPU process", "memory": 9e9, "all_reduce": {"2": [[65536, 1e-4], [1048576, 2e-3]]}}
+    slow = {"device": "CPU process", "memory": 7e9, "all_reduce": {"2": [[65536, 2e-4], [1048576, 1e-3]]}}
+    expected = {"device": "CPU process", "memory": 9e9, "all_reduce": {"2": [[65536, 1e-4], [1048576, 1e-3]]}}
+    assert best(RATES, quick, slow) == best(RATES, slow, quick) == expected
+
+
+@pytest.mark.slow
+def test_two_processes_measure_their_memory_and_the_links_between_them() -> None:
+    rates = measure(RATES)
+    assert rates is not None
+    assert rates["device"] == "CPU process"
+    for name in ("all_reduce", "all_to_all"):
+        for points in rates[name].values():
+            assert len(points) == 4
+            assert all(seconds > 0 for _, seconds in points)
+    assert rates["memory"] > 1e6
 
 
 @pytest.mark.slow

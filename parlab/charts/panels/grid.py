@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, in_column
 from parlab.charts.points import Spread, in_order, is_number
-from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, Svg, length
+from parlab.charts.svg import Canvas, Margins, Svg, length, text_px
 
 from .frame import Runs, Size, run_group, shortened, text_at
 from .shown import ShownRun
@@ -18,8 +18,6 @@ _SHADES = 6
 _WITH_RANGE = (58, 34)
 """Width and height of a cell that has room for the range below the number."""
 _WITH_NUMBER, _LEAST_HEIGHT = 24, 14
-_BOLD_PX = CHARACTER_PX + 0.7
-"""Mean width of a character of a name, which is heavier than other text."""
 
 
 class Layout(NamedTuple):
@@ -77,8 +75,7 @@ def needs(runs: Runs) -> str:
 def draw(runs: Runs, size: Size) -> Svg:
     layout = layout_of(runs)
     assert layout is not None
-    longest = max(len(name) for name in layout.names.values())
-    left = min(longest * _BOLD_PX + 14, size.width * 0.4)
+    left = min(max(map(text_px, layout.names.values())) + 14, size.width * 0.4)
     across = (size.width - left - 2) / len(layout.columns)
     down = (size.height - 24) / len(layout.rows)
     canvas = Canvas(size.width, size.height, margins=Margins(left, 2, 0, 24))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from parlab.formats import schema
 from parlab.formats.grammar.cells import split_cells
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.units import NUMBER, normal, slug, to_float, unit_of
@@ -23,6 +24,15 @@ _NAMES = {
     "Training time": "training",
     "Gather latency": "gather",
     "Others": "others",
+}
+
+_KINDS: dict[str, schema.Kind] = {
+    # The engine's timer leaves out what happens between its steps.
+    "CurrSamplesPerSec": "part",
+    "CurSamplesPerSec": "part",
+    "RunningAvgSamplesPerSec": "average",
+    "SamplesPerSec": "average",
+    "AvgSamplesPerSec": "average",
 }
 
 
@@ -44,7 +54,7 @@ def pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[str
         unit = value[number.end() :].partition("(")[0].strip()
         base = unit_of(unit) if unit else None
         name = _NAMES.get(key) or slug(key)
-        field = Field(name, key, unit, base[1] if base else 1.0)
+        field = Field(name, key, unit, base[1] if base else 1.0, _KINDS.get(key, "printed"))
         values[name] = normal(amount, field.scale)
         fields.append(field)
         raw.append(number[0])

@@ -40,8 +40,12 @@ _MATRIX_RATE = re.compile(r"matmul\.flops\.(\w+)\.(\d+)")
 
 
 def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the environment of an attempt as names in words with texts; what is empty is left out."""
-    return [_row(name, text) for name, text in flat(environment) if text != DASH]
+    """Return the environment of an attempt as names in words with texts; what is empty is left out.
+
+    So are the rates of the node, which its own page shows.
+    """
+    stated = {name: value for name, value in environment.items() if name != "rates"}
+    return [_row(name, text) for name, text in flat(stated) if text != DASH]
 
 
 def _row(name: str, text: str) -> tuple[str, str]:

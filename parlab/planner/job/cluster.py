@@ -22,6 +22,8 @@ class Link:
     latency_s: float
     is_measured: bool = False
     """The bandwidth was measured, or set by traffic shaping; otherwise it is nominal."""
+    exchange: float | None = None
+    """Measured bandwidth of an all-to-all of all devices of a node (bytes/s that a device sends to others)."""
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
@@ -131,8 +133,8 @@ _OTHER_HOST_BYTES_S = 50e9
 
 
 def host_bandwidth(gpu: Gpu) -> float:
-    """Return the usual bandwidth between a device and its processor, one direction: PCIe or NVLink-C2C (bytes/s)."""
-    return _HOST_BYTES_S.get(gpu.name.split()[0], _OTHER_HOST_BYTES_S)
+    """Return the bandwidth from the processor to a device (bytes/s): measured, or usual for PCIe or NVLink-C2C."""
+    return gpu.host_bandwidth or _HOST_BYTES_S.get(gpu.name.split()[0], _OTHER_HOST_BYTES_S)
 
 
 def device(name: str) -> Gpu:

@@ -45,6 +45,10 @@ class Gpu:
     """Bandwidth of its links inside a node in one direction (bytes/s); None: the usual value in `planner.cluster`."""
     node_gbit_s: float | None = None
     """Network bandwidth of a node with such devices (Gbit/s); None: the usual value in `planner.cluster`."""
+    attention_share: float | None = None
+    """Measured share of the ceiling that long fused attention reaches; None: that of the published kernels."""
+    host_bandwidth: float | None = None
+    """Measured bandwidth from the memory of the host (bytes/s); None: the usual value in `planner.cluster`."""
 
     @property
     def is_cpu(self) -> bool:

@@ -10,7 +10,9 @@ from runners.config import RunConfig
 
 from .cluster import Cluster, cluster
 from .hardware import Gpu, find
+from .measured import COPY_SHARE, measured_device, positive, with_measured_links
 
+PROCESS = "CPU process"
 _CORE_FLOPS = 80e9
 """Peak fp32 FLOP/s of one core's vector units: 32 per cycle (AVX-512, or two AVX2 fused multiply-adds) at 2.5 GHz. It
 is used until the node has measured its own, since processor data sheets do not state it."""
@@ -26,11 +28,20 @@ def cluster_of(hardware: Mapping[str, Any], config: RunConfig, name: str = "") -
     """
     ranks, per_node = config.world_size, min(config.gpus_per_node, config.world_size)
     gpus = list(hardware.get("gpus") or [])
-    if gpus and config.device.may_use_gpus and len(gpus) >= per_node:
-        device = _gpu(gpus[0])
+    is_gpu = bool(gpus) and config.device.may_use_gpus and len(gpus) >= per_node
+    rates = _rates(hardware, is_gpu=is_gpu)
+    if is_gpu:
+        device = measured_device(_gpu(gpus[0]), rates)
     else:
         device = process(hardware, per_node, config.launcher.threads_per_rank, config.launcher.memory_limit_mib)
-    return cluster(device, ranks, per_node, name=name)
+    return with_measured_links(cluster(device, ranks, per_node, name=name), rates)
+
+
+def _rates(hardware: Mapping[str, Any], *, is_gpu: bool) -> Mapping[str, Any]:
+    """Return what the node measured of its GPUs, or else of processes on its processor; empty without it."""
+    rates = hardware.get("rates")
+    is_stated = isinstance(rates, Mapping) and (rates.get("device") != PROCESS) == is_gpu
+    return rates if is_stated and isinstance(rates, Mapping) else {}
 
 
 def _gpu(description: Mapping[str, Any]) -> Gpu:
@@ -51,10 +62,10 @@ def process(hardware: Mapping[str, Any], processes: int, threads: int, limit_mib
     flops = share * (measured or _CORE_FLOPS)
     # A processor without 16-bit units computes bf16 in fp32 and rounds.
     return Gpu(
-        "CPU process",
+        PROCESS,
         min(memory, limit_mib << 20) if limit_mib else memory,
         {"fp32": flops, "bf16": flops / 2, "fp16": flops / 2},
-        share * _CORE_BANDWIDTH,
+        share * (_core_bandwidth(hardware) or _CORE_BANDWIDTH),
         "measured on this node" if measured else "one core: 32 FLOP per cycle at 2.5 GHz",
         flops / 2,
     )
@@ -66,3 +77,13 @@ def _measured_flops(hardware: Mapping[str, Any]) -> float | None:
     for name in ("flops", "fp32", "1"):
         value = value.get(name) if isinstance(value, Mapping) else None
     return float(value) if isinstance(value, int | float) and 0 < value < 1e15 else None
+
+
+def _core_bandwidth(hardware: Mapping[str, Any]) -> float | None:
+    """Return the memory bandwidth of a core (bytes/s) while all copy, as the node measured it; None if it did not."""
+    rates = _rates(hardware, is_gpu=False)
+    memory, processes = positive(rates.get("memory")), positive(rates.get("devices"))
+    cores = positive(hardware.get("cpu_cores"))
+    if memory is None or processes is None or cores is None:
+        return None
+    return memory / COPY_SHARE * processes / min(cores, processes)

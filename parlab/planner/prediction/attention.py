@@ -40,6 +40,7 @@ def fused_share(device: Gpu, generation: int | None, length: float, head: float)
     """
     if device.is_cpu:
         return 1.0
-    share = SHARES.get(device.name.split()[0], _OTHER)[(generation or NEWEST) - 1]
+    published = SHARES.get(device.name.split()[0], _OTHER)[(generation or NEWEST) - 1]
+    share = device.attention_share or published
     head_share = min(1.0, (128 + _HEAD_LOSS) / 128 * head / (head + _HEAD_LOSS))
     return share * head_share * length / (length + _HALF_LENGTH)

@@ -24,7 +24,14 @@ class Links:
     @property
     def inside(self) -> float:
         """Bandwidth of a device inside its domain (bytes/s)."""
-        return self.cluster.inside.bandwidth * self.parameters.inside_efficiency
+        link = self.cluster.inside
+        return link.bandwidth if link.is_measured else link.bandwidth * self.parameters.inside_efficiency
+
+    @property
+    def exchange(self) -> float:
+        """Bandwidth of a device in an all-to-all inside its domain (bytes/s)."""
+        link = self.cluster.inside
+        return link.exchange or link.bandwidth * self.parameters.exchange_efficiency
 
     def is_between(self, span: int) -> bool:
         """Return whether a group of neighbouring devices spans several domains."""
@@ -78,9 +85,8 @@ class Links:
         if ranks == 1:
             return 0.0
         cluster = self.cluster
-        efficiency = self.parameters.exchange_efficiency
         copies = _distinct(ranks, choices) * (ranks - 1) / ranks
-        inside_s = tokens * copies * token_bytes / (cluster.inside.bandwidth * efficiency) + cluster.inside.latency_s
+        inside_s = tokens * copies * token_bytes / self.exchange + cluster.inside.latency_s
         if not self.is_between(span):
             return inside_s
         domains = min(ranks, -(-span // cluster.domain))

@@ -188,7 +188,8 @@ class Clock:
         shards = max(1, ranks // groups)
         span = max(shards, span // groups)
         bandwidth, latency = links.ring(shards, span)
-        if not job.overlaps_gradients and not (links.is_between(span) and cluster.between.is_measured):
+        link = cluster.between if links.is_between(span) else cluster.inside
+        if not job.overlaps_gradients and not link.is_measured:
             # DeepSpeed of 2021 gathers each parameter on its own; FSDP gathers those of a layer as one message.
             efficiency = self.parameters.between_efficiency
             bandwidth /= efficiency if links.is_between(span) else self.parameters.inside_efficiency

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 MAX_VALUE = 200
-OF_EACH_RUN = ("shell", "command", "variables.PARLAB", "variables.MASTER_PORT", "matmul.", "links.")
+OF_EACH_RUN = ("shell", "command", "variables.PARLAB", "variables.MASTER_PORT", "matmul.", "rates.", "links.")
 """Beginnings of names that differ between any two runs, or are measured again, and explain nothing."""
 
 
