@@ -20,7 +20,13 @@ UNREADY = [{"type": "Ready", "status": "False"}]
 def pod(phase: str = "Pending", node: str = "", meta: dict[str, Any] | None = None, **status: Any) -> Pod:
     """Return the pod of node 1 of an attempt."""
     metadata = {"name": "parlab-s-12-2-1", "uid": "u", "labels": LABELS, **(meta or {})}
-    found = pod_of({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase, **status}})
+    found = pod_of(
+        {
+            "metadata": metadata,
+            "spec": {"nodeName": node, "containers": [{"image": "r/i:1"}]},
+            "status": {"phase": phase, **status},
+        }
+    )
     assert found is not None
     return found
 
@@ -66,7 +72,7 @@ WAITS = [
 
 @pytest.mark.parametrize(("waits", "text", "is_stuck"), WAITS)
 def test_a_waiting_pod_says_why(waits: Pod, text: str, is_stuck: bool) -> None:
-    wait = waiting(waits, "r/i:1")
+    wait = waiting(waits)
     assert wait is not None
     assert text in wait.text
     assert wait.is_stuck is is_stuck
@@ -74,31 +80,31 @@ def test_a_waiting_pod_says_why(waits: Pod, text: str, is_stuck: bool) -> None:
 
 def test_a_pod_whose_volumes_are_missing_names_the_field() -> None:
     text = '0/3 nodes are available: 3 persistentvolumeclaim "data" not found.'
-    wait = waiting(pod(**condition("PodScheduled", "False", "Unschedulable", text)), "i")
+    wait = waiting(pod(**condition("PodScheduled", "False", "Unschedulable", text)))
     assert wait is not None
     assert wait.is_stuck
     assert wait.text.startswith("kubernetes.claims data: create it, or name an existing one: Kubernetes: pod parlab-s")
     creating = pod(node="n1", **in_state(waiting={"reason": "ContainerCreating"}))
-    wait = waiting(creating, "i", [event("FailedMount", 'MountVolume.SetUp failed: secret "hub" not found')])
+    wait = waiting(creating, [event("FailedMount", 'MountVolume.SetUp failed: secret "hub" not found')])
     assert wait is not None
     assert wait.text.startswith("kubernetes.secrets hub: create it, or name an existing one: pod parlab-s-12-2-1 waits")
 
 
 def test_a_running_pod_waits_for_nothing() -> None:
-    assert waiting(pod("Running", "n1", **in_state(running={})), "i") is None
+    assert waiting(pod("Running", "n1", **in_state(running={}))) is None
 
 
 def test_a_container_that_prepares_is_not_that_of_the_run() -> None:
     preparing = {"initContainerStatuses": [{"name": "runtime", "state": {"running": {}}}]}
     status = preparing | in_state(waiting={"reason": "PodInitializing"})
     assert not pod("Pending", "n1", **status).is_running
-    wait = waiting(pod("Pending", "n1", **status), "i")
+    wait = waiting(pod("Pending", "n1", **status))
     assert wait is not None
     assert "starts on node n1: PodInitializing" in wait.text
 
 
 def test_an_invalid_name_of_an_image_is_hopeless() -> None:
-    wait = waiting(pod(node="n1", **in_state(waiting={"reason": "InvalidImageName"})), "i")
+    wait = waiting(pod(node="n1", **in_state(waiting={"reason": "InvalidImageName"})))
     assert wait is not None
     assert wait.is_hopeless
 

@@ -22,6 +22,8 @@ _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 log = logging.getLogger(__name__)
 
+_Index = tuple[list[Event], dict[str, list[Event]], dict[tuple[int, int], Event]]
+
 
 class Cluster:
     """The objects of one state directory in one namespace."""
@@ -39,6 +41,7 @@ class Cluster:
         self._event_mirror = Mirror(api, events, {}, self._events.take, self._events.listed)
         self._objects = ""
         self._events_seen = 0
+        self._index: tuple[int, _Index] | None = None
         self._seen: dict[str, int] = {}
 
     def start(self) -> None:
@@ -86,7 +89,30 @@ class Cluster:
 
     def events(self) -> list[Event]:
         """Return the events of the objects of this state directory that the server still has, the oldest first."""
-        return sorted([*self._events.past(), *self._events.present()], key=lambda event: event.at)
+        return self._indexed()[0]
+
+    def events_of(self, name: str) -> list[Event]:
+        """Return the events of one pod, the oldest first."""
+        return self._indexed()[1].get(name, [])
+
+    def last_event_above(self, run: int, attempt: int) -> Event | None:
+        """Return the last event of what creates the pods of an attempt: a warning, or one of Kueue."""
+        return self._indexed()[2].get((run, attempt))
+
+    def _indexed(self) -> _Index:
+        """Return all events, those of each pod, and the last one of what is above the pods of each attempt."""
+        version = self._events.version
+        if self._index is None or self._index[0] != version:
+            events = sorted([*self._events.past(), *self._events.present()], key=lambda event: event.at)
+            of_pods: dict[str, list[Event]] = {}
+            above: dict[tuple[int, int], Event] = {}
+            for event in events:
+                if event.kind == "Pod":
+                    of_pods.setdefault(event.name, []).append(event)
+                elif event.is_warning or event.kind == "Workload":
+                    above[self.key_of(event.name)] = event
+            self._index = (version, (events, of_pods, above))
+        return self._index[1]
 
     def new_events(self) -> list[Event]:
         """Return the events since the last call, or none; after a start all that the server still has."""

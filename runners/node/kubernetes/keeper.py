@@ -21,7 +21,7 @@ from runners.node.kubernetes.api import Api, KubernetesRefused
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.lease import Lease
-from runners.node.kubernetes.pods import TTL, Event, Pod, pod_of
+from runners.node.kubernetes.pods import TTL, Pod, pod_of
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
 from runners.node.launch.containers import PACKAGE_ROOT
@@ -38,6 +38,10 @@ AFTER_END_S = 10.0
 """Time for a pod to end after the last word of its run."""
 QUIET_S = 3.0
 """Seconds between two looks at an attempt whose pods all run."""
+WAITING_S = 1.0
+"""The same where some wait, and nothing has changed."""
+PASS_S = 5.0
+"""Time of one pass over all attempts; the lease is renewed between two."""
 ASK_S = 2.0
 """Seconds between two questions about a job without pods."""
 SWEEP_S = 20.0
@@ -82,13 +86,14 @@ class KubernetesKeeper(JobKeeper):
         self._stuck_since: dict[str, float] = {}
         self._over_since: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
-        self._served_at: dict[Key, float] = {}
+        self._served: dict[Key, tuple[float, dict[int, Pod]]] = {}
+        """When an attempt was served last, and its pods then."""
         self._cancelled_since: dict[str, float] = {}
 
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt, whether it waits or runs."""
         super().cancel(cancel)
-        self._served_at.pop((cancel.run, cancel.attempt), None)
+        self._served.pop((cancel.run, cancel.attempt), None)
         self._polled_at = float("-inf")
 
     # --- the pods ----------------------------------------------------------------------------------------------------
@@ -128,9 +133,11 @@ class KubernetesKeeper(JobKeeper):
         now = time.monotonic()
         for key, runs in sorted(runs_by_key.items()):
             own = by_key.get(key, {})
-            if now - self._served_at.get(key, float("-inf")) < QUIET_S and _are_quiet(runs, own):
+            if self._is_quiet(key, runs, own, now):
                 continue
-            self._served_at[key] = now
+            if time.monotonic() - now > PASS_S:
+                break  # the lease must be renewed; the others are served in the next pass
+            self._served[key] = (now, own)
             try:
                 self._serve(key, runs, own)
             except OSError:
@@ -140,6 +147,13 @@ class KubernetesKeeper(JobKeeper):
                 self._waiting[key] = f"Kubernetes refuses: {error}"
         self._note_events(living)
         self._clean(by_name)
+
+    def _is_quiet(self, key: Key, runs: list[JobDir], pods: dict[int, Pod], now: float) -> bool:
+        """Return whether nothing has happened to the pods of an attempt since it was served a moment ago."""
+        served_at, before = self._served.get(key, (float("-inf"), {}))
+        if _are_running(runs, pods):
+            return now - served_at < QUIET_S
+        return now - served_at < WAITING_S and len(pods) == len(runs) and pods == before
 
     def _note_events(self, living: list[JobDir]) -> None:
         """Write down the new events of pods, and of what creates them."""
@@ -203,7 +217,8 @@ class KubernetesKeeper(JobKeeper):
             objects = next(iter(pods.values())).owner or "pods"
             self._record(key, record, objects)
         if not self._is_submitted(key):
-            self._submit(key, runs, record)
+            if not self._is_behind_quota(key) or any(run.cancel_reason() is not None for run in runs):
+                self._submit(key, runs, record)
             return
         open_runs = self._unreported(runs)
         waits = []
@@ -226,10 +241,8 @@ class KubernetesKeeper(JobKeeper):
 
     def _wait_of(self, run: JobDir, pod: Pod) -> str:
         """Return why a pod waits; end one that waits in vain."""
-        config = RunConfig.model_validate_json(run.config.read_text()) if not pod.is_running else None
-        image = (config.kubernetes.image if config else "") or self._pool.image
-        wait = words.waiting(pod, image, self._events_of(pod.name))
-        if wait is not None and pod.is_gated and (event := self._last_event(pod.key)):
+        wait = words.waiting(pod, self._cluster.events_of(pod.name))
+        if wait is not None and pod.is_gated and (event := self._cluster.last_event_above(*pod.key)):
             wait = words.Wait(f"Kubernetes: {event}")
         if wait is None or not wait.is_stuck:
             self._stuck_since.pop(pod.uid, None)
@@ -265,6 +278,14 @@ class KubernetesKeeper(JobKeeper):
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
+    def _is_behind_quota(self, key: Key) -> bool:
+        """Return whether a run waits for a quota, or behind one that does: two half of each would wait forever."""
+        if not self._blocked or time.monotonic() >= self._blocked.get(key, float("inf")):
+            return False
+        if key not in self._blocked:
+            self._waiting[key] = "waits behind a run that waits for a quota of the namespace"
+        return True
+
     def _problems(self, config: RunConfig) -> list[Problem]:
         found = list(problems(config, self._pool, self._missing))
         queue = config.kubernetes.queue
@@ -273,11 +294,6 @@ class KubernetesKeeper(JobKeeper):
         return found
 
     def _send(self, key: Key, runs: list[JobDir], config: RunConfig, record: JobRecord) -> None:
-        now = time.monotonic()
-        if self._blocked and (key not in self._blocked or now < self._blocked[key]):
-            if key not in self._blocked:
-                self._waiting[key] = "waits behind a run that waits for a quota of the namespace"
-            return
         objects = self._cluster.objects(self._pool.objects)
         order = self._order(key, runs[0], config)
         try:
@@ -378,19 +394,12 @@ class KubernetesKeeper(JobKeeper):
         if run.cancel_reason() is not None:
             self._cluster.delete_job(run.run, run.attempt, objects)
             return ""
-        key = run.run, run.attempt
-        if event := self._last_event(key):
+        if event := self._cluster.last_event_above(run.run, run.attempt):
             return f"Kubernetes: {event}"
         name = job["metadata"]["name"]
         if job.get("spec", {}).get("suspend"):
             return f"Kubernetes: {name} is suspended: its queue has not admitted it yet"
         return f"Kubernetes: {name} has no pods yet"
-
-    def _last_event(self, key: Key) -> Event | None:
-        """Return the last event of what creates the pods of an attempt: a warning, or one of Kueue."""
-        events = [event for event in self._cluster.events() if self._cluster.key_of(event.name) == key]
-        above = [event for event in events if event.kind != "Pod" and (event.is_warning or event.kind == "Workload")]
-        return above[-1] if above else None
 
     def _settle_pod(self, run: JobDir, name: str, pod: Pod | None) -> None:
         """Write the final report of a member whose pod has ended or is gone, in the words of Kubernetes."""
@@ -401,14 +410,11 @@ class KubernetesKeeper(JobKeeper):
         if has_started and not run.was_stopped and now - since < self._pace.settle_s:
             return
         last = pod or self._cluster.past().get(name)
-        events = self._events_of(name)
+        events = self._cluster.events_of(name)
         is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
         past = words.Past(name, last, events, is_closed)
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
         self._settle_member(run, outcome, is_consequence=False)
-
-    def _events_of(self, name: str) -> list[Event]:
-        return [event for event in self._cluster.events() if event.name == name and event.kind == "Pod"]
 
     def _clean(self, living: dict[str, Pod]) -> None:
         """Delete pods whose run has ended, and those that nobody asks for any more."""
@@ -443,15 +449,15 @@ class KubernetesKeeper(JobKeeper):
             for name in [name for name in facts if _key_name(name) not in names]:
                 del facts[name]
         self._blocked = {key: at for key, at in self._blocked.items() if key in held}
-        for times in (self._served_at, self._forbidden_since):
-            for key in times.keys() - held:
-                times.pop(key, None)
+        for key in (self._served.keys() | self._forbidden_since.keys()) - held:
+            self._served.pop(key, None)
+            self._forbidden_since.pop(key, None)
         self._cluster.forget(held)
         super()._forget(held)
 
 
-def _are_quiet(runs: list[JobDir], pods: dict[int, Pod]) -> bool:
-    """Return whether all pods of an attempt run, and nothing has happened to one that asks for an answer."""
+def _are_running(runs: list[JobDir], pods: dict[int, Pod]) -> bool:
+    """Return whether all pods of an attempt run, and none asks for an answer."""
     own = [pods.get(run.node_rank) for run in runs]
     return all(pod and pod.is_running and not pod.is_deleted and not pod.is_node_away for pod in own)
 

@@ -59,6 +59,7 @@ class Pod(NamedTuple):
     is_running: bool
     """Whether its container runs; one that prepares for it does not count."""
     ended: Ended | None
+    image: str
     owner: str
     """What its attempt became: job or jobset; empty for a plain pod."""
 
@@ -104,6 +105,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         waiting=_waiting(states),
         is_running=any("running" in state for state in own),
         ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
+        image=next((each.get("image", "") for each in data.get("spec", {}).get("containers") or ()), ""),
         owner=_owner(metadata),
     )
 

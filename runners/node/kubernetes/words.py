@@ -42,7 +42,7 @@ _FIELDS = {
 """Kind of an object that a pod needs -> field that names it."""
 
 
-def waiting(pod: Pod, image: str, events: Sequence[Event] = ()) -> Wait | None:
+def waiting(pod: Pod, events: Sequence[Event] = ()) -> Wait | None:
     """Return why a pod waits; None if its container runs. `events` are its own."""
     if pod.is_running:
         return None
@@ -56,7 +56,7 @@ def waiting(pod: Pod, image: str, events: Sequence[Event] = ()) -> Wait | None:
     text = f"{reason}: {_line(message)}" if message else reason
     if reason in _IMAGE_REASONS:
         remedy = "correct the name, or name a secret in kubernetes.image_pull_secret"
-        shown = f"kubernetes.image {image} cannot be pulled on node {pod.node}: {text}; {remedy}"
+        shown = f"kubernetes.image {pod.image} cannot be pulled on node {pod.node}: {text}; {remedy}"
         return Wait(shown, is_stuck=True, is_hopeless=reason in _HOPELESS)
     if reason in _CREATE_REASONS:
         remedy = "check kubernetes.secrets, kubernetes.claims and kubernetes.patch"
