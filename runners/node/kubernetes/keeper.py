@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 from runners.config import Problem, RunConfig
@@ -18,10 +17,11 @@ from runners.node.jobs.system import SystemRefused
 from runners.node.keeper import Command, Limits, Node
 from runners.node.kubernetes import manifests, rights, words
 from runners.node.kubernetes.api import Api, KubernetesRefused
+from runners.node.kubernetes.cleaning import Cleaner
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.lease import Lease
-from runners.node.kubernetes.pods import TTL, Pod, pod_of
+from runners.node.kubernetes.pods import Pod
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
 from runners.node.launch.containers import PACKAGE_ROOT
@@ -34,8 +34,6 @@ FORBIDDEN_S = 6.0
 """Time after which a refusal for want of a right counts; a server that has just started refuses everybody."""
 QUOTA_S = 5.0
 """Seconds between two tries of a run that waits for a quota."""
-AFTER_END_S = 10.0
-"""Time for a pod to end after the last word of its run."""
 QUIET_S = 3.0
 """Seconds between two looks at an attempt whose pods all run."""
 WAITING_S = 1.0
@@ -44,8 +42,6 @@ PASS_S = 5.0
 """Time of one pass over all attempts; the lease is renewed between two."""
 ASK_S = 2.0
 """Seconds between two questions about a job without pods."""
-SWEEP_S = 20.0
-"""Seconds between two looks at pods that have ended."""
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +71,11 @@ class KubernetesKeeper(JobKeeper):
         self._api = api or Api.connect(pool.namespace, pool.context)
         self._cluster = Cluster(self._api, state.id)
         self._lease = Lease(self._api, f"parlab-{state.id}", holder)
+        self._cleaner = Cleaner(self._cluster, state)
         self._has_started = False
         self._missing: list[str] = []
         self._suspected: list[str] = []
-        self._rights_due = self._swept_at = float("-inf")
+        self._rights_due = float("-inf")
         self._forbidden_since: dict[Key, float] = {}
         self._blocked: dict[Key, float] = {}
         """When a run that waits for a quota is tried again."""
@@ -122,7 +119,6 @@ class KubernetesKeeper(JobKeeper):
 
     def _look_at_pods(self, living: list[JobDir]) -> None:
         pods = self._cluster.living()
-        by_name = {pod.name: pod for pod in pods}
         by_key: dict[Key, dict[int, Pod]] = {}
         for pod in pods:
             by_key.setdefault(pod.key, {})[pod.node_rank] = pod
@@ -146,7 +142,11 @@ class KubernetesKeeper(JobKeeper):
                 log.error("%s: refused: %s", runs[0], error)
                 self._waiting[key] = f"Kubernetes refuses: {error}"
         self._note_events(living)
-        self._clean(by_name)
+        present = {pod.uid for pod in pods}
+        for facts in (self._cancelled_since, self._stuck_since):
+            for uid in facts.keys() - present:
+                del facts[uid]
+        self._cleaner.clean(pods)
 
     def _is_quiet(self, key: Key, runs: list[JobDir], pods: dict[int, Pod], now: float) -> bool:
         """Return whether nothing has happened to the pods of an attempt since it was served a moment ago."""
@@ -416,33 +416,6 @@ class KubernetesKeeper(JobKeeper):
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
         self._settle_member(run, outcome, is_consequence=False)
 
-    def _clean(self, living: dict[str, Pod]) -> None:
-        """Delete pods whose run has ended, and those that nobody asks for any more."""
-        now = time.monotonic()
-        over = {}
-        for pod in living.values():
-            run = self._jobs.find(pod.run, pod.attempt, pod.node_rank)
-            if pod.is_deleted or (run.exists and run.is_alive):
-                continue
-            over[pod.uid] = since = self._cancelled_since.get(pod.uid, now)
-            if not pod.is_running or now - since > AFTER_END_S:
-                log.info("deleting pod %s: its run has ended", pod.name)
-                self._cluster.delete_pod(pod)
-        present = {pod.uid for pod in living.values()}
-        self._cancelled_since = {uid: at for uid, at in (self._cancelled_since | over).items() if uid in present}
-        self._stuck_since = {uid: at for uid, at in self._stuck_since.items() if uid in present}
-        if now - self._swept_at > SWEEP_S:
-            self._swept_at = now
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Delete ended pods whose output the server has stored, after their time."""
-        held = {(run.run, run.attempt) for run in self._jobs.job_dirs()}
-        for data in self._cluster.ended():
-            pod, ttl_s = pod_of(data), float((data["metadata"].get("annotations") or {}).get(TTL, 0))
-            if pod is not None and pod.key not in held and time.time() - _ended_at(data) > ttl_s:
-                self._cluster.delete_pod(pod)
-
     def _forget(self, held: set[Key]) -> None:
         names = {f"{run}-{attempt}" for run, attempt in held}
         for facts in (self._over_since, self._asked_at):
@@ -452,6 +425,7 @@ class KubernetesKeeper(JobKeeper):
         for key in (self._served.keys() | self._forbidden_since.keys()) - held:
             self._served.pop(key, None)
             self._forbidden_since.pop(key, None)
+        self._cleaner.leave(held)
         self._cluster.forget(held)
         super()._forget(held)
 
@@ -470,13 +444,3 @@ def _last_sign(run: JobDir) -> float:
     """Return when a run has last written something."""
     paths = [run.path, run.spool, *run.spool.glob("*")]
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
-
-
-def _ended_at(data: Any) -> float:
-    status = data.get("status", {})
-    texts = [
-        (container.get("state") or {}).get("terminated", {}).get("finishedAt")
-        for container in status.get("containerStatuses") or ()
-    ]
-    text = max(filter(None, texts), default=None) or data["metadata"]["creationTimestamp"]
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC).timestamp()

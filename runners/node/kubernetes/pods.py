@@ -59,6 +59,8 @@ class Pod(NamedTuple):
     is_running: bool
     """Whether its container runs; one that prepares for it does not count."""
     ended: Ended | None
+    ttl_s: float
+    """Time that it stays after its end."""
     image: str
     owner: str
     """What its attempt became: job or jobset; empty for a plain pod."""
@@ -105,6 +107,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         waiting=_waiting(states),
         is_running=any("running" in state for state in own),
         ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
+        ttl_s=float((metadata.get("annotations") or {}).get(TTL, 0)),
         image=next((each.get("image", "") for each in data.get("spec", {}).get("containers") or ()), ""),
         owner=_owner(metadata),
     )
