@@ -161,3 +161,11 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     assert "GB/s between them" in measured
     assert "64 cores, measured 2.50 TFLOP/s in fp32" in own
     assert "Disabled:" in text(page.get("/nodes/old/", headers=PARTIAL))
+
+
+@pytest.mark.parametrize(("kind", "title"), [("slurm", "Slurm"), ("kubernetes", "Kubernetes")])
+def test_a_pool_is_named_after_the_system_that_its_nodes_come_from(
+    page: Client, make_node: Callable[..., Node], kind: str, title: str
+) -> None:
+    make_node("login", pool="hpc", slots=8, abilities={"kind": kind})
+    assert f"hpc {title} 1 node" in text(page.get("/nodes/"))
