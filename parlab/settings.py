@@ -288,7 +288,7 @@ FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=False)
 # A run whose node sends no heartbeat for this long is lost, unless its daemon asks for a longer lease.
 LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
-# Time for all nodes of a run to prepare it; nodes of Slurm may take longer.
+# Time for all nodes of a run to prepare it; nodes of Slurm and Kubernetes may take longer.
 PREPARE_S = env.float("PARLAB_PREPARE_S", default=30.0)
 # A run that waits for longer than this reserves the nodes that it needs; shorter runs fill gaps until then.
 RESERVE_AFTER_S = env.float("PARLAB_RESERVE_AFTER_S", default=60.0)

@@ -261,7 +261,11 @@ class StateDir:
 
     def runs(self) -> list[RunDir]:
         """List the attempts that this node holds."""
-        return [RunDir(path) for path in sorted(self.runs_path.iterdir()) if _NAME.fullmatch(path.name)]
+        return [RunDir(self.runs_path / name) for name in self.names()]
+
+    def names(self) -> list[str]:
+        """List the names of their directories."""
+        return sorted(name for name in os.listdir(self.runs_path) if _NAME.fullmatch(name))
 
     def marker(self, run: RunDir) -> str:
         """Return the value of PARLAB_RUN that marks a run's processes."""

@@ -30,6 +30,7 @@ ORDER = Order(
     prefix="/opt/parlab",
     account=(10001, 10001),
 )
+OWNER = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "first", "uid": "u"}}
 GANG = {"cluster": {"nodes": 2, "gpus_per_node": 1}}
 
 
@@ -86,8 +87,7 @@ def test_a_gang_is_one_pod_for_each_node_with_names_in_dns() -> None:
     assert [pod["metadata"]["labels"]["parlab/node-rank"] for pod in pods] == ["0", "1"]
     assert [pod["spec"]["hostname"] for pod in pods] == ["parlab-abcdef01-12-2-0", "parlab-abcdef01-12-2-1"]
     assert {pod["spec"]["subdomain"] for pod in pods} == {ORDER.name}
-    owner = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "first", "uid": "u"}}
-    service = manifests.headless_service(ORDER, owner)
+    service = manifests.headless_service(ORDER, OWNER)
     assert through_the_client(service, "V1Service") == service
     assert service["spec"]["clusterIP"] == "None"
     labels = pods[1]["metadata"]["labels"]
@@ -149,12 +149,12 @@ def test_the_queue_of_kueue_is_a_label_and_its_group_has_the_size_of_the_gang() 
     for made in (manifests.indexed_job(queued, ORDER), manifests.jobset(queued, ORDER)):
         assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
         assert made["spec"]["suspend"] is True
-    assert manifests.pod_group(queued, ORDER) is None
+    assert manifests.pod_group(queued, ORDER, OWNER) is None
 
 
 def test_the_queue_of_volcano_is_a_group_that_starts_together() -> None:
     queued = config(**GANG, kubernetes={"queue": "team", "queue_system": "volcano"})
-    group = manifests.pod_group(queued, ORDER)
+    group = manifests.pod_group(queued, ORDER, OWNER)
     assert group is not None
     assert group["spec"] == {"minMember": 2, "queue": "team"}
     for pod in manifests.plain_pods(queued, ORDER):

@@ -24,7 +24,7 @@ from tests.patience import wait_for
 from tests.runners.conftest import NODE
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "pool-rbac.yaml"
-ONLY_WITH = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue"}
+ONLY_WITH = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano"}
 """Resource -> what alone needs rights to it."""
 NAMESPACE, ACCOUNT = "parlab-runs", "parlab-pool"
 

@@ -30,6 +30,13 @@ GPT3_175B: dict[str, Any] = {
     "vocab_size": 51200,
 }
 ENGINES, QUESTIONS, CASES = "Engines, small enough for a CPU", "Questions", "Published setups"
+PODS = "Pods of Kubernetes"
+EIGHT_IN_TWO: dict[str, Any] = {
+    "model": BERT_345M | {"kind": "gpt", "attention_mask": "causal"},
+    "train": SHORT | {"precision": "bf16"},
+    "parallel": {"engine": "megatron", "tensor_parallel_size": 8, "data_parallel_size": 2},
+    "cluster": {"pool": "kubernetes", "nodes": 2, "device": "cuda"},
+}
 
 
 class Preset(NamedTuple):
@@ -225,6 +232,42 @@ PRESETS = {
                 "precision": "bf16",
             },
             "parallel": {"engine": "zero", "zero_stage": 3, "data_parallel_size": 8},
+        },
+        {},
+    ),
+    "pods-nvidia": Preset(
+        PODS,
+        "two pods of 8 NVIDIA GPUs with RDMA",
+        EIGHT_IN_TWO
+        | {
+            "kubernetes": {
+                "shared_memory_gib": 16,
+                "resources": {"rdma/hca_shared_devices_a": "1"},
+                "tolerations": [{"key": "nvidia.com/gpu"}],
+                "topology": "topology.kubernetes.io/zone",
+                "environment": {"NCCL_IB_HCA": "mlx5"},
+                "patch": {
+                    "spec": {
+                        "containers": [
+                            {"name": "parlab", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}},
+                        ]
+                    }
+                },
+            }
+        },
+        {},
+    ),
+    "pods-amd": Preset(
+        PODS,
+        "two pods of 8 AMD GPUs",
+        EIGHT_IN_TWO
+        | {
+            "kubernetes": {
+                "gpu_resource": "amd.com/gpu",
+                "shared_memory_gib": 16,
+                "tolerations": [{"key": "amd.com/gpu"}],
+                "topology": "topology.kubernetes.io/zone",
+            }
         },
         {},
     ),

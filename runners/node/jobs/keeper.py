@@ -183,7 +183,7 @@ class JobKeeper(Keeper):
             key = run.run, run.attempt
             if self._is_submitted(key):
                 self._waiting[key] = f"{self.system} does not answer: {reason}"
-            elif run.cancel_reason() is not None:
+            elif run.cancel_reason() is not None and not run.started_at():
                 self._end(run, "cancelled", run.cancel_reason() or "")
             elif away_s > self._pace.away_grace_s:
                 self._end(run, "failed", f"{self.system} did not answer for {away_s:.0f} s: {reason}")

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from runners.node.rundir import RunDir, StateDir, write_atomically
+from runners.node.rundir import RunDir, StateDir, directory_name, write_atomically
 from runners.wire.trust import Key, Untrusted
 
 BROKEN = "broken"
@@ -48,7 +49,7 @@ class JobDir(RunDir):
 
     @property
     def is_alive(self) -> bool:
-        return not self._ended.exists()
+        return not os.path.exists(self._ended)
 
     @property
     def was_stopped(self) -> bool:
@@ -66,7 +67,7 @@ class JobDir(RunDir):
 
     @property
     def is_shipped_elsewhere(self) -> bool:
-        return self.is_alive and self._shipper.exists()
+        return os.path.exists(self._shipper) and self.is_alive
 
     def take_over_shipping(self, host: str) -> None:
         """Record that a compute node ships the output."""
@@ -149,6 +150,7 @@ class JobStateDir(StateDir):
         super().__init__(root)
         self.jobs_path = root / "jobs"
         self.jobs_path.mkdir(exist_ok=True, mode=0o700)
+        self._dirs: dict[str, JobDir] = {}
 
     def write_broker(self, url: str, node: str, key: Key) -> None:
         """Let compute nodes ship by themselves, with the key of the node."""
@@ -169,11 +171,16 @@ class JobStateDir(StateDir):
 
     def find(self, run: int, attempt: int, node_rank: int = 0) -> JobDir:
         """Return the directory of an attempt, whether it exists or not."""
-        return JobDir(super().find(run, attempt, node_rank).path)
+        return self._dir(directory_name(run, attempt, node_rank))
 
     def job_dirs(self) -> list[JobDir]:
         """List the attempts that this node holds."""
-        return [JobDir(run.path) for run in super().runs()]
+        self._dirs = {name: self._dir(name) for name in self.names()}
+        return list(self._dirs.values())
+
+    def _dir(self, name: str) -> JobDir:
+        """Return a directory; those of a thousand attempts are asked for many times a second."""
+        return self._dirs.get(name) or JobDir(self.runs_path / name)
 
     def runs(self) -> list[RunDir]:
         """List the attempts that this node holds."""

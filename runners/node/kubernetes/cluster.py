@@ -150,12 +150,11 @@ class Cluster:
 
     def create(self, config: RunConfig, order: Order, objects: str) -> Object:
         """Create the objects of a run, or adopt those that are there; return the manifest."""
-        group = manifests.pod_group(config, order)
-        if group is not None:
-            self._api.create(self._api.path("scheduling.volcano.sh/v1beta1", "podgroups"), group)
         made = self._create_job(config, order, objects) if objects != "pods" else self._create_pods(config, order)
         if config.cluster.nodes > 1 and objects != "jobset":  # JobSet makes its own
             self._api.create(self._api.path("v1", "services"), manifests.headless_service(order, made[0]))
+        if (group := manifests.pod_group(config, order, made[0])) is not None:
+            self._api.create(self._api.path("scheduling.volcano.sh/v1beta1", "podgroups"), group)
         return made[1]
 
     def _create_pods(self, config: RunConfig, order: Order) -> tuple[Any, Object]:

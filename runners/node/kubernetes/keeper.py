@@ -73,7 +73,9 @@ class KubernetesKeeper(JobKeeper):
         self._lease = Lease(self._api, f"parlab-{state.id}", holder)
         self._has_started = False
         self._missing: list[str] = []
-        self._rights_at = self._swept_at = float("-inf")
+        self._suspected: list[str] = []
+        self._rights_due = self._swept_at = float("-inf")
+        self._forbidden_since: dict[Key, float] = {}
         self._blocked: dict[Key, float] = {}
         """When a run that waits for a quota is tried again."""
         self._refused_since: float | None = None
@@ -92,19 +94,28 @@ class KubernetesKeeper(JobKeeper):
     # --- the pods ----------------------------------------------------------------------------------------------------
 
     def _look(self, living: list[JobDir]) -> None:
-        if not self._lease.holds():
-            self._stand_by(living)
-            return
-        if not self._has_started:
-            self._cluster.start()
-            self._has_started = True
-        self._read_rights()
         try:
-            self._cluster.check()
+            if not self._may_act(living):
+                return
         except SystemRefused as error:
             self._refuse_all(living, str(error))
             return
         self._refused_since = None
+        self._look_at_pods(living)
+
+    def _may_act(self, living: list[JobDir]) -> bool:
+        """Return whether this controller acts now. Raises SystemAway, SystemRefused."""
+        self._read_rights()
+        if not self._lease.holds():
+            self._stand_by(living)
+            return False
+        if not self._has_started:
+            self._cluster.start()
+            self._has_started = True
+        self._cluster.check()
+        return True
+
+    def _look_at_pods(self, living: list[JobDir]) -> None:
         pods = self._cluster.living()
         by_name = {pod.name: pod for pod in pods}
         by_key: dict[Key, dict[int, Pod]] = {}
@@ -157,17 +168,19 @@ class KubernetesKeeper(JobKeeper):
 
     def _read_rights(self) -> None:
         now = time.monotonic()
-        is_first = self._rights_at == float("-inf")
-        if not is_first and (not self._missing or now - self._rights_at < RIGHTS_S):
+        if now < self._rights_due:
             return
-        self._rights_at = now
-        self._missing = rights.missing(self._api, self._cluster.objects(self._pool.objects))
-        if self._missing:
-            self._rights_at = now - RIGHTS_S + FORBIDDEN_S
-            log.error("the account may not %s in %s; %s", ", ".join(self._missing), self._pool.namespace, rights.REMEDY)
+        objects = self._cluster.objects(self._pool.objects)
+        missing = rights.missing(self._api, objects)
+        # A server that has just started grants nothing: what is missing is missing the second time.
+        is_again = bool(missing) and missing == self._suspected
+        self._missing, self._suspected = missing if is_again else [], missing
+        self._rights_due = now + (RIGHTS_S if is_again else FORBIDDEN_S) if missing else float("inf")
+        if is_again:
+            log.error("the account may not %s in %s; %s", ", ".join(missing), self._pool.namespace, rights.REMEDY)
         self._hardware["kubernetes"] = {
             "namespace": self._pool.namespace,
-            "objects": self._cluster.objects(self._pool.objects),
+            "objects": objects,
             "image": self._pool.image,
             "missing_rights": self._missing,
         }
@@ -185,6 +198,10 @@ class KubernetesKeeper(JobKeeper):
 
     def _serve(self, key: Key, runs: list[JobDir], pods: dict[int, Pod]) -> None:
         record = self._jobs.job(*key)
+        if not self._is_submitted(key) and pods and any(run.cancel_reason() is not None for run in runs):
+            # Created by a controller that was killed before it could record this.
+            objects = next(iter(pods.values())).owner or "pods"
+            self._record(key, record, objects)
         if not self._is_submitted(key):
             self._submit(key, runs, record)
             return
@@ -196,7 +213,8 @@ class KubernetesKeeper(JobKeeper):
                 waits.append(self._without_pod(run, record))
             elif (silent_s := self._lost_s(run, pod)) is not None:
                 self._settle_member(run, words.lost_with_node(pod, silent_s), is_consequence=False)
-                self._cluster.delete_pod(pod)
+                if not pod.is_deleted:
+                    self._cluster.delete_pod(pod)
             else:
                 self._pass_on_cancel(run, pod)
                 waits.append(self._wait_of(run, pod))
@@ -225,6 +243,10 @@ class KubernetesKeeper(JobKeeper):
 
     def _lost_s(self, run: JobDir, pod: Pod) -> float | None:
         """Return for how long nothing has come from a pod whose node is away, if that is too long."""
+        if pod.is_deleted and not pod.is_running:
+            # Nobody confirms its end: it was to start on a node that has gone.
+            silent_s = time.monotonic() - self._cancelled_since.setdefault(pod.uid, time.monotonic())
+            return silent_s if silent_s > self._pool.node_lost_s + manifests.AFTER_GRACE_S else None
         if not pod.is_node_away:
             return None
         silent_s = time.time() - _last_sign(run)
@@ -269,11 +291,14 @@ class KubernetesKeeper(JobKeeper):
         self._blocked.pop(key, None)
         for run in runs:
             run.write_launch({**run.read_launch(), "script": json.dumps(manifest, indent=1)})
-        record.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        record.write(id=order.name, objects=objects, at=time.time())
+        self._record(key, record, objects)
         self._active_jobs += 1
         self._waiting[key] = f"Kubernetes: {order.name} is submitted"
         log.info("%s: submitted as %s %s", runs[0], objects, order.name)
+
+    def _record(self, key: Key, record: JobRecord, objects: str) -> None:
+        record.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        record.write(id=manifests.job_name(self._jobs.id, *key), objects=objects)
 
     def _was_refused(self, key: Key, runs: list[JobDir], config: RunConfig, error: KubernetesRefused) -> None:
         if error.is_quota:
@@ -283,16 +308,17 @@ class KubernetesKeeper(JobKeeper):
                 return
             self._blocked[key] = time.monotonic() + QUOTA_S
             self._waiting[key] = text
-        elif error.is_forbidden and not self._is_forbidden_for_good():
+        elif error.is_forbidden and not self._is_forbidden_for_good(key):
             self._waiting[key] = f"Kubernetes refuses: {error}; {rights.REMEDY}"
         elif error.is_forbidden:
             self._refuse(runs, f"cluster.pool {self._pool_name}: Kubernetes refuses: {error}; {rights.REMEDY}")
         else:
             self._refuse(runs, refusal(str(error), error.status, config))
 
-    def _is_forbidden_for_good(self) -> bool:
-        self._missing = self._missing or rights.missing(self._api, self._cluster.objects(self._pool.objects))
-        return bool(self._missing)
+    def _is_forbidden_for_good(self, key: Key) -> bool:
+        """Return whether a right is missing for longer than while a server starts."""
+        self._rights_due = min(self._rights_due, time.monotonic() + FORBIDDEN_S)
+        return time.monotonic() - self._forbidden_since.setdefault(key, time.monotonic()) > FORBIDDEN_S
 
     def _order(self, key: Key, run: JobDir, config: RunConfig) -> manifests.Order:
         image = config.kubernetes.image or self._pool.image
@@ -417,8 +443,9 @@ class KubernetesKeeper(JobKeeper):
             for name in [name for name in facts if _key_name(name) not in names]:
                 del facts[name]
         self._blocked = {key: at for key, at in self._blocked.items() if key in held}
-        for key in self._served_at.keys() - held:
-            self._served_at.pop(key, None)
+        for times in (self._served_at, self._forbidden_since):
+            for key in times.keys() - held:
+                times.pop(key, None)
         self._cluster.forget(held)
         super()._forget(held)
 

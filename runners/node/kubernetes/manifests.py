@@ -168,33 +168,33 @@ def _group_annotations(config: RunConfig, order: Order) -> dict[str, str]:
     return {"scheduling.k8s.io/group-name": order.name, "scheduling.volcano.sh/queue-name": kubernetes.queue}
 
 
-def pod_group(config: RunConfig, order: Order) -> Object | None:
-    """Return the group by which Volcano starts all pods of a run together; None without it."""
+def pod_group(config: RunConfig, order: Order, owner: Mapping[str, Any]) -> Object | None:
+    """Return the group by which Volcano starts all pods of a run together, which goes with its owner; None without."""
     if not config.kubernetes.queue or config.kubernetes.queue_system != "volcano":
         return None
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
-        "metadata": {"name": order.name, "labels": order.labels},
+        "metadata": {"name": order.name, "labels": order.labels, "ownerReferences": [_reference(owner)]},
         "spec": {"minMember": config.cluster.nodes, "queue": config.kubernetes.queue},
     }
 
 
 def headless_service(order: Order, owner: Mapping[str, Any]) -> Object:
     """Return the service that gives the pods of a gang their names in DNS; it goes with its owner."""
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-    }
     selector = {name: order.labels[name] for name in (pods.CONTROLLER, pods.RUN, pods.ATTEMPT)}
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": order.name, "labels": order.labels, "ownerReferences": [reference]},
+        "metadata": {"name": order.name, "labels": order.labels, "ownerReferences": [_reference(owner)]},
         "spec": {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True},
     }
+
+
+def _reference(owner: Mapping[str, Any]) -> Object:
+    metadata = owner["metadata"]
+    named = {"name": metadata["name"], "uid": metadata["uid"]}
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], **named}
 
 
 def pod_template(config: RunConfig, order: Order) -> Object:

@@ -61,6 +61,8 @@ class PodSupervisor(JobSupervisor):
 
     def _insert_events(self) -> None:
         self._events_at = time.monotonic()
+        if self.order is None and not JobDir(self.run_dir.path).is_alive:
+            self._on_signal()  # the controller has given up this node, which was away
         if not self.recorder.is_blocked and (lines := self._events.take()):
             self.recorder.insert(lines)
 

@@ -27,6 +27,7 @@ RIGHTS = (
     Right("coordination.k8s.io", "leases", ("create", "get", "update")),
     Right("batch", "jobs", ("create", "get", "delete"), "job"),
     Right("kueue.x-k8s.io", "localqueues", ("get",), "queue"),
+    Right("scheduling.volcano.sh", "podgroups", ("create",), "volcano"),
     Right("jobset.x-k8s.io", "jobsets", ("create", "get", "delete"), "jobset"),
 )
 

@@ -117,7 +117,8 @@ _EVENTS: Mapping[str, Words] = {
 
 def lost_with_node(pod: Pod, silent_s: float) -> Words:
     """Return how a run ended whose node is not ready, and from which nothing has come for a while."""
-    text = f"pod {pod.name} on {pod.node}: the node is not ready, and nothing came from it for {silent_s:.0f} s"
+    what = "does not confirm the end of the pod" if pod.is_deleted and not pod.is_running else "is not ready"
+    text = f"pod {pod.name} on {pod.node}: the node {what}, and nothing came from it for {silent_s:.0f} s"
     return Words(RunState.LOST, f"{text}; see kubectl describe node {pod.node}")
 
 
