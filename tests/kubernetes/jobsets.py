@@ -211,12 +211,14 @@ class Controller:
 
 def _has_failed(job: Job, pods: list[Object]) -> bool:
     failures = sum(pod["status"]["phase"] == "Failed" for pod in pods)
-    return failures > int(job.spec.get("backoffLimit", BACKOFF_LIMIT))
+    limit: int = job.spec.get("backoffLimit", BACKOFF_LIMIT)
+    return failures > limit
 
 
 def _has_succeeded(job: Job, pods: list[Object]) -> bool:
     done = {pod["metadata"]["annotations"][INDEX] for pod in pods if pod["status"]["phase"] == "Succeeded"}
-    return len(done) == (job.spec.get("completions") or job.spec.get("parallelism") or 1)
+    wanted: int = job.spec.get("completions") or job.spec.get("parallelism") or 1
+    return len(done) == wanted
 
 
 def _counts(jobset: Object, pods: list[Object]) -> list[Object]:
