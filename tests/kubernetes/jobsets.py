@@ -53,13 +53,13 @@ class Job(NamedTuple):
     """One job of a JobSet: a number of pods that all have to succeed."""
 
     group: str
-    index: int
+    number: int
     replicas: int
     spec: Object
 
     def pods(self, pods: list[Object]) -> list[Object]:
         """Return those pods that belong to this job."""
-        key = self.group, str(self.index)
+        key = self.group, str(self.number)
         return [pod for pod in pods if (_label(pod, "replicatedjob-name"), _label(pod, "job-index")) == key]
 
 
@@ -80,13 +80,13 @@ def pod_of(jobset: Object, job: Job, index: int, restart: int, failures: int) ->
     """Return the pod of one completion index."""
     meta, name = jobset["metadata"], jobset["metadata"]["name"]
     template = job.spec["template"]
-    job_name = f"{name}-{job.group}-{job.index}"
+    job_name = f"{name}-{job.group}-{job.number}"
     marks = {
         f"{LABEL}/jobset-name": name,
         f"{LABEL}/jobset-uid": meta["uid"],
         f"{LABEL}/replicatedjob-name": job.group,
         f"{LABEL}/replicatedjob-replicas": str(job.replicas),
-        f"{LABEL}/job-index": str(job.index),
+        f"{LABEL}/job-index": str(job.number),
         f"{LABEL}/restart-attempt": str(restart),
         "batch.kubernetes.io/job-name": job_name,
         "job-name": job_name,
@@ -119,7 +119,8 @@ def _owner(jobset: Object) -> Object:
 
 def _network(jobset: Object) -> Object:
     defaults = {"subdomain": jobset["metadata"]["name"], "publishNotReadyAddresses": True}
-    return defaults | jobset["spec"].get("network", {})
+    network: Object = defaults | jobset["spec"].get("network", {})
+    return network
 
 
 class Controller:
@@ -210,12 +211,14 @@ class Controller:
 
 def _has_failed(job: Job, pods: list[Object]) -> bool:
     failures = sum(pod["status"]["phase"] == "Failed" for pod in pods)
-    return failures > job.spec.get("backoffLimit", BACKOFF_LIMIT)
+    limit: int = job.spec.get("backoffLimit", BACKOFF_LIMIT)
+    return failures > limit
 
 
 def _has_succeeded(job: Job, pods: list[Object]) -> bool:
     done = {pod["metadata"]["annotations"][INDEX] for pod in pods if pod["status"]["phase"] == "Succeeded"}
-    return len(done) == (job.spec.get("completions") or job.spec.get("parallelism") or 1)
+    wanted: int = job.spec.get("completions") or job.spec.get("parallelism") or 1
+    return len(done) == wanted
 
 
 def _counts(jobset: Object, pods: list[Object]) -> list[Object]:

@@ -30,6 +30,8 @@ with parlab.init("Kubernetes", telemetry=False) as run:
         total = torch.ones(1) * (dist.get_rank() + 1)
         dist.all_reduce(total)
         run.log({"train/loss": total.item()}, step=step)
+        if step == 2 and os.environ.get("RESTART") == "0" and dist.get_rank() == 3:
+            raise RuntimeError("this rank fails once")
 dist.destroy_process_group()
 """
 
@@ -124,6 +126,26 @@ def test_a_jobset_of_two_pods_with_two_ranks_each_is_one_run(
     assert [title for title, _ in pod_rows(attempt)] == ["Pod of ranks 0, 1", "Pod of ranks 2, 3"]
     path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{namespace}/jobsets/train"
     wait_for(lambda: plane.api.get(path).get("status", {}).get("terminalState") == "Completed", "the JobSet has ended")
+
+
+@pytest.mark.slow
+@pytest.mark.kubernetes
+@pytest.mark.django_db(transaction=True)
+def test_a_jobset_that_starts_again_is_the_next_attempt_of_its_run(
+    plane: Plane, namespace: str, jobsets: None, adapted: Adapt
+) -> None:
+    manifest = adapted(example("jobset"))
+    [spec] = pod_specs(manifest)
+    path = {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}
+    spec["containers"][0]["env"].append({"name": "RESTART", "valueFrom": {"fieldRef": path}})
+    plane.api.apply(manifest, namespace)
+    place = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{namespace}/jobsets/train"
+    wait_for(lambda: plane.api.get(place).get("status", {}).get("terminalState") == "Completed", "the JobSet has ended")
+    run = Run.objects.get()
+    states = list(run.attempts.order_by("number").values_list("state", flat=True))
+    assert states == ["failed", "finished"]
+    second = run.attempts.get(number=2)
+    assert [list(store.read(second.pk, "train/loss", rank=rank).steps) for rank in range(4)] == [list(range(5))] * 4
 
 
 @pytest.mark.slow

@@ -10,13 +10,22 @@ import kubernetes
 import pytest
 import yaml
 
+from runners.node.jobs.state import JobStateDir
+from runners.node.keeper import Limits
 from runners.node.kubernetes.api import Api
+from runners.node.kubernetes.keeper import KubernetesKeeper
+from runners.node.kubernetes.pool import Pool, Volume
 from runners.node.kubernetes.rights import RIGHTS, missing
+from runners.wire.protocol import RunSpec
+from tests.kubernetes.controllers import config
 from tests.kubernetes.plane.api import Object
 from tests.kubernetes.plane.cluster import Plane
 from tests.patience import wait_for
+from tests.runners.conftest import NODE
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "pool-rbac.yaml"
+ONLY_WITH = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano"}
+"""Resource -> what alone needs rights to it."""
 NAMESPACE, ACCOUNT = "parlab-runs", "parlab-pool"
 
 
@@ -75,14 +84,36 @@ def account(running_plane: Plane) -> Api:
 def test_each_right_that_is_removed_is_named(plane: Plane, account: Api) -> None:
     wait_for(lambda: not any(missing(account, each) for each in ("pods", "job", "jobset")), "the role is known")
     for right in granted(role()):
-        objects = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano"}.get(
-            right[1], "pods"
-        )
+        objects = ONLY_WITH.get(right[1], "pods")
         plane.api.apply(without(right), NAMESPACE)
         wait_for(lambda: missing(account, objects), f"{right} is missing")  # noqa: B023
         assert missing(account, objects) == [f"{right[2]} {right[1]}"]
     plane.api.apply(role(), NAMESPACE)
     wait_for(lambda: not missing(account, "pods"), "the role is whole")
+
+
+@pytest.mark.slow
+@pytest.mark.kubernetes
+@pytest.mark.parametrize(
+    "right", [right for right in granted(role()) if right[1] not in ("jobs", "jobsets", "localqueues")]
+)
+def test_a_controller_states_the_right_that_it_lacks(
+    plane: Plane, account: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture, right: tuple[str, str, str]
+) -> None:
+    plane.api.apply(without(right), NAMESPACE)
+    wait_for(lambda: missing(account, "pods"), f"{right} is missing")
+    pool = Pool(NAMESPACE, Volume(host_path=str(tmp_path)), image="parlab-node:test", objects="pods")
+    keeper = KubernetesKeeper(
+        JobStateDir(tmp_path), hardware={}, limits=Limits(), command=lambda *_: [], pool=pool, api=account
+    )
+    keeper.start(RunSpec(run=1, attempt=1, node=NODE, config=config()))
+    words = f"may not {right[2]} {right[1]} in {NAMESPACE}"
+    try:
+        wait_for(lambda: keeper.watch() or words in caplog.text, words, 30)
+    finally:
+        keeper._cluster.stop()
+        plane.api.apply(role(), NAMESPACE)
+        wait_for(lambda: not missing(account, "pods"), "the role is whole")
 
 
 @pytest.mark.slow

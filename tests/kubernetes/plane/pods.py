@@ -100,12 +100,12 @@ class Pod:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _live(self) -> None:
-        for container in self._containers:
-            self._states[container["name"]] = _waiting("ContainerCreating")
+        for spec in self._containers:
+            self._states[spec["name"]] = _waiting("ContainerCreating")
         self._report("Pending")
         volumes = self._until_ready(lambda: Volumes(self._api, self._manifest, self._directory).prepare())
-        for container in self._spec.get("initContainers", []):
-            if not self._initialize(container, volumes):
+        for spec in self._spec.get("initContainers", []):
+            if not self._initialize(spec, volumes):
                 return
         running = {each["name"]: self._start(each, volumes) for each in self._spec["containers"]}
         self._report("Running")

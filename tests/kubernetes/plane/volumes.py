@@ -41,8 +41,8 @@ class Volumes:
             return Mount("", source, volume["persistentVolumeClaim"].get("readOnly", False))
         place = self._place(volume["name"])
         sources = volume["projected"]["sources"] if "projected" in volume else [volume]
-        for source in sources:
-            self._write(volume["name"], place, source)
+        for each in sources:
+            self._write(volume["name"], place, each)
         return Mount("", place, is_read_only=True)
 
     def _empty(self, volume: Object) -> Mount:
@@ -85,7 +85,7 @@ class Volumes:
             for item in source.get("items", []):
                 yield item["path"], field(self._pod, item["fieldRef"]["fieldPath"], "").encode()
             return
-        called = source.get("secretName") or source.get("name")
+        called = str(source.get("secretName") or source.get("name"))
         data = _data(self._api, self._namespace, kind, called)
         if data is None:
             if source.get("optional"):
