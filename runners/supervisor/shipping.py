@@ -29,6 +29,7 @@ QUEUE_SLACK_S = 1.0
 BROKER_RETRY_S = 0.5
 BROKER_RETRY_MAX_S = 5.0
 POLL_S = 0.1
+MANY_RUNS = 100
 REST_S = 5.0
 SENT_TOGETHER_BYTES = MAX_BATCH_BYTES
 """Output of batches that are sent in one round trip: a node may have many runs with a few lines each."""
@@ -90,6 +91,11 @@ class Shipment:
     def is_stored(self) -> bool:
         """Whether the server has stored everything that was written so far."""
         return spool.tail(self.run.spool) == self._acknowledged
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was written is stored, or has been seen to be incomplete."""
+        return not self._sent and self._waiting_since is None
 
     def next_batch(self, now: float, *, queue_age_s: Callable[..., float]) -> Batch | None:
         """Return the batch to send now; None if there is nothing to send, or too much is unacknowledged.
@@ -242,6 +248,7 @@ class Shipper:
         self._backlog_room = backlog_room
         self._room: int | None = None
         self._turns = 0
+        self._follow_at = float("-inf")
         self._shipments: dict[str, Shipment] = {}
         self._outgoing: list[tuple[Shipment, Outgoing]] = []
         self._outgoing_bytes = 0
@@ -267,7 +274,8 @@ class Shipper:
 
     def turn(self, now: float) -> None:
         """Process the answers, send batches, and delete runs that are stored."""
-        self._follow_runs()
+        if now >= self._follow_at:
+            self._follow_runs(now)
         self._take_answers(now)
         self._room = None
         self._turns += 1
@@ -285,9 +293,11 @@ class Shipper:
                 shipment.start_again()
             self._outgoing, self._outgoing_bytes = [], 0
 
-    def _follow_runs(self) -> None:
+    def _follow_runs(self, now: float) -> None:
         # A run that comes back from a compute node gets a new shipment, which reads what was acknowledged there.
-        runs = {run.path.name: run for run in self._state.runs() if not run.is_shipped_elsewhere}
+        held = self._state.runs()
+        self._follow_at = now + _rest_s(len(held)) / 2
+        runs = {run.path.name: run for run in held if not run.is_shipped_elsewhere}
         self._shipments = {name: shipment for name, shipment in self._shipments.items() if name in runs}
         for name in runs.keys() - self._shipments.keys():
             self._shipments[name] = Shipment(runs[name], self._node)
@@ -329,6 +339,8 @@ class Shipper:
         while not shipment.is_behind or self._has_room():
             batch = shipment.next_batch(now, queue_age_s=self._queue_age_s)
             if batch is None or (shipment.is_behind and not self._has_room()):
+                if shipment.is_idle:
+                    shipment.rest_until = now + _rest_s(len(self._shipments))
                 return
             self._outgoing.append((shipment, Outgoing(batch.to_wire(), shipment.is_behind)))
             self._outgoing_bytes += len(batch.output) + sum(len(piece.data) for piece in batch.files)
@@ -362,6 +374,11 @@ class Shipper:
             return
         target = self._state.set_aside(shipment.run)
         log.error("%s: unknown to the server; its output stays in %s until it is deleted by hand", shipment.run, target)
+
+
+def _rest_s(runs: int) -> float:
+    """Return how long to leave alone what has nothing new: of many runs, looking for output would take all the time."""
+    return 0.001 * runs if runs > MANY_RUNS else 0.0
 
 
 def rotated(shipments: list[Shipment], turn: int) -> list[Shipment]:
