@@ -215,9 +215,8 @@ def _size(job: Job) -> int:
 
 
 def _has_failed(job: Job, pods: list[Object]) -> bool:
-    failures = sum(pod["status"]["phase"] == "Failed" for pod in pods)
-    limit: int = job.spec.get("backoffLimit", BACKOFF_LIMIT)
-    return failures > limit
+    failures = [pod for pod in pods if pod["status"]["phase"] == "Failed"]
+    return len(failures) > int(job.spec.get("backoffLimit", BACKOFF_LIMIT))
 
 
 def _has_succeeded(job: Job, pods: list[Object]) -> bool:
