@@ -66,6 +66,8 @@ class Keeper:
     kind: NodeKind = "daemon"
     foreign_sections: tuple[str, ...] = ("kubernetes",)
     """Sections of a configuration that mean nothing here, and that runs do not see."""
+    go_within_s = float(GO_WITHIN_S)
+    """Time that a prepared run waits for the other nodes."""
 
     def __init__(
         self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command, node: Node | None = None
@@ -194,7 +196,7 @@ class Keeper:
             "share": share._asdict(),
             "first_rank": first_rank,
             "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
-            "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
+            "go_within_s": max(self.go_within_s, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
             "grace_s": config.launcher.grace_s,
             "warn_before_s": config.launcher.warn_before_s,

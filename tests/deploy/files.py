@@ -76,10 +76,16 @@ def commands_of_compose() -> dict[str, list[str]]:
     return {name: compose()["services"][name]["command"] for name in PROCESSES}
 
 
+def pod_of_the_server() -> dict[str, Any]:
+    """Return the pod of the server; the controller of a pool has a deployment of its own."""
+    deployments = {each["metadata"]["name"]: each for each in manifests() if each["kind"] == "Deployment"}
+    pod: dict[str, Any] = deployments["parlab"]["spec"]["template"]["spec"]
+    return pod
+
+
 def commands_of_kubernetes() -> dict[str, list[str]]:
     """Return the command of each container of the server."""
-    [deployment] = [each for each in manifests() if each["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
+    pod = pod_of_the_server()
     return {each["name"]: each["command"] for each in [*pod["initContainers"], *pod["containers"]]}
 
 

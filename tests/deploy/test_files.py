@@ -27,6 +27,7 @@ from tests.deploy.files import (
     commands_of_systemd,
     compose,
     manifests,
+    pod_of_the_server,
     unit,
 )
 from tests.deploy.install import program
@@ -101,8 +102,7 @@ def test_the_server_runs_without_root_on_a_root_that_is_read_only() -> None:
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-    [deployment] = [each for each in manifests() if each["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
+    pod = pod_of_the_server()
     assert pod["securityContext"]["runAsNonRoot"]
     for container in [*pod["initContainers"], *pod["containers"]]:
         assert container["securityContext"]["readOnlyRootFilesystem"]

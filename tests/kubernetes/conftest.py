@@ -13,7 +13,8 @@ import pytest
 from tests.kubernetes.jobsets import DEFINITION
 from tests.kubernetes.plane.api import Object
 from tests.kubernetes.plane.build import why_not
-from tests.kubernetes.plane.cluster import NODES, ROOT, Plane, running
+from tests.kubernetes.plane.cluster import NODES, Plane, running
+from tests.kubernetes.plane.containers import ROOT
 from tests.patience import wait_for
 
 _numbers = itertools.count(1)

@@ -168,7 +168,7 @@ class Controller:
             own = job.pods(pods)
             if _has_failed(job, own):
                 continue
-            for index in range(job.spec.get("completions") or job.spec.get("parallelism") or 1):
+            for index in range(_size(job)):
                 tries = [pod for pod in own if pod["metadata"]["annotations"][INDEX] == str(index)]
                 if all(pod["status"]["phase"] == "Failed" for pod in tries):
                     self._ensure(f"{space}/pods", pod_of(jobset, job, index, restart, len(tries)))
@@ -209,16 +209,19 @@ class Controller:
             self._api.delete(path, {"propagationPolicy": "Background"})
 
 
+def _size(job: Job) -> int:
+    """Return how many pods of a job have to succeed."""
+    return int(job.spec.get("completions") or job.spec.get("parallelism") or 1)
+
+
 def _has_failed(job: Job, pods: list[Object]) -> bool:
-    failures = sum(pod["status"]["phase"] == "Failed" for pod in pods)
-    limit: int = job.spec.get("backoffLimit", BACKOFF_LIMIT)
-    return failures > limit
+    failures = [pod for pod in pods if pod["status"]["phase"] == "Failed"]
+    return len(failures) > int(job.spec.get("backoffLimit", BACKOFF_LIMIT))
 
 
 def _has_succeeded(job: Job, pods: list[Object]) -> bool:
     done = {pod["metadata"]["annotations"][INDEX] for pod in pods if pod["status"]["phase"] == "Succeeded"}
-    wanted: int = job.spec.get("completions") or job.spec.get("parallelism") or 1
-    return len(done) == wanted
+    return len(done) == _size(job)
 
 
 def _counts(jobset: Object, pods: list[Object]) -> list[Object]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runners.node.kubernetes.pool import IMAGE_S
 from tests.kubernetes.controllers import Controller
 from tests.kubernetes.plane.cluster import Plane
 from tests.patience import wait_for
@@ -82,6 +83,8 @@ def test_a_lost_node_ends_the_whole_gang_and_is_the_cause(gang: Gang, plane: Pla
     gang.start(over_three(kubernetes={"patch": SPREAD}))
     for node_rank in range(3):
         gang.says(node_rank, b"started on")
+    launch = gang.machines[0].state.find(1, 1, 1).read_launch()
+    assert launch["go_within_s"] >= IMAGE_S, "the others may have to pull the image"
     away = gang.reports[1][1].environment["kubernetes"]["node"]
     plane.kill_node(away)
     try:

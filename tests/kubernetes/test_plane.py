@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -54,11 +57,11 @@ def test_a_gang_of_three_pods_meets_by_the_name_of_a_headless_service(
     plane.api.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "gang"}, "spec": selector})
     for rank in range(3):
         environment = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "gang-0.gang", "MASTER_PORT": 29511}
-        values = [{"name": name, "value": str(value)} for name, value in environment.items()]
+        values: list[Object] = [{"name": name, "value": str(value)} for name, value in environment.items()]
         values.append({"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
         spread = {"labelSelector": {"matchLabels": {"gang": "g"}}, "topologyKey": "kubernetes.io/hostname"}
         apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}}
-        named = {"hostname": f"gang-{rank}", "subdomain": "gang", "affinity": apart}
+        named: dict[str, Any] = {"hostname": f"gang-{rank}", "subdomain": "gang", "affinity": apart}
         body = pod(
             f"gang-{rank}", "python", "-c", GANG, metadata={"labels": {"gang": "g"}}, container={"env": values}, **named
         )
@@ -201,22 +204,31 @@ def test_a_service_account_may_only_what_a_role_allows(plane: Plane, namespace: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_plane_ends_with_the_process_that_started_it(number: signal.Signals) -> None:
-    import subprocess
-
-    starter = subprocess.Popen(
-        [sys.executable, "-m", "tests.kubernetes.plane.cluster"], stdout=subprocess.PIPE, text=True
-    )
+def test_a_plane_ends_with_the_process_that_started_it(plane: Plane, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tests.kubernetes.plane.cluster"]
+    starter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
-    config = starter.stdout.readline().strip().partition("=")[2]
-    root = config.rpartition("/")[0]
-    api = Api.of(__import__("pathlib").Path(config))
-    api.apply(pod("left", "sleep", "987652"))
+    config = Path(starter.stdout.readline().strip().partition("=")[2])
+    api = Api.of(config)
+    wait_for(lambda: api.find("/api/v1/namespaces/default/serviceaccounts/default"), "the namespace has an account")
+    wait_for(lambda: is_applied(api, pod("left", "sleep", "987652")), "the pod is accepted")
     wait_for(lambda: processes("987652"), "the process is there")
     starter.send_signal(number)
     starter.wait()
-    wait_for(
-        lambda: not [each for each in psutil.process_iter(["cmdline"]) if root in " ".join(each.info["cmdline"] or [])],
-        "all has ended",
-    )
+    wait_for(lambda: not of_plane(str(config.parent)), "all has ended")
     assert not processes("987652")
+
+
+def is_applied(api: Api, manifest: Object) -> bool:
+    """Create a pod; return whether it is accepted: a new account has no token yet."""
+    try:
+        api.apply(manifest)
+    except ApiError:
+        return False
+    return True
+
+
+def of_plane(root: str) -> list[psutil.Process]:
+    """Return the processes of a plane."""
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if any(root in part for part in process.info["cmdline"] or [])]

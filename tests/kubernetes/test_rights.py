@@ -108,8 +108,13 @@ def test_a_controller_states_the_right_that_it_lacks(
     )
     keeper.start(RunSpec(run=1, attempt=1, node=NODE, config=config()))
     words = f"may not {right[2]} {right[1]} in {NAMESPACE}"
+
+    def stated() -> bool:
+        keeper.watch()
+        return words in caplog.text
+
     try:
-        wait_for(lambda: keeper.watch() or words in caplog.text, words, 30)
+        wait_for(stated, words, 30)
     finally:
         keeper._cluster.stop()
         plane.api.apply(role(), NAMESPACE)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 
 def manifests() -> Iterator[Object]:
     """Yield the objects of the server, namespace first."""
-    for name in ("settings", "stores", "server", "pool-rbac"):
+    for name in ("settings", "stores", "server", "pool-rbac", "pool"):
         yield from yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
 
 

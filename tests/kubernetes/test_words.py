@@ -113,6 +113,7 @@ def ended(code: int, reason: str = "Error", **more: Any) -> Pod:
     return pod("Failed", "n2", **in_state(terminated={"exitCode": code, "reason": reason}), **more)
 
 
+DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 ENDS = [
     (ended(137, "OOMKilled"), True, False, "oom", "ended as OOMKilled: it ran out of the memory of its pod; raise"),
     (ended(137), True, False, "lost", "ended as Error with exit code 137: its supervisor was killed"),
@@ -134,6 +135,9 @@ ENDS = [
         "preempted",
         "it was evicted, for example because its node is drained",
     ),
+    (ended(0, "Completed", meta=DELETED), True, True, "cancelled", "was deleted in Kubernetes, outside of parlab"),
+    (ended(137, "OOMKilled", meta=DELETED), True, True, "oom", "it ran out of the memory of its pod"),
+    (ended(137, meta=DELETED), True, False, "lost", "its supervisor was killed"),
 ]
 
 

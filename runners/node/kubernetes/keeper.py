@@ -68,6 +68,8 @@ class KubernetesKeeper(JobKeeper):
     ) -> None:
         super().__init__(state, hardware=hardware, limits=limits, command=command, pace=pool.pace, node=node)
         self._pool, self._pool_name = pool, pool_name
+        # The pods of a gang come one after the other: a node may have to pull the image first.
+        self.go_within_s = max(self.go_within_s, pool.image_s)
         self._api = api or Api.connect(pool.namespace, pool.context)
         self._cluster = Cluster(self._api, state.id)
         self._lease = Lease(self._api, f"parlab-{state.id}", holder)

@@ -142,9 +142,15 @@ def ending(past: Past, directory: str, *, has_started: bool, was_stopped: bool) 
     pod = past.last
     where = f" on {pod.node}" if pod and pod.node else ""
     prefix = f"pod {past.name}{where}"
-    if pod is not None and pod.is_over:
+    if pod is not None and pod.is_over and not (was_stopped and _is_only_deleted(pod)):
         return _of_container(pod, prefix, directory, has_started=has_started)
     return _of_deletion(past, prefix, was_stopped=was_stopped)
+
+
+def _is_only_deleted(pod: Pod) -> bool:
+    """Return whether a pod ended because it was deleted: its kubelet may report the end before the pod is gone."""
+    has_reason = bool(_disruption(pod)) or pod.reason in _REASONS or bool(pod.ended and pod.ended.reason == "OOMKilled")
+    return pod.is_deleted and not has_reason
 
 
 def _of_container(pod: Pod, prefix: str, directory: str, *, has_started: bool) -> Words:
