@@ -263,6 +263,14 @@ def test_a_run_that_the_pool_cannot_take_has_field_value_and_remedy(
     assert message in problem.message
 
 
+def test_the_owner_of_a_pool_may_name_the_images_of_its_runs() -> None:
+    config = RunConfig.model_validate(SMALL | {"kubernetes": {"image": "elsewhere/miner:1"}})
+    assert not list(problems(config, POOL, []))
+    (problem,) = problems(config, POOL, [], ("team/", "registry/"))
+    assert (problem.field, problem.value) == ("kubernetes.image", "elsewhere/miner:1")
+    assert "allows images that begin with team/, registry/" in problem.message
+
+
 def test_a_refusal_names_the_field_that_it_is_about() -> None:
     config = RunConfig.model_validate(SMALL | {"kubernetes": {"priority_class": "urgent"}})
     text = refusal("no PriorityClass with name urgent was found", 403, config)

@@ -289,7 +289,7 @@ class KubernetesKeeper(JobKeeper):
         return True
 
     def _problems(self, config: RunConfig) -> list[Problem]:
-        found = list(problems(config, self._pool, self._missing))
+        found = list(problems(config, self._pool, self._missing, self._node.allowed.images))
         queue = config.kubernetes.queue
         if not found and queue and (reason := self._cluster.queue_problem(queue, config.kubernetes.queue_system)):
             found.append(Problem("kubernetes.queue", queue, reason))

@@ -34,14 +34,17 @@ _QUOTA = re.compile(
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def problems(config: RunConfig, pool: Pool, missing: Sequence[str]) -> Iterator[Problem]:
-    """Yield why the pool cannot take a run."""
+def problems(config: RunConfig, pool: Pool, missing: Sequence[str], images: tuple[str, ...] = ()) -> Iterator[Problem]:
+    """Yield why the pool cannot take a run. `images` are the beginnings of those that runs may name; empty: all."""
     if missing:
         message = f"the account of the controller may not {', '.join(missing)} in namespace {pool.namespace}; {REMEDY}"
         yield Problem("cluster.pool", config.cluster.pool, message)
     if not (config.kubernetes.image or pool.image):
         message = "pods of this pool have no image; set kubernetes.image, or start the controller with --image"
         yield Problem("kubernetes.image", None, message)
+    if images and config.kubernetes.image and not config.kubernetes.image.startswith(images):
+        message = f"the owner of this pool allows images that begin with {', '.join(images)}; use one of them"
+        yield Problem("kubernetes.image", config.kubernetes.image, message)
     if config.launcher.container is not None:
         message = "a pod is a container already; leave launcher.container empty, and set kubernetes.image"
         yield Problem("launcher.container", config.launcher.container.runtime, message)
