@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.kubernetes.controllers import Controller, Pods, controller, pods, server
 from tests.kubernetes.plane.cluster import Plane
-from tests.runners.conftest import Server
+from tests.runners.conftest import ROOT, Server
 
 __all__ = ["controller", "pods", "server"]
 
@@ -101,3 +102,19 @@ def test_a_controller_without_rights_says_so_within_ten_seconds(
     assert f'User "system:serviceaccount:{namespace}:default" cannot get resource "leases"' in end.reason
     assert end.reason.endswith("kubectl apply -f deploy/kubernetes/pool-rbac.yaml grants what is needed")
     assert time.monotonic() - began < 10
+
+
+def test_stop_all_deletes_the_pods_of_a_controller_that_is_gone(
+    controller: Controller, server: Server, pods: Pods
+) -> None:
+    run = pods.ready()
+    controller.kill_daemon()
+    options = ("--kubernetes", "--namespace", controller.namespace, "--state-dir", str(controller.state_dir))
+    command = [sys.executable, "-m", "runners.node.daemon", "stop-all", *options]
+    done = subprocess.run(command, cwd=ROOT, env=controller.environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "deleted 1 pods; the next daemon reports their ends" in done.stderr
+    pods.until_gone(run)
+    controller.start_daemon()
+    end = server.end_of(run)
+    assert (end.state, end.reason) == ("cancelled", "the node's daemon was stopped")

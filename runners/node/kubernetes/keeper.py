@@ -34,7 +34,7 @@ FORBIDDEN_S = 6.0
 """Time after which a refusal for want of a right counts; a server that has just started refuses everybody."""
 QUOTA_S = 5.0
 """Seconds between two tries of a run that waits for a quota."""
-QUIET_S = 3.0
+QUIET_S = 10.0
 """Seconds between two looks at an attempt whose pods all run."""
 WAITING_S = 1.0
 """The same where some wait, and nothing has changed."""
