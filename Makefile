@@ -6,7 +6,8 @@
 # make bench-NAME     other campaigns: advice, chain, cluster, gpu, kubernetes, links, mlflow, profile, series, tuner, wandb, watch
 # make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
 # make docs           the documentation as a site, in build/docs; make docs-tables writes its tables from the code
-# make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select; faults-kubernetes
+# make faults         faults at random, 100 times; KILLS=, SEED=, KINDS= and DATABASE= select
+# make faults-kubernetes  the same on a real Kubernetes; KILLS= and SEED= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin

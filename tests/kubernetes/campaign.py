@@ -135,9 +135,10 @@ class Campaign:
             self.runs.remove(run)
             self.pods.until_gone(run)
             self._check(run, least[run])
-        before = {run: self._last(run) for run in self.runs}
-        for run, number in before.items():
-            self.server.until(lambda: self._last(run) > number + 5, f"run {run} goes on", RECOVERY_S)  # noqa: B023
+        # Those that go on ship what was in the spool, and more.
+        wanted = {run: max(self._last(run) + 5, least[run]) for run in self.runs}
+        for run, number in wanted.items():
+            self.server.until(lambda: self._last(run) > number, f"run {run} goes on", RECOVERY_S)  # noqa: B023
         for run in self.runs:
             self._check(run, least[run])
         self._check_pods()
