@@ -94,9 +94,7 @@ def test_each_right_that_is_removed_is_named(plane: Plane, account: Api) -> None
 
 @pytest.mark.slow
 @pytest.mark.kubernetes
-@pytest.mark.parametrize(
-    "right", [right for right in granted(role()) if right[1] not in ("jobs", "jobsets", "localqueues")]
-)
+@pytest.mark.parametrize("right", [right for right in granted(role()) if right[1] not in ONLY_WITH])
 def test_a_controller_states_the_right_that_it_lacks(
     plane: Plane, account: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture, right: tuple[str, str, str]
 ) -> None:
