@@ -76,7 +76,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 HTTPS = env.bool("PARLAB_HTTPS", default=False)
 # Networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; of others they are dropped.
 TRUSTED_PROXIES = env.list("PARLAB_TRUSTED_PROXIES", default=["127.0.0.1", "::1"] if HTTPS else [])
-# Requests of one user a minute, for each web process; more are answered with 429. 0: no limit.
+# Requests of one user a minute, to all web processes together; more are answered with 429. 0: no limit.
 REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 SECURE_SSL_REDIRECT = HTTPS
 # Probes of containers ask uvicorn itself.
