@@ -23,6 +23,7 @@ from typing import Any
 from parlab.client.json_log import start_logging
 from runners.config import RunConfig
 from runners.node.addresses import AddressError, Place, address_towards, choose
+from runners.node.launch import containers
 from runners.node.launch.share import Share
 from runners.node.rundir import RunDir, directory_name, lock
 from runners.node.slurm import reach
@@ -30,11 +31,13 @@ from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.slurm.state import JobDir, JobStateDir
 from runners.node.slurm.submit import AHEAD_VARIABLE
 from runners.supervisor.spool import SpoolWriter
-from runners.supervisor.supervise import Supervisor, supervise
+from runners.supervisor.supervise import Supervisor, marker_of, supervise
 from runners.telemetry import faults as health
 from runners.telemetry import gpus, telemetry
 from runners.wire.protocol import Report, RunState
 
+LOOK_S = 0.5
+"""Seconds between two looks for a checkpoint of ranks that were told to end."""
 VISIBLE_WITHIN_S = 20.0
 """Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
 
@@ -48,6 +51,7 @@ class JobSupervisor(Supervisor):
         """`shipping` is the pipe that ends the shipping when it is closed."""
         super().__init__(run)
         self._shipping = shipping
+        self._looked_at = 0.0
         state = JobStateDir(run.path.parent.parent)
         self._job, self._next = state.job(run.run, run.attempt), state.job(run.run, run.attempt + 1)
 
@@ -66,6 +70,15 @@ class JobSupervisor(Supervisor):
             return "the time limit of its Slurm job"
         return super()._near_limit(before_s, now)
 
+    def _end_processes(self) -> None:
+        super()._end_processes()
+        now = time.monotonic()
+        # Not only at the end: Slurm kills this process with its ranks when its own grace is over.
+        if self.is_told_to_stop and now - self._looked_at > LOOK_S:
+            self._looked_at = now
+            if self._has_saved():
+                JobDir(self.run_dir.path).note_checkpoint()
+
     def _report_end(self) -> None:
         """Write the final report, unless Slurm ends the job: why, only the daemon can ask."""
         run = JobDir(self.run_dir.path)
@@ -73,7 +86,7 @@ class JobSupervisor(Supervisor):
         if self._verdict(exit_code).state in (RunState.FINISHED, RunState.CANCELLED) and not self.is_told_to_stop:
             self._next.is_not_needed()
         if self.is_told_to_stop:
-            if self.recorder.evidence.has_checkpointed(exit_code):
+            if self.recorder.evidence.has_checkpointed(exit_code) or self._has_saved():
                 run.note_checkpoint()
             self.samples.stop()
             self._remove_container()
@@ -120,14 +133,28 @@ def described(
     }
 
 
+def clean(run: RunDir) -> int:
+    """Remove the container of a run from this node; Slurm itself may know only some of its processes."""
+    launch = run.read_launch()
+    runtime = launch.get("container")
+    if runtime and (why_not := containers.remove(runtime, marker_of(launch))):
+        log.error("the container cannot be removed: %s", why_not)
+        return 1
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m runners.node.slurm.member", description=__doc__)
     parser.add_argument("run_dir", type=Path, help="directory of node_rank 0 of the run, which the daemon has prepared")
-    first = RunDir(parser.parse_args(arguments).run_dir)
+    parser.add_argument("--clean", action="store_true", help="remove the container of a supervisor that was killed")
+    options = parser.parse_args(arguments)
+    first = RunDir(options.run_dir)
     start_logging()
     node_rank = int(os.environ.get("SLURM_PROCID", "0"))
     path = first.path.with_name(directory_name(first.run, first.attempt, node_rank))
+    if options.clean:
+        return clean(RunDir(path))
     if not _is_visible(path / "launch.json"):
         log.error("%s does not see %s", os.environ.get("SLURMD_NODENAME") or socket.gethostname(), path)
         return NO_STATE_DIRECTORY
