@@ -37,6 +37,21 @@ TORCHFT = """
 [titan] 2026-06-07 16:50:09,000 - torchft.manager - INFO - [ft_1:a9/0 - step 10] Loaded state dict.
 [titan] 2026-06-07 16:50:19,000 - torchft.manager - INFO - [ft_1:a9/0 - step 10] should_commit=True enough_replicas=True, errored=None
 """  # noqa: E501
+# Printed by torchft 0.2.0 for two replica groups of one rank on a CPU, of which the second came later and was killed.
+TORCHFT_QUORUMS = """
+2026-11-27T12:26:09.524 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 1, participants: [QuorumMember { replica_id: "g0:be", address: "http://vm:43449", store_address: "127.0.0.1:43255", step: 0, world_size: 1, shrink_only: false, commit_failures: 0, data: "" }], created: Some(Timestamp { seconds: 1795782369, nanos: 514556825 }) }) }
+2026-11-27 12:26:09,525 INFO torchft.manager: [g0:be/0 - step 0] reconfiguring for quorum_id=1 store_prefixed_addr='127.0.0.1:43255/torchft/1/0'
+2026-11-27 12:26:10,411 INFO torchft.manager: [g0:be/0 - step 1] should_commit=True enough_replicas=True, errored=None
+2026-11-27T12:26:11.173 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 2, participants: [QuorumMember { replica_id: "g0:be", step: 2 }, QuorumMember { replica_id: "g1:b5", step: 0 }], created: None }) }
+2026-11-27 12:26:11,174 INFO torchft.manager: [g0:be/0 - step 2] reconfiguring for quorum_id=2 store_prefixed_addr='127.0.0.1:43255/torchft/2/0'
+2026-11-27 12:26:11,182 INFO torchft.manager: [g0:be/0 - step 2] peers need recovery from us [1]
+2026-11-27 12:26:11,410 INFO torchft.manager: [g0:be/0 - step 2] should_commit=True enough_replicas=True, errored=None
+2026-11-27T12:26:12.173 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 2, participants: [QuorumMember { replica_id: "g0:be", step: 3 }, QuorumMember { replica_id: "g1:b5", step: 3 }], created: None }) }
+2026-11-27 12:26:12,410 INFO torchft.manager: [g0:be/0 - step 3] should_commit=True enough_replicas=True, errored=None
+2026-11-27T12:26:16.718 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 3, participants: [QuorumMember { replica_id: "g0:be", step: 6 }], created: None }) }
+2026-11-27 12:26:16,721 INFO torchft.manager: [g0:be/0 - step 6] reconfiguring for quorum_id=3 store_prefixed_addr='127.0.0.1:43255/torchft/3/0'
+2026-11-27 12:26:16,790 INFO torchft.manager: [g0:be/0 - step 6] should_commit=True enough_replicas=True, errored=None
+"""  # noqa: E501
 NVRX = """
 2026-06-07 10:00:00,000 INFO starting
 2026-06-07 10:05:00,000 ERROR rank=3 fn_ex: RuntimeError('NCCL error')
@@ -67,6 +82,13 @@ def test_fifteen_minutes_of_torchft_are_told_apart() -> None:
     times = (restart.left_s, restart.met_s, restart.loaded_s, restart.committed_s)
     assert [round(at - restart.noticed_s, 3) for at in times if at is not None] == [948.245, 948.928, 958.0, 968.0]
     assert "got exception in future" in restart.reason
+
+
+def test_replicas_that_come_and_go_are_counted_by_torchfts_quorums() -> None:
+    came, went = restarts(marks(read(TORCHFT_QUORUMS)))
+    assert (came.ranks, went.ranks) == ((1, 2), (2, 1))
+    assert came.committed_s is not None
+    assert round(came.committed_s - came.noticed_s, 3) == 0.236
 
 
 def test_an_in_process_restart_of_nvrx_is_seen() -> None:
