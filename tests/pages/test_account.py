@@ -166,7 +166,19 @@ def test_a_session_ends_when_its_user_does_nothing(user: User, monkeypatch: pyte
     for hours, headers, is_in in ((70, {}, True), (140, poll, True), (143, {}, False), (143, {}, False)):
         later["h"] = hours
         assert (client.get(reverse("account"), headers=headers).status_code == 200) is is_in
+
+
+def test_a_session_ends_some_time_after_its_login_whatever_its_user_does(
+    user: User, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
     settings.SESSION_IDLE_H = 0
+    client, began = logged_in(user), time.time()
+    later = {"h": 0.0}
+    monkeypatch.setattr("parlab.pages.requests.idle_sessions.time.time", lambda: began + 3600 * later["h"])
+    for hours, is_in in ((200, True), (335, True), (337, False)):
+        later["h"] = hours
+        assert (client.get(reverse("account")).status_code == 200) is is_in
+    settings.SESSION_MAX_H = 0
     client = logged_in(user)
     later["h"] = 10_000
     assert client.get(reverse("account")).status_code == 200
