@@ -135,7 +135,7 @@ class SharedCounter:
         if self._client is None:
             limits = {"socket_timeout": _ANSWER_S, "socket_connect_timeout": _ANSWER_S}
             self._client = redis.Redis.from_url(settings.REDIS_URL, **limits)
-        return float(self._client.eval(_TAKE, 1, f"{self._prefix}{key}", events, per_minute))  # type: ignore[arg-type]
+        return float(self._client.eval(_TAKE, 1, f"{self._prefix}{key}", events, per_minute))
 
 
 requests, bad_tokens = SharedCounter("requests"), SharedCounter("bad-tokens")
