@@ -105,6 +105,11 @@ class Cluster:
         """Wait until all nodes are up and have no job."""
         wait_for(self._is_idle, "all nodes are idle")
 
+    def wait_until_up(self, node: str) -> None:
+        """Wait until the controller gives a node jobs again."""
+        state = ("sinfo", "--noheader", "--Node", f"--nodes={node}", "--partition=debug", "--format=%T")
+        wait_for(lambda: not self.run(*state).startswith(("down", "unknown")), f"{node} is up")
+
     def start_controller(self) -> None:
         """Start slurmctld."""
         self._spawn("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])

@@ -62,7 +62,8 @@ def unshared_checkpoints(config: RunConfig) -> Problem | None:
     pool = seen.filter(pool=config.cluster.pool).order_by("name")
     wanted = [name for name in (config.cluster.node_names or "").split(",") if name]
     names = [node.name for node in pool if not node.is_queue and (not wanted or node.name in wanted)]
-    if len(names) <= max(1, config.cluster.nodes):
+    # Emulated nodes are namespaces of one machine.
+    if len(names) <= (1 if config.network.apply == "emulate" else config.cluster.nodes):
         return None
     message = (
         f"the attempts of the chain may start on {len(names)} nodes of pool {config.cluster.pool}"
