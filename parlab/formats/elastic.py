@@ -95,7 +95,8 @@ def _marks_of(line: str, now: float, replicas: int | None) -> Iterator[Mark]:
     step = _STEP.search(line)
     for pattern, event, source in _RULES:
         if pattern.search(line):
-            text = strip_prefix(line)[2].strip()[:200]
+            text = strip_prefix(line)[2].strip()
+            text = text[max(0, text.find("rank=")) if source == "NVRx" else 0 :][:200]  # behind the name of its logger
             ranks = replicas if (event, source) == ("meet", "torchft") else None
             yield Mark(now, event, source, text, ranks, int(step[1]) if step else None)
             return

@@ -52,12 +52,13 @@ TORCHFT_QUORUMS = """
 2026-11-27 12:26:16,721 INFO torchft.manager: [g0:be/0 - step 6] reconfiguring for quorum_id=3 store_prefixed_addr='127.0.0.1:43255/torchft/3/0'
 2026-11-27 12:26:16,790 INFO torchft.manager: [g0:be/0 - step 6] should_commit=True enough_replicas=True, errored=None
 """  # noqa: E501
+# Printed by nvidia-resiliency-ext 0.4.1 for two ranks on a CPU, of which one failed.
 NVRX = """
-2026-06-07 10:00:00,000 INFO starting
-2026-06-07 10:05:00,000 ERROR rank=3 fn_ex: RuntimeError('NCCL error')
-2026-06-07 10:05:01,000 WARNING rank=3 term_ex: RankShouldRestart <- RuntimeError('NCCL error')
-2026-06-07 10:05:09,000 INFO rank=3 restart_ex: HealthCheckPassed
-"""
+2026-11-27 12:28:40,000 | INFO | nvidia_resiliency_ext.inprocess.wrap | starting
+2026-11-27 12:28:43,886 | ERROR | nvidia_resiliency_ext.inprocess.wrap | rank=1 fn_ex: RuntimeError('rank 1 fails')
+2026-11-27 12:28:44,987 | WARNING | nvidia_resiliency_ext.inprocess.wrap | rank=1 term_ex: RankShouldRestart('Interruption.EXCEPTION on ranks={1}') <- RuntimeError('rank 1 fails')
+2026-11-27 12:28:44,987 | INFO | nvidia_resiliency_ext.inprocess.wrap | rank=1 restart_ex: HealthCheckPassed() <- RankShouldRestart('Interruption.EXCEPTION on ranks={1}') <- RuntimeError('rank 1 fails')
+"""  # noqa: E501
 
 
 def read(text: str) -> list[tuple[float | None, str]]:
@@ -95,7 +96,8 @@ def test_an_in_process_restart_of_nvrx_is_seen() -> None:
     (restart,) = restarts(marks(read(NVRX)))
     assert restart.source == "NVRx"
     assert restart.left_s is not None
-    assert restart.left_s - restart.noticed_s == 9.0
+    assert round(restart.left_s - restart.noticed_s, 3) == 1.101
+    assert restart.reason == "rank=1 fn_ex: RuntimeError('rank 1 fails')"
 
 
 def test_a_launch_without_a_restart_has_none() -> None:

@@ -132,6 +132,10 @@ def test_the_password_is_changed_by_who_knows_it(browser: Client, user: User) ->
     refused = browser.post(url, {"old_password": "guess", **new})
     assert refused.status_code == 400
     assert "entered incorrectly" in refused.content.decode()
+    short = browser.post(
+        url, {"old_password": PASSWORD, "new_password1": "staple 7890", "new_password2": "staple 7890"}
+    )
+    assert "at least 12 characters" in short.content.decode()
     assert browser.post(url, {"old_password": PASSWORD, **new}).status_code == 302
     user.refresh_from_db()
     assert user.check_password("another staple 7")
