@@ -76,7 +76,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 HTTPS = env.bool("PARLAB_HTTPS", default=False)
 # Networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; of others they are dropped.
 TRUSTED_PROXIES = env.list("PARLAB_TRUSTED_PROXIES", default=["127.0.0.1", "::1"] if HTTPS else [])
-# Requests of one user a minute, for each web process; more are answered with 429. 0: no limit.
+# Requests of one user a minute, to all web processes together; more are answered with 429. 0: no limit.
 REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 SECURE_SSL_REDIRECT = HTTPS
 # Probes of containers ask uvicorn itself.
@@ -86,8 +86,12 @@ CSRF_COOKIE_SECURE = HTTPS
 # Browsers take a cookie with this prefix from this host alone, over https, for all paths.
 SESSION_COOKIE_NAME = "__Host-sessionid" if HTTPS else "sessionid"
 CSRF_COOKIE_NAME = "__Host-csrftoken" if HTTPS else "csrftoken"
-# Hours after which a session ends if its user does nothing; it ends after two weeks in any case. 0: no limit.
+# Hours after which a session ends if its user does nothing. 0: no limit.
 SESSION_IDLE_H = env.float("PARLAB_SESSION_IDLE_H", default=72.0)
+# Hours after the login at which a session ends in any case. 0: no limit but two weeks without a request.
+SESSION_MAX_H = env.float("PARLAB_SESSION_MAX_H", default=336.0)
+# The administration is open only to sessions with a second factor, or of single sign-on, whose issuer asks for one.
+ADMIN_SECOND_FACTOR = env.bool("PARLAB_ADMIN_SECOND_FACTOR", default=False)
 # Time for which browsers insist on HTTPS.
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=365 * 86400 if HTTPS else 0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
@@ -182,13 +186,14 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "parlab.pages.requests.polls.Looks",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "parlab.pages.requests.admin_factor.AdminFactor",
     "parlab.pages.requests.forms_only.FormsOnly",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
 _LOCAL = "parlab.steady.SteadyCache"
 CACHES = {
-    "default": {"BACKEND": _LOCAL, "LOCATION": "default"},
+    "default": {"BACKEND": "parlab.steady.ServerCache", "LOCATION": "default"},
     # Many small entries, which must not displace the others.
     "polls": {"BACKEND": _LOCAL, "LOCATION": "polls", "OPTIONS": {"MAX_ENTRIES": 20_000}},
 }
@@ -233,7 +238,7 @@ SOCIALACCOUNT_PROVIDERS = {
 }
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 TEMPLATES = [
@@ -310,6 +315,8 @@ ARTIFACTS_DIR = Path(env.str("PARLAB_ARTIFACTS_DIR", default=str(DATA_DIR / "art
 ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
 # What one user may keep in artifacts, traces and imported files; 0: no limit.
 STORAGE_LIMIT_GIB = env.float("PARLAB_STORAGE_LIMIT_GIB", default=1_000.0)
+# How many of them; 0: no limit.
+STORAGE_LIMIT_FILES = env.int("PARLAB_STORAGE_LIMIT_FILES", default=1_000_000)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 

@@ -1,14 +1,18 @@
 """Periodic tasks and caches that go on when the clock of the machine is set back, as by NTP or after a suspension."""
 
+import logging
 import time
 from typing import Any
 
+import redis
 from celery.apps.beat import Beat
 from celery.beat import PersistentScheduler
 from django.conf import settings
 from django.core.cache.backends.base import DEFAULT_TIMEOUT
 from django.core.cache.backends.locmem import LocMemCache
 from django.utils.log import configure_logging
+
+logger = logging.getLogger(__name__)
 
 
 class SteadyBeat(Beat):
@@ -47,3 +51,19 @@ class SteadyCache(LocMemCache):
     def _has_expired(self, key: str) -> bool:
         expires_at = self._expire_info.get(key, -1.0)
         return expires_at is not None and expires_at <= time.monotonic()
+
+
+class ServerCache(SteadyCache):
+    """The cache of a process; what may happen once on the whole server is noted in Redis."""
+
+    ONCE = "allauth.mfa.totp.used"
+    """Beginning of the keys of codes that were used."""
+
+    def add(self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        if str(key).startswith(self.ONCE):
+            try:
+                with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
+                    return bool(client.set(f"parlab:once:{key}", 1, nx=True, ex=int(timeout)))
+            except (redis.RedisError, OSError) as error:
+                logger.warning("a code may be used once in each web process, because Redis does not answer: %s", error)
+        return bool(super().add(key, value, timeout, version))

@@ -13,7 +13,7 @@ from django.core.cache import cache
 
 from parlab.celery import app
 from parlab.periodic import is_due
-from parlab.steady import SteadyScheduler
+from parlab.steady import ServerCache, SteadyScheduler
 
 HOUR_S = 3600.0
 
@@ -75,3 +75,13 @@ def test_a_worker_does_periodic_work_after_its_clock_was_set_back(monkeypatch: p
     assert not is_due("reap", 1000)
     assert (cache.get("held"), cache.get("forever"), cache.get("never")) == (1, 1, None)
     cache.clear()
+
+
+def test_a_code_is_used_once_by_all_processes(redis_url: str, settings: Any) -> None:
+    settings.REDIS_URL = redis_url
+    one, other = ServerCache("one", {}), ServerCache("other", {})
+    key = f"{ServerCache.ONCE}?user=1&code=123456"
+    assert (one.add(key, "y", timeout=90), other.add(key, "y", timeout=90)) == (True, False)
+    assert (one.add("else", "y"), other.add("else", "y")) == (True, True)
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    assert (one.add(key, "y", timeout=90), one.add(key, "y", timeout=90)) == (True, False)

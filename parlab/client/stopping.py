@@ -12,6 +12,8 @@ CHECKPOINTED = 85
 """Exit code of a process that wrote a checkpoint because it was warned."""
 WARN_SIGNAL = "PARLAB_WARN_SIGNAL"
 """Variable with the name of the signal that comes ahead of a time limit, such as SIGUSR2."""
+SAVED_STEP = "PARLAB_SAVED_STEP"
+"""Variable with the last step that an earlier attempt has saved."""
 CHECKPOINT_DIRECTORY = "PARLAB_CHECKPOINT_DIR"
 """Variable with the directory that all attempts of a run share."""
 

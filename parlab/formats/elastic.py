@@ -35,7 +35,7 @@ class Mark(NamedTuple):
 
 SIGN = re.compile(
     r"worker group|Rendezvous|world_sizes?=|exitcode: -?\d+\) local_rank|torchft|should_commit=|reconfiguring for"
-    r" quorum|participants healthy|\bfn_ex: |\bterm_ex: |\brestart_ex: ",
+    r" quorum|lighthouse quorum|participants healthy|\bfn_ex: |\bterm_ex: |\brestart_ex: ",
     re.IGNORECASE,
 )
 """What a line must contain to be looked at."""
@@ -58,6 +58,8 @@ _RULES: tuple[tuple[re.Pattern[str], Event, str], ...] = (
 )
 _WORLD = re.compile(r"\bglobal_world_sizes=\[(\d{1,7})")
 _HEALTHY = re.compile(r"\[(\d{1,6})/\d{1,6} participants healthy\]")
+# torchft's manager lists all replicas before it meets them; it does so for each step, also if they are the same.
+_QUORUM, _MEMBER = "got lighthouse quorum ", "QuorumMember {"
 _STEP = re.compile(r" - step (\d{1,9})\]")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{1,9}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")
 # glog's prefix, which torch uses: level, month, day, time, thread.
@@ -69,12 +71,15 @@ def marks(lines: Iterable[tuple[float | None, str]]) -> list[Mark]:
 
     Lines without any time have that of the line before.
     """
-    found, now = list[Mark](), 0.0
+    found, now, replicas = list[Mark](), 0.0, None
     for time, line in lines:
         if not SIGN.search(line):
             continue
         now = time if time else _own_time(line, now) or now
-        for mark in _marks_of(line, now):
+        if _QUORUM in line:
+            replicas = line.count(_MEMBER) or None
+            continue
+        for mark in _marks_of(line, now, replicas):
             if _is_world(mark) and found and found[-1].ranks is None:
                 found[-1] = found[-1]._replace(ranks=mark.ranks)
             elif len(found) < MAX_MARKS:
@@ -86,12 +91,14 @@ def _is_world(mark: Mark) -> bool:
     return mark.text == "world"
 
 
-def _marks_of(line: str, now: float) -> Iterator[Mark]:
+def _marks_of(line: str, now: float, replicas: int | None) -> Iterator[Mark]:
     step = _STEP.search(line)
     for pattern, event, source in _RULES:
         if pattern.search(line):
-            text = strip_prefix(line)[2].strip()[:200]
-            yield Mark(now, event, source, text, step=int(step[1]) if step else None)
+            text = strip_prefix(line)[2].strip()
+            text = text[max(0, text.find("rank=")) if source == "NVRx" else 0 :][:200]  # behind the name of its logger
+            ranks = replicas if (event, source) == ("meet", "torchft") else None
+            yield Mark(now, event, source, text, ranks, int(step[1]) if step else None)
             return
     if world := _WORLD.search(line) or _HEALTHY.search(line):
         yield Mark(now, "met", "torchrun" if "world_sizes" in line else "torchft", "world", int(world[1]))

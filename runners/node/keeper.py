@@ -196,6 +196,7 @@ class Keeper:
             "share": share._asdict(),
             "first_rank": first_rank,
             "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
+            "saved_step": spec.saved_step,
             "go_within_s": max(self.go_within_s, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
             "grace_s": config.launcher.grace_s,
@@ -229,7 +230,7 @@ class Keeper:
         config_path = Path(prepared.get("directory") or run.path) / run.config.name
         argv = self._command(config, config_path, share)
         added = launch.additions(config, os.environ, self._state.marker(run), share) | self._variables(config, run)
-        added |= launch.attempt_variables(config, run.attempt)
+        added |= launch.attempt_variables(config, run.attempt, prepared.get("saved_step"))
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
 
     def _variables(self, config: RunConfig, run: RunDir) -> dict[str, str]:

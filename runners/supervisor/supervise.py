@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import psutil
 
 from parlab.client.journal import NODE
 from parlab.client.json_log import start_logging
+from parlab.client.stopping import CHECKPOINT_DIRECTORY
+from runners.engines.checkpoints.folder import Folder
 from runners.links import interface
 from runners.node.addresses import held_port
 from runners.node.launch import containers
@@ -59,6 +61,8 @@ DRAIN_S = 1.0
 """Maximum wait of an ended run for the last bytes of its pipe."""
 _STOPPED = (RunState.TIME_LIMIT, RunState.PREEMPTED, RunState.CANCELLED, RunState.CHECKPOINTED)
 """Orders whose ranks may write a checkpoint within the grace."""
+CLOCKS_S = 1.0
+"""How far the clocks of two nodes of a run may differ, and how much later than the ranks this process gets a signal."""
 SAMPLE_S = 1.0
 GATHER_S = 0.005
 FEW_BYTES = 32 << 10
@@ -109,6 +113,8 @@ class Supervisor:
         self.warning: RankWarning | None = None
         # Why the ranks were warned, and how that end is called.
         self.warned_of = Verdict(RunState.CHECKPOINTED, "")
+        # When the ranks were first warned or told to end (Unix time).
+        self.told_at: float | None = None
         # When only launchers were left of a run that is stopped.
         self.alone_since: float | None = None
         # When this node was told to end because another one has ended, while it was ending by itself.
@@ -190,7 +196,7 @@ class Supervisor:
         self.recorder.has_streams = self.outputs.has_ranks
         if runtime := self.launch.get("container"):
             row = containers.RUNTIMES[runtime]
-            processes.expect_container(row.helpers, _marker(self.launch) if row.is_apart else "")
+            processes.expect_container(row.helpers, marker_of(self.launch) if row.is_apart else "")
         try:
             self.workplace.hand_over()
             self.child = subprocess.Popen(
@@ -231,6 +237,7 @@ class Supervisor:
 
     def _on_signal(self, *_: object) -> None:
         self.is_told_to_stop = True
+        self.told_at = self.told_at or time.time()
 
     def _look_for_orders(self) -> None:
         """Decide once why the run is stopped; a run that has ended by itself is not stopped."""
@@ -248,6 +255,7 @@ class Supervisor:
         elif (last_step := self.launch.get("until_step")) is not None and self.watch.last_step >= last_step:
             self.order = Verdict(RunState.CHECKPOINTED, f"stopped at launcher.chain_until_step {last_step}")
         if self.order is not None:
+            self.told_at = self.told_at or time.time()
             log.info("stopping: %s", self.order.reason)
 
     @property
@@ -262,6 +270,7 @@ class Supervisor:
         now = time.monotonic()
         if self.warning is None and (limit := self._near_limit(before_s, now)):
             self.warning = RankWarning(self.launch["warn_signal"], now)
+            self.told_at = self.told_at or time.time()
             log.info("warning the ranks with %s of %s", self.warning.name, limit)
             self.recorder.insert(f"parlab: {self.warning.name} to the ranks, ahead of {limit}\n".encode())
             self.warned_of = Verdict(RunState.CHECKPOINTED, f"its ranks wrote a checkpoint ahead of {limit}")
@@ -448,7 +457,7 @@ class Supervisor:
     def _remove_container(self) -> None:
         """Remove what the runtime has not removed itself, because it was killed or hangs."""
         runtime = self.launch.get("container")
-        if runtime and self.child is not None and (why_not := containers.remove(runtime, _marker(self.launch))):
+        if runtime and self.child is not None and (why_not := containers.remove(runtime, marker_of(self.launch))):
             log.error("the container cannot be removed: %s", why_not)
 
     def _verdict(self, exit_code: int) -> Verdict:
@@ -458,7 +467,7 @@ class Supervisor:
             verdict = self.recorder.evidence.verdict(exit_code)
             is_warned = verdict.state is RunState.CHECKPOINTED and self.warning is not None
             return self.warned_of if is_warned else verdict
-        if order.state in _STOPPED and self.recorder.evidence.has_checkpointed(exit_code):
+        if order.state in _STOPPED and (self.recorder.evidence.has_checkpointed(exit_code) or self._has_saved()):
             is_limit = order.state is RunState.TIME_LIMIT
             what = f"stopped after {self._limit}" if is_limit else order.reason
             state = RunState.CHECKPOINTED if is_limit else order.state
@@ -466,6 +475,13 @@ class Supervisor:
         if order.state is RunState.CHECKPOINTED:
             return order._replace(state=RunState.TIME_LIMIT, reason=f"{order.reason}; its ranks wrote no checkpoint")
         return order
+
+    def _has_saved(self) -> bool:
+        """Return whether the ranks have completed a checkpoint since they were told to end, whoever ended them."""
+        folder = self.launch.get("environment", {}).get(CHECKPOINT_DIRECTORY)
+        if self.told_at is None or folder is None:
+            return False
+        return Folder(Path(folder), self.run_dir.attempt).has_complete_since(self.told_at - CLOCKS_S)
 
     def _report_end(self) -> None:
         self.samples.stop()
@@ -504,7 +520,8 @@ class Supervisor:
         self.recorder.spool.close()
 
 
-def _marker(launch: dict[str, Any]) -> str:
+def marker_of(launch: Mapping[str, Any]) -> str:
+    """Return the marker of the processes of a run from its launch file."""
     return str((launch.get("environment") or {}).get(processes.MARKER, ""))
 
 

@@ -110,6 +110,8 @@ class RunSpec(Message):
     """Number of the node among the nodes of the attempt."""
     nodes: int = Field(default=1, ge=1)
     """Number of nodes of the attempt."""
+    saved_step: int | None = Field(default=None, ge=1, exclude_if=lambda step: step is None)
+    """Last step whose checkpoint an earlier attempt has written, which this one continues from."""
 
 
 class Peer(Message):

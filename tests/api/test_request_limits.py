@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.lab.services.access import request_limits
+from parlab.lab.services.access.request_limits import SharedCounter
 from parlab.lab.services.access.tokens import token_create
 
 ROADS = {
@@ -60,3 +62,31 @@ def test_wrong_tokens_from_an_address_are_limited_and_right_ones_are_not(
     right = Client(headers={"Authorization": f"{kind} {secret}"}, REMOTE_ADDR="192.0.2.1")
     assert right.get(road).status_code in (200, 404)
     assert wrong.get(road, REMOTE_ADDR="192.0.2.2").status_code == 401
+
+
+def test_processes_share_a_limit(redis_url: str, settings: Any) -> None:
+    settings.REDIS_URL = redis_url
+    one, other = SharedCounter("test"), SharedCounter("test")
+    assert [one.take("ada", 10) for _ in range(6)] == [0] * 6
+    assert [other.take("ada", 10) for _ in range(4)] == [0] * 4
+    assert 1 <= one.take("ada", 10) <= 6
+    assert 1 <= other.take("ada", 10) <= 6
+    assert other.take("grace", 10) == 0, "each key has a limit of its own"
+
+
+def test_most_requests_ask_nobody_and_the_limit_holds_all_the_same(redis_url: str, settings: Any) -> None:
+    settings.REDIS_URL = redis_url
+    processes = [SharedCounter("test") for _ in range(4)]
+    with redis.Redis.from_url(redis_url) as client:
+        before = client.info("stats")["total_commands_processed"]
+        answers = [process.take("ada", 1000) for _ in range(300) for process in processes]
+        asked = client.info("stats")["total_commands_processed"] - before
+    assert 1000 <= answers.count(0) <= 1020  # a few come back while it counts
+    assert asked < 4 * (100 + 2 * (1200 - 1000) + 50)
+
+
+def test_while_redis_is_away_each_process_counts_alone(settings: Any) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    counter = SharedCounter("test")
+    assert [counter.take("ada", 3) for _ in range(3)] == [0] * 3
+    assert 1 <= counter.take("ada", 3) <= 20

@@ -90,14 +90,14 @@ class World:
         run.refresh_from_db()
         return run.current_attempt().last_step or 0
 
-    def until_attempt(self, run: Run, number: int, within_s: float = 120.0) -> Attempt:
-        """Serve until an attempt has made steps that none before it had made."""
+    def until_attempt(self, run: Run, number: int, within_s: float = 120.0, *, steps: int = 5) -> Attempt:
+        """Serve until an attempt has made more steps than so many that none before it had made."""
 
         def has_steps() -> bool:
             run.refresh_from_db()
             made = dict(run.attempts.values_list("number", "last_step"))
             own = made.pop(run.attempt_number) or 0
-            return run.attempt_number >= number and own > 5 + max([last or 0 for last in made.values()], default=0)
+            return run.attempt_number >= number and own > steps + max([last or 0 for last in made.values()], default=0)
 
         self.until(has_steps, f"attempt {number} makes steps; {describe(run)}", within_s)
         return run.attempts.get(number=number)

@@ -57,6 +57,15 @@ def test_a_checkpoint_has_its_name_only_once_it_is_complete(here: Folder) -> Non
     assert read.bytes == 14
 
 
+def test_what_an_attempt_has_completed_since_a_time_is_found(here: Folder) -> None:
+    at = save(here, 8).at
+    assert here.has_complete_since(at)
+    assert not here.has_complete_since(at + 0.001)
+    assert not Folder(here.path, 2).has_complete_since(at), "of another attempt"
+    (here.path / "step-00000008-attempt-1" / "rank-1").unlink()
+    assert not here.has_complete_since(at), "not complete any more"
+
+
 def test_the_newest_complete_ones_stay(here: Folder) -> None:
     for step in (2, 4, 6):
         save(here, step)

@@ -220,6 +220,20 @@ def test_a_second_writer_and_another_model_are_refused(tmp_path: Path) -> None:
     assert "is of another model: num_layers 2, here 3; use another checkpoint.directory" in third.text
 
 
+def test_an_attempt_that_does_not_see_what_an_earlier_one_saved_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    for attempt in (2, 3):
+        with Ranks(ALONE, folder, attempt, PARLAB_SAVED_STEP="20") as ranks:
+            assert ranks.ended() == [2], ranks.text
+        assert "sees nothing of the attempt that saved step 20" in ranks.text
+        assert "set checkpoint.directory to a directory that all nodes see" in ranks.text
+    with Ranks(ALONE, folder) as first:
+        first.wait_for_save()
+        first.kill()
+    with Ranks(ALONE, folder, 2, PARLAB_SAVED_STEP="20") as second:
+        second.wait_for_save()
+
+
 def test_a_time_between_checkpoints_needs_no_steps(tmp_path: Path) -> None:
     data = make_data(
         {"engine": "pipeline"}, train={"iterations": 10**6}, checkpoint={"every_steps": None, "every_s": 1}

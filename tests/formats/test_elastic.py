@@ -37,12 +37,28 @@ TORCHFT = """
 [titan] 2026-06-07 16:50:09,000 - torchft.manager - INFO - [ft_1:a9/0 - step 10] Loaded state dict.
 [titan] 2026-06-07 16:50:19,000 - torchft.manager - INFO - [ft_1:a9/0 - step 10] should_commit=True enough_replicas=True, errored=None
 """  # noqa: E501
+# Printed by torchft 0.2.0 for two replica groups of one rank on a CPU, of which the second came later and was killed.
+TORCHFT_QUORUMS = """
+2026-11-27T12:26:09.524 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 1, participants: [QuorumMember { replica_id: "g0:be", address: "http://vm:43449", store_address: "127.0.0.1:43255", step: 0, world_size: 1, shrink_only: false, commit_failures: 0, data: "" }], created: Some(Timestamp { seconds: 1795782369, nanos: 514556825 }) }) }
+2026-11-27 12:26:09,525 INFO torchft.manager: [g0:be/0 - step 0] reconfiguring for quorum_id=1 store_prefixed_addr='127.0.0.1:43255/torchft/1/0'
+2026-11-27 12:26:10,411 INFO torchft.manager: [g0:be/0 - step 1] should_commit=True enough_replicas=True, errored=None
+2026-11-27T12:26:11.173 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 2, participants: [QuorumMember { replica_id: "g0:be", step: 2 }, QuorumMember { replica_id: "g1:b5", step: 0 }], created: None }) }
+2026-11-27 12:26:11,174 INFO torchft.manager: [g0:be/0 - step 2] reconfiguring for quorum_id=2 store_prefixed_addr='127.0.0.1:43255/torchft/2/0'
+2026-11-27 12:26:11,182 INFO torchft.manager: [g0:be/0 - step 2] peers need recovery from us [1]
+2026-11-27 12:26:11,410 INFO torchft.manager: [g0:be/0 - step 2] should_commit=True enough_replicas=True, errored=None
+2026-11-27T12:26:12.173 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 2, participants: [QuorumMember { replica_id: "g0:be", step: 3 }, QuorumMember { replica_id: "g1:b5", step: 3 }], created: None }) }
+2026-11-27 12:26:12,410 INFO torchft.manager: [g0:be/0 - step 3] should_commit=True enough_replicas=True, errored=None
+2026-11-27T12:26:16.718 [INFO] [torchft::manager] - [Replica g0] got lighthouse quorum LighthouseQuorumResponse { quorum: Some(Quorum { quorum_id: 3, participants: [QuorumMember { replica_id: "g0:be", step: 6 }], created: None }) }
+2026-11-27 12:26:16,721 INFO torchft.manager: [g0:be/0 - step 6] reconfiguring for quorum_id=3 store_prefixed_addr='127.0.0.1:43255/torchft/3/0'
+2026-11-27 12:26:16,790 INFO torchft.manager: [g0:be/0 - step 6] should_commit=True enough_replicas=True, errored=None
+"""  # noqa: E501
+# Printed by nvidia-resiliency-ext 0.4.1 for two ranks on a CPU, of which one failed.
 NVRX = """
-2026-06-07 10:00:00,000 INFO starting
-2026-06-07 10:05:00,000 ERROR rank=3 fn_ex: RuntimeError('NCCL error')
-2026-06-07 10:05:01,000 WARNING rank=3 term_ex: RankShouldRestart <- RuntimeError('NCCL error')
-2026-06-07 10:05:09,000 INFO rank=3 restart_ex: HealthCheckPassed
-"""
+2026-11-27 12:28:40,000 | INFO | nvidia_resiliency_ext.inprocess.wrap | starting
+2026-11-27 12:28:43,886 | ERROR | nvidia_resiliency_ext.inprocess.wrap | rank=1 fn_ex: RuntimeError('rank 1 fails')
+2026-11-27 12:28:44,987 | WARNING | nvidia_resiliency_ext.inprocess.wrap | rank=1 term_ex: RankShouldRestart('Interruption.EXCEPTION on ranks={1}') <- RuntimeError('rank 1 fails')
+2026-11-27 12:28:44,987 | INFO | nvidia_resiliency_ext.inprocess.wrap | rank=1 restart_ex: HealthCheckPassed() <- RankShouldRestart('Interruption.EXCEPTION on ranks={1}') <- RuntimeError('rank 1 fails')
+"""  # noqa: E501
 
 
 def read(text: str) -> list[tuple[float | None, str]]:
@@ -69,11 +85,19 @@ def test_fifteen_minutes_of_torchft_are_told_apart() -> None:
     assert "got exception in future" in restart.reason
 
 
+def test_replicas_that_come_and_go_are_counted_by_torchfts_quorums() -> None:
+    came, went = restarts(marks(read(TORCHFT_QUORUMS)))
+    assert (came.ranks, went.ranks) == ((1, 2), (2, 1))
+    assert came.committed_s is not None
+    assert round(came.committed_s - came.noticed_s, 3) == 0.236
+
+
 def test_an_in_process_restart_of_nvrx_is_seen() -> None:
     (restart,) = restarts(marks(read(NVRX)))
     assert restart.source == "NVRx"
     assert restart.left_s is not None
-    assert restart.left_s - restart.noticed_s == 9.0
+    assert round(restart.left_s - restart.noticed_s, 3) == 1.101
+    assert restart.reason == "rank=1 fn_ex: RuntimeError('rank 1 fails')"
 
 
 def test_a_launch_without_a_restart_has_none() -> None:

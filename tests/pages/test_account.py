@@ -132,6 +132,10 @@ def test_the_password_is_changed_by_who_knows_it(browser: Client, user: User) ->
     refused = browser.post(url, {"old_password": "guess", **new})
     assert refused.status_code == 400
     assert "entered incorrectly" in refused.content.decode()
+    short = browser.post(
+        url, {"old_password": PASSWORD, "new_password1": "staple 7890", "new_password2": "staple 7890"}
+    )
+    assert "at least 12 characters" in short.content.decode()
     assert browser.post(url, {"old_password": PASSWORD, **new}).status_code == 302
     user.refresh_from_db()
     assert user.check_password("another staple 7")
@@ -166,7 +170,19 @@ def test_a_session_ends_when_its_user_does_nothing(user: User, monkeypatch: pyte
     for hours, headers, is_in in ((70, {}, True), (140, poll, True), (143, {}, False), (143, {}, False)):
         later["h"] = hours
         assert (client.get(reverse("account"), headers=headers).status_code == 200) is is_in
+
+
+def test_a_session_ends_some_time_after_its_login_whatever_its_user_does(
+    user: User, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
     settings.SESSION_IDLE_H = 0
+    client, began = logged_in(user), time.time()
+    later = {"h": 0.0}
+    monkeypatch.setattr("parlab.pages.requests.idle_sessions.time.time", lambda: began + 3600 * later["h"])
+    for hours, is_in in ((200, True), (335, True), (337, False)):
+        later["h"] = hours
+        assert (client.get(reverse("account")).status_code == 200) is is_in
+    settings.SESSION_MAX_H = 0
     client = logged_in(user)
     later["h"] = 10_000
     assert client.get(reverse("account")).status_code == 200

@@ -157,6 +157,31 @@ def test_a_stopped_run_has_its_grace_and_nothing_of_it_survives(other: NodeMachi
 
 
 @needs_root
+@pytest.mark.slow
+def test_two_ranks_of_torchrun_train_as_the_account_and_save_before_they_end(
+    other: NodeMachine, server: Server
+) -> None:
+    other.start_daemon(TEST_ENGINES="1")
+    train = {**SMALL["train"], "iterations": 1_000_000}
+    launcher = {"timeout_s": 600, "grace_s": 60}
+    server.start(1, config={**SMALL, "train": train, "launcher": launcher, "checkpoint": {"every_steps": 1_000_000}})
+    server.until(lambda: server.output[1, 1].count(b'"event":"step"') > 10, "both ranks train")
+    account = pwd.getpwnam(USER).pw_uid
+    own = [process for process in other.processes(1) if process.pid != other.supervisor(1).pid]
+    by_rank = {process.environ().get("RANK"): process.uids() for process in own}
+    assert {None, "0", "1"} <= set(by_rank), "the launcher and both ranks"
+    assert {uid for uids in by_rank.values() for uid in uids} == {account}
+    assert {rank for batch in server.batches for _, rank, _ in batch.streams} >= {0, 1}, "each has its own stream"
+    server.cancel(1)
+    end = server.end_of(1)
+    assert end.state == "cancelled", end.reason
+    assert b"SIGTERM was received: ends after step" in server.output[1, 1]
+    (saved,) = (other.state.work_path / "checkpoints-1").glob("step-*")
+    assert {path.stat().st_uid for path in (saved, *saved.rglob("*"))} == {account}
+    wait_for(lambda: not other.processes(1), "nothing of the run is left")
+
+
+@needs_root
 def test_processes_of_a_killed_supervisor_are_ended(other: NodeMachine, server: Server) -> None:
     other.start_daemon()
     other.script(1, "import os, time\nos.fork() or os.setsid()\nprint('READY', flush=True)\ntime.sleep(600)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
@@ -14,7 +15,7 @@ from django.test import Client
 
 from parlab.lab.models import AuditEntry
 
-from .issuers import is_in
+from .issuers import is_in, person, sign_on
 
 PASSWORD = "correct horse battery"
 pytestmark = pytest.mark.django_db
@@ -92,6 +93,27 @@ def test_an_administrator_removes_the_second_factor_of_who_lost_it(secret: str, 
     pk = User.objects.get(username="ada").pk
     client.post("/admin/auth/user/", {"action": "remove_second_factor", "_selected_action": [pk]})
     assert not Authenticator.objects.exists()
+
+
+def test_the_administration_may_ask_for_it(admin_user: User, settings: Any) -> None:
+    client = Client()
+    client.force_login(admin_user)
+    assert client.get("/admin/").status_code == 200
+    settings.ADMIN_SECOND_FACTOR = True
+    answer = client.get("/admin/lab/run/")
+    assert (answer.status_code, answer["Location"]) == (302, "/account/second-factor/")
+    assert client.get("/").status_code == 200, "pages are open"
+    Authenticator.objects.create(user=admin_user, type=Authenticator.Type.TOTP, data={})
+    assert client.get("/admin/").status_code == 200
+
+
+def test_single_sign_on_has_the_factors_of_its_issuer(issuer: str, settings: Any) -> None:
+    settings.ADMIN_SECOND_FACTOR = True
+    person(issuer, "root", groups=["research"])
+    client = Client()
+    sign_on(client, "root")
+    User.objects.update(is_superuser=True, is_staff=True)
+    assert client.get("/admin/").status_code == 200
 
 
 def test_changing_it_needs_the_password_again(user: User) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -104,6 +105,11 @@ class Cluster:
         """Wait until all nodes are up and have no job."""
         wait_for(self._is_idle, "all nodes are idle")
 
+    def wait_until_up(self, node: str) -> None:
+        """Wait until the controller gives a node jobs again."""
+        state = ("sinfo", "--noheader", "--Node", f"--nodes={node}", "--partition=debug", "--format=%T")
+        wait_for(lambda: not self.run(*state).startswith(("down", "unknown")), f"{node} is up")
+
     def start_controller(self) -> None:
         """Start slurmctld."""
         self._spawn("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
@@ -121,6 +127,24 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """Kill the slurmd of a node; its job steps go on."""
         self._stop(node, signal.SIGKILL)
+
+    def kill_machine(self, node: str) -> None:
+        """Kill the slurmd of a node, its job steps and all their processes, as a machine that loses its power."""
+        self.kill_node(node)
+        lost = self._of_node(node)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none reports the end of another
+            for process in lost:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+
+    @contextlib.contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Let the controller give up a node after some seconds without an answer; its default is five minutes."""
+        self._reconfigure("ReturnToService=2", "ReturnToService=2\nSlurmdTimeout=15")
+        try:
+            yield
+        finally:
+            self._reconfigure("\nSlurmdTimeout=15", "")
 
     def run(self, *argv: str) -> str:
         """Run a command of Slurm and return what it prints."""
@@ -194,6 +218,21 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _reconfigure(self, old: str, new: str) -> None:
+        self.conf.write_text(self.conf.read_text().replace(old, new))
+        self.run("scontrol", "reconfigure")
+
+    def _of_node(self, node: str) -> list[psutil.Process]:
+        """Return the processes of a node's jobs, and the steps that have started them."""
+        found = dict[int, psutil.Process]()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                own = process.environ()
+                if own.get("SLURM_CONF") == str(self.conf) and own.get("SLURMD_NODENAME") == node:
+                    steps = [parent for parent in process.parents() if parent.name() == "slurmstepd"]
+                    found |= {each.pid: each for each in (*steps, process)}
+        return list(found.values())
 
     def _steps(self) -> list[psutil.Process]:
         """Return what a killed slurmd has left."""

@@ -12,9 +12,11 @@ import pytest
 
 from runners.config import RunConfig
 from runners.node.jobs.pool import Pace
-from runners.node.slurm import queue, submit
+from runners.node.rundir import RunDir
+from runners.node.slurm import member, queue, submit
 from runners.node.slurm.pool import Pool, read_pool
 from runners.node.slurm.queue import End, Job, Partition
+from runners.supervisor.processes import MARKER
 from tests.conftest import SMALL
 
 SQUEUE = """\
@@ -143,6 +145,27 @@ def test_a_member_that_dies_leaves_its_exit_code_and_breaks_the_job(
     assert (tmp_path / "broken").exists() == is_broken
     shell[-1] = str(tmp_path / "absent" / "broken")  # a node that does not see the directory
     assert subprocess.run([*shell, "sh", "-c", command], check=False).returncode == code
+
+
+def test_a_member_that_dies_removes_its_container_which_no_job_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = {"runtime": "docker", "image": "img"}
+    order = submit.Order("x", tmp_path, tmp_path / "12-1", GPU)
+    words = shlex.split(submit.script(config(launcher={"container": container}), order).splitlines()[-1])
+    shell = words[words.index("sh") : words.index(sys.executable)]
+    killed = ["sh", "-c", '[ "$1" = --clean ] && : > cleaned; kill -9 $$', "sh"]
+    assert subprocess.run([*shell, *killed], check=False, cwd=tmp_path).returncode == 137
+    assert (tmp_path / "cleaned").exists()
+
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "12-1").mkdir()
+    RunDir(tmp_path / "12-1").write_launch({"container": "docker", "environment": {MARKER: "a:12/1"}})
+    assert member.main([str(tmp_path / "12-1"), "--clean"]) == 0
+    assert (tmp_path / "called").read_text() == "rm --force parlab-a-12-1\n"
 
 
 def test_gpus_are_requested_for_a_run_that_needs_them() -> None:

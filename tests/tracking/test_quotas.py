@@ -16,7 +16,7 @@ from django.core.cache import cache
 from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.summaries.traces import trace_import
 from parlab.lab.models import Attempt, Experiment, RankTrace, TrackedRun
-from parlab.lab.services.access.quotas import kept_bytes
+from parlab.lab.services.access.quotas import kept_by
 from parlab.traces.chunks import BadTrace
 from parlab.tracking import artifacts
 from parlab.tracking.artifacts import BadArtifact
@@ -42,7 +42,7 @@ def test_an_owner_at_the_limit_is_refused_on_every_road_until_something_is_delet
     stored(tracked, "first", 2)
     RankTrace.objects.create(run=make_attempt().run, rank=7, name="t", sha256="0" * 64, size=MIB // 2, analysis={})
     cache.clear()
-    assert kept_bytes(user.pk) == 2.5 * MIB
+    assert kept_by(user.pk) == (2.5 * MIB, 2)
     with pytest.raises(BadArtifact, match="you keep 2 MiB of at most 3 MiB; delete artifacts"):
         stored(tracked, "second", 1)
     assert not list((artifacts._root() / "drafts").iterdir())
@@ -59,6 +59,16 @@ def test_what_is_added_within_a_minute_counts(tracked: TrackedRun) -> None:
         stored(tracked, f"file-{number}", 0.5)
     with pytest.raises(BadArtifact, match="at most 3 MiB"):
         stored(tracked, "file-6", 0.5)
+
+
+def test_the_number_of_files_is_limited_too(tracked: TrackedRun, settings: Any) -> None:
+    settings.STORAGE_LIMIT_FILES = 3
+    for number in range(3):
+        stored(tracked, f"file-{number}", 0)
+    with pytest.raises(BadArtifact, match=r"you keep 3 files of at most 3; .*PARLAB_STORAGE_LIMIT_FILES"):
+        stored(tracked, "file-3", 0)
+    artifacts.artifacts_delete(tracked=tracked, path="file-0")
+    stored(tracked, "file-3", 0)
 
 
 def test_parts_that_are_not_completed_count_and_are_removed_in_the_end(tracked: TrackedRun) -> None:

@@ -7,13 +7,16 @@ from typing import Any
 
 import redis
 from django.conf import settings
+from django.db.models import Max
 from django.utils import timezone
 
 from parlab.ingest.batches.waiting import post
+from parlab.ingest.summaries.checkpoints import BYTES
 from parlab.lab.models import Attempt, Member, MemberState, Node, Run
 from parlab.lab.services.access.node_keys import signing_key, signing_keys
 from parlab.lab.services.chains import chain_left_s
 from parlab.lab.services.members import cause_text, first_cause
+from parlab.series.models import SeriesChunk
 from runners.config.kubernetes import KubernetesSection
 from runners.config.sections import CheckpointSection, LauncherSection
 from runners.wire.protocol import (
@@ -91,11 +94,23 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
     if member.member_state is MemberState.DISPATCHED:
         resolved = within_chain(attempt.run, attempt.run.resolved)
         config = for_any_node(_without_bad_hosts(resolved, member.node))
-        return RunSpec(**names, config=config, nodes=len(members))
+        return RunSpec(**names, config=config, nodes=len(members), saved_step=saved_step(attempt))
     is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)
     if member.member_state is MemberState.PREPARED and is_prepared:
         return Go(**names, members=[_peer(each) for each in members])
     return None
+
+
+def saved_step(attempt: Attempt) -> int | None:
+    """Return the last step that an earlier attempt of the run has saved; None if it saves nothing."""
+    run = attempt.run
+    wanted = run.resolved.get("checkpoint", {})
+    if attempt.number <= run.chain_from or not (wanted.get("every_steps") or wanted.get("every_s")):
+        return None
+    earlier = Attempt.objects.filter(run=run, number__gte=run.chain_from, number__lt=attempt.number)
+    saves = SeriesChunk.objects.filter(attempt__in=earlier.values("pk"), metric=BYTES)
+    last: int | None = saves.aggregate(last=Max("last_step"))["last"]
+    return last
 
 
 def for_any_node(resolved: Mapping[str, Any]) -> dict[str, Any]:

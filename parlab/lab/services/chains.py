@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from django.db import transaction
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Run
+from parlab.lab.models import Attempt, Node, Run
 from parlab.lab.services.access.rights import guard
+from runners.config import Problem, RunConfig
 from runners.config.sections import LauncherSection
 from runners.wire.protocol import RunState
 
@@ -19,6 +20,8 @@ LOST = (RunState.LOST, RunState.PREEMPTED)
 """Ends that are not the run's own: without a chain, `launcher.max_attempts` allows another attempt."""
 STOPPED = (RunState.CHECKPOINTED, RunState.TIME_LIMIT, RunState.PREEMPTED)
 """Ends of attempts that go on in a chain; at the end of the chain they were its aim."""
+_SEEN_WITHIN = timedelta(days=1)
+"""A node that was silent for longer is not counted among those of a pool."""
 UNKNOWN_PROGRESS_S = 60.0
 """An attempt whose steps are unknown counts as progress if it ran for this long."""
 
@@ -49,6 +52,25 @@ def after_attempt(*, run: Run, number: int, state: RunState, reason: str) -> Dec
     if state == RunState.FAILED and attempts[-1].started_at is None:
         return Decision(False, state, reason)
     return _unless_stalled(launcher, attempts, state, reason)
+
+
+def unshared_checkpoints(config: RunConfig) -> Problem | None:
+    """Return why the attempts of a chain may not find each other's checkpoints: nodes keep them for themselves."""
+    if not config.launcher.chain or not config.checkpoint.is_on or config.checkpoint.directory is not None:
+        return None
+    seen = Node.objects.filter(is_enabled=True, last_heartbeat_at__gte=timezone.now() - _SEEN_WITHIN)
+    pool = seen.filter(pool=config.cluster.pool).order_by("name")
+    wanted = [name for name in (config.cluster.node_names or "").split(",") if name]
+    names = [node.name for node in pool if not node.is_queue and (not wanted or node.name in wanted)]
+    # Emulated nodes are namespaces of one machine.
+    if len(names) <= (1 if config.network.apply == "emulate" else config.cluster.nodes):
+        return None
+    message = (
+        f"the attempts of the chain may start on {len(names)} nodes of pool {config.cluster.pool}"
+        f" ({', '.join(names[:3])}{', ...' * (len(names) > 3)}), and each keeps its checkpoints for itself; set it to a"
+        " directory that all of them see, or cluster.node_names to the node that is to keep them"
+    )
+    return Problem("checkpoint.directory", None, message)
 
 
 def _joined(text: str, reason: str) -> str:

@@ -17,6 +17,7 @@ from runners.wire.protocol import RunState
 from . import events
 from .approvals import approval_ask
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt
+from .chains import unshared_checkpoints
 from .configs import Superseded, lock_experiment
 from .emulation import with_times
 
@@ -72,7 +73,7 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
 def _chosen_points(config: Config, only: Collection[str] | None) -> list[Point]:
     closed = closed_pools(project_of(config))
     chosen = (point for point in config.points() if only is None or point.digest in only)
-    return [_in_open_pool(launchable(point), closed) for point in chosen]
+    return [_with_common_checkpoints(_in_open_pool(launchable(point), closed)) for point in chosen]
 
 
 def _unchanged(config: Config) -> Config:
@@ -97,6 +98,11 @@ def _in_open_pool(point: Point, closed: set[str]) -> Point:
         return point
     problem = Problem("cluster.pool", pool, f"pool {pool!r} is reserved for another project; choose another pool")
     return Point(point.values, None, [problem])
+
+
+def _with_common_checkpoints(point: Point) -> Point:
+    problem = unshared_checkpoints(point.config) if point.config else None
+    return Point(point.values, None, [problem]) if problem else point
 
 
 def _span_problem(config: RunConfig) -> Problem | None:

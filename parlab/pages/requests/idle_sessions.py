@@ -1,22 +1,26 @@
-"""Sessions end some time after the last thing that their user did; what a page asks by itself is no such thing."""
+"""Sessions end some time after the last thing that their user did, and some time after their login in any case.
+
+What a page asks by itself is nothing that its user did.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import logout
 from django.http import HttpRequest, HttpResponse
 
 Answer = Callable[[HttpRequest], HttpResponse]
-SEEN = "seen_at"
+SEEN, BEGAN = "seen_at", "began_at"
 _STEPS = 60
 """Parts of the limit after which the time is written again."""
 
 
 class IdleSessions:
-    """Log out a session that has been idle for `PARLAB_SESSION_IDLE_H`."""
+    """Log out a session that has been idle for `PARLAB_SESSION_IDLE_H`, or is older than `PARLAB_SESSION_MAX_H`."""
 
     sync_capable = True
     async_capable = False
@@ -25,18 +29,26 @@ class IdleSessions:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        limit_s = settings.SESSION_IDLE_H * 3600
-        seen_at = request.session.get(SEEN) if limit_s > 0 and request.user.is_authenticated else None
-        if seen_at is not None:
-            idle_s = time.time() - seen_at
-            if idle_s > limit_s:
+        session, idle_limit_s = request.session, settings.SESSION_IDLE_H * 3600
+        if request.user.is_authenticated and (session.get(SEEN) or session.get(BEGAN)):
+            idle_s = _age_s(session.get(SEEN))
+            if _is_over(idle_s, idle_limit_s) or _is_over(_age_s(session.get(BEGAN)), settings.SESSION_MAX_H * 3600):
                 logout(request)
-            elif idle_s > limit_s / _STEPS and _is_by_hand(request):
-                request.session[SEEN] = int(time.time())
+            elif idle_limit_s > 0 and idle_s > idle_limit_s / _STEPS and _is_by_hand(request):
+                session[SEEN] = int(time.time())
         response = self._get_response(request)
-        if request.session.modified and SEEN not in request.session and request.user.is_authenticated:
-            request.session[SEEN] = int(time.time())  # a login: the session is stored in any case
+        if request.session.modified and request.user.is_authenticated:  # such as a login: it is stored in any case
+            for name in (SEEN, BEGAN):
+                request.session.setdefault(name, int(time.time()))
         return response
+
+
+def _age_s(at: Any) -> float:
+    return time.time() - at if at is not None else 0.0
+
+
+def _is_over(age_s: float, limit_s: float) -> bool:
+    return 0 < limit_s < age_s
 
 
 def _is_by_hand(request: HttpRequest) -> bool:

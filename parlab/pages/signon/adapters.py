@@ -19,13 +19,12 @@ from django.urls import reverse
 from qrcode.image.svg import SvgPathFillImage
 
 from parlab.lab.services import storable
+from parlab.lab.services.access.sessions import ID_TOKEN
 from parlab.lab.services.access.signon import given_by, roles_apply
 from parlab.pages.requests.audit import login_record
 
 from .refusals import signon_refused
 
-ID_TOKEN = "signon_id_token"
-"""Where a session keeps what names it at the issuer."""
 _SILENT = ("account/messages/logged_in.txt", "account/messages/logged_out.txt")
 
 

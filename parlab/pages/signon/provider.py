@@ -6,6 +6,7 @@ all claims of the ID token whatever road it came by, and `end_session`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Any
@@ -28,6 +29,10 @@ from django.utils.crypto import constant_time_compare, get_random_string, salted
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures by key pairs; none by a shared secret, and none without one."""
 CLAIMS = ["iss", "sub", "aud", "exp", "iat", "nonce"]
+LOGOUT_CLAIMS = ["iss", "aud", "exp", "iat", "jti", "events"]
+LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
+OLDEST_LOGOUT_S = 600
+"""Age up to which a logout is believed, however long its token is valid."""
 LEEWAY_S = 60
 """How far the clocks of issuer and server may differ."""
 KEPT = ("name", "preferred_username", "email", "email_verified")
@@ -86,10 +91,7 @@ class Issuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth has n
 
     def checked_claims(self, id_token: str, nonce: str) -> dict[str, Any]:
         """Return the claims of an ID token. Raises OAuth2Error."""
-        try:
-            claims = self._claims(id_token)
-        except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
-            raise OAuth2Error(f"the ID token is invalid: {error}") from error
+        claims = self._claims(id_token, CLAIMS, "ID token")
         client_id = settings.OIDC_CLIENT_ID
         others = claims["aud"] if isinstance(claims["aud"], list) else []
         if (len(others) > 1 and claims.get("azp") != client_id) or claims.get("azp", client_id) != client_id:
@@ -100,8 +102,32 @@ class Issuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth has n
             raise OAuth2Error("the ID token belongs to another login")
         return claims
 
-    def _claims(self, id_token: str) -> dict[str, Any]:
-        kid = jwt.get_unverified_header(id_token).get("kid")
+    def checked_logout(self, token: str) -> dict[str, Any]:
+        """Return the claims of a logout token, which name a person (`sub`), a session (`sid`) or both.
+
+        Raises OAuth2Error.
+        """
+        claims = self._claims(token, LOGOUT_CLAIMS, "logout token")
+        if "nonce" in claims:
+            raise OAuth2Error("the logout token has a nonce, as an ID token")
+        if not isinstance(claims["events"], dict) or not isinstance(claims["events"].get(LOGOUT_EVENT), dict):
+            raise OAuth2Error("the logout token is about another event")
+        named = [claims[name] for name in ("sub", "sid") if name in claims]
+        if not named or not all(isinstance(name, str) and name for name in named):
+            raise OAuth2Error("the logout token names nobody")
+        if claims["iat"] < time.time() - OLDEST_LOGOUT_S:
+            raise OAuth2Error("the logout token is too old")
+        return claims
+
+    def _claims(self, token: str, required: list[str], what: str) -> dict[str, Any]:
+        """Return the claims of a token of the issuer, once signature, issuer, audience and times are checked."""
+        try:
+            return self._decoded(token, required)
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
+            raise OAuth2Error(f"the {what} is invalid: {error}") from error
+
+    def _decoded(self, token: str, required: list[str]) -> dict[str, Any]:
+        kid = jwt.get_unverified_header(token).get("kid")
         with get_adapter().get_requests_session() as session:
             answer = session.get(self.openid_config["jwks_uri"])
             answer.raise_for_status()
@@ -110,13 +136,13 @@ class Issuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth has n
         if len(named) != 1:
             raise jwt.InvalidTokenError(f"{len(named)} keys of the issuer have its kid")
         return jwt.decode(
-            id_token,
+            token,
             key=named[0],
             algorithms=list(ALGORITHMS),
             issuer=self.openid_config["issuer"],
             audience=settings.OIDC_CLIENT_ID,
             leeway=LEEWAY_S,
-            options={"require": CLAIMS},
+            options={"require": required},
         )
 
 

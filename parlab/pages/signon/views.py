@@ -16,8 +16,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.services.access.passwords import is_signon_set
+from parlab.lab.services.access.sessions import ID_TOKEN
 
-from .adapters import ID_TOKEN
 from .provider import Issuer, end_session_url
 
 

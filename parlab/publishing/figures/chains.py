@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from parlab.ingest.summaries.printed import is_sampled
 from parlab.lab.models import Attempt, Run
@@ -15,6 +21,10 @@ from parlab.series.columns import Columns
 from parlab.series.store import Part, SeriesInfo
 from runners.wire.protocol import RunState
 
+Points = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Steps and values."""
+_NO_END = 2**62
+"""The last attempt has made all of its steps last."""
 _STEP_METRICS = ("step_time_s", "loss", "lm_loss")
 """Series whose first step tells where an attempt has begun; else any that ranks print."""
 
@@ -24,7 +34,9 @@ class Joined:
 
     def __init__(self, attempt: Attempt) -> None:
         self._pk = attempt.pk
-        earlier = [each.pk for each in earlier_attempts(attempt)]
+        self.attempts = [*earlier_attempts(attempt), attempt]
+        """In their order, that of the series last."""
+        earlier = [each.pk for each in self.attempts[:-1]]
         self.chains = {attempt.pk: earlier} if earlier else {}
 
     def names(self) -> set[str]:
@@ -54,6 +66,47 @@ class Joined:
         parts = joining.joined_parts(self.chains, limits, is_sampled, [self._pk], [metric], least, **window)
         return {rank: part for (_, _, rank), part in parts.items()}
 
+    def extent(self, metrics: Collection[str], ranks: Collection[int]) -> tuple[int, int] | None:
+        """Return the first and the last step, like `store.extent`."""
+        made = [
+            (bounds[0], min(bounds[1], end))
+            for each, end in self.with_ends(metrics)
+            if (bounds := store.extent(each.pk, metrics, ranks)) is not None and bounds[0] <= end
+        ]
+        return (min(first for first, _ in made), max(last for _, last in made)) if made else None
+
+    def each_rank(
+        self, metrics: Collection[str], ranks: Collection[int], *, first_step: int, last_step: int
+    ) -> Iterator[tuple[int, dict[str, Points]]]:
+        """Yield rank by rank {metric: (steps, values)}, like `store.each_rank`."""
+        parts = [
+            store.each_rank(each.pk, metrics, ranks, first_step=first_step, last_step=min(last_step, end))
+            for each, end in self.with_ends(metrics)
+        ]
+        if len(parts) == 1:
+            yield from parts[0]
+            return
+        by_rank = heapq.merge(*parts, key=itemgetter(0))  # of one rank in the order of the attempts
+        for rank, rows in groupby(by_rank, key=itemgetter(0)):
+            yield rank, _concatenated([series for _, series in rows])
+
+    def attempt_at(self, step: int, metrics: Collection[str]) -> Attempt:
+        """Return the attempt that made a step, and made it last."""
+        return next((each for each, end in self.with_ends(metrics) if step <= end), self.attempts[-1])
+
+    def with_ends(self, metrics: Collection[str]) -> list[tuple[Attempt, int]]:
+        """Return the attempts with the last step that no later one has made again."""
+        if not self.chains:
+            return [(self.attempts[0], _NO_END)]
+        firsts: dict[int, int] = {}
+        for (pk, _), step in joining.first_steps([each.pk for each in self.attempts], metrics).items():
+            firsts[pk] = min(step, firsts.get(pk, step))
+        rows, end = list[tuple[Attempt, int]](), _NO_END
+        for attempt in reversed(self.attempts):
+            rows.append((attempt, end))
+            end = min(end, firsts.get(attempt.pk, _NO_END) - 1)
+        return rows[::-1]
+
     def repeated(self, metric: str) -> list[tuple[int, int]]:
         """Return the steps of a series that were made again, as (first, last)."""
         if not self.chains:
@@ -62,6 +115,14 @@ class Joined:
         firsts = joining.first_steps(ids, [metric])
         lasts = dict(Attempt.objects.filter(pk__in=ids).values_list("pk", "last_step"))
         return joining.stretches([(firsts.get((pk, metric)), lasts[pk]) for pk in ids])
+
+
+def _concatenated(parts: Sequence[Mapping[str, Points]]) -> dict[str, Points]:
+    joined: dict[str, Points] = {}
+    for metric in dict.fromkeys(name for part in parts for name in part):
+        pieces = [part[metric] for part in parts if metric in part]
+        joined[metric] = np.concatenate([steps for steps, _ in pieces]), np.concatenate([each for _, each in pieces])
+    return joined
 
 
 class ChainAttempt(NamedTuple):

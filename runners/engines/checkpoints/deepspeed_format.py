@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
 from runners.engines.checkpoints.folder import Checkpoint
+from runners.engines.checkpoints.host_copies import HostCopies, replaced
 from runners.engines.checkpoints.session import first_line, layout_of
 
 TAG = "state"
@@ -23,16 +24,19 @@ class DeepSpeedFormat:
 
     def __init__(self, engine: Any, config: RunConfig, rank: int) -> None:
         self._engine, self._config, self._rank = engine, config, rank
+        self._copies = HostCopies()
 
     def facts(self) -> dict[str, Any]:
         train = self._config.train
         return {"format": "deepspeed", "data": {"seed": train.seed, "global_batch_size": train.global_batch_size}}
 
     def write(self, directory: Path, group: dist.ProcessGroup | None) -> Callable[[], None]:
-        """Write at once: DeepSpeed copies nothing that a thread could write later."""
+        """Copy what DeepSpeed would write. Its own decoupled writer copies nothing: the next update would wait."""
         errors = list[str]()
         writer = self._engine.checkpoint_engine
+        self._copies.begin()
         with ExitStack() as guards:
+            guards.enter_context(self._copies.instead_of(writer, "save"))
             for owner, name in ((writer, "save"), (writer, "makedirs"), (self._engine, "_copy_recovery_script")):
                 guards.enter_context(_guarded(owner, name, errors))
             self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
@@ -41,6 +45,7 @@ class DeepSpeedFormat:
         def written() -> None:
             if errors:
                 raise OSError(errors[0])
+            self._copies.write()
 
         return written
 
@@ -75,11 +80,8 @@ def _guarded(owner: Any, name: str, errors: list[str]) -> Iterator[None]:
         except Exception as error:
             errors.append(first_line(error))
 
-    setattr(owner, name, guarded)
-    try:
+    with replaced(owner, name, guarded):
         yield
-    finally:
-        delattr(owner, name)
 
 
 def _random_state() -> dict[str, torch.Tensor]:

@@ -61,6 +61,8 @@ class Checkpoint(NamedTuple):
     facts: dict[str, Any]
     """What the engine stored beside its files."""
     files: dict[str, File]
+    at: float = 0.0
+    """When its manifest was written (Unix time)."""
 
     @property
     def bytes(self) -> int:
@@ -99,6 +101,11 @@ class Folder:
         for path in self.path.glob(".draft-*"):
             shutil.rmtree(path, ignore_errors=True)
 
+    @property
+    def was_used(self) -> bool:
+        """Whether an attempt has ever taken the folder."""
+        return self._lock.exists()
+
     def leave(self) -> None:
         """Let another attempt write."""
         if self._descriptor < 0:
@@ -120,11 +127,12 @@ class Folder:
 
     def seal(self, draft: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, File]) -> Checkpoint:
         """Write the manifest of a draft whose files are on disk, and give it its name. Raises OSError or Taken."""
+        at = round(time.time(), 3)
         manifest = {
             "format": FORMAT,
             "step": step,
             "attempt": self.attempt,
-            "at": round(time.time(), 3),
+            "at": at,
             "facts": dict(facts),
             "files": {name: list(file) for name, file in sorted(files.items())},
         }
@@ -143,7 +151,7 @@ class Folder:
         draft.rename(target)
         sync_directory(self.path)
         shutil.rmtree(aside, ignore_errors=True)
-        return Checkpoint(target, step, self.attempt, dict(facts), dict(files))
+        return Checkpoint(target, step, self.attempt, dict(facts), dict(files), at)
 
     def prune(self, keep: int) -> None:
         """Delete what was set aside, and all but the newest complete checkpoints."""
@@ -240,6 +248,10 @@ class Folder:
         """Return the checkpoints whose files have the sizes of their manifests, the newest first."""
         return [checkpoint for checkpoint, problem in self.checkpoints() if not problem]
 
+    def has_complete_since(self, at: float) -> bool:
+        """Return whether this attempt has completed a checkpoint since a time."""
+        return any(saved.attempt == self.attempt and saved.at >= at for saved in self.complete())
+
 
 def damage(checkpoint: Checkpoint, names: Iterable[str]) -> str:
     """Read files of a checkpoint; return which one is not as it was written, empty if all are."""
@@ -294,7 +306,8 @@ def _read(path: Path, step: int, attempt: int) -> tuple[Checkpoint, str]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         files = {str(name): File(int(size), str(sha)) for name, (size, sha) in manifest["files"].items()}
-        checkpoint = Checkpoint(path, int(manifest["step"]), attempt, dict(manifest["facts"]), files)
+        at = float(manifest["at"])
+        checkpoint = Checkpoint(path, int(manifest["step"]), attempt, dict(manifest["facts"]), files, at)
         is_readable = manifest["format"] == FORMAT and checkpoint.step == step
     except OSError as error:
         return nothing, f"{MANIFEST} cannot be read: {error.strerror or error}"

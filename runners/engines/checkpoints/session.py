@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch.distributed as dist
 
-from parlab.client.stopping import CHECKPOINT_DIRECTORY, reason, should_stop
+from parlab.client.stopping import CHECKPOINT_DIRECTORY, SAVED_STEP, reason, should_stop
 from runners.config import ConfigError, Problem, RunConfig
 from runners.engines.checkpoints import folder
 from runners.engines.checkpoints.folder import Checkpoint, File, Folder
@@ -137,6 +138,7 @@ class Checkpoints:
         problem = ""
         if self._together.is_first:
             try:
+                self._check_is_shared()
                 self._folder.take()
                 if self._folder.start_anew():
                     self._printer.log("parlab: the training was finished: it starts once more")
@@ -151,6 +153,16 @@ class Checkpoints:
             ranks = ", ".join(map(str, blind[:5]))
             message = f"{self._folder.path} is not shared: rank {ranks} does not see what rank 0 writes there"
             raise self._refused(f"{message}; set checkpoint.directory to a directory that all nodes see")
+
+    def _check_is_shared(self) -> None:
+        """Raise OSError if earlier attempts have saved elsewhere: a folder that was ever used has a lock."""
+        saved_step = os.environ.get(SAVED_STEP)
+        if saved_step and not self._folder.was_used:
+            raise OSError(
+                f"{socket.gethostname()} sees nothing of the attempt that saved step {saved_step}, on another node or"
+                " before the directory was deleted; set checkpoint.directory to a directory that all nodes see, or"
+                " relaunch the run to begin with step 1"
+            )
 
     def _sees_lock(self) -> bool:
         until = time.monotonic() + VISIBLE_WITHIN_S

@@ -26,6 +26,9 @@ from runners.telemetry import faults as health
 from runners.telemetry import gpus, telemetry
 from runners.wire.protocol import Report
 
+LOOK_S = 0.5
+"""Seconds between two looks for a checkpoint of ranks that were told to end."""
+
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +39,7 @@ class JobSupervisor(Supervisor):
         """`shipping` is the pipe that ends the shipping when it is closed."""
         super().__init__(run)
         self._shipping = shipping
+        self._looked_at = 0.0
         self.is_told_to_stop = JobDir(run.path).was_stopped
 
     def _on_signal(self, *arguments: object) -> None:
@@ -43,11 +47,20 @@ class JobSupervisor(Supervisor):
         JobDir(self.run_dir.path).stop()
         super()._on_signal(*arguments)
 
+    def _end_processes(self) -> None:
+        super()._end_processes()
+        now = time.monotonic()
+        # Not only at the end: the system kills this process with its ranks when its own grace is over.
+        if self.is_told_to_stop and now - self._looked_at > LOOK_S:
+            self._looked_at = now
+            if self._has_saved():
+                JobDir(self.run_dir.path).note_checkpoint()
+
     def _report_end(self) -> None:
         """Write the final report, unless the system ends the job: why, only the daemon can ask."""
         run = JobDir(self.run_dir.path)
         if self.is_told_to_stop:
-            if self.recorder.evidence.has_checkpointed(self.last_exit_code):
+            if self.recorder.evidence.has_checkpointed(self.last_exit_code) or self._has_saved():
                 run.note_checkpoint()
             self.samples.stop()
             self._remove_container()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from parlab.client.stopping import SAVED_STEP
 from runners.config import RunConfig
 from runners.config.engines import engine_names
 from runners.node.launch.ports import PLACEHOLDER
@@ -159,10 +160,14 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str, share: Sh
     return added
 
 
-def attempt_variables(config: RunConfig, attempt: int) -> dict[str, str]:
-    """Return what the ranks may know about their attempt: its number, and the signal that comes ahead of its limit."""
+def attempt_variables(config: RunConfig, attempt: int, saved_step: int | None = None) -> dict[str, str]:
+    """Return what the ranks may know about their attempt.
+
+    Its number, the signal that comes ahead of its limit, and the last step that an earlier attempt has saved.
+    """
     warning = {"PARLAB_WARN_SIGNAL": config.launcher.warn_signal} if config.launcher.warn_before_s is not None else {}
-    return {"PARLAB_ATTEMPT": str(attempt), **warning}
+    saved = {SAVED_STEP: str(saved_step)} if saved_step is not None and config.checkpoint.is_on else {}
+    return {"PARLAB_ATTEMPT": str(attempt), **warning, **saved}
 
 
 def hang_timeout_s(config: RunConfig) -> int | None:

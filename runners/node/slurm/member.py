@@ -22,10 +22,11 @@ from runners.node.addresses import AddressError, address_towards
 from runners.node.jobs import member
 from runners.node.jobs.member import Here, JobSupervisor
 from runners.node.jobs.state import JobStateDir
+from runners.node.launch import containers
 from runners.node.rundir import RunDir, directory_name
 from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.slurm.submit import AHEAD_VARIABLE
-from runners.supervisor.supervise import supervise
+from runners.supervisor.supervise import marker_of, supervise
 from runners.wire.protocol import RunState
 
 VISIBLE_WITHIN_S = 20.0
@@ -74,14 +75,28 @@ def here(environment: Mapping[str, str], state: JobStateDir) -> Here:
     return Here("slurm", job, own, environment.get("SLURMD_NODENAME") or socket.gethostname(), why_not)
 
 
+def clean(run: RunDir) -> int:
+    """Remove the container of a run from this node; Slurm itself may know only some of its processes."""
+    launch = run.read_launch()
+    runtime = launch.get("container")
+    if runtime and (why_not := containers.remove(runtime, marker_of(launch))):
+        log.error("the container cannot be removed: %s", why_not)
+        return 1
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m runners.node.slurm.member", description=__doc__)
     parser.add_argument("run_dir", type=Path, help="directory of node_rank 0 of the run, which the daemon has prepared")
-    first = RunDir(parser.parse_args(arguments).run_dir)
+    parser.add_argument("--clean", action="store_true", help="remove the container of a supervisor that was killed")
+    options = parser.parse_args(arguments)
+    first = RunDir(options.run_dir)
     start_logging()
     node_rank = int(os.environ.get("SLURM_PROCID", "0"))
     path = first.path.with_name(directory_name(first.run, first.attempt, node_rank))
+    if options.clean:
+        return clean(RunDir(path))
     if not _is_visible(path / "launch.json"):
         log.error("%s does not see %s", os.environ.get("SLURMD_NODENAME") or socket.gethostname(), path)
         return NO_STATE_DIRECTORY

@@ -19,6 +19,8 @@ MARGIN_S = 120
 """Time that a job gets beyond launcher.timeout_s, so that parlab's own limit comes first, with its better reason."""
 _MEMBER = 'trap : TERM; "$@"; code=$?; [ $code -eq 0 ] || touch "$0" 2> /dev/null; exit $code'
 """Run a supervisor and create the file $0 if it fails or is killed. Only the supervisor reacts to SIGTERM of Slurm."""
+_CONTAINED_MEMBER = _MEMBER.replace("; exit", '; [ $code -eq 0 ] || "$@" --clean; exit')
+"""The same with a container, which a killed supervisor has left on the node."""
 
 
 class Order(NamedTuple):
@@ -99,7 +101,8 @@ def script(config: RunConfig, order: Order) -> str:
     """Return the batch script of a run: srun starts the same supervisor on each node as a daemon starts on its own."""
     options = dict(_options(config, order))
     lines = [f"#SBATCH --{name}{'=' + value if value else ''}" for name, value in options.items()]
-    member = ["sh", "-c", _MEMBER, str(order.directory / BROKEN)]
+    run_member = _CONTAINED_MEMBER if config.launcher.container else _MEMBER
+    member = ["sh", "-c", run_member, str(order.directory / BROKEN)]
     member += [sys.executable, "-m", "runners.node.slurm.member", str(order.run)]
     step = ["srun", f"--nodes={config.cluster.nodes}", f"--ntasks={config.cluster.nodes}", "--ntasks-per-node=1"]
     step += [f"--cpus-per-task={options['cpus-per-task']}", "--cpu-bind=none", "--input=none", "--kill-on-bad-exit=1"]

@@ -5,9 +5,11 @@ Who owns what is decided in `owner_of` and in the three rows of `_KEPT` alone.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from django.conf import settings
 from django.core.cache import cache
-from django.db.models import Model, Sum
+from django.db.models import Count, Model, Sum
 
 from parlab.lab.models import Artifact, RankTrace, Run, Source
 
@@ -29,28 +31,46 @@ def owner_of(run: Run) -> int:
     return run.created_by_id
 
 
-def kept_bytes(owner: int) -> int:
-    """Return how many bytes an owner keeps."""
-    rows = (model._default_manager.filter(**{path: owner}).aggregate(total=Sum("size")) for model, path in _KEPT)
-    return sum(row["total"] or 0 for row in rows)
+class Kept(NamedTuple):
+    """What an owner keeps."""
+
+    bytes: int
+    files: int
+
+
+def kept_by(owner: int) -> Kept:
+    """Return how much an owner keeps."""
+    rows = [
+        model._default_manager.filter(**{path: owner}).aggregate(bytes=Sum("size"), files=Count("pk"))
+        for model, path in _KEPT
+    ]
+    return Kept(sum(row["bytes"] or 0 for row in rows), sum(row["files"] for row in rows))
 
 
 def quota_check(*, owner: int, added: int) -> None:
-    """Raise QuotaExceeded if an owner keeps more than `PARLAB_STORAGE_LIMIT_GIB` with these bytes.
+    """Raise QuotaExceeded if an owner keeps more than the limits with one more file of so many bytes.
 
-    The sum is remembered for a minute, together with what is added meanwhile.
+    The sums are remembered for a minute, together with what is added meanwhile.
     """
-    limit = int(settings.STORAGE_LIMIT_GIB * 2**30)
-    if not limit:
-        return
-    key = f"kept-bytes-{owner}"
+    key = f"kept-{owner}"
     kept = cache.get(key)
-    if kept is None or kept + added > limit:
-        kept = kept_bytes(owner)
-    cache.set(key, kept + added, _REMEMBERED_S)
-    if kept + added > limit:
+    if kept is None or _excess(kept, added):
+        kept = kept_by(owner)
+    cache.set(key, Kept(kept.bytes + added, kept.files + 1), _REMEMBERED_S)
+    if excess := _excess(kept, added):
         cache.delete(key)
+        amount, setting = excess
         raise QuotaExceeded(
-            f"you keep {kept >> 20:,} MiB of at most {limit >> 20:,} MiB; delete artifacts, traces or imports that you"
-            " no longer need, or ask an administrator to raise PARLAB_STORAGE_LIMIT_GIB"
+            f"you keep {amount}; delete artifacts, traces or imports that you no longer need, or ask an administrator"
+            f" to raise {setting}"
         )
+
+
+def _excess(kept: Kept, added: int) -> tuple[str, str] | None:
+    """Return how much is kept of a limit that would be exceeded, and its setting."""
+    most, most_files = int(settings.STORAGE_LIMIT_GIB * 2**30), settings.STORAGE_LIMIT_FILES
+    if 0 < most < kept.bytes + added:
+        return f"{kept.bytes >> 20:,} MiB of at most {most >> 20:,} MiB", "PARLAB_STORAGE_LIMIT_GIB"
+    if 0 < most_files < kept.files + 1:
+        return f"{kept.files:,} files of at most {most_files:,}", "PARLAB_STORAGE_LIMIT_FILES"
+    return None

@@ -23,7 +23,6 @@ from parlab.pages.reads.runs.ranks import STEP_TIME, TIMER, Choice, Source
 from parlab.pages.reads.runs.timelines import measured_timeline, steps_of
 from parlab.publishing.figures.run_curves import phase_timers
 from parlab.publishing.figures.windows import Window
-from parlab.series import store
 from parlab.series.step_lines import StepLine, step_lines
 from parlab.whole_numbers import whole_number
 
@@ -142,6 +141,7 @@ def rank_view(
     numbers = list(whole.ranks.numbers)
     step = _chosen(query.get("step", ""), whole.first_step, _last_step(whole))
     step = _worst_step(source, whole) if step is None else step
+    source = source.at(step)
     cells = _window(source, choice, whole, step)
     column = min(max(0, (step - cells.first_step) // cells.width), cells.means.shape[1] - 1)
     rank = _chosen(query.get("rank", ""), 0, max(numbers))
@@ -159,7 +159,7 @@ def rank_view(
         _bars(lanes, rank),
         timeline,
         title,
-        steps_of(source.attempt),
+        _recorded(source),
         step_lines(source.attempt.pk, step),
         _moves(cells, cursor, numbers),
     )
@@ -196,11 +196,17 @@ def _worst_step(source: Source, cells: Cells) -> int:
     warmup = int((source.run.resolved.get("train") or {}).get("warmup_steps") or 0)
     excess = _excess(cells.means)
     steps = [cells.first_step + cells.width * at for at in range(len(excess))]
-    recorded = {step for step in steps_of(source.attempt) if step > warmup}
+    recorded = {step for step in _recorded(source) if step > warmup}
     candidates = [at for at, step in enumerate(steps) if step in recorded] or [
         at for at, step in enumerate(steps) if step > warmup
     ]
     return steps[max(candidates or range(len(steps)), key=lambda at: excess[at])]
+
+
+def _recorded(source: Source) -> list[int]:
+    """Return the steps with a timeline, of the attempt that made each of them last."""
+    attempts = source.joined.with_ends(source.parts(reads.STEP))
+    return sorted(step for attempt, end in attempts for step in steps_of(attempt) if step <= end)
 
 
 def _window(source: Source, choice: Choice, whole: Cells, step: int) -> Cells:
@@ -328,7 +334,7 @@ def _lanes(source: Source, step: int, numbers: Sequence[int], rank: int) -> list
         shown = [number for number in numbers if source.layout.node_rank_of(number) == node][:MAX_ROWS]
     names = {STEP_TIME, *phase_timers(source.metrics)}
     lanes = []
-    for number, columns in store.each_rank(source.attempt.pk, names, shown, first_step=step, last_step=step):
+    for number, columns in source.joined.each_rank(names, shown, first_step=step, last_step=step):
         last = {metric: float(points[1][-1]) for metric, points in columns.items() if len(points[1])}
         values = {name: value for name, value in last.items() if math.isfinite(value)}
         total_s = values.pop(STEP_TIME, 0.0)

@@ -19,6 +19,7 @@ from parlab.charts.runs.ranks import Cells, Ranks, Slow, Values
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import RankLayout, rank_layout
+from parlab.publishing.figures.chains import Joined, Points
 from parlab.publishing.figures.windows import Window
 from parlab.series import store
 from parlab.whole_numbers import whole_number
@@ -37,9 +38,6 @@ _MAX_POINTS = 40_000_000
 _LIVE_SHARE = 0.05
 """While a run is active, reading takes at most this share of the time."""
 _KEEP_S = 600
-
-Points = tuple[NDArray[np.int64], Values]
-"""Steps and values."""
 
 
 class Choice(NamedTuple):
@@ -95,12 +93,20 @@ _NOTHING = Reading(Cells("", Ranks((), (), ()), 0, 1, np.empty((0, 0)), np.empty
 
 
 class Source(NamedTuple):
-    """An attempt and its series."""
+    """An attempt, with what it goes on from, and its series."""
 
     run: Run
     attempt: Attempt
     layout: RankLayout
+    joined: Joined
     series: list[store.SeriesInfo]
+
+    def at(self, step: int) -> Source:
+        """Return the same with the attempt that made a step, and its nodes."""
+        if len(self.joined.attempts) == 1:
+            return self
+        attempt = self.joined.attempt_at(step, self.parts(STEP))
+        return self._replace(attempt=attempt, layout=rank_layout(self.run, attempt))
 
     @property
     def metrics(self) -> set[str]:
@@ -114,9 +120,10 @@ class Source(NamedTuple):
         return {STEP: {STEP_TIME}, WAITING: waits}.get(measure, {STEP_TIME, *waits})
 
 
-def source_of(run: Run, attempt: Attempt, series: list[store.SeriesInfo] | None = None) -> Source:
+def source_of(run: Run, attempt: Attempt) -> Source:
     """Return what the figures of an attempt's ranks are read from."""
-    return Source(run, attempt, rank_layout(run, attempt), store.metrics(attempt.pk) if series is None else series)
+    joined = Joined(attempt)
+    return Source(run, attempt, rank_layout(run, attempt), joined, joined.metrics())
 
 
 def drawing(run: Run, attempt: Attempt, window: Window, query: Mapping[str, str]) -> Drawing:
@@ -138,7 +145,7 @@ def reading_of(source: Source, choice: Choice, window: Window) -> Reading:
     """Read the cells of a choice; while a run is active, from the cache for a while."""
     attempt, is_final = source.attempt, source.run.is_final
     state = str(attempt.committed) if is_final else "live"
-    key = f"parlab.ranks.{attempt.pk}.{choice}.{window}.{state}"
+    key = f"parlab.ranks.{attempt.pk}.{source.joined.attempts[-1].pk}.{choice}.{window}.{state}"
     # A key of memcached may have neither blanks nor more than 250 characters.
     key = f"parlab.ranks.{hashlib.sha256(key.encode()).hexdigest()}"
     cached: Reading | None = cache.get(key)
@@ -158,7 +165,7 @@ def _rank_reading(source: Source, choice: Choice, window: Window) -> Reading:
     infos = [info for info in source.series if info.metric in names and info.rank >= 0]
     infos = [info for info in infos if owned is None or info.rank in owned]
     numbers = sorted({info.rank for info in infos})
-    extent = store.extent(source.attempt.pk, names, numbers)
+    extent = source.joined.extent(names, numbers)
     if extent is None:
         return _NOTHING
     (first, last), note = extent, ""
@@ -175,7 +182,7 @@ def _rank_reading(source: Source, choice: Choice, window: Window) -> Reading:
     width = max(width, _spacing(source, infos[0], first, last))
     bins = _Bins(len(numbers), first, last, width, _windows(source.run, first, last))
     rows = {rank: row for row, rank in enumerate(numbers)}
-    for rank, series in store.each_rank(source.attempt.pk, names, numbers, first_step=first, last_step=last):
+    for rank, series in source.joined.each_rank(names, numbers, first_step=first, last_step=last):
         bins.add(rows[rank], *_values(choice.measure, series))
     unit, title = _unit(source.run, choice.measure), _title(source, choice)
     cells = Cells(title, ranks, first, width, bins.means(), bins.peaks, unit, note)
@@ -256,8 +263,9 @@ def _windows(run: Run, first: int, last: int) -> list[tuple[int, int]]:
 
 def _spacing(source: Source, info: store.SeriesInfo, first: int, last: int) -> int:
     """Return the distance between printed steps: a trainer may print every tenth only."""
-    columns = store.read(source.attempt.pk, info.metric, rank=info.rank, first_step=first, last_step=last)
-    steps, _ = _once(columns.steps, columns.values)
+    rows = source.joined.each_rank({info.metric}, [info.rank], first_step=first, last_step=last)
+    points = next((series[info.metric] for _, series in rows if info.metric in series), None)
+    steps = _once(*points)[0] if points is not None else ()
     return int(np.median(np.diff(steps))) if len(steps) > 2 else 1
 
 

@@ -25,7 +25,6 @@ from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry
 from parlab.publishing.figures.chains import Joined
 from parlab.publishing.figures.chosen_ranks import AUTOMATIC, ChosenRanks, ranks_in
-from parlab.series import store
 from parlab.series.store import SeriesInfo
 
 from .addressed import find_attempt, find_run
@@ -61,7 +60,7 @@ def run_system(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Show what the nodes of a run measured: devices, network, processors; and its links."""
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
-    metrics = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
+    metrics = Joined(attempt).names() if attempt else set()
     context = page_context(request, run, attempt, "run-system") | {
         "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
         "links": link_rows(run),
