@@ -158,6 +158,7 @@ def event(reason: str, message: str, at: str = "2026-01-01T00:00:00Z") -> Event:
 
 RUNNING = pod("Running", "n2", **in_state(running={}))
 GONE = [
+    (Past("p", RUNNING, [event("NodeNotReady", "Node is not ready")]), True, "cancelled", "was deleted in Kubernetes"),
     (Past("p", None), False, "lost", "Kubernetes does not know pod p any more, and its supervisor left no report"),
     (Past("p", RUNNING), True, "cancelled", "pod p on n2 was deleted in Kubernetes, outside of parlab"),
     (Past("p", RUNNING, is_node_closed=True), True, "preempted", "its node takes no more pods, as when it is drained"),

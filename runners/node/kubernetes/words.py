@@ -180,7 +180,10 @@ def _of_deletion(past: Past, prefix: str, *, was_stopped: bool) -> Words:
     pod = past.last
     if pod is not None and (disruption := _disruption(pod)):
         return _said(prefix, disruption, pod.conditions["DisruptionTarget"].message)
-    if (event := latest(past.events, *_EVENTS)) is not None:
+    # A node that did not answer for a while has left this event with pods that went on.
+    is_past = pod is not None and not pod.is_node_away
+    causes = [reason for reason in _EVENTS if not (is_past and reason == "NodeNotReady")]
+    if (event := latest(past.events, *causes)) is not None:
         return _said(f"{prefix}: {event.reason}", _EVENTS[event.reason], event.message)
     if past.is_node_closed:
         return Words(RunState.PREEMPTED, f"{prefix} was evicted: its node takes no more pods, as when it is drained")
