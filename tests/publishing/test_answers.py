@@ -100,8 +100,20 @@ def gpus(count: int) -> dict[str, Any]:
 def test_scaling_names_where_it_ends_and_compares_per_gpu(answered: Callable[..., Answer]) -> None:
     rows: Rows = [({"x": count}, speed, gpus(count)) for count, speed in ((1, 10.0), (2, 18.0), (8, 32.0))]
     answer = answered("How does the throughput scale?", rows)
-    assert answer.verdict == "Scales to 2 GPUs, then 40\u202f% efficiency at 8 GPUs."
+    assert answer.verdict == "Scales to 2 GPUs, then 40\u202f% efficiency at 8 GPUs against 1 GPU."
     assert answer.tone == "warn"
+
+
+def test_scaling_starts_where_the_figure_starts_and_leaves_out_other_layouts(answered: Callable[..., Answer]) -> None:
+    of_eight = {**SMALL, "parallel": {**SMALL["parallel"], "tensor_parallel_size": 8, "pipeline_parallel_size": 1}}
+    alone = {**SMALL, "parallel": {**SMALL["parallel"], "tensor_parallel_size": 1, "pipeline_parallel_size": 1}}
+    rows: Rows = [
+        ({}, 20.0, {**gpus(1), "resolved": alone}),
+        *(({}, speed, {**gpus(count), "resolved": of_eight}) for count, speed in ((8, 80.0), (16, 150.0), (64, 240.0))),
+    ]
+    answer = answered("How does the throughput scale?", rows)
+    assert answer.verdict == "Scales to 16 GPUs, then 38\u202f% efficiency at 64 GPUs against 8 GPUs."
+    assert "run 1 is TP 1, PP 1, the others are TP 8, PP 1" in answer.rest[1]
 
 
 def test_what_is_best_is_best_per_gpu_where_numbers_of_gpus_differ(answered: Callable[..., Answer]) -> None:
