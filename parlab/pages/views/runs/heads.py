@@ -52,9 +52,7 @@ def page_context(request: HttpRequest, run: Run, attempt: Attempt | None, tab: s
 
 
 def _tabs(run: Run, attempt: Attempt | None, opened: str) -> list[tuple[str, str]]:
-    """Return the tabs of a run: one GPU has no ranks; figures without an attempt have neither ranks, machines nor a log,
-    and charts only beside other runs.
-    """
+    """Return the tabs of a run: one GPU has no ranks, and figures without an attempt have charts only beside others."""
     absent = {"run-ranks", "run-system", "run-log"} if attempt is None else set()
     absent |= {"run"} if attempt is None and run.is_final and opened != "run" and not has_siblings(run) else set()
     absent |= {"run-ranks"} if run.gpus == 1 and opened != "run-ranks" else set()
