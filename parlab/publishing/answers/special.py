@@ -18,7 +18,6 @@ from parlab.charts.sweeps.capacity import Search
 from parlab.lab.models import AdviceTrial, Attempt, Run
 from parlab.lab.selectors.analysis.advice import best_trial
 from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
-from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.selectors.analysis.waterfalls import has_waterfall, run_waterfalls
 from parlab.publishing.figures import engine_measurements
 from runners.config import engine_of
@@ -108,7 +107,7 @@ def scaling(case: Case) -> Answer | None:
     """Answer how throughput grows with the number of devices: efficiency against the smallest run of the figure."""
     if not _SCALES.search(case.question) or case.standings.unit in ("s", "TFLOP/s"):
         return None
-    points = run_points(case.runs)
+    points = case.points()
     line = efficiency.longest_line(points)
     best = _fastest_by_count(case, line)
     if len(best) < 2:

@@ -38,6 +38,9 @@ REPEATS_FIELD, REPEATS = "launcher.repeats", 3
 COMPARED = 3
 """Runs that are compared where none are chosen: the best of as many groups."""
 
+MAX_OFFERED = 60
+"""Runs that the menu of a comparison lists."""
+
 
 def _page(request: HttpRequest, slug: str) -> ExperimentPage:
     experiment = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
@@ -125,6 +128,7 @@ def compare(request: HttpRequest, slug: str) -> HttpResponse:
     context = _context(request, page, "experiment-compare") | comparison_context(request, ids)
     own = {row.run.pk: row for row in page.listed.rows}
     context["chips"] = [own[pk] for pk in ids if pk in own]
+    context["further"] = [row for pk, row in own.items() if pk not in ids][:MAX_OFFERED]
     return render(request, "experiment/compare.html", context)
 
 
