@@ -38,6 +38,7 @@ REPEATS_FIELD, REPEATS = "launcher.repeats", 3
 COMPARED = 3
 """Runs that are compared where none are chosen: the best of as many groups."""
 
+_ENDED_BADLY = (RunState.FAILED, RunState.LOST, RunState.TIME_LIMIT, RunState.PREEMPTED)
 MAX_OFFERED = 60
 """Runs that the menu of a comparison lists."""
 
@@ -83,6 +84,7 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
     context = _context(request, page, "experiment")
     since = visit(user=user, experiment=page.experiment)
     context["changes"] = changes_since(since, user_id=user.pk, experiment=page.experiment) if since else None
+    context["ended_badly"] = [run for run in page.runs if run.state in _ENDED_BADLY]
     layout = layout_of(user=user, experiment=page.experiment)
     context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET, page.points).panels(layout)
     return render(request, "experiment/charts.html", context)
