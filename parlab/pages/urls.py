@@ -178,6 +178,7 @@ urlpatterns = [
     path("dashboards/<int:pk>/edit/", dashboards.edit, name="dashboard-edit"),
     path("dashboards/<int:pk>/delete/", dashboards.delete, name="dashboard-delete"),
     path("dashboards/<int:pk>/layout/", dashboards.layout, name="dashboard-layout"),
+    path("dashboards/<int:pk>/preview/", dashboards.preview, name="dashboard-preview"),
     path("dashboards/<int:pk>/figure/", dashboards.figure, name="dashboard-figure"),
     path("experiments/<slug:slug>/dashboard/add/", dashboards.add, name="experiment-dashboard-add"),
     path("experiments/<slug:slug>/dashboard/", dashboards.of_experiment, name="experiment-dashboard"),

@@ -434,6 +434,7 @@
   const enqueueNew = () => enqueue([...all()].filter((element) => !element.requests && !element.closest("figure").hidden));
   enqueueNew();
   document.addEventListener("parlab:figures", enqueueNew); // figures that came into the page later
+  document.addEventListener("parlab:again", () => enqueue([...all()].filter((element) => element.requests)));
 
   // Choices are part of the address of the page, so that a link shows the same figures.
   function choose(form) {

@@ -152,7 +152,7 @@
   menu.addEventListener("toggle", () => { if (menu.open) menu.querySelector("input").focus(); });
   menu.querySelector("input").addEventListener("input", (event) => {
     const text = event.target.value.toLowerCase();
-    for (const offer of menu.querySelectorAll("[data-offer]")) offer.hidden = !offer.textContent.toLowerCase().includes(text);
+    for (const offer of menu.querySelectorAll(".offers button")) offer.hidden = !offer.textContent.toLowerCase().includes(text);
     for (const head of menu.querySelectorAll(".offers > p")) {
       let next = head.nextElementSibling, any = false;
       while (next?.matches("button")) { any ||= !next.hidden; next = next.nextElementSibling; }
@@ -160,7 +160,7 @@
     }
   });
   menu.querySelector("input").addEventListener("keydown", (event) => {
-    if (event.key === "Enter") { event.preventDefault(); menu.querySelector("[data-offer]:not([hidden])")?.click(); }
+    if (event.key === "Enter") { event.preventDefault(); menu.querySelector(".offers button:not([hidden])")?.click(); }
   });
   menu.addEventListener("click", async (event) => {
     const offer = event.target.closest("[data-offer]"), layout = event.target.closest("[data-layout]");
