@@ -49,6 +49,7 @@ from parlab.pages.views.team import (
     published,
     reports,
     service_accounts,
+    watch_diffs,
     watches,
 )
 
@@ -131,6 +132,7 @@ urlpatterns = [
     path("watch/<int:pk>/figures/<int:number>.csv", watches.figure_csv, name="watch-numbers"),
     path("watch/<int:pk>/alerts/<int:number>/", watches.alert, name="watch-alert"),
     path("watch/<int:pk>/alerts/<int:number>/answer/", watches.answer, name="watch-answer"),
+    path("watch/<int:pk>/alerts/<int:number>/diff/", watch_diffs.diff, name="watch-diff"),
     path("watch/<int:pk>/alerts/<int:number>/bisect/<slug:action>/", watches.bisect, name="watch-bisect"),
     path("watch/<int:pk>/<slug:action>/", watches.act, name="watch-act"),
     path("import/", imports.choose, name="import"),
