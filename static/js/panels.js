@@ -62,6 +62,9 @@
     const response = await fetch(grid.dataset.layoutUrl, { method: "POST", headers: { "Content-Type": "application/json", "X-CSRFToken": token }, body: JSON.stringify(body) });
     if (response.status === 409) location.reload(); // another person changed it: the page says so
     else if (!response.ok) document.getElementById("announce").textContent = "The layout was not saved.";
+    // What was arranged is one's own from now on, and no longer that of a saved view.
+    const page = new URL(location.href);
+    if (response.ok && page.searchParams.has("view")) { page.searchParams.delete("view"); history.replaceState(history.state, "", page); }
     grid.dataset.layoutUrl = response.headers.get("X-Layout-Url") || grid.dataset.layoutUrl;
     return response.ok;
   }

@@ -18,6 +18,7 @@ from parlab.lab.selectors.changes import changes_since
 from parlab.lab.services.access.rights import may_change
 from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
 from parlab.lab.services.pages.panel_layouts import layout_of
+from parlab.lab.services.pages.saved_views import panels_of_view
 from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.pages.visits import visit
 from parlab.pages.builder.draft import Draft
@@ -85,7 +86,8 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
     since = visit(user=user, experiment=page.experiment)
     context["changes"] = changes_since(since, user_id=user.pk, experiment=page.experiment) if since else None
     context["ended_badly"] = [run for run in page.runs if run.state in _ENDED_BADLY]
-    layout = layout_of(user=user, experiment=page.experiment)
+    of_view = panels_of_view(request.path, request.GET)
+    layout = layout_of(user=user, experiment=page.experiment) if of_view is None else of_view
     context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET, page.points).panels(layout)
     return render(request, "experiment/charts.html", context)
 
