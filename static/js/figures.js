@@ -73,7 +73,9 @@
     const value = element.dataset.label === "peak" ? Math.max(...line.y) : line.y[line.y.length - 1];
     if (!Number.isFinite(value)) return [];
     const text = `${element.dataset.label === "peak" ? "peak " : ""}${value.toLocaleString("en", { maximumSignificantDigits: element.dataset.label === "peak" ? 3 : 4 })}`;
-    return [{ x: 1, y: value, xref: "x domain", yref: "y", text, showarrow: false, xanchor: "right", yanchor: "bottom", yshift: 5, font: { size: 11, color: token("--text"), weight: 600 }, name: "value" }];
+    // Beside a line that falls to its end there is room at the top right, above any other at the end itself.
+    const falls = Number.isFinite(line.y[0]) && line.y[0] > value && element.dataset.label !== "peak";
+    return [{ x: 1, y: falls ? 1 : value, xref: "x domain", yref: falls ? "y domain" : "y", text, showarrow: false, xanchor: "right", yanchor: falls ? "top" : "bottom", yshift: falls ? 0 : 5, font: { size: 11, color: token("--text"), weight: 600 }, name: "value" }];
   }
   function legendOf(element, data) {
     const place = element.closest("figure").querySelector("[data-legend]");

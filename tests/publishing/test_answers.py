@@ -250,3 +250,14 @@ def test_a_third_kind_that_is_faster_than_both_is_said_to_be_so(answered: Callab
     answer = answered("Is 1F1B faster than GPipe?", copies(rows))
     assert answer.verdict.startswith("Yes: 1F1B with micro batch 2")
     assert answer.rest[0] == "ZB-H1 is 16\u202f% faster."
+
+
+def test_runs_of_several_commits_are_told_apart_by_the_commit(answered: Callable[..., Answer]) -> None:
+    def at(commit: str) -> dict[str, Any]:
+        argv = ["python", "/a/long/path/train.py", "--commit", commit]
+        return {**gpus(1), "resolved": {**SMALL, "command": {"argv": argv}}}
+
+    rows: Rows = [({}, 10.0, at("5969ed973e8220504ed0")), ({}, 40.0, at("02aa11bb7c5509d11f3a"))]
+    answer = answered("Which is best?", rows)
+    assert answer.verdict.startswith("Commit 02aa11b, ")
+    assert "train.py" not in f"{answer.verdict} {answer.short}"

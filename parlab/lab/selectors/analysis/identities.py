@@ -38,6 +38,7 @@ _SHORT = {
     "cluster.nodes": "{} nodes",
     "sharding.sharding_dim": "dim {}",
     "network": "{}",
+    "commit": "commit {}",
     GPUS: "{} GPUs",
 }
 _NOT_SETTINGS = (
@@ -114,7 +115,20 @@ def _settings(run: Run) -> dict[str, Any]:
         if isinstance(fields, Mapping):
             for name, value in fields.items():
                 settings.setdefault(f"{section}.{name}", value)
-    return settings
+    return _with_commit(settings)
+
+
+def _with_commit(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the commit that a command runs out of its arguments, which tell people nothing else apart."""
+    argv = settings.get(_ARGUMENTS)
+    place = argv.index(_OPTION) + 1 if isinstance(argv, list) and _OPTION in argv[:-1] else 0
+    if not place:
+        return settings
+    return {**settings, _ARGUMENTS: [*argv[:place], *argv[place + 1 :]], "commit": str(argv[place])[:7]}
+
+
+_ARGUMENTS, _OPTION = "command.argv", "--commit"
+"""Field of a configuration, and the argument that is followed by the commit to run (runners/node/launch)."""
 
 
 def _swept(run: Run, axes: Iterable[str]) -> dict[str, Any]:
