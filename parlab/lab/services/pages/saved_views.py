@@ -76,7 +76,8 @@ def _panels_of(user: User, slug: str, path: str, query: QueryDict) -> list[dict[
 
 def panels_of_view(path: str, query: QueryDict) -> list[Placed] | None:
     """Return the panels of the view that an address names; None without panels, or for a view of another page."""
-    view = SavedView.objects.filter(pk=whole_number(query.get(VIEW, ""), 9) or 0, path=path).first()
+    number = whole_number(query.get(VIEW, ""), 9)
+    view = None if number is None else SavedView.objects.filter(pk=number, path=path).first()
     return placed_panels(view.panels) if view and view.panels else None
 
 
