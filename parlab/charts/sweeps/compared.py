@@ -157,7 +157,7 @@ def lost_bars(rows: Sequence[Lost]) -> Svg:
     canvas.x_axis(ticks(0, most, 3), lambda value: f"{value:g}", has_grid=True)
     for place, row in enumerate(rows):
         top = 2 + (place + 0.5) * _BAR
-        cut = fitting(row.name, left - 14)
+        cut = row.name if text_px(row.name) <= left - 8 else fitting(row.name, left - 14)
         name = row.name if cut == row.name else f"{cut}\N{HORIZONTAL ELLIPSIS}"
         canvas.text(left - 8, top + 4, name, "end", "b" if not row.value else "v")
         paint = 'fill="url(#hatch-lost)" class="edge-7"' if row.is_noise else 'class="fb"'

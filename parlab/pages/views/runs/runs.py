@@ -50,15 +50,15 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             return HttpResponsePermanentRedirect(address, preserve_request=True)
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
-    has_figures_only = attempt is None and run.is_final
-    siblings = sibling_panels(run) if has_figures_only else []
-    if has_figures_only and not siblings:
-        return _details(request, run, attempt)
     series = Joined(attempt).metrics() if attempt else []
+    curves = _curves(request, run, attempt, series)
+    siblings = sibling_panels(run) if run.is_final and not curves["panels"] else []
+    if attempt is None and run.is_final and not siblings:
+        return _details(request, run, attempt)
     context = page_context(request, run, attempt, "run") | {
         **engine_measurements.engine_context(run, attempt),
         "engine_seen": _engine_seen(run, attempt),
-        **_curves(request, run, attempt, series),
+        **curves,
         "siblings": siblings,
     }
     return render(request, "pages/run/charts.html", context)
