@@ -231,7 +231,7 @@ def snapshot(request: HttpRequest, slug: str, number: int, pk: int) -> HttpRespo
         Snapshot.objects.select_related("run", "experiment"), pk=pk, experiment__slug=slug, run__number=number
     )
     text = json.dumps(stored.content, indent=2, ensure_ascii=False)
-    return render(request, "pages/snapshot.html", {"snapshot": stored, "text": text, "section": "experiments"})
+    return render(request, "pages/run/snapshot.html", {"snapshot": stored, "text": text, "section": "experiments"})
 
 
 @require_POST

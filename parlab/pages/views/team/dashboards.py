@@ -53,7 +53,7 @@ def dashboards(request: HttpRequest) -> HttpResponse:
     """List all dashboards."""
     rows = Dashboard.objects.select_related("experiment", "owner").order_by("name")
     context = {"section": "dashboards", "dashboards": rows, "experiments": _experiments()}
-    return render(request, "pages/dashboards.html", context)
+    return render(request, "pages/dashboards/dashboards.html", context)
 
 
 def _experiments() -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ def dashboard(request: HttpRequest, pk: int) -> HttpResponse:
         "offers": editor.offers() if may_change else [],
         "new": work.NEW,
     }
-    return render(request, "pages/dashboard.html", context)
+    return render(request, "pages/dashboards/dashboard.html", context)
 
 
 def _chosen(request: HttpRequest) -> editor.Chosen:
@@ -137,7 +137,7 @@ def preview(request: HttpRequest, pk: int) -> HttpResponse:
     slug = request.GET.get("of", "").replace("\0", "")
     panel = work.new_panel(kind, Experiment.objects.filter(slug=slug).first() if slug else None)
     view = _view(shown, panel, "preview", {}, _chosen(request))
-    return render(request, "pages/dashboard_panel.html", {"view": view, "name": "preview"})
+    return render(request, "pages/dashboards/dashboard_panel.html", {"view": view, "name": "preview"})
 
 
 @require_GET
@@ -215,7 +215,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         "is_changed": request.method == "POST",
         **editor.editor_choices(),
     }
-    return render(request, "pages/dashboard_edit.html", context)
+    return render(request, "pages/dashboards/dashboard_edit.html", context)
 
 
 def _changed(request: HttpRequest, panels: list[Panel], action: str, place: int) -> list[Panel]:
