@@ -38,10 +38,10 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Config]:
         return super().get_queryset(request).annotate(runs_made=Count("runs"))
 
-    def get_fields(self, request: HttpRequest, obj: Config | None = None) -> Sequence[str]:
+    def get_fields(self, request: HttpRequest, obj: Config | None = None) -> tuple[str, ...]:
         return self._read_only_fields
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Config | None = None) -> Sequence[str]:
+    def get_readonly_fields(self, request: HttpRequest, obj: Config | None = None) -> tuple[str, ...]:
         return self._read_only_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Config | None = None) -> bool:

@@ -121,9 +121,9 @@ def _settings(run: Run) -> dict[str, Any]:
 def _with_commit(settings: dict[str, Any]) -> dict[str, Any]:
     """Take the commit that a command runs out of its arguments, which tell people nothing else apart."""
     argv = settings.get(_ARGUMENTS)
-    place = argv.index(_OPTION) + 1 if isinstance(argv, list) and _OPTION in argv[:-1] else 0
-    if not place:
+    if not isinstance(argv, list) or _OPTION not in argv[:-1]:
         return settings
+    place = argv.index(_OPTION) + 1
     return {**settings, _ARGUMENTS: [*argv[:place], *argv[place + 1 :]], "commit": str(argv[place])[:7]}
 
 
