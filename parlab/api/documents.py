@@ -65,7 +65,7 @@ def _page(request: HttpRequest) -> HttpResponse:
         for method, operation in item.items():
             group = path.removeprefix("/api/").partition("/")[0]
             groups.setdefault(group, []).append(_row(path, method, operation))
-    return render(request, "pages/api.html", {"groups": groups, "section": "api"})
+    return render(request, "pages/account/api.html", {"groups": groups, "section": "api"})
 
 
 def _row(path: str, method: str, operation: dict[str, Any]) -> dict[str, Any]:

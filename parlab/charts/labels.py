@@ -18,7 +18,7 @@ MAX_LENGTH = 34
 MAX_POINTS, MAX_POINT_LENGTH = 12, 48
 """More series of a single point have a legend, also those with longer names; the names stand inside the plot."""
 LINE_END, BEST, BOUND = "line end", "best", "bound"
-"""Names of annotations; static/js/figures.js replaces the labels of narrow figures by a legend."""
+"""Names of annotations; static/js/figures/figures.js replaces the labels of narrow figures by a legend."""
 NUMBERED = {"textposition": "inside", "insidetextanchor": "start", "textangle": 0, "constraintext": "none"}
 """Text at the foot of bars that names them instead of a legend."""
 _CHARACTER_PX, _ROW_PX, _PLOT_PX = 6.4, 14.0, 280.0

@@ -1,4 +1,4 @@
-"""The shared style of all figures; the browser adds the colours of text and grid (static/js/figures.js)."""
+"""The shared style of all figures; the browser adds the colours of text and grid (static/js/figures/figures.js)."""
 
 from __future__ import annotations
 

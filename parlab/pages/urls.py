@@ -49,6 +49,7 @@ from parlab.pages.views.team import (
     published,
     reports,
     service_accounts,
+    watch_diffs,
     watches,
 )
 
@@ -131,6 +132,7 @@ urlpatterns = [
     path("watch/<int:pk>/figures/<int:number>.csv", watches.figure_csv, name="watch-numbers"),
     path("watch/<int:pk>/alerts/<int:number>/", watches.alert, name="watch-alert"),
     path("watch/<int:pk>/alerts/<int:number>/answer/", watches.answer, name="watch-answer"),
+    path("watch/<int:pk>/alerts/<int:number>/diff/", watch_diffs.diff, name="watch-diff"),
     path("watch/<int:pk>/alerts/<int:number>/bisect/<slug:action>/", watches.bisect, name="watch-bisect"),
     path("watch/<int:pk>/<slug:action>/", watches.act, name="watch-act"),
     path("import/", imports.choose, name="import"),
@@ -178,6 +180,7 @@ urlpatterns = [
     path("dashboards/<int:pk>/edit/", dashboards.edit, name="dashboard-edit"),
     path("dashboards/<int:pk>/delete/", dashboards.delete, name="dashboard-delete"),
     path("dashboards/<int:pk>/layout/", dashboards.layout, name="dashboard-layout"),
+    path("dashboards/<int:pk>/preview/", dashboards.preview, name="dashboard-preview"),
     path("dashboards/<int:pk>/figure/", dashboards.figure, name="dashboard-figure"),
     path("experiments/<slug:slug>/dashboard/add/", dashboards.add, name="experiment-dashboard-add"),
     path("experiments/<slug:slug>/dashboard/", dashboards.of_experiment, name="experiment-dashboard"),

@@ -25,6 +25,7 @@ from parlab.lab.selectors.analysis.sweep import run_points
 from parlab.lab.selectors.experiments import Versions, versions_with_results
 from parlab.lab.selectors.findings import experiment_findings, run_doubts
 from parlab.lab.selectors.records import run_records
+from parlab.lab.selectors.runs import model_text
 from parlab.reports import blocks
 from parlab.reports.blocks import Block, Content
 from parlab.reports.directives import Directive, listed, number, select_records
@@ -71,12 +72,14 @@ class RunFilter(NamedTuple):
     tag: str = ""
     since: datetime | None = None
     """Runs that were requested at this time or later."""
+    model: str = ""
+    """What runs train, as `model_text` says it."""
 
     def kept(self, runs: Sequence[Run]) -> list[Run]:
         """Return the runs that match."""
-        if not self.tag and self.since is None:
-            return list(runs)
         late = [run for run in runs if self.since is None or run.queued_at >= self.since]
+        if self.model:
+            late = [run for run in late if model_text(run.resolved) == self.model]
         if not self.tag:
             return late
         experiments = {run.experiment_id for run in late}

@@ -162,7 +162,10 @@ def _with_printed_digits(unit: Unit, records: Sequence[Record], value: str) -> U
 
 def fields_of(records: Sequence[Record]) -> list[str]:
     """Return the fields of all records, in order of first occurrence."""
-    return list(dict.fromkeys(name for record in records for name in record if name not in HIDDEN))
+    fields: dict[str, Any] = {}
+    for record in records:
+        fields |= dict.fromkeys(record)
+    return [name for name in fields if name not in HIDDEN]
 
 
 def field_named(name: str, fields: Sequence[str]) -> str:

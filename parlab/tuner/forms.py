@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.forms.utils import flatatt
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 from parlab.lab.models import Config
 
@@ -12,7 +15,18 @@ from .models import Study
 from .services import LEAST_STEPS, why_not_tuned
 
 
-class TunableSelect(forms.Select):
+class PlainSelect(forms.Select):
+    """A select without a template for each option: there may be hundreds of configurations."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        shown = self.get_context(name, value, attrs)["widget"]
+        options = (option for _, group, _ in shown["optgroups"] for option in group)
+        rows = ((option["value"], flatatt(option["attrs"]), option["label"]) for option in options)
+        lines = format_html_join("\n", '<option value="{}"{}>{}</option>', rows)
+        return format_html('<select name="{}"{}>{}</select>', shown["name"], flatatt(shown["attrs"]), lines)
+
+
+class TunableSelect(PlainSelect):
     """Choice of a configuration; those that cannot be tuned are disabled, with the reason."""
 
     def create_option(self, name: str, value: Any, label: int | str, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -61,6 +75,7 @@ class StudyForm(forms.Form):
     )
     baseline = ConfigChoice(
         Config.objects.none(),
+        widget=PlainSelect,
         label="Baseline",
         required=False,
         empty_label="None",

@@ -61,7 +61,56 @@ def log_of(address: str, branch: str, directory: Path) -> list[GitCommit]:
     return commits
 
 
-def _git(arguments: Sequence[str], reached: Mapping[str, str]) -> str:
+class FileChange(NamedTuple):
+    """A file that a commit changed."""
+
+    path: str
+    added: int | None
+    """Lines; None for a binary file."""
+    removed: int | None
+
+
+class CommitChange(NamedTuple):
+    """What a commit changed, against its first parent."""
+
+    files: list[FileChange]
+    text: str
+    """The diff; empty where it is longer than a page shows."""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+def commit_change(address: str, directory: Path, sha: str) -> CommitChange:
+    """Return what a commit changed; raise ValueError where the repository cannot be read.
+
+    The copy of the server has no files: git fetches those of the commit.
+    """
+    reached = git_settings(check_repository(address))
+    if not re.fullmatch(r"[0-9a-f]{7,64}", sha):
+        raise ValueError(f"commit {sha[:20]!r} is not the hexadecimal name of a commit")
+    if not (directory / "HEAD").exists():
+        raise ValueError("the server has not read the repository yet")
+    show = ["-C", str(directory), "show", "--first-parent", "-m", "--format=", "--no-color", "--no-ext-diff"]
+    counted = _git([*show, "--no-textconv", "--no-renames", "--numstat", sha], reached, DIFF_TIMEOUT_S)
+    files = [_file_change(*line.split("\t", 2)) for line in counted.splitlines() if line.count("\t") >= 2]
+    lines = sum((file.added or 0) + (file.removed or 0) for file in files)
+    text = ""
+    if lines <= MAX_DIFF_LINES:
+        text = _git([*show, "--no-textconv", "--unified=3", sha], reached, DIFF_TIMEOUT_S)
+    return CommitChange(files[:MAX_FILES], text if len(text) <= MAX_DIFF_CHARACTERS else "")
+
+
+MAX_DIFF_LINES, MAX_DIFF_CHARACTERS, MAX_FILES = 400, 60_000, 100
+DIFF_TIMEOUT_S = 20
+
+
+def _file_change(added: str, removed: str, path: str) -> FileChange:
+    return FileChange(path[:300], *(int(count) if count.isdecimal() else None for count in (added, removed)))
+
+
+def _git(arguments: Sequence[str], reached: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> str:
     """Run git without asking for passwords; raise ValueError with its message."""
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -76,7 +125,7 @@ def _git(arguments: Sequence[str], reached: Mapping[str, str]) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             stdin=subprocess.DEVNULL,
             env=environment,
         )
@@ -84,7 +133,7 @@ def _git(arguments: Sequence[str], reached: Mapping[str, str]) -> str:
         raise ValueError("git is not installed on the server; install it to watch repositories") from error
     except subprocess.TimeoutExpired as error:
         raise ValueError(
-            f"git did not answer within {TIMEOUT_S} s; check that the server reaches the repository"
+            f"git did not answer within {timeout_s:g} s; check that the server reaches the repository"
         ) from error
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]

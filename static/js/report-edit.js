@@ -41,6 +41,7 @@
     });
     preview.replaceChildren(...page.body.childNodes);
     document.dispatchEvent(new CustomEvent("parlab:figures"));
+    repaginate();
   }
 
   async function save() {
@@ -121,6 +122,35 @@
     if (now() === written) location.assign(event.target.href);
   });
   setInterval(announceEditing, EDITING_MS);
+
+  // ---------- the paper: the preview is as wide as the text of the PDF, and a line shows where its pages end ----------
+  const PAPER_WIDTH = 679, PAGE_HEIGHT = 998; // A4 without the margins of the PDF (0.6 and 0.7 inches), in pixels of CSS
+  const UNBROKEN = ".report-live, .report-figure, tr, h1, h2, h3, h4, pre";
+  function paginate() {
+    const sheet = document.getElementById("preview"), width = sheet.parentElement.clientWidth - 2;
+    sheet.style.zoom = Math.min(1, width / (PAPER_WIDTH + 116));
+    sheet.querySelectorAll(".page-end").forEach((line) => line.remove());
+    const scale = sheet.getBoundingClientRect().width / sheet.offsetWidth || 1;
+    const begin = sheet.getBoundingClientRect().top, at = (y) => (y - begin) / scale;
+    const parts = [...sheet.querySelectorAll(UNBROKEN)].filter((part) => !part.parentElement.closest(UNBROKEN));
+    const first = parseFloat(getComputedStyle(sheet).paddingTop), last = sheet.scrollHeight;
+    let end = first + PAGE_HEIGHT;
+    for (let number = 2; end < last && number < 100; number += 1) {
+      // What is not broken, and lies across the end, begins the next page.
+      const across = parts.map((part) => part.getBoundingClientRect()).find(({ top, bottom }) => at(top) < end - 1 && at(bottom) > end && at(bottom) - at(top) < PAGE_HEIGHT);
+      const cut = across ? at(across.top) : end, line = document.createElement("i");
+      line.className = "page-end";
+      line.dataset.page = `page ${number}`;
+      line.style.top = `${cut - 2}px`;
+      sheet.append(line);
+      end = cut + PAGE_HEIGHT;
+    }
+  }
+  let paging = 0;
+  const repaginate = () => { clearTimeout(paging); paging = setTimeout(paginate, 120); };
+  new ResizeObserver(repaginate).observe(preview.parentElement);
+  preview.addEventListener("parlab:drawn", repaginate);
+  paginate();
 
   // ---------- the picker: a figure, table or value at the cursor; `/` at the beginning of a line opens it ----------
   const menu = form.querySelector("[data-insert-menu]"), find = menu.querySelector("input");

@@ -65,8 +65,8 @@ def test_who_may_edit_configurations_and_manage_users_and_nodes(
     group: str, may_edit: bool, may_manage: bool, member: Callable[..., Client], make_config: Callable[..., Config]
 ) -> None:
     config, client = make_config(), member(group)
-    page = client.get(reverse("admin:lab_config_change", args=[config.pk])).content.decode()
-    assert ('name="model__num_layers"' in page) is may_edit
+    page = client.get(reverse("admin:lab_config_change", args=[config.pk]), follow=True).content.decode()
+    assert ('name="model.num_layers"' in page) is may_edit
     assert (client.get(reverse(USERS)).status_code == 200) is may_manage
     assert (client.get(reverse("admin:lab_apitoken_changelist")).status_code == 200) is may_manage
     Node.objects.create(name="gpu-1")

@@ -96,7 +96,6 @@ PAGES = {
     "pivot": f"{PUBLISHED}table/?rows=network&columns=train.micro_batch_size&value=samples_per_s",
     "admin": "/admin/",
     "admin-experiments": "/admin/lab/experiment/",
-    "admin-config": "/admin/lab/config/add/",
     "admin-runs": "/admin/lab/run/",
     "admin-group": "/admin/auth/group/add/",
     "admin-user": "/admin/auth/user/1/change/",
@@ -121,7 +120,6 @@ WITH_LINKS = {
         r"/experiments/[\w-]+/sources/\d+/lines/[\d-]+/",
     ),
     "snapshot": (f"{PUBLISHED}runs/13/details/", r"/experiments/[\w-]+/runs/13/snapshots/\d+/"),
-    "admin-configuration": ("/experiments/zero-stages-of-two-ranks/configuration/", r"/admin/lab/config/\d+/change/"),
 }
 """Name -> the page that links it, and its address."""
 ENDINGS = {"dashboard-edit": "edit/"}

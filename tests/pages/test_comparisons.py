@@ -63,8 +63,8 @@ def test_what_a_form_sends_becomes_a_short_address(page: Client, four_runs: list
 def test_charts_come_first_then_differences_then_numbers(page: Client, four_runs: list[Run]) -> None:
     response = page.get(address(*four_runs))
     assert rows(response, 0) == {
-        "Schedule parallel": ["gpipe", "gpipe", "1f1b", "1f1b"],
-        "Micro batch size train": ["1", "2", "1", "2"],
+        "Schedule": ["gpipe", "gpipe", "1f1b", "1f1b"],
+        "Micro batch size": ["1", "2", "1", "2"],
         "Gradient accumulation steps": ["4", "2", "4", "2"],
     }
     content = response.content.decode()
@@ -79,7 +79,7 @@ def test_a_field_that_repeats_another_is_left_out(page: Client, four_runs: list[
         run.save(update_fields=["launch", "point"])
     response = page.get(address(*four_runs[:2]))
     # The second micro batch size contradicts its argument.
-    assert rows(response, 0)["Micro batch size argument"] == ["1", "16"]
+    assert rows(response, 0)["Micro batch size (argument)"] == ["1", "16"]
     shown = [name for name, _ in response.context["comparison"].same]
     assert "argument.global_batch_size" not in shown
     assert "GPUs" not in shown
@@ -302,3 +302,12 @@ def test_versions_are_compared_by_their_fastest_runs(
 def test_the_empty_page_offers_the_last_runs(page: Client, four_runs: list[Run]) -> None:
     newest = sorted(four_runs, key=lambda run: run.pk)
     assert f'href="?runs={newest[-1].pk},' in page.get("/compare/").content.decode()
+
+
+def test_the_time_that_each_run_loses_to_the_best_is_drawn(page: Client, four_runs: list[Run]) -> None:
+    head = page.get(address(*four_runs[:3])).context["head"]
+    # 500, 400 and 200 ms a step of 4 samples.
+    assert head.lost_unit == "ms a sample"
+    assert "the best" in head.lost
+    assert "+75.0, +150" in head.lost
+    assert "+50.0, +100" in head.lost

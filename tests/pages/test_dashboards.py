@@ -197,3 +197,48 @@ def test_the_wall_has_neither_frame_controls_nor_handles(page: Client, dashboard
     markup = page.get(f"{dashboard.get_absolute_url()}?wall=1").content.decode()
     assert 'data-wall="' in markup
     assert "data-wall-clock" in markup
+
+
+def test_a_dashboard_shows_the_runs_of_one_model(page: Client, four_runs: list[Run], dashboard: Dashboard) -> None:
+    for number, run in enumerate(four_runs):
+        finish(run.attempts.get(), 0.2 + number / 10)
+    large = four_runs[0]
+    Run.objects.filter(pk=large.pk).update(
+        resolved={**large.resolved, "model": {**large.resolved["model"], "num_layers": 24}}
+    )
+    address = dashboard.get_absolute_url()
+    assert "24 layers of 32" in page.get(address).content.decode()
+    only = text(page.get(address, {"model": "GPT, 24 layers of 32"}))
+    assert "200 ms" in only.replace("\u202f", " ")
+    other = text(page.get(address, {"model": "GPT, 2 layers of 32"}))
+    assert "300 ms" in other.replace("\u202f", " ")
+
+
+def test_a_panel_is_shown_before_it_is_added(
+    page: Client, viewer: Client, four_runs: list[Run], dashboard: Dashboard
+) -> None:
+    address = f"{dashboard.get_absolute_url()}preview/"
+    figure = viewer.get(address, {"kind": "figure-throughput"}).content.decode()
+    assert "data-figure-url" in figure
+    about = viewer.get(address, {"kind": "runs", "of": four_runs[0].experiment.slug}).content.decode()
+    assert "<table" in about
+    assert viewer.get(address, {"kind": "nosuch"}).status_code == 404
+    assert len(Dashboard.objects.get().panels) == 4
+
+
+def test_a_panel_about_another_experiment_is_added_from_the_drawer(
+    page: Client, admin: User, four_runs: list[Run], dashboard: Dashboard
+) -> None:
+    other = experiment_create(name="Other", question="", owner=admin)
+    panels = [{"name": f"new:fastest@{other.slug}", "w": 4, "h": 5}]
+    body = json.dumps({"panels": panels})
+    url = f"{dashboard.get_absolute_url()}layout/?revision={dashboard.revision}"
+    assert page.post(url, body, content_type="application/json").status_code == 204
+    assert Dashboard.objects.get().panels[0]["text"] == "{{ value step_time_s aggregate=min experiment=other }}"
+
+
+def test_the_interval_stands_in_the_address_and_in_the_grid(page: Client, dashboard: Dashboard) -> None:
+    address = dashboard.get_absolute_url()
+    assert 'data-refresh="60"' in page.get(address, {"refresh": "60"}).content.decode()
+    for odd in ("1", "x", "-60"):
+        assert "data-refresh" not in page.get(address, {"refresh": odd}).content.decode()

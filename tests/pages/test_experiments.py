@@ -330,10 +330,9 @@ def test_an_experiment_without_a_config_says_what_to_do(page: Client, experiment
     assert 'id="launch"' not in response.content.decode()
 
 
-def test_staff_find_the_way_to_the_forms(page: Client, viewer: Client, swept: Config) -> None:
-    edit = reverse("admin:lab_config_change", args=[swept.pk])
+def test_people_who_may_edit_find_the_way_to_the_builder(page: Client, viewer: Client, swept: Config) -> None:
+    edit = reverse("sweep-edit", args=["pipeline-schedules"])
     html = page.get(CONFIGURATION).content.decode()
-    assert f'<a class="btn" href="{edit}">Edit in the admin</a>' in html
     assert f'<a class="btn" href="{reverse("sweep-edit", args=["pipeline-schedules"])}">Edit</a>' in html
     assert reverse("sweep-new") in page.get("/experiments/").content.decode()
     assert edit not in viewer.get(CONFIGURATION).content.decode()

@@ -261,6 +261,26 @@ def test_published_figures_have_a_page_without_attempts(page: Client, admin: Use
     assert page.get(f"{RUN}log/").status_code == 404
 
 
+def test_published_figures_stand_among_their_siblings(page: Client, admin: User, swept: Config) -> None:
+    for name, seconds, mfu in (("fast", 6.64, 0.41), ("slow", 9.5, 0.29)):
+        summary = {"step_time_s": {"mean": seconds}, "mfu": mfu}
+        published_run_add(config=swept, point={"network": name}, user=admin, summary=summary)
+    charts = page.get(RUN).content.decode()
+    assert "Step time of 2 runs" in charts
+    assert "MFU of 2 runs" in charts
+    assert "slow: 9.5" in charts
+    assert "Peak memory of" not in charts
+    assert ">Charts</a>" in page.get(f"{RUN}details/").content.decode()
+
+
+def test_published_figures_alone_have_no_charts(page: Client, admin: User, swept: Config) -> None:
+    published_run_add(config=swept, point={"network": "fast"}, user=admin, summary={"step_time_s": {"mean": 6.64}})
+    for address in (RUN, f"{RUN}details/"):
+        content = page.get(address).content.decode()
+        assert ">Charts</a>" not in content
+        assert 'id="config"' in content
+
+
 def test_cancel_ends_a_waiting_run_and_is_refused_for_one_that_has_ended(
     page: Client, make_attempt: Callable[..., Attempt]
 ) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 from django.test import Client
 
 from parlab.lab.models import Experiment, Run, SavedView
+
+from .test_experiments import EXPERIMENT
 
 
 def save(client: Client, address: str, name: str = "Mine", **more: str) -> str:
@@ -72,3 +75,19 @@ def test_a_view_belongs_to_the_person_who_saved_it(
     assert viewer.post("/views/save/", {"address": "/experiments/", "name": "x"}).status_code == 403
     page.post(f"/views/{view.pk}/delete/")
     assert not SavedView.objects.exists()
+
+
+def test_a_view_keeps_the_panels_as_they_were_arranged(page: Client, viewer: Client, four_runs: list[Run]) -> None:
+    own = json.dumps({"panels": [{"name": "memory", "w": 12, "h": 9}, {"name": "throughput", "w": 6, "h": 9}]})
+    page.post(f"{EXPERIMENT}layout/", own, content_type="application/json")
+    save(page, f"{EXPERIMENT}?version=all", "Memory first")
+    view = SavedView.objects.get()
+    assert [panel["name"] for panel in view.panels] == ["memory", "throughput"]
+    page.post(f"{EXPERIMENT}layout/", json.dumps({"panels": [{"name": "sweep", "w": 6, "h": 9}]}), "application/json")
+    names = [panel.name for panel in viewer.get(view.address).context["panels"].views]
+    assert names == [name for name in ("memory", "throughput") if name in names] != []
+    assert [panel.name for panel in page.get(EXPERIMENT).context["panels"].views] == ["sweep"]
+    # Saved again from its own address, it keeps its panels and not those of the person.
+    save(page, view.address, "Memory first")
+    view.refresh_from_db()
+    assert [panel["name"] for panel in view.panels] == ["memory", "throughput"]

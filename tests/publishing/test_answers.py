@@ -100,8 +100,20 @@ def gpus(count: int) -> dict[str, Any]:
 def test_scaling_names_where_it_ends_and_compares_per_gpu(answered: Callable[..., Answer]) -> None:
     rows: Rows = [({"x": count}, speed, gpus(count)) for count, speed in ((1, 10.0), (2, 18.0), (8, 32.0))]
     answer = answered("How does the throughput scale?", rows)
-    assert answer.verdict == "Scales to 2 GPUs, then 40\u202f% efficiency at 8 GPUs."
+    assert answer.verdict == "Scales to 2 GPUs, then 40\u202f% efficiency at 8 GPUs against 1 GPU."
     assert answer.tone == "warn"
+
+
+def test_scaling_starts_where_the_figure_starts_and_leaves_out_other_layouts(answered: Callable[..., Answer]) -> None:
+    of_eight = {**SMALL, "parallel": {**SMALL["parallel"], "tensor_parallel_size": 8, "pipeline_parallel_size": 1}}
+    alone = {**SMALL, "parallel": {**SMALL["parallel"], "tensor_parallel_size": 1, "pipeline_parallel_size": 1}}
+    rows: Rows = [
+        ({}, 20.0, {**gpus(1), "resolved": alone}),
+        *(({}, speed, {**gpus(count), "resolved": of_eight}) for count, speed in ((8, 80.0), (16, 150.0), (64, 240.0))),
+    ]
+    answer = answered("How does the throughput scale?", rows)
+    assert answer.verdict == "Scales to 16 GPUs, then 38\u202f% efficiency at 64 GPUs against 8 GPUs."
+    assert "run 1 is TP 1, PP 1, the others are TP 8, PP 1" in answer.rest[1]
 
 
 def test_what_is_best_is_best_per_gpu_where_numbers_of_gpus_differ(answered: Callable[..., Answer]) -> None:
@@ -238,3 +250,14 @@ def test_a_third_kind_that_is_faster_than_both_is_said_to_be_so(answered: Callab
     answer = answered("Is 1F1B faster than GPipe?", copies(rows))
     assert answer.verdict.startswith("Yes: 1F1B with micro batch 2")
     assert answer.rest[0] == "ZB-H1 is 16\u202f% faster."
+
+
+def test_runs_of_several_commits_are_told_apart_by_the_commit(answered: Callable[..., Answer]) -> None:
+    def at(commit: str) -> dict[str, Any]:
+        argv = ["python", "/a/long/path/train.py", "--commit", commit]
+        return {**gpus(1), "resolved": {**SMALL, "command": {"argv": argv}}}
+
+    rows: Rows = [({}, 10.0, at("5969ed973e8220504ed0")), ({}, 40.0, at("02aa11bb7c5509d11f3a"))]
+    answer = answered("Which is best?", rows)
+    assert answer.verdict.startswith("Commit 02aa11b, ")
+    assert "train.py" not in f"{answer.verdict} {answer.short}"

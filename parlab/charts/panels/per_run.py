@@ -116,7 +116,8 @@ def _timed(runs: Runs) -> list[ShownRun]:
 
 
 def _step(point: RunPoint) -> float:
-    terms = sum(terms_of(point).values())
+    # The terms of a step are the timers without those inside others, so no term is made for their sum.
+    terms = sum(timer.median for timer in parts(point.timers).values())
     return max(terms, point.step_time_s.median) if point.step_time_s else terms
 
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 from parlab.charts.format import MINUS, SPACE, Unit, significant
-from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, Svg, length
+from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, Svg, fitting, length, text_px, ticks
 
 _BRIDGE = (860.0, 300.0)
 _ROW = 52.0
@@ -135,6 +135,43 @@ def _percent(share: float) -> str:
     if abs(share) < 5e-5:
         return "0"
     return f"{'+' if share > 0 else MINUS}{significant(abs(100 * share), 2)}{SPACE}%"
+
+
+class Lost(NamedTuple):
+    """What a run takes beyond the best one."""
+
+    name: str
+    value: float
+    """In the unit of the figure; 0 of the best."""
+    share: float
+    is_noise: bool
+
+
+def lost_bars(rows: Sequence[Lost]) -> Svg:
+    """Draw what each run takes beyond the best one, the least first; hatched: within noise."""
+    longest = max((text_px(row.name) for row in rows), default=0.0)
+    left = min(longest + 12, 170.0)
+    most = max((row.value for row in rows), default=0.0) or 1.0
+    canvas = Canvas(430, _BAR * len(rows) + 26, (0, most), (0, 1), Margins(left, 96, 2, 24))
+    canvas.add(f"<defs>{_HATCH.format('hatch-lost')}</defs>")
+    canvas.x_axis(ticks(0, most, 3), lambda value: f"{value:g}", has_grid=True)
+    for place, row in enumerate(rows):
+        top = 2 + (place + 0.5) * _BAR
+        cut = row.name if text_px(row.name) <= left - 8 else fitting(row.name, left - 14)
+        name = row.name if cut == row.name else f"{cut}\N{HORIZONTAL ELLIPSIS}"
+        canvas.text(left - 8, top + 4, name, "end", "b" if not row.value else "v")
+        paint = 'fill="url(#hatch-lost)" class="edge-7"' if row.is_noise else 'class="fb"'
+        width = max(1.0, canvas.x(row.value) - left)
+        told = "the best" if not row.value else f"+{significant(row.value)}, {_percent(row.share)}"
+        canvas.add(
+            f'<rect {paint} x="{length(left)}" y="{length(top - 6)}" width="{length(width)}" height="12">'
+            f"<title>{escape(row.name)}: {escape(told)}</title></rect>"
+        )
+        canvas.text(left + width + 5, top + 4, f"\N{ALMOST EQUAL TO} {told}" if row.is_noise else told, "start", "v")
+    return canvas.svg("; ".join(f"{row.name} +{significant(row.value)}" for row in rows))
+
+
+_BAR = 21.0
 
 
 class MatrixCell(NamedTuple):

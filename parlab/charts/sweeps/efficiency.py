@@ -106,6 +106,14 @@ def _lines(
     return axes, {names: sorted(line, key=_gpus) for names, line in lines.items() if len(line) > 1}
 
 
+def longest_line(points: Sequence[RunPoint]) -> list[RunPoint]:
+    """Return the line of the figure that ends on the most devices, of several the fastest; empty without a figure."""
+    if missing(Available(points)):
+        return []
+    lines = _lines(_measured(points), AUTO)[1]
+    return max(lines.values(), key=lambda line: (_gpus(line[-1]), _rate(line[-1]) or 0.0))
+
+
 def of_line(line: Sequence[RunPoint], point: RunPoint) -> float:
     """Return the throughput per GPU of a point, relative to the fastest of the smallest runs of its line."""
     smallest = min(map(_gpus, line))

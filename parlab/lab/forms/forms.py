@@ -186,17 +186,6 @@ def form_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any])
     return {name: value for name, value in values.items() if SEP in name or name == "sweep"}
 
 
-def fieldsets() -> list[tuple[str | None, dict[str, Any]]]:
-    """Return the fields of the form by section, in the format of the admin."""
-    groups: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": ["experiment", "note", "seen_digest"]})]
-    for (name, section), properties in zip(sections().items(), _schema().values(), strict=True):
-        if properties:
-            fields = [f"{name}{SEP}{field}" for field in properties]
-            groups.append((name, {"fields": fields, "description": section.__doc__}))
-    groups.append(("sweep", {"fields": ["sweep"]}))
-    return groups
-
-
 @cache
 def _schema() -> dict[str, dict[str, Any]]:
     """Return JSON schemas: section -> field -> schema."""

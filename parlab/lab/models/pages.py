@@ -64,6 +64,8 @@ class SavedView(models.Model):
     query = models.CharField(max_length=4000, blank=True)
     is_default = models.BooleanField(default=False)
     """Whether the page opens with this view for everybody."""
+    panels: "models.JSONField[list[dict[str, Any]]]" = models.JSONField(default=list, blank=True)
+    """The panels of an experiment's page as they were arranged; empty for other pages and the usual panels."""
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -84,7 +86,9 @@ class SavedView(models.Model):
 
     @property
     def address(self) -> str:
-        return f"{self.path}?{self.query}" if self.query else self.path
+        """The page with its choices; a view with panels of its own is named in it."""
+        query = "&".join(filter(None, [self.query, f"view={self.pk}" if self.panels else ""]))
+        return f"{self.path}?{query}" if query else self.path
 
 
 class Dashboard(models.Model):

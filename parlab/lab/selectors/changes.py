@@ -40,7 +40,7 @@ class Changes(NamedTuple):
 def changes_since(since: datetime, *, user_id: int, experiment: Experiment | None = None) -> Changes:
     """Return what changed since a moment; a reader's own comments and experiments are no news."""
     runs, findings = Run.objects.order_by(), Finding.objects.open()
-    comments = Comment.objects.with_people().select_related("experiment").exclude(author=user_id)
+    comments = Comment.objects.exclude(author=user_id)
     created = Experiment.objects.none()
     if experiment is None:
         runs = runs.filter(experiment__archived_at=None)
@@ -53,7 +53,7 @@ def changes_since(since: datetime, *, user_id: int, experiment: Experiment | Non
     recent = Q(ended_at__gt=since, state__in=FINAL_STATES)
     ended = dict(runs.filter(recent).values_list("state").annotate(number=Count("pk")))
     comments = comments.filter(created_at__gt=since)
-    new_comments = list(comments.order_by("-pk")[:COMMENTS_SHOWN])
+    new_comments = _with_people(list(comments.order_by("-pk").values_list("pk", flat=True)[:COMMENTS_SHOWN]))
     new_experiments = list(created.defer("notes", "source").order_by("-pk")[:EXPERIMENTS_SHOWN])
     return Changes(
         since,
@@ -65,3 +65,10 @@ def changes_since(since: datetime, *, user_id: int, experiment: Experiment | Non
         new_comments,
         comments.count() if len(new_comments) == COMMENTS_SHOWN else len(new_comments),
     )
+
+
+def _with_people(ids: Sequence[int]) -> list[Comment]:
+    """Return comments with what they are about, newest first; mostly there are none, and the joins are saved."""
+    if not ids:
+        return []
+    return list(Comment.objects.with_people().select_related("experiment").filter(pk__in=ids).order_by("-pk"))

@@ -1,64 +1,48 @@
-"""The admin of configurations: a form with a check, a preview of the sweep, and presets."""
+"""The admin of configurations: their list; the sweep builder is their form."""
 
 import json
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, QuerySet
 from django.http import (
-    Http404,
     HttpRequest,
     HttpResponse,
-    HttpResponseNotAllowed,
     HttpResponseRedirect,
-    JsonResponse,
 )
-from django.template.loader import render_to_string
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.fleet import services as fleet
-from parlab.lab.forms.forms import ConfigForm, fieldsets, form_values, typed_values
-from parlab.lab.forms.presets import PRESETS
-from parlab.lab.models import Config
-from parlab.lab.services.configs import config_save
+from parlab.lab.models import Config, Experiment
 from parlab.lab.services.runs import Launch, point_label
-from parlab.pages.forms.sweep_preview import changes_between, saved_preview, typed_preview, version_before
 
-from .acting import act_on_each, back, buttons, change_url, pretty
-
-_CHANGES_SHOWN = 5
+from .acting import act_on_each, back, pretty
 
 
 @admin.register(Config)
 class ConfigAdmin(admin.ModelAdmin[Config]):
-    """Edit a Config as the fields of its RunConfig; saving a used version creates the next one."""
+    """List, launch and delete configurations; the builder adds and changes them."""
 
     list_display = ("__str__", "note", "point_count", "run_count", "created_by", "created_at", "short_digest")
     list_filter = (("experiment", admin.RelatedOnlyFieldListFilter), "created_at")
     list_select_related = ("experiment", "created_by")
     search_fields = ("experiment__name", "note", "digest")
-    change_form_template = "admin/lab/config/change_form.html"
     actions = ("launch",)
     _read_only_fields = ("experiment", "note", "configuration", "axes")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Config]:
         return super().get_queryset(request).annotate(runs_made=Count("runs"))
 
-    def get_form(self, request: HttpRequest, obj: Config | None = None, change: bool = False, **kwargs: Any) -> Any:
-        return ConfigForm
+    def get_fields(self, request: HttpRequest, obj: Config | None = None) -> tuple[str, ...]:
+        return self._read_only_fields
 
-    def get_fieldsets(self, request: HttpRequest, obj: Config | None = None) -> Any:
-        if obj is not None and not self.has_change_permission(request, obj):
-            return [(None, {"fields": self._read_only_fields})]
-        return fieldsets()
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Config | None = None) -> Any:
-        return self._read_only_fields if obj is not None and not self.has_change_permission(request, obj) else ()
+    def get_readonly_fields(self, request: HttpRequest, obj: Config | None = None) -> tuple[str, ...]:
+        return self._read_only_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Config | None = None) -> bool:
         # Runs refer to their config, so a used config is deleted only with its experiment.
@@ -73,102 +57,25 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     def has_launch_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("lab.add_run")
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> Any:
-        context = {"show_save_and_add_another": False, "show_save_and_continue": False, **(extra_context or {})}
-        config = self.get_object(request, object_id) if object_id else None
-        context |= {"presets": _preset_groups(), "checked_at": reverse("admin:lab_config_check")}
-        if config is not None:
-            before = version_before(config)
-            context |= {
-                "before": before,
-                "changes": changes_between(before, config.data, config.sweep),
-                "preview": saved_preview(config),
-                "is_used": config.is_used,
-            } | buttons(self, request, "launch")
-        return super().changeform_view(request, object_id, form_url, context)
-
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Fill a new configuration with the values of `?preset=`."""
-        initial = super().get_changeform_initial_data(request)
-        preset = PRESETS.get(str(initial.pop("preset", "")))
-        return initial | (typed_values(preset.data, preset.sweep) if preset else {})
-
-    def get_urls(self) -> list[URLPattern]:
-        own = [
-            path("check/", self.admin_site.admin_view(self.check_view), name="lab_config_check"),
-            path("presets/<slug:key>/", self.admin_site.admin_view(self.preset_view), name="lab_config_preset"),
-        ]
-        return own + super().get_urls()
-
-    def check_view(self, request: HttpRequest) -> HttpResponse:
-        """Return errors and a preview of the values in the form, without saving anything."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Open the builder, for the next version of `?experiment=` if it is named."""
+        if not self.has_add_permission(request):
             raise PermissionDenied
-        number = request.GET.get("config", "")
-        config = self.get_object(request, number) if number.isdecimal() else None
-        form = ConfigForm(request.POST, instance=config)
-        form.fields["experiment"].required = False
-        form.is_valid()
-        preview = typed_preview(form)
-        context = {
-            "preview": preview,
-            "against": config,
-            "changes": changes_between(config, form.data_of_config, form.cleaned_data["sweep"]) if preview else [],
-            "is_typed": True,
-        }
-        return JsonResponse(
-            {
-                "errors": {name: list(errors) for name, errors in form.errors.items()},
-                "unused": sorted(form.unused),
-                "preview": render_to_string("admin/lab/config/preview.html", context, request),
-                "changes": render_to_string("admin/lab/config/changes.html", context, request),
-            }
-        )
+        query = request.GET.copy()
+        number = "".join(query.pop("experiment", []))
+        experiment = Experiment.objects.filter(pk=number).first() if number.isdecimal() else None
+        address = reverse("sweep-edit", args=[experiment.slug]) if experiment else reverse("sweep-new")
+        return HttpResponseRedirect(f"{address}?{query.urlencode()}" if query else address)
 
-    def preset_view(self, request: HttpRequest, key: str) -> HttpResponse:
-        """Return the form values of a preset."""
-        if key not in PRESETS:
-            raise Http404(f"unknown preset {key}; use {', '.join(PRESETS)}")
-        return JsonResponse(form_values(PRESETS[key].data, PRESETS[key].sweep))
-
-    def save_model(self, request: HttpRequest, obj: Config, form: Any, change: bool) -> None:
-        # "Add", a save after a conflict, and one a moment after the check must not overwrite what nobody has seen.
-        latest = obj.experiment.configs.order_by("-version").values_list("pk", "digest").first()
-        is_seen = change and latest == (obj.pk, form.cleaned_data["seen_digest"])
-        saved = config_save(
-            experiment=obj.experiment,
-            data=form.data_of_config,
-            sweep=form.cleaned_data["sweep"],
-            note=form.cleaned_data["note"],
-            user=request.user,  # type: ignore[arg-type]
-            as_next=not is_seen,
-        )
-        obj.pk = saved.pk
-        obj.refresh_from_db()
-
-    def response_add(self, request: HttpRequest, obj: Config, post_url_continue: str | None = None) -> HttpResponse:
-        return self._saved_response(request, obj)
-
-    def response_change(self, request: HttpRequest, obj: Config) -> HttpResponse:
-        return self._saved_response(request, obj)
-
-    def _saved_response(self, request: HttpRequest, config: Config) -> HttpResponse:
-        changes = changes_between(version_before(config), config.data, config.sweep)
-        texts = [f"{field} {_value_text(old)} → {_value_text(new)}" for field, old, new in changes[:_CHANGES_SHOWN]]
-        more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
-        message = f"Saved as v{config.version} of {config.experiment}."
-        if texts:
-            message += f" Changed since v{config.version - 1}: {'; '.join(texts)}{more}."
-        messages.success(request, message)
-        return HttpResponseRedirect(change_url(config))
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Open the builder with this version; who may not change it reads it here."""
+        config = self.get_object(request, object_id)
+        if config is None or not self.has_change_permission(request, config) or not self.has_add_permission(request):
+            return super().change_view(request, object_id, form_url, extra_context)
+        address = reverse("sweep-edit", args=[config.experiment.slug])
+        return HttpResponseRedirect(f"{address}?version={config.version}")
 
     @admin.action(description="Launch", permissions=["launch"])
     def launch(self, request: HttpRequest, queryset: QuerySet[Config]) -> HttpResponse | None:
@@ -202,13 +109,6 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return pretty(json.dumps(config.sweep, indent=2))
 
 
-def _preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for key, preset in PRESETS.items():
-        groups.setdefault(preset.group, []).append((key, preset.title))
-    return list(groups.items())
-
-
 def launch_sentence(launch: Launch) -> str:
     """Describe the result of a launch, including points that cannot run."""
     parts = [f"launched {len(launch.created)} {_plural('run', len(launch.created))}"]
@@ -227,7 +127,3 @@ def launch_sentence(launch: Launch) -> str:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
-
-
-def _value_text(value: Any) -> str:
-    return "unset" if value is None else str(value)

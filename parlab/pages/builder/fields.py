@@ -126,7 +126,7 @@ def value_of(field: BuilderField, text: str) -> Any:
     if field.kind == "boolean":
         return _BOOLEANS.get(text.lower(), text)
     if field.kind == "choice":
-        return int(text) if text.isdecimal() and text in field.choices else text
+        return int(text) if text.removeprefix("-").isdecimal() and text in field.choices else text
     if field.is_number:
         return _field_number(field, text)
     if field.is_tree:

@@ -9,7 +9,6 @@ from parlab.charts.format import duration, significant
 from parlab.charts.sweeps import device_map
 from parlab.charts.sweeps.device_map import DeviceMap
 from parlab.lab.forms.config_layout import shown_label
-from parlab.lab.forms.forms import ConfigForm
 from parlab.lab.models import Config, Run
 from parlab.lab.services.runs import launchable, point_label
 from parlab.pages.rows.predictions import Expected, Pools
@@ -124,27 +123,6 @@ def _total(rows: list[PointRow], points: Sequence[Point]) -> str:
 def _device_map(data: Mapping[str, Any]) -> DeviceMap | None:
     config, _ = check(data)
     return None if config is None or not config.engine.has_device_map else device_map.draw(config.sharding.grid)
-
-
-def saved_preview(config: Config) -> Preview:
-    runs = {run.point_digest: run for run in config.runs.select_related("experiment")}
-    return preview(config.data, config.sweep, runs)
-
-
-def typed_preview(form: ConfigForm) -> Preview | None:
-    """Preview the values in a form; None if fields contain invalid values."""
-    data = form.data_of_config
-    try:
-        complete(data)
-    except ConfigError:
-        return None
-    if "sweep" not in form.cleaned_data:
-        return None
-    return preview(data, form.cleaned_data["sweep"])
-
-
-def version_before(config: Config) -> Config | None:
-    return config.experiment.configs.filter(version__lt=config.version).order_by("-version").first()
 
 
 def changes_between(old: Config | None, data: Mapping[str, Any], sweep: Any) -> list[tuple[str, Any, Any]]:

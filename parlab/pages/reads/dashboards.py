@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from django.db.models import Q
 from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from parlab.lab.models import Dashboard, Experiment, Report
+from parlab.lab.models import Dashboard, Experiment, Report, Run
+from parlab.lab.selectors.runs import model_text
 from parlab.lab.services import storable
-from parlab.lab.services.pages.dashboards import HEIGHTS, KINDS, MAX_PANELS, MAX_TEXT, WIDTHS, Panel
+from parlab.lab.services.pages.dashboards import HEIGHTS, KINDS, MAX_PANELS, MAX_TEXT, WIDTHS, Panel, new_panel
 from parlab.publishing.drawn import live_page
 from parlab.publishing.resolve import Experiments, RunFilter
 from parlab.reports.directives import directive
@@ -70,10 +73,13 @@ class Chosen(NamedTuple):
     tag: str = ""
     hours: int = 0
     """Of the time range until now; 0: all."""
+    model: str = ""
+    refresh: int = 0
+    """Seconds after which the page reads its numbers again; 0: never."""
 
     @property
     def only(self) -> RunFilter:
-        return RunFilter(self.tag, timezone.now() - timedelta(hours=self.hours) if self.hours else None)
+        return RunFilter(self.tag, timezone.now() - timedelta(hours=self.hours) if self.hours else None, self.model)
 
     @property
     def query(self) -> str:
@@ -82,8 +88,27 @@ class Chosen(NamedTuple):
             "experiment": self.experiment.slug if self.experiment else "",
             "tag": self.tag,
             "hours": self.hours,
+            "model": self.model,
+            "refresh": self.refresh,
         }
         return urlencode({name: value for name, value in stated.items() if value})
+
+
+def models_of(dashboard: Dashboard, panels: Sequence[Panel], chosen: Chosen) -> list[str]:
+    """Return what the runs train that the panels are about."""
+    named = {slug for panel in panels for slug in _NAMED.findall(filled(panel.text, chosen.experiment))}
+    own = chosen.experiment or dashboard.experiment
+    runs = Run.objects.filter(
+        Q(experiment=own) | Q(experiment__slug__in=named) if own else Q(experiment__slug__in=named)
+    )
+    rows = runs.order_by().values_list("resolved__model", "resolved__parallel__engine").distinct()[:MAX_MODELS]
+    texts = {model_text({"model": model or {}, "parallel": {"engine": engine}}) for model, engine in rows}
+    return sorted(texts - {""})
+
+
+MAX_MODELS = 200
+"""Configurations of models that are read for the choice of a model."""
+_NAMED = re.compile(r"\bexperiment=([\w-]+)")
 
 
 def as_report(dashboard: Dashboard, experiment: Experiment | None = None) -> Report:
@@ -113,6 +138,24 @@ def panel_body(
 def figure_problem(panel: Panel) -> str:
     """Return what is wrong with the directive of a panel with a figure; empty for a valid one."""
     return directive(panel.directive).problem or ""
+
+
+class Offer(NamedTuple):
+    """A kind of panel in the drawer."""
+
+    kind: str
+    title: str
+    panel: Panel
+
+
+def offers() -> list[Offer]:
+    """Return the kinds of panels, numbers first, then tables, figures and text."""
+    rows = [Offer(kind, title, new_panel(kind)) for kind, (title, _) in KINDS.items()]
+    return sorted(rows, key=lambda row: _FIRST.index(row.title[0]))
+
+
+_FIRST = "NTF"
+"""First letters of the titles: number, table and text, figure."""
 
 
 def editor_choices() -> dict[str, Any]:

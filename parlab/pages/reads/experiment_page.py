@@ -68,7 +68,7 @@ class ExperimentPage:
         known = identities(self.runs)
         self.shown: list[ShownRun] = shown_runs(self.runs, known)
         self.surroundings = run_surroundings(self.runs)
-        self.answer: Answer = answer_of(case_of(experiment, self.runs, known), self.surroundings)
+        self.answer: Answer = answer_of(case_of(experiment, self.runs, known, lambda: self.points), self.surroundings)
         self.findings = experiment_findings(experiment)
         self.doubts = run_doubts(self.findings, self.runs)
         listed = listed_runs(self.runs, self.shown, query.get("number", ""))

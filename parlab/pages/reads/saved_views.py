@@ -23,4 +23,4 @@ def default_address(request: HttpRequest) -> str:
     """Return the address of the default view of a page that is opened without choices; empty if there is none."""
     if request.META.get("QUERY_STRING") or request.headers.get("HX-Request"):
         return ""
-    return next((view.address for view in views_of(request) if view.is_default and view.query), "")
+    return next((view.address for view in views_of(request) if view.is_default and view.address != view.path), "")

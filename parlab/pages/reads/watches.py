@@ -17,6 +17,7 @@ from parlab.charts.svg import Svg
 from parlab.lab.models import Attempt, Config
 from parlab.watch import selectors
 from parlab.watch.analysis.measures import MEASURES, measure_of
+from parlab.watch.kinds import kinds_of
 from parlab.watch.models import Alert, Result, Watch
 from parlab.watch.selectors import AlertRow, Between, Part
 
@@ -132,7 +133,7 @@ class Drawn(NamedTuple):
     commit: str
     """The first bad commit, if its results have commits."""
     kind: str
-    """What changed by the evidence: code, software, hardware, node, or several of them; empty if unknown."""
+    """What changed by the evidence: code, software, noise, or several of them; empty if unknown."""
 
 
 def drawn(alert: Alert, parts: Sequence[Part], between: Between) -> Drawn | None:
@@ -155,7 +156,12 @@ def drawn(alert: Alert, parts: Sequence[Part], between: Between) -> Drawn | None
     change = Change(place, part.size, part.interval, part.is_worse, median(values[:place]), median(values[place:]))
     unit = measure_of(largest["measure"]).unit
     figure = change_figure([_shown(result, value) for result, value in shown], unit, change, f"{part.title} by result")
-    return Drawn(figure, unit_of(values, unit), alert.first_bad.commit[:7], _kind(alert, between))
+    return Drawn(
+        figure,
+        unit_of(values, unit),
+        alert.first_bad.commit[:7],
+        kinds_of(alert, between, values[:place], values[place:]),
+    )
 
 
 def _shown(result: Result, value: float) -> Shown:
@@ -227,21 +233,3 @@ def _other_measure(
         signed_percent(part["size"]) if part else "",
         bool(part and part["is_worse"]),
     )
-
-
-_KINDS = {
-    "commit": "code",
-    "config": "configuration",
-    "configuration": "configuration",
-    "node": "node",
-    **dict.fromkeys(("gpus", "cpu_model", "cpu_cores", "memory_bytes"), "hardware"),
-}
-
-
-def _kind(alert: Alert, between: Between) -> str:
-    """Name what changed between the last good and the first bad result, where the evidence is one of these."""
-    if alert.kind == "node" or alert.watch.node_id is not None:
-        return "hardware"
-    names = {row.name.partition(".")[0] for row in between.environment}
-    kinds = {_KINDS.get(name, "software") for name in names}
-    return " or ".join(sorted(kinds))

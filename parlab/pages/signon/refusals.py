@@ -15,4 +15,4 @@ def signon_refused(request: HttpRequest, text: str, *, reason: str = "") -> Http
     logger.warning(
         "login by single sign-on from %s refused: %s", request.META.get("REMOTE_ADDR"), (reason or text)[:400]
     )
-    return render(request, "pages/signon_refused.html", {"text": text}, status=403)
+    return render(request, "pages/account/signon_refused.html", {"text": text}, status=403)

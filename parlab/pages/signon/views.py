@@ -24,7 +24,7 @@ from .provider import Issuer, end_session_url
 class Login(LoginView):  # type: ignore[misc]  # allauth has no types
     """Offers single sign-on first, and the form for a password to whom may use one."""
 
-    template_name = "pages/login.html"
+    template_name = "pages/account/login.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         asked = "password" in self.request.GET or self.request.method == "POST"
@@ -74,4 +74,4 @@ def log_out(request: HttpRequest) -> HttpResponse:
     if not there:
         return redirect("login")
     # A page that leads on: browsers apply `form-action` of our policy to redirects that follow a form.
-    return render(request, "pages/logged_out.html", {"there": there, "issuer": settings.OIDC_NAME})
+    return render(request, "pages/account/logged_out.html", {"there": there, "issuer": settings.OIDC_NAME})

@@ -261,7 +261,7 @@ def contents(parser: Parser, _token: Token) -> template.Node:
     return _Contents(nodes)
 
 
-@register.inclusion_tag("pages/saved_views.html", takes_context=True)
+@register.inclusion_tag("pages/parts/saved_views.html", takes_context=True)
 def saved_views(context: template.Context) -> dict[str, Any]:
     """Show the saved views of this page, and the form that saves the present one."""
     request = context["request"]

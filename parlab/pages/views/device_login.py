@@ -40,4 +40,4 @@ def device_login(request: HttpRequest) -> HttpResponse:
 
 
 def _page(request: HttpRequest, *, status: int = 200, **context: Any) -> HttpResponse:
-    return render(request, "pages/device_login.html", {"section": "account", **context}, status=status)
+    return render(request, "pages/account/device_login.html", {"section": "account", **context}, status=status)

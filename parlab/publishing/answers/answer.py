@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from parlab.charts.points import RunPoint
 from parlab.charts.svg import Look
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.identities import Identity
@@ -19,6 +20,8 @@ class Case(NamedTuple):
     runs: Sequence[Run]
     identities: Mapping[int, Identity]
     standings: Standings
+    points: Callable[[], Sequence[RunPoint]]
+    """Returns the runs as points of figures; most answers need none."""
 
     @property
     def question(self) -> str:

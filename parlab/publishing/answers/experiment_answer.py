@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from parlab.charts.points import RunPoint
 from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.identities import Identity, identities
 from parlab.lab.selectors.analysis.surroundings import TITLES, Surroundings, differing
+from parlab.lab.selectors.analysis.sweep import run_points
 from runners.wire.protocol import RunState
 
 from .answer import Action, Answer, Case, Short
@@ -42,13 +45,18 @@ KINDS: tuple[Callable[[Case], Answer | None], ...] = (
 """The kinds of answers, in the order in which they are tried."""
 
 
-def case_of(experiment: Experiment, runs: Sequence[Run], known: Mapping[int, Identity] | None = None) -> Case:
+def case_of(
+    experiment: Experiment,
+    runs: Sequence[Run],
+    known: Mapping[int, Identity] | None = None,
+    points: Callable[[], Sequence[RunPoint]] | None = None,
+) -> Case:
     """Return what an answer is made from: all visible runs of an experiment, with `resolved`, `point` and `summary`.
 
-    `known` are the identities of these runs, where they were read already.
+    `known` are the identities of these runs, where they were read already; `points` returns them as points of figures.
     """
     known = identities(runs) if known is None else known
-    return Case(experiment, runs, known, standings(runs, known))
+    return Case(experiment, runs, known, standings(runs, known), points or partial(run_points, runs))
 
 
 def answer_of(case: Case, surroundings: Mapping[int, Surroundings] | None = None) -> Answer:

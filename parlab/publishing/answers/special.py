@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from django.db.models import F
 
 from parlab.advice.waterfalls.terms import TERMS
-from parlab.charts.axes import is_network
+from parlab.charts.axes import is_network, layout_note
 from parlab.charts.format import MINUS, SPACE, quantity
-from parlab.charts.sweeps import bandwidth, capacity
+from parlab.charts.points import RunPoint
+from parlab.charts.sweeps import bandwidth, capacity, efficiency
 from parlab.charts.sweeps.capacity import Search
 from parlab.lab.models import AdviceTrial, Attempt, Run
 from parlab.lab.selectors.analysis.advice import best_trial
@@ -102,30 +104,60 @@ def bandwidths(case: Case) -> Answer | None:
 
 
 def scaling(case: Case) -> Answer | None:
-    """Answer how throughput grows with the number of devices: efficiency against the smallest run."""
+    """Answer how throughput grows with the number of devices: efficiency against the smallest run of the figure."""
     if not _SCALES.search(case.question) or case.standings.unit in ("s", "TFLOP/s"):
         return None
-    best: dict[int, Standing] = {}
-    for row in case.standings.rows:
-        if row.run.gpus:
-            best.setdefault(int(row.run.gpus), row)
+    points = case.points()
+    line = efficiency.longest_line(points)
+    best = _fastest_by_count(case, line)
     if len(best) < 2:
         return None
     first, *more = sorted(best)
-    shares = {count: best[count].speed / best[first].speed for count in more}
+    shares = {count: best[count].share for count in more}
     poor = next((count for count in more if shares[count] < POOR), None)
     last, device = more[-1], case.standings.devices
-    ends = f"{case.standings.shown(best[first])} at {first:,}, {case.standings.shown(best[last])} at {last:,}."
+    base = f"against {first:,} {case.standings.device if first == 1 else device}"
+    ends = f"{case.standings.shown(best[first].row)} at {first:,}, {case.standings.shown(best[last].row)} at {last:,}."
+    rest = tuple(filter(None, [ends, layout_note(points).strip() if line else ""]))
     if poor is None:
         text = f"{share(shares[last])} efficiency at {last:,} {device}"
-        verdict, row = f"Scales to {last:,} {device}: {share(shares[last])} efficiency.", best[last]
-        return Answer(verdict, Short("", text), (ends,), key=f"{share(shares[last])} at {last:,}").about(row)
+        verdict, row = f"Scales to {last:,} {device}: {share(shares[last])} efficiency {base}.", best[last].row
+        return Answer(verdict, Short("", text), rest, key=f"{share(shares[last])} at {last:,}").about(row)
     text = f"{share(shares[poor])} efficiency at {poor:,} {device}"
     reached = [count for count in more if count < poor]
     verdict = f"Scales to {reached[-1]:,} {device}, then {text}" if reached else f"Does not scale: {text}"
-    verdict += f", {share(shares[last])} at {last:,}." if poor != last else "."
+    verdict += f", {share(shares[last])} at {last:,}, {base}." if poor != last else f" {base}."
     short = Short("", text) if reached else Short("Does not scale", f" to {poor:,} {device}")
-    return Answer(verdict, short, (ends,), key=f"{share(shares[poor])} at {poor:,}", tone="warn").about(best[first])
+    key = f"{share(shares[poor])} at {poor:,}"
+    return Answer(verdict, short, rest, key=key, tone="warn").about(best[first].row)
+
+
+class _Scaled(NamedTuple):
+    """A point of a number of devices, with its throughput per device as a share of that on the fewest."""
+
+    row: Standing
+    share: float
+
+
+def _fastest_by_count(case: Case, line: Sequence[RunPoint]) -> dict[int, _Scaled]:
+    """Return the fastest point of each number of devices on a line of the figure; without a line, of all points."""
+    rows = {run.number: row for row in case.standings.rows for run in row.runs}
+    scaled = [
+        (point.gpus or 1, _Scaled(rows[point.number], efficiency.of_line(line, point)))
+        for point in line
+        if point.number in rows
+    ] or _by_speed(case.standings.rows)
+    best: dict[int, _Scaled] = {}
+    for count, step in sorted(scaled, key=lambda item: -item[1].share):
+        best.setdefault(count, step)
+    return best
+
+
+def _by_speed(rows: Sequence[Standing]) -> list[tuple[int, _Scaled]]:
+    counted = [(int(row.run.gpus), row) for row in rows if row.run.gpus]
+    fewest = min((count for count, _ in counted), default=0)
+    base = max((row.speed for count, row in counted if count == fewest), default=1.0)
+    return [(count, _Scaled(row, row.speed / base)) for count, row in counted]
 
 
 def memory_fits(case: Case) -> Answer | None:

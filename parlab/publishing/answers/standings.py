@@ -59,6 +59,10 @@ class Standings(NamedTuple):
     def devices(self) -> str:
         return "processes" if self.is_on_cpu else "GPUs"
 
+    @property
+    def device(self) -> str:
+        return "process" if self.is_on_cpu else "GPU"
+
     def ahead(self, first: Standing, second: Standing) -> float:
         """Return how many times as fast the first is as the second."""
         return first.speed / second.speed
@@ -78,8 +82,7 @@ class Standings(NamedTuple):
         """Return the number of a point: `138 samples/s`, `675 tokens/s per GPU`."""
         digits = printed_digits(row.value, self.unit) if row.run.has_printed_numbers else DIGITS
         if self.is_per_gpu and row.run.gpus and self.unit not in ("s", "TFLOP/s"):
-            device = "process" if self.is_on_cpu else "GPU"
-            return f"{quantity(row.value / row.run.gpus, self.unit, DIGITS)} per {device}"
+            return f"{quantity(row.value / row.run.gpus, self.unit, DIGITS)} per {self.device}"
         each = " per GPU" if self.unit == "TFLOP/s" else ""
         return f"{quantity(row.value, self.unit, digits)}{each}"
 

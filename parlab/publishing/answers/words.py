@@ -19,6 +19,7 @@ _PHRASES = {
     "sharding.sharding_dim": "dimension {}",
     "cluster.nodes": "{} nodes",
     "configuration": "version {}",
+    "commit": "commit {}",
     GPUS: "{} GPUs",
 }
 _RECOMPUTE = {"none": "no recomputation", "full": "full recomputation", "selective": "selective recomputation"}

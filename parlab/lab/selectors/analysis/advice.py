@@ -200,7 +200,8 @@ def _reached(analyses: Mapping[int, Analysis], steps: Sequence[Window], where: C
 
 def tried_advice(run: Run) -> list[AdviceTrial]:
     """Return the advice for a run that was tried."""
-    return list(run.advice_trials.select_related("run", "changed_run__experiment", "changed_run__config"))
+    # Most runs have none: then nothing else is read.
+    return list(run.advice_trials.prefetch_related("run", "changed_run__experiment", "changed_run__config"))
 
 
 def best_trial(trials: Iterable[AdviceTrial]) -> AdviceTrial | None:
@@ -211,7 +212,7 @@ def best_trial(trials: Iterable[AdviceTrial]) -> AdviceTrial | None:
 
 def all_trials() -> list[AdviceTrial]:
     """Return all advice that was tried, newest first."""
-    return list(AdviceTrial.objects.select_related("run__experiment", "changed_run__experiment").order_by("-pk"))
+    return list(AdviceTrial.objects.prefetch_related("run__experiment", "changed_run__experiment").order_by("-pk"))
 
 
 def advice_records(trials: Iterable[AdviceTrial]) -> list[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.axes import GPUS, SIZE_AXES, is_network
@@ -38,6 +38,7 @@ _SHORT = {
     "cluster.nodes": "{} nodes",
     "sharding.sharding_dim": "dim {}",
     "network": "{}",
+    "commit": "commit {}",
     GPUS: "{} GPUs",
 }
 _NOT_SETTINGS = (
@@ -79,8 +80,11 @@ def short_value(field: str, value: Any) -> str:
 
 def identities(runs: Sequence[Run]) -> dict[int, Identity]:
     """Return the identity of each run, by its id. The runs are those of one experiment, with `resolved` and `point`."""
-    settings = {run.pk: _settings(run) for run in runs}
-    fields = _differing(runs, settings)
+    swept = dict.fromkeys(axis for run in runs for axis in run.point)
+    several = len({run.config_id for run in runs}) > 1 or any(run.origin != Run.Origin.MEASURED for run in runs)
+    # The runs of one version differ in nothing but the axes of its sweep.
+    settings = {run.pk: _settings(run) if several else _swept(run, swept) for run in runs}
+    fields = _differing(swept, settings)
     values = {pk: {field: own[field] for field in fields if field in own} for pk, own in settings.items()}
     leading = _leading(fields, list(values.values()))
     groups = {pk: tuple(own.get(field) for field in leading) for pk, own in values.items()}
@@ -111,16 +115,37 @@ def _settings(run: Run) -> dict[str, Any]:
         if isinstance(fields, Mapping):
             for name, value in fields.items():
                 settings.setdefault(f"{section}.{name}", value)
+    return _with_commit(settings)
+
+
+def _with_commit(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the commit that a command runs out of its arguments, which tell people nothing else apart."""
+    argv = settings.get(_ARGUMENTS)
+    if not isinstance(argv, list) or _OPTION not in argv[:-1]:
+        return settings
+    place = argv.index(_OPTION) + 1
+    return {**settings, _ARGUMENTS: [*argv[:place], *argv[place + 1 :]], "commit": str(argv[place])[:7]}
+
+
+_ARGUMENTS, _OPTION = "command.argv", "--commit"
+"""Field of a configuration, and the argument that is followed by the commit to run (runners/node/launch)."""
+
+
+def _swept(run: Run, axes: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of a run that its sweep varies; one that its point lacks is that of the configuration."""
+    settings = dict(run.point)
+    for axis in axes:
+        section, _, name = axis.partition(".")
+        fields = run.resolved.get(section)
+        if axis not in settings and isinstance(fields, Mapping) and name in fields:
+            settings[axis] = fields[name]
     return settings
 
 
-def _differing(runs: Sequence[Run], settings: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def _differing(swept: Mapping[str, None], settings: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return the fields in which runs differ: swept ones first, then those that versions or files changed."""
-    swept = dict.fromkeys(axis for run in runs for axis in run.point)
     rest = dict.fromkeys(field for own in settings.values() for field in own if field not in swept)
-    several = len({run.config_id for run in runs}) > 1 or any(run.origin != Run.Origin.MEASURED for run in runs)
-    candidates = [*swept, *(rest if several else [])]
-    differing = [field for field in candidates if len({repr(own.get(field)) for own in settings.values()}) > 1]
+    differing = [field for field in [*swept, *rest] if len({repr(own.get(field)) for own in settings.values()}) > 1]
     telling = [field for field in differing if field in swept or not field.startswith(_NOT_SETTINGS)]
     return _fewest(telling or differing, list(settings.values()))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from parlab.advice.advice import Advice
 from parlab.charts.format import field_title
@@ -55,13 +55,25 @@ def edges_of(experiment: Experiment, best: Run) -> list[Edge]:
 
 def without_measured(run: Run, advice: Sequence[Advice]) -> list[Advice]:
     """Leave out the changes whose configuration a run of the experiment has measured already."""
-    measured = [check(resolved)[0] for resolved in _resolved_runs(run)]
-    rows = []
-    for row in advice:
-        changed = check(with_values(run.resolved, dict(row.settings)))[0] if row.settings else None
-        if changed is None or changed not in measured:
-            rows.append(row)
-    return rows
+    measured = _resolved_runs(run) if advice else []
+    return [row for row in advice if not row.settings or not _is_measured(run, row.settings, measured)]
+
+
+def _is_measured(run: Run, settings: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -> bool:
+    changed = check(with_values(run.resolved, dict(settings)))[0]
+    # A check reads a whole configuration, so only those that may have the settings are checked.
+    alike = (resolved for resolved in measured if _may_have(resolved, settings))
+    return changed is not None and any(check(resolved)[0] == changed for resolved in alike)
+
+
+def _may_have(resolved: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether a configuration has these settings; a field that it does not state may have any value."""
+    for field, value in settings.items():
+        section, _, name = field.partition(".")
+        fields = resolved.get(section) or {}
+        if isinstance(fields, Mapping) and name in fields and fields[name] != value:
+            return False
+    return True
 
 
 def _resolved_runs(run: Run) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
 from parlab.charts.repeats import count_of, percent, pooled, values_of, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
+from parlab.lab.forms.config_layout import TITLES
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.repeats import repeat_groups, with_repeats
 from parlab.lab.selectors.analysis.sweep import run_point
@@ -24,8 +26,13 @@ class Difference(NamedTuple):
 
     field: str
     title: str
-    section: str
     values: list[str]
+    section: str = ""
+    """Heading of its section, where the title alone does not say which field it is."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.title} ({self.section})" if self.section else self.title
 
     @property
     def is_of_one_run(self) -> bool:
@@ -110,8 +117,7 @@ def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
         if (_is_argument(name) or "." not in name) and _repeats(values, first_of_name):
             continue
         if len(set(values)) > 1:
-            section, _, _last = name.rpartition(".")
-            differences.append(Difference(name, field_heading(name), section, values))
+            differences.append(Difference(name, field_heading(name), values))
         else:
             same.append((name, values[0]))
     varied = [difference.field for difference in differences]
@@ -119,7 +125,23 @@ def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
         pooled([run_point(run, {name: setting[name] for name in varied if name in setting}) for run in _ended(group)])
         for group, setting in zip(groups, settings, strict=True)
     ]
-    return Comparison(first, groups, differences, same, _results(first, points, noises(runs)), points)
+    return Comparison(first, groups, _told_apart(differences), same, _results(first, points, noises(runs)), points)
+
+
+def _told_apart(differences: Sequence[Difference]) -> list[Difference]:
+    """Name the section of arguments, and of fields whose titles are the same: `Nodes (Cluster)`."""
+    counts = Counter(difference.title for difference in differences)
+    return [
+        difference._replace(section=_section(difference.field))
+        if counts[difference.title] > 1 or _is_argument(difference.field)
+        else difference
+        for difference in differences
+    ]
+
+
+def _section(field: str) -> str:
+    section = field.rpartition(".")[0]
+    return TITLES.get(section, section)
 
 
 def _is_argument(name: str) -> bool:

@@ -113,12 +113,11 @@ def panel_names(panels: Sequence[Panel]) -> list[str]:
 
 
 @transaction.atomic
-def dashboard_arrange(
-    *, dashboard: Dashboard, placed: Sequence[tuple[str, int, int]], revision: int, experiment: Experiment | None = None
-) -> Dashboard:
+def dashboard_arrange(*, dashboard: Dashboard, placed: Sequence[tuple[str, int, int]], revision: int) -> Dashboard:
     """Store the order and the sizes of panels, each (name, columns, rows); panels that are left out are removed.
 
-    A name `new:text` adds a panel of a kind. Raises Outdated if another person saved the dashboard since.
+    A name `new:text` adds a panel of a kind, `new:runs@slug` one about this experiment. Raises Outdated if another
+    person saved the dashboard since.
     """
     current = Dashboard.objects.select_for_update().get(pk=dashboard.pk)
     if current.revision != revision:
@@ -127,8 +126,9 @@ def dashboard_arrange(
     by_name = dict(zip(panel_names(stored), stored, strict=True))
     arranged = []
     for name, columns, rows in placed[:MAX_PANELS]:
-        if name.startswith(NEW) and name.removeprefix(NEW) in KINDS:
-            arranged.append(new_panel(name.removeprefix(NEW), experiment))
+        kind, _, slug = name.removeprefix(NEW).partition("@")
+        if name.startswith(NEW) and kind in KINDS:
+            arranged.append(new_panel(kind, Experiment.objects.filter(slug=slug).first() if slug else None))
         elif (panel := by_name.pop(name, None)) is not None:
             span = min(_MOST_SPAN, max(_LEAST_SPAN, columns))
             arranged.append(replace(panel, columns=span, rows=min(_MOST_UNITS, max(_LEAST_UNITS, rows))))

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlab.advice.waterfalls.waterfall import difference
-from parlab.charts.format import MINUS, SPACE, significant, unit_for
+from parlab.charts.format import MINUS, SPACE, Unit, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure, measured
 from parlab.charts.points import RunPoint
 from parlab.charts.svg import Svg
-from parlab.charts.sweeps.compared import BridgeStep, MatrixCell, Sureness, bridge, matrix, sureness
+from parlab.charts.sweeps.compared import BridgeStep, Lost, MatrixCell, Sureness, bridge, lost_bars, matrix, sureness
 from parlab.findings.medians import MedianChange, median_change
 from parlab.findings.noise import Noise
 from parlab.lab.models import Run
@@ -41,6 +41,9 @@ class ComparisonHead(NamedTuple):
     sure: Svg | None = None
     matrix: Svg | None = None
     matrix_unit: str = ""
+    lost: Svg | None = None
+    """The time that each run takes beyond the best one."""
+    lost_unit: str = ""
 
 
 def column_names(runs: Sequence[Run]) -> dict[int, str]:
@@ -184,7 +187,8 @@ def _of_many(comparison: Comparison, names: Sequence[str], everyone: Sequence[Ru
     if measure is None or len(finished) < _FEWEST_POINTS:
         return ComparisonHead("No result of two runs is known.", "")
     finished.sort(key=lambda row: row[2], reverse=not measure.least_is_best)
-    noise = noises(everyone)(measure)
+    noisy = noises(everyone)
+    noise = noisy(measure)
     best_name, best, _value = finished[0]
     others = finished[1:]
     alike = sum(is_within_noise(measure, point, best, noise) for _name, point, _value in others)
@@ -195,12 +199,50 @@ def _of_many(comparison: Comparison, names: Sequence[str], everyone: Sequence[Ru
     shown = finished[:MOST_IN_MATRIX]
     cells = [[_cell(measure, one, other, noise) for other in shown] for one in shown]
     detail = "" if noise else "One run a point: noise is that of the steps."
+    lost, lost_unit = _lost(comparison, names, noisy)
     return ComparisonHead(
         answer,
         detail,
         matrix=matrix([name for name, _point, _value in shown], cells),
         matrix_unit=f"% {'less' if measure.least_is_best else 'more'} {measure.title.lower()}{per}",
+        lost=lost,
+        lost_unit=lost_unit,
     )
+
+
+def _lost(
+    comparison: Comparison, names: Sequence[str], noisy: Callable[[Measure], Noise | None]
+) -> tuple[Svg | None, str]:
+    """Draw the time that each run takes beyond the best: per sample where batches may differ, of all its GPUs."""
+    timed = [
+        (name, point) for name, point in zip(names, comparison.points, strict=True) if point.state == RunState.FINISHED
+    ]
+    per_sample, step = MEASURES["ms_per_sample"], MEASURES["step_time"]
+    measure = per_sample if all(per_sample.value(point) is not None for _, point in timed) else step
+    each = _has_several_counts([point for _, point in timed])
+    if each and not all(point.gpus for _, point in timed):
+        return None, ""
+    values = [
+        (name, point, value * ((point.gpus or 1) if each else 1))
+        for name, point in timed
+        if (value := measure.value(point)) is not None
+    ]
+    if len(values) < _FEWEST_POINTS:
+        return None, ""
+    values.sort(key=lambda row: row[2])
+    _, first, best = values[0]
+    unit = unit_for([values[-1][2] - best], "s") if measure is step else Unit(1.0, "ms", "ms")
+    rows = [
+        Lost(
+            name,
+            (value - best) / unit.factor,
+            value / best - 1,
+            point is not first and is_within_noise(measure, first, point, noisy(measure)),
+        )
+        for name, point, value in values[:MOST_IN_MATRIX]
+    ]
+    device = "GPU " if each else ""
+    return lost_bars(rows), f"{device}{unit.name} a {'step' if measure is step else 'sample'}"
 
 
 def _has_several_counts(points: Sequence[RunPoint]) -> bool:

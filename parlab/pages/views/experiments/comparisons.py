@@ -60,7 +60,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     if context["is_empty"]:
         ended = Run.objects.filter(state=RunState.FINISHED).select_related("experiment")
         context["recent"] = list(ended.order_by("-ended_at", "-pk")[:RECENT])
-    return render(request, "pages/compare.html", {"section": "compare", **context})
+    return render(request, "pages/compare/compare.html", {"section": "compare", **context})
 
 
 def comparison_context(request: HttpRequest, ids: list[int]) -> dict[str, Any]:

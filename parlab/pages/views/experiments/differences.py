@@ -31,10 +31,10 @@ def difference(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "matches": other_runs(run, query) if query.strip() else None,
     }
     if is_partial(request):
-        response = render(request, "pages/run_difference_matches.html", context)
+        response = render(request, "pages/compare/run_difference_matches.html", context)
     else:
         context |= _beside(attempt_side(run, attempt), request.GET.get("with", ""))
-        response = render(request, "pages/run_difference.html", context)
+        response = render(request, "pages/compare/run_difference.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
 

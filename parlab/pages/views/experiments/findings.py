@@ -50,7 +50,9 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
         "total": total,
         "next": request.path,
     }
-    response = render(request, "pages/findings_panel.html" if partial else "pages/findings.html", context)
+    response = render(
+        request, "pages/experiments/findings_panel.html" if partial else "pages/experiments/findings.html", context
+    )
     patch_vary_headers(response, ["HX-Request"])
     return response
 
@@ -60,7 +62,7 @@ def rules(request: HttpRequest) -> HttpResponse:
     """Show docs/understand/findings.md, which explains the rules."""
     page = settings.SHIPPED_DIR / "docs" / "understand" / "findings.md"
     context = {"section": "rules", **rules_page(page)}
-    return render(request, "pages/rules.html", context)
+    return render(request, "pages/experiments/rules.html", context)
 
 
 def _find(slug: str, pk: int) -> Finding:

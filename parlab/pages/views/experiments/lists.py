@@ -75,7 +75,9 @@ def experiments(request: HttpRequest) -> HttpResponse:
         tags = tag_names()
         context |= {"help": list(field_help()), "tags": tags, "terms": completions(tags)}
         context |= {"segments": segments(show, page_rows.filter.text), "orders": orders(show, page_rows)}
-    response = render(request, "pages/experiments_list.html" if partial else "pages/experiments.html", context)
+    response = render(
+        request, "pages/experiments/experiments_list.html" if partial else "pages/experiments/experiments.html", context
+    )
     patch_vary_headers(response, ["HX-Request"])
     return response
 

@@ -40,7 +40,7 @@ def network(request: HttpRequest, slug: str) -> HttpResponse:
     sources = sweep.sources
     return render(
         request,
-        "pages/network.html",
+        "pages/experiments/network.html",
         {
             "section": "experiments",
             "experiment": experiment,

@@ -103,7 +103,7 @@ def artifact_text(request: HttpRequest, slug: str, number: int, path: str) -> Ht
         "is_picture": stored.path.lower().endswith(PICTURES),
         "table": table_of(stored),
     }
-    return render(request, "pages/artifact.html", context)
+    return render(request, "pages/run/artifact.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -119,7 +119,7 @@ def names(request: HttpRequest, slug: str) -> HttpResponse:
         {"kind": "setting", "title": "Parameters", "rows": _options(setting_rows(experiment), fields)},
     ]
     context = {"section": "experiments", "experiment": experiment, "tables": tables}
-    return render(request, "pages/names.html", context)
+    return render(request, "pages/experiments/names.html", context)
 
 
 def _options(rows: list[NameRow], titles: dict[str, str]) -> list[dict[str, Any]]:

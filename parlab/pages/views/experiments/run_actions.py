@@ -145,7 +145,7 @@ def delete(request: HttpRequest) -> HttpResponse:
             "contents": runs_contents(runs=runs),
             "next": _target(request),
         }
-        return render(request, "pages/runs_delete.html", context)
+        return render(request, "pages/experiments/runs_delete.html", context)
     try:
         count = runs_delete(runs=runs)
     except ValueError as error:

@@ -61,7 +61,7 @@ def _build(request: HttpRequest, experiment: Experiment | None) -> HttpResponse:
         return _save(request, draft, experiment, latest, action)
     if action == "points":
         context = builder_context(draft, experiment=experiment, latest=latest)
-        answer = render(request, "pages/sweep_points.html", context | {"is_update": True})
+        answer = render(request, "pages/builder/sweep_points.html", context | {"is_update": True})
         return _in_history(request, answer, draft, draft)
     changed, summary, problems, focus = _changed(draft, action, argument, request)
     answer = _page(request, changed, experiment, latest, summary=summary, problems=problems, focus=focus)
@@ -147,7 +147,7 @@ def _page(
     }
     if problems and any(problem.field == "pasted" for problem in problems):
         context["pasted_text"] = draft.pasted
-    template = "pages/sweep_form.html" if _is_part(request) else "pages/sweep.html"
+    template = "pages/builder/sweep_form.html" if _is_part(request) else "pages/builder/sweep.html"
     status = 200 if _is_part(request) else more.get("status", 200)
     return render(request, template, context, status=status)
 

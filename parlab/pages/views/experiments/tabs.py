@@ -18,6 +18,7 @@ from parlab.lab.selectors.changes import changes_since
 from parlab.lab.services.access.rights import may_change
 from parlab.lab.services.pages.list_columns import OF_EXPERIMENT, decided_columns
 from parlab.lab.services.pages.panel_layouts import layout_of
+from parlab.lab.services.pages.saved_views import panels_of_view
 from parlab.lab.services.pages.starred import starred_experiments
 from parlab.lab.services.pages.visits import visit
 from parlab.pages.builder.draft import Draft
@@ -37,6 +38,10 @@ from .lists import columns_in, with_columns
 REPEATS_FIELD, REPEATS = "launcher.repeats", 3
 COMPARED = 3
 """Runs that are compared where none are chosen: the best of as many groups."""
+
+_ENDED_BADLY = (RunState.FAILED, RunState.LOST, RunState.TIME_LIMIT, RunState.PREEMPTED)
+MAX_OFFERED = 60
+"""Runs that the menu of a comparison lists."""
 
 
 def _page(request: HttpRequest, slug: str) -> ExperimentPage:
@@ -80,7 +85,9 @@ def charts(request: HttpRequest, slug: str) -> HttpResponse:
     context = _context(request, page, "experiment")
     since = visit(user=user, experiment=page.experiment)
     context["changes"] = changes_since(since, user_id=user.pk, experiment=page.experiment) if since else None
-    layout = layout_of(user=user, experiment=page.experiment)
+    context["ended_badly"] = [run for run in page.runs if run.state in _ENDED_BADLY]
+    of_view = panels_of_view(request.path, request.GET)
+    layout = layout_of(user=user, experiment=page.experiment) if of_view is None else of_view
     context["panels"] = Grid(page.experiment, page.runs, page.listed, request.GET, page.points).panels(layout)
     return render(request, "experiment/charts.html", context)
 
@@ -125,6 +132,7 @@ def compare(request: HttpRequest, slug: str) -> HttpResponse:
     context = _context(request, page, "experiment-compare") | comparison_context(request, ids)
     own = {row.run.pk: row for row in page.listed.rows}
     context["chips"] = [own[pk] for pk in ids if pk in own]
+    context["further"] = [row for pk, row in own.items() if pk not in ids][:MAX_OFFERED]
     return render(request, "experiment/compare.html", context)
 
 

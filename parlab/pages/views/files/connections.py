@@ -129,7 +129,7 @@ def _page(request: HttpRequest, name: str, *, status: int = 200, secret: str = "
     }
     made: ApiToken | None = more.get("made")
     context["token"] = made.pk if made else ""
-    return render(request, "pages/connect.html", context, status=status)
+    return render(request, "pages/files/connect.html", context, status=status)
 
 
 def _newest(user: User) -> int:
@@ -153,7 +153,7 @@ def connect_live(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {"run": run, "after": after, "token": token or "", "is_used": is_used, "seen": seen}
     if run and curve and len(curve.steps) > 1:
         context |= {"steps": len(curve.steps), "last": curve.steps[-1], "figure": _figure(curve.steps, curve.values)}
-    return render(request, "pages/connect_live.html", context)
+    return render(request, "pages/files/connect_live.html", context)
 
 
 def _number(text: str) -> int:

@@ -126,7 +126,7 @@ def _form(request: HttpRequest, *, selected: str, format: str = "", problem: str
         "paste_limit": PASTE_LIMIT,
         "text": request.POST.get("text", "")[:PASTE_LIMIT],
     }
-    return render(request, "pages/import.html", context, status=400 if problem else 200)
+    return render(request, "pages/files/import.html", context, status=400 if problem else 200)
 
 
 @require_http_methods(["GET", "POST"])
@@ -163,7 +163,7 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
     """Answer a poll with the progress, or lead on when the work has ended."""
     upload = uploads.upload_find(key, user=cast(User, request.user).pk)
     if upload is not None and is_working(upload):
-        return render(request, "pages/import_progress.html", _progress(upload))
+        return render(request, "pages/files/import_progress.html", _progress(upload))
     onward = _gone(request) if upload is None else _after(request, upload)
     response = HttpResponse()
     response["HX-Redirect"] = onward.headers["Location"]
@@ -253,7 +253,7 @@ def _shown(
         "is_working": is_working(upload),
         **_progress(upload),
     }
-    return render(request, "pages/import_preview.html", context, status=400 if errors else 200)
+    return render(request, "pages/files/import_preview.html", context, status=400 if errors else 200)
 
 
 def _parts(

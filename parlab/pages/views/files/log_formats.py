@@ -33,7 +33,7 @@ def log_formats(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and not problem:
         return redirect("log-formats")
     context = {"section": "formats", "rows": log_format_rows(), "problem": problem}
-    return render(request, "pages/log_formats.html", context, status=400 if problem else 200)
+    return render(request, "pages/files/log_formats.html", context, status=400 if problem else 200)
 
 
 def _upload(request: HttpRequest) -> str:
@@ -88,7 +88,7 @@ def log_format(request: HttpRequest, name: str) -> HttpResponse:
         "form": form_of(base, request.POST.dict() if errors else None, errors),
         "files": sum(getattr(version, "files", 0) for version in versions),
     }
-    return render(request, "pages/log_format.html", context, status=400 if errors else 200)
+    return render(request, "pages/files/log_format.html", context, status=400 if errors else 200)
 
 
 @require_GET

@@ -62,7 +62,7 @@ def paste(request: HttpRequest) -> HttpResponse:
     context["form"] = request.POST.get("form", "")[:40]
     if not context["problem"] and not context["is_empty"]:
         context |= _reading(text, request)
-    return render(request, "pages/paste_answer.html", context)
+    return render(request, "pages/files/paste_answer.html", context)
 
 
 def _reading(text: Pasted, request: HttpRequest) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
         "read": source_text(get_object_or_404(Source, pk=pk), run),
         "next": request.path,
     }
-    return render(request, "pages/source.html", context)
+    return render(request, "pages/files/source.html", context)
 
 
 @require_GET
@@ -59,7 +59,7 @@ def lines(request: HttpRequest, slug: str, pk: int, first: int, last: int) -> Ht
     context = {"section": "experiments", "source": source, "first": first, "last": last}
     find = request.GET.get("find", "").strip()[:200]
     context["lines"] = [(line, marked(line.text, [find] if line.is_requested and find else [])) for line in excerpt]
-    return render(request, "pages/source_lines.html", context)
+    return render(request, "pages/files/source_lines.html", context)
 
 
 @require_GET

@@ -57,7 +57,7 @@ def plan(request: HttpRequest) -> HttpResponse:
     if not request.GET:
         return redirect(f"{reverse('plan-model')}?{urlencode({'name': _FIRST_MODEL})}")
     plan_query = read_question(request, is_strict=True)
-    return render(request, "pages/plan.html", _context(request, plan_query))
+    return render(request, "pages/plan/plan.html", _context(request, plan_query))
 
 
 @require_GET
@@ -182,12 +182,12 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, outline, gpu = plan_query.question, plan_query.outline, plan_query.gpu
     if question is None or outline is None or gpu is None:
-        return render(request, "pages/plan_layouts.html", {"error": plan_query.refusal})
+        return render(request, "pages/plan/plan_layouts.html", {"error": plan_query.refusal})
     try:
         found = plan_query.search()
         around = reads.frontier(question, gpu, outline, plan_query.calibration, plan_query.currency)
     except ValueError as error:
-        return render(request, "pages/plan_layouts.html", {"error": str(error)})
+        return render(request, "pages/plan/plan_layouts.html", {"error": str(error)})
     own = outline.prediction.job
     shown = _with_own(found.fitting[:SHOWN_LAYOUTS], found.fitting, own)
     rows = reads.layout_rows(question, own, shown)
@@ -210,7 +210,7 @@ def plan_layouts(request: HttpRequest) -> HttpResponse:
         "usual_error": UNSEEN_ERROR,
         "calibrated_error": CALIBRATED_ERROR,
     }
-    return render(request, "pages/plan_layouts.html", context)
+    return render(request, "pages/plan/plan_layouts.html", context)
 
 
 def _versus_query(request: HttpRequest, row: reads.LayoutRow) -> str:
@@ -224,20 +224,20 @@ def plan_versus(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, first, gpu = plan_query.question, plan_query.outline, plan_query.gpu
     if question is None or first is None or gpu is None:
-        return render(request, "pages/plan_versus.html", {"error": plan_query.refusal})
+        return render(request, "pages/plan/plan_versus.html", {"error": plan_query.refusal})
     try:
         other = other_question(question, request.GET.get("versus", ""))
         second = outline(other, gpu, plan_query.calibration)
     except ValidationError as error:
-        return render(request, "pages/plan_versus.html", {"error": refusals(error)[0].message})
+        return render(request, "pages/plan/plan_versus.html", {"error": refusals(error)[0].message})
     except ValueError as error:
-        return render(request, "pages/plan_versus.html", {"error": str(error)})
+        return render(request, "pages/plan/plan_versus.html", {"error": str(error)})
     context = {
         "versus": versus(question, first, second, plan_query.currency),
         "other_query": _query_with(request, layout_fields(second.prediction.job)),
         "own_query": _query_with(request, {}),
     }
-    return render(request, "pages/plan_versus.html", context)
+    return render(request, "pages/plan/plan_versus.html", context)
 
 
 def _with_own(shown: Sequence[Layout], every: Sequence[Layout], own: Job) -> list[Layout]:
@@ -269,7 +269,7 @@ def plan_search(request: HttpRequest) -> HttpResponse:
     try:
         result = plan_query.sizing()
     except ValueError as error:
-        return render(request, "pages/plan_search.html", {"error": str(error)})
+        return render(request, "pages/plan/plan_search.html", {"error": str(error)})
     context = {
         "answer": result,
         "address": request.GET.urlencode(),
@@ -278,7 +278,7 @@ def plan_search(request: HttpRequest) -> HttpResponse:
         "question": plan_query.question,
         "prediction": plan_query.outline and plan_query.outline.prediction,
     }
-    return render(request, "pages/plan_search.html", context)
+    return render(request, "pages/plan/plan_search.html", context)
 
 
 @require_GET
@@ -287,7 +287,7 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, gpu = plan_query.question, plan_query.gpu
     if question is None or gpu is None:
-        return render(request, "pages/plan_beside.html", {"error": plan_query.refusal})
+        return render(request, "pages/plan/plan_beside.html", {"error": plan_query.refusal})
     typed = {
         name: request.GET[f"other_{name}"][:LONGEST]
         for name in OtherCluster.model_fields
@@ -301,11 +301,11 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
         sides = [_side(question, gpu, plan_query.calibration), _side(moved(question, other), other_gpu, None)]
     except ValidationError as error:
         messages = [f"other_{refusal.message}" for refusal in refusals(error)]
-        return render(request, "pages/plan_beside.html", {"error": " ".join(messages)})
+        return render(request, "pages/plan/plan_beside.html", {"error": " ".join(messages)})
     except ValueError as error:
-        return render(request, "pages/plan_beside.html", {"error": str(error)})
+        return render(request, "pages/plan/plan_beside.html", {"error": str(error)})
     texts = [reads.layout_text(part.layout) if part.layout else "" for part in sides]
-    return render(request, "pages/plan_beside.html", {"sides": list(zip(sides, texts, strict=True))})
+    return render(request, "pages/plan/plan_beside.html", {"sides": list(zip(sides, texts, strict=True))})
 
 
 @lru_cache(maxsize=64)

@@ -34,7 +34,7 @@ def questions(request: HttpRequest) -> HttpResponse:
     recent = Experiment.objects.filter(is_question).select_related("owner").defer("notes", "source")[:ASKED_SHOWN]
     carried = carried_plan(request.GET.get("plan", ""))
     context = {"section": "questions", "questions": QUESTIONS, "asked": recent, "carried": carried}
-    return render(request, "pages/questions.html", context)
+    return render(request, "pages/plan/questions.html", context)
 
 
 def _find(key: str) -> type[Question]:
@@ -65,7 +65,7 @@ def ask(request: HttpRequest, key: str) -> HttpResponse:
         "model": request.GET.get("model", "small"),
         **_preview(kind, form),
     }
-    return render(request, "pages/question.html", context)
+    return render(request, "pages/plan/question.html", context)
 
 
 @require_POST
@@ -74,7 +74,7 @@ def preview(request: HttpRequest, key: str) -> HttpResponse:
     """Return the planned runs and the errors of a form while the user types."""
     kind = _find(key)
     form = kind(request.POST)
-    return render(request, "pages/question_preview.html", {"question": kind, "form": form, **_preview(kind, form)})
+    return render(request, "pages/plan/question_preview.html", {"question": kind, "form": form, **_preview(kind, form)})
 
 
 def _preview(kind: type[Question], form: Question) -> dict[str, Any]:

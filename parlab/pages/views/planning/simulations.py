@@ -105,7 +105,7 @@ def simulate(request: HttpRequest) -> HttpResponse:
         return redirect(f"{reverse('simulate')}?{scenario}")
     question = read_question(request.GET)
     result = answer(question.scenario) if question.scenario else None
-    template = "pages/simulate_answer.html" if is_partial(request) else "pages/simulate.html"
+    template = "pages/plan/simulate_answer.html" if is_partial(request) else "pages/plan/simulate.html"
     response = render(request, template, _context(request, question, result))
     patch_vary_headers(response, ["HX-Request"])
     return response

@@ -54,7 +54,7 @@ def studies(request: HttpRequest) -> HttpResponse:
     """Show the form to start a study, and the studies, newest first."""
     form = StudyForm(initial=_initial_values(request.GET.get("config", "")))
     carried = carried_plan(request.GET.get("plan", ""))
-    return render(request, "pages/studies.html", {**_list_context(form), "carried": carried})
+    return render(request, "pages/plan/studies.html", {**_list_context(form), "carried": carried})
 
 
 def _initial_values(key: str) -> dict[str, Any]:
@@ -88,12 +88,12 @@ def start(request: HttpRequest) -> HttpResponse:
         else:
             messages.success(request, "Study started. Each trial is an ordinary run; results appear here.")
             return redirect(study)
-    return render(request, "pages/studies.html", _list_context(form), status=422)
+    return render(request, "pages/plan/studies.html", _list_context(form), status=422)
 
 
 @require_GET
 def study(request: HttpRequest, pk: int) -> HttpResponse:
-    return render(request, "pages/study.html", _context(_find(pk)))
+    return render(request, "pages/plan/study.html", _context(_find(pk)))
 
 
 @require_GET
@@ -102,7 +102,7 @@ def live(request: HttpRequest, pk: int) -> HttpResponse:
     context = _context(_find(pk))
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
-    return render(request, "pages/study_live.html", context)
+    return render(request, "pages/plan/study_live.html", context)
 
 
 @require_POST

@@ -69,4 +69,4 @@ def score(request: HttpRequest) -> HttpResponse:
         "trials": trial_rows(trials[:500]),
         "count": len(trials),
     }
-    return render(request, "pages/advice.html", context)
+    return render(request, "pages/advice/advice.html", context)

@@ -77,7 +77,7 @@ def run_goodput_page(request: HttpRequest, slug: str, number: int) -> HttpRespon
         "is_measured": result.checkpoint_s is not None,
         "rows": rows,
     }
-    return render(request, "pages/run_goodput.html", context)
+    return render(request, "pages/run/run_goodput.html", context)
 
 
 @require_GET

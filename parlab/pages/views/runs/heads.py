@@ -14,6 +14,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.findings import run_doubts, run_findings
 from parlab.lab.selectors.lists import RunMarks, run_marks
 from parlab.lab.selectors.runs import remaining_s
+from parlab.pages.reads.runs.siblings import has_siblings
 from parlab.pages.reads.runs.step_bars import run_step, unit_chips
 from parlab.pages.rows.attempts import attempt_strip_of
 from parlab.pages.rows.run_heads import facts_text, head_numbers, progress_of
@@ -51,8 +52,9 @@ def page_context(request: HttpRequest, run: Run, attempt: Attempt | None, tab: s
 
 
 def _tabs(run: Run, attempt: Attempt | None, opened: str) -> list[tuple[str, str]]:
-    """Return the tabs of a run: figures without an attempt have neither ranks, machines nor a log, one GPU no ranks."""
+    """Return the tabs of a run: one GPU has no ranks, and figures without an attempt have charts only beside others."""
     absent = {"run-ranks", "run-system", "run-log"} if attempt is None else set()
+    absent |= {"run"} if attempt is None and run.is_final and opened != "run" and not has_siblings(run) else set()
     absent |= {"run-ranks"} if run.gpus == 1 and opened != "run-ranks" else set()
     return [tab for tab in TABS if tab[0] not in absent]
 

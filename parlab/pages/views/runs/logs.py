@@ -61,18 +61,18 @@ def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     run, attempt = _requested(request, slug, number)
     if request.GET.get("curve"):
         curve = log_curve(run, attempt, LOG_LINES)
-        return render(request, "pages/run/log_curve.html", {"run": run, "attempt": attempt, "curve": curve})
+        return render(request, "pages/run/log_tab/log_curve.html", {"run": run, "attempt": attempt, "curve": curve})
     is_poll, is_region = "seen" in request.GET, bool(request.GET.get("region"))
     if is_poll and request.GET.get("seen") == str(attempt.committed) and not run.is_final:
         return HttpResponse(status=UNCHANGED)
     if is_poll or is_region:
         part = {"run": run, "attempt": attempt, "is_live": not run.is_final}
-        template = "pages/run/log_lines.html" if is_poll else "pages/run/log_region.html"
+        template = "pages/run/log_tab/log_lines.html" if is_poll else "pages/run/log_tab/log_region.html"
         return render(request, template, part | log_context(request.GET, run, attempt))
     context = page_context(request, run, attempt, "run-log") | log_context(request.GET, run, attempt)
     context["is_silent"] = run.is_final and not context["log"] and not context["log_title"]
     context["has_curve"] = run.is_final and attempt.last_step is not None and not context["is_silent"]
-    return render(request, "pages/run/log.html", context | _matches(request, run, attempt))
+    return render(request, "pages/run/log_tab/log.html", context | _matches(request, run, attempt))
 
 
 @require_GET
@@ -80,7 +80,7 @@ def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Search the chosen part: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` or `?step=3`."""
     run, attempt = _requested(request, slug, number)
     context = {"run": run, "attempt": attempt, **_matches(request, run, attempt)}
-    return render(request, "pages/run/log_matches.html", context)
+    return render(request, "pages/run/log_tab/log_matches.html", context)
 
 
 def _matches(request: HttpRequest, run: Run, attempt: Attempt) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from parlab.fleet import services as fleet
 from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages.reads.runs.losses import loss_name
+from parlab.pages.reads.runs.siblings import sibling_panels
 from parlab.pages.rows.links import link_rows
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry
@@ -39,7 +40,10 @@ _BUSY = ("gpu-utilisation", "processor")
 
 @require_GET
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Show the curves of a run, and what its engine measures besides."""
+    """Show the curves of a run, and what its engine measures besides; figures without curves beside other runs.
+
+    Figures alone have no charts: their details stand here.
+    """
     for name, tab in _MOVED.items():
         if name in request.GET:
             address = f"{reverse(tab, args=[slug, number])}?{request.GET.urlencode()}"
@@ -47,10 +51,15 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     series = Joined(attempt).metrics() if attempt else []
+    curves = _curves(request, run, attempt, series)
+    siblings = sibling_panels(run) if run.is_final and not curves["panels"] else []
+    if attempt is None and run.is_final and not siblings:
+        return _details(request, run, attempt)
     context = page_context(request, run, attempt, "run") | {
         **engine_measurements.engine_context(run, attempt),
         "engine_seen": _engine_seen(run, attempt),
-        **_curves(request, run, attempt, series),
+        **curves,
+        "siblings": siblings,
     }
     return render(request, "pages/run/charts.html", context)
 
@@ -75,7 +84,10 @@ def run_system(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def run_details(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Show the configuration of a run and how it was launched."""
     run = find_run(slug, number)
-    attempt = find_attempt(request, run)
+    return _details(request, run, find_attempt(request, run))
+
+
+def _details(request: HttpRequest, run: Run, attempt: Attempt | None) -> HttpResponse:
     context = page_context(request, run, attempt, "run-details")
     context |= {**details_context(run, attempt), **fixed_context(run, context["findings"])}
     return render(request, "pages/run/details.html", context)
@@ -219,7 +231,7 @@ def snapshot(request: HttpRequest, slug: str, number: int, pk: int) -> HttpRespo
         Snapshot.objects.select_related("run", "experiment"), pk=pk, experiment__slug=slug, run__number=number
     )
     text = json.dumps(stored.content, indent=2, ensure_ascii=False)
-    return render(request, "pages/snapshot.html", {"snapshot": stored, "text": text, "section": "experiments"})
+    return render(request, "pages/run/snapshot.html", {"snapshot": stored, "text": text, "section": "experiments"})
 
 
 @require_POST

@@ -48,7 +48,7 @@ def pick(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "time": unit_for([outcome.simulation.iteration_s for outcome in compared], "s"),
         "is_published": run.origin != Run.Origin.MEASURED,
     }
-    return render(request, "pages/run_schedule.html", context)
+    return render(request, "pages/measured/run_schedule.html", context)
 
 
 def _save(request: HttpRequest, run: Run) -> HttpResponse:

@@ -135,7 +135,7 @@ def timelines(request: HttpRequest) -> HttpResponse:
         "lanes": sum(len(side.bubbles) for side in drawn),
         "address": request.GET.urlencode(),
     }
-    return render(request, "pages/timelines.html", context)
+    return render(request, "pages/plan/timelines.html", context)
 
 
 def _drawing(request: HttpRequest) -> Drawing:

@@ -23,7 +23,7 @@ def trace_view(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     if not run.traces.exists():
         return redirect("run-traces", slug, number)
     context = {"section": "experiments", "experiment": run.experiment, "run": run}
-    return render(request, "pages/trace_view.html", context)
+    return render(request, "pages/measured/trace_view.html", context)
 
 
 @require_GET

@@ -44,7 +44,7 @@ def run_traces(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "limit_mib": settings.UPLOAD_LIMIT_MIB,
         "max_files": MAX_FILES,
     }
-    return render(request, "pages/run_traces.html", context)
+    return render(request, "pages/measured/run_traces.html", context)
 
 
 @require_POST

@@ -103,4 +103,4 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
     }
     form = context.setdefault("password_form", PasswordChangeForm(user))
     form.fields["old_password"].widget.attrs.pop("autofocus", None)  # the form is only one part of the page
-    return render(request, "pages/account.html", context, status=status)
+    return render(request, "pages/account/account.html", context, status=status)

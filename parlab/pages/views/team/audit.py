@@ -39,4 +39,4 @@ def audit(request: HttpRequest) -> HttpResponse:
         "text": text,
         "query": query.urlencode(),
     }
-    return render(request, "pages/audit.html", context)
+    return render(request, "pages/account/audit.html", context)

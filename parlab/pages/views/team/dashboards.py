@@ -10,7 +10,7 @@ from urllib.parse import quote
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.safestring import SafeString
@@ -33,6 +33,8 @@ from parlab.whole_numbers import whole_number
 MAX_EXPERIMENTS = 500
 RANGES = ((0, "all time"), (24, "last 24 h"), (168, "last 7 days"), (672, "last 4 weeks"))
 """Time ranges in hours."""
+REFRESHES = ((0, "never"), (10, "10 s"), (60, "1 min"), (300, "5 min"))
+"""Intervals in seconds."""
 
 
 class PanelView(NamedTuple):
@@ -51,7 +53,7 @@ def dashboards(request: HttpRequest) -> HttpResponse:
     """List all dashboards."""
     rows = Dashboard.objects.select_related("experiment", "owner").order_by("name")
     context = {"section": "dashboards", "dashboards": rows, "experiments": _experiments()}
-    return render(request, "pages/dashboards.html", context)
+    return render(request, "pages/dashboards/dashboards.html", context)
 
 
 def _experiments() -> list[tuple[str, str]]:
@@ -89,12 +91,14 @@ def dashboard(request: HttpRequest, pk: int) -> HttpResponse:
         "chosen": chosen,
         "tags": tag_names(),
         "ranges": RANGES,
+        "refreshes": REFRESHES,
+        "models": editor.models_of(shown, panels, chosen),
         "experiments": _experiments(),
         "layout_url": _layout_url(shown) if may_change else "",
-        "kinds": editor.editor_choices()["kinds"] if may_change else [],
+        "offers": editor.offers() if may_change else [],
         "new": work.NEW,
     }
-    return render(request, "pages/dashboard.html", context)
+    return render(request, "pages/dashboards/dashboard.html", context)
 
 
 def _chosen(request: HttpRequest) -> editor.Chosen:
@@ -102,7 +106,9 @@ def _chosen(request: HttpRequest) -> editor.Chosen:
     slug = request.GET.get("experiment", "").replace("\0", "")
     experiment = get_object_or_404(Experiment, slug=slug) if slug else None
     hours = whole_number(request.GET.get("hours", ""), 5) or 0
-    return editor.Chosen(experiment, request.GET.get("tag", "").replace("\0", "")[:80], hours)
+    tag, model = (request.GET.get(name, "").replace("\0", "")[:80] for name in ("tag", "model"))
+    seconds = whole_number(request.GET.get("refresh", ""), 5) or 0
+    return editor.Chosen(experiment, tag, hours, model, seconds if seconds in dict(REFRESHES) else 0)
 
 
 def _layout_url(dashboard: Dashboard) -> str:
@@ -120,6 +126,18 @@ def _view(dashboard: Dashboard, panel: Panel, name: str, loaded: Experiments, ch
         url += f"&{chosen.query}" if chosen.query else ""
         return PanelView(panel, name, url, f"{url}&format=csv", "")
     return PanelView(panel, name, "", "", editor.panel_body(dashboard, shown, loaded, chosen))
+
+
+@require_GET
+def preview(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show a panel of `?kind=` before it is added, `?of=` another experiment, with the variables of the page."""
+    shown, kind = _find(pk), request.GET.get("kind", "")
+    if kind not in work.KINDS:
+        raise Http404(f"unknown kind of panel {kind[:40]!r}")
+    slug = request.GET.get("of", "").replace("\0", "")
+    panel = work.new_panel(kind, Experiment.objects.filter(slug=slug).first() if slug else None)
+    view = _view(shown, panel, "preview", {}, _chosen(request))
+    return render(request, "pages/dashboards/dashboard_panel.html", {"view": view, "name": "preview"})
 
 
 @require_GET
@@ -197,7 +215,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         "is_changed": request.method == "POST",
         **editor.editor_choices(),
     }
-    return render(request, "pages/dashboard_edit.html", context)
+    return render(request, "pages/dashboards/dashboard_edit.html", context)
 
 
 def _changed(request: HttpRequest, panels: list[Panel], action: str, place: int) -> list[Panel]:

@@ -26,7 +26,7 @@ def links(request: HttpRequest) -> HttpResponse:
     user = cast(User, request.user)
     mine = [link for link in seen_links() if may_revoke(user, link)]
     rows = [(link, request.build_absolute_uri(reverse("shared", args=[link.token]))) for link in mine]
-    return render(request, "pages/links.html", {"section": "links", "rows": rows})
+    return render(request, "pages/account/links.html", {"section": "links", "rows": rows})
 
 
 @require_POST

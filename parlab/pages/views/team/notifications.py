@@ -31,7 +31,7 @@ SUGGESTED = ("failed", "oom", "loss", "node", "study")
 @never_cache
 def notifications(request: HttpRequest) -> HttpResponse:
     if is_partial(request):
-        return render(request, "pages/notifications_sent.html", _sent(cast(User, request.user)))
+        return render(request, "pages/account/notifications_sent.html", _sent(cast(User, request.user)))
     return _page(request)
 
 
@@ -145,7 +145,7 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
         **_sent(user),
         **more,
     }
-    return render(request, "pages/notifications.html", context, status=status)
+    return render(request, "pages/account/notifications.html", context, status=status)
 
 
 def _subscriptions(user: User) -> list[Subscription]:

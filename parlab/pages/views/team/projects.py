@@ -26,7 +26,7 @@ def projects(request: HttpRequest) -> HttpResponse:
     viewer = viewer_for(request.user)
     rows = [(project, viewer.roles[project.pk].label) for project in seen_projects(viewer)]
     context = {"section": "projects", "rows": rows, "visibilities": Project.Visibility.choices}
-    return render(request, "pages/projects.html", context)
+    return render(request, "pages/account/projects.html", context)
 
 
 @require_POST
@@ -66,7 +66,7 @@ def project_page(request: HttpRequest, shown: Project, *, status: int = 200, **m
     }
     if manages:
         context |= {"scopes": SCOPE_TEXTS.items(), "days": TOKEN_DAYS, "accounts": accounts_with_tokens(shown)}
-    return render(request, "pages/project.html", context, status=status)
+    return render(request, "pages/account/project.html", context, status=status)
 
 
 def managed_project(request: HttpRequest, slug: str) -> Project:

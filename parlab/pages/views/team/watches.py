@@ -45,7 +45,7 @@ def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> Http
         "section": "watch",
         "listed": listed,
         "is_new": is_new,
-        **({} if first is None or is_new else _alert_context(_find_alert(first.watch_id, first.pk))),
+        **({} if first is None or is_new else _alert_context(find_alert(first.watch_id, first.pk))),
         "configs": Config.objects.select_related("experiment")
         .only("version", "experiment__name")
         .order_by("-pk")[:MAX_CONFIGS],
@@ -197,7 +197,7 @@ def _run(request: HttpRequest, row: Watch) -> None:
 @permission_required("lab.add_run", raise_exception=True)
 def bisect(request: HttpRequest, pk: int, number: int, action: str) -> HttpResponse:
     """Start, pause or resume the bisection of an alert."""
-    row = _find_alert(pk, number)
+    row = find_alert(pk, number)
     try:
         if action == "start":
             good, bad = (request.POST.get(name, "").strip() for name in ("good", "bad"))
@@ -231,7 +231,7 @@ def _bisect_context(row: Alert) -> dict[str, Any]:
 
 @require_GET
 def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    context = _alert_context(_find_alert(pk, number)) | {"listed": watch_list()}
+    context = _alert_context(find_alert(pk, number)) | {"listed": watch_list()}
     return render(request, "watch/alert.html", context)
 
 
@@ -262,7 +262,7 @@ def _nodes(row: Alert) -> list[Node]:
 @require_POST
 @permission_required("watch.change_alert", raise_exception=True)
 def answer(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    row = _find_alert(pk, number)
+    row = find_alert(pk, number)
     try:
         services.alert_answer(
             alert=row,
@@ -347,7 +347,7 @@ def _find(pk: int) -> Watch:
     return get_object_or_404(Watch.objects.select_related("config__experiment", "created_by"), pk=pk)
 
 
-def _find_alert(pk: int, number: int) -> Alert:
+def find_alert(pk: int, number: int) -> Alert:
     related = (
         "watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by",
         "leader__watch", "watch__node",
