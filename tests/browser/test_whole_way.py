@@ -48,6 +48,7 @@ def test_a_question_becomes_a_dashboard_that_another_person_opens(page: Page, de
     page.wait_for_selector('[data-figure][data-drawn="1"]')
     screenshots(page, "whole-way")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator('summary[title="More"]').first.click()
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")

@@ -19,6 +19,7 @@ from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NODE, ROOT
 
 RUNNERS = ROOT / "runners"
+CONTROLLER = RUNNERS / "node" / "kubernetes"
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -29,10 +30,10 @@ def canonical(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0]).lower()
 
 
-def required() -> set[str]:
-    """Names of the distributions that the extra `node` names."""
+def required(extra: str = "node") -> set[str]:
+    """Names of the distributions that an extra names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {canonical(requirement) for requirement in project["optional-dependencies"]["node"]}
+    return {canonical(requirement) for requirement in project["optional-dependencies"][extra]}
 
 
 def installed_for_a_node() -> list[str]:
@@ -64,13 +65,17 @@ def imported() -> set[str]:
     return names - set(sys.stdlib_module_names) - {"runners", "parlab"}
 
 
-def test_everything_that_runners_imports_is_in_the_extra_of_nodes() -> None:
+def test_everything_that_runners_imports_is_in_the_extras_of_nodes_and_controllers() -> None:
     # kombu is celery's own transport and pydantic_core pydantic's: they come and go with them.
     allowed = {name.replace("-", "_") for name in required()} | {"kombu", "pydantic_core"}
     # nvidia-ml-py is imported as pynvml.
     allowed |= {"pynvml"} if "nvidia-ml-py" in required() else set()
+    # A controller needs an extra of its own; urllib3 comes with the official client.
+    allowed |= required("kubernetes") | {"urllib3"}
     assert imported() <= allowed
     assert "django" not in imported()
+    plain = [path for path in RUNNERS.rglob("*.py") if CONTROLLER not in path.parents]
+    assert not [path for path in plain if re.search(r"^\s*(import|from) kubernetes\b", path.read_text(), re.M)]
 
 
 @pytest.fixture

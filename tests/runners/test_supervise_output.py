@@ -6,6 +6,7 @@ import json
 import os
 import random
 import time
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -241,7 +242,7 @@ def test_stop_all_waits_as_long_as_a_run_may_wait_for_room(
     run = supervise(prepared(script, root=state.runs_path, spool_limit_mib=1, disk_grace_s=PATIENCE_S))
     wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the limit")
     with ThreadPoolExecutor() as pool:
-        stopping = pool.submit(stop_and_drain.stop_all, state)
+        stopping = pool.submit(stop_and_drain.stop_all, state, Namespace())
         wait_for(lambda: run.training() == [], "the training is ended")
         time.sleep(1)
         assert not stopping.done()
