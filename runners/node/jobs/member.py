@@ -6,26 +6,31 @@ the system stops it, it leaves the final report to the daemon, which asks the sy
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from runners.config import RunConfig
-from runners.node.addresses import Place, choose
+from runners.node.addresses import AddressError, Place, choose
 from runners.node.jobs import reach
 from runners.node.jobs.state import JobDir, JobStateDir
 from runners.node.launch.share import Share
 from runners.node.rundir import RunDir, lock
 from runners.supervisor.spool import SpoolWriter
-from runners.supervisor.supervise import Supervisor
+from runners.supervisor.supervise import Supervisor, supervise
 from runners.telemetry import faults as health
 from runners.telemetry import gpus, telemetry
 from runners.wire.protocol import Report
 
+VISIBLE_WITHIN_S = 20.0
+"""Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
 LOOK_S = 0.5
 """Seconds between two looks for a checkpoint of ranks that were told to end."""
 
@@ -99,6 +104,36 @@ class Here(NamedTuple):
     """Name of the node for the system."""
     why_not: str
     """Why it cannot ship by itself; empty if it can."""
+
+
+def is_visible(path: Path, within_s: float = VISIBLE_WITHIN_S, every_s: float = 0.5) -> bool:
+    """Wait until this node sees a file of the daemon; return whether it does."""
+    deadline = time.monotonic() + within_s
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent.parent)  # makes a network file system look again
+        time.sleep(every_s)
+    return True
+
+
+def supervise_part(
+    path: Path, here: Callable[[Mapping[str, str], JobStateDir], Here], supervisor: type[JobSupervisor]
+) -> int | None:
+    """Supervise this node's part of a run; return the exit code, or None if it had a supervisor before."""
+    run = take(RunDir(path))
+    if run is None:
+        return None
+    node = here(os.environ, JobStateDir(path.parent.parent))
+    try:
+        describe(run, node)
+    except AddressError as error:
+        return refuse(run, "failed", str(error))
+    if reason := failed_check(run, node.node):
+        return refuse(run, "lost", reason, run.read_launch()["hardware"])
+    supervise(run, partial(supervisor, shipping=start_shipping(run, node.why_not)))
+    return 0
 
 
 def take(path: RunDir) -> JobDir | None:

@@ -15,11 +15,9 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from parlab.client.json_log import start_logging
-from runners.node.addresses import AddressError
 from runners.node.jobs import member
 from runners.node.jobs.member import Here, JobSupervisor
 from runners.node.jobs.state import JobDir, JobStateDir
@@ -28,10 +26,9 @@ from runners.node.kubernetes.words import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.launch.share import LOOPBACK
 from runners.node.rundir import RunDir, directory_name
 from runners.supervisor import processes
-from runners.supervisor.supervise import supervise
 
-VISIBLE_WITHIN_S = 20.0
-"""Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
+LOOK_S = 0.2
+"""Seconds between two looks for a new directory."""
 RANK_VARIABLES = ("PARLAB_POD_RANK", "JOB_COMPLETION_INDEX")
 EVENTS_S = 1.0
 """Seconds between two looks at the events of the pod."""
@@ -89,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     start_logging()
     node_rank = int(next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0"))
     path = first.path.with_name(directory_name(first.run, first.attempt, node_rank))
-    if not _is_visible(path / "launch.json"):
+    if not member.is_visible(path / "launch.json", every_s=LOOK_S):
         log.error("pod %s does not see %s", os.environ.get("POD_NAME") or socket.gethostname(), path)
         return NO_STATE_DIRECTORY
     return _Init(path).run()
@@ -138,39 +135,14 @@ def _supervised(path: Path) -> int:
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: JobDir(path).stop())  # until the supervisor has its own
-        return _supervise(path)
+        code = member.supervise_part(path, here, PodSupervisor)
+        return STARTED_BEFORE if code is None else code
     except Exception:
         log.exception("the supervisor failed")
         return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-
-
-def _supervise(path: Path) -> int:
-    run = member.take(RunDir(path))
-    if run is None:
-        return STARTED_BEFORE
-    pod = here(os.environ, JobStateDir(path.parent.parent))
-    try:
-        member.describe(run, pod)
-    except AddressError as error:
-        return member.refuse(run, "failed", str(error))
-    if reason := member.failed_check(run, pod.node):
-        return member.refuse(run, "lost", reason, run.read_launch()["hardware"])
-    supervise(run, partial(PodSupervisor, shipping=member.start_shipping(run, pod.why_not)))
-    return 0
-
-
-def _is_visible(path: Path) -> bool:
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        with contextlib.suppress(OSError):
-            os.listdir(path.parent.parent)  # makes a network file system look again
-        time.sleep(0.2)
-    return True
 
 
 if __name__ == "__main__":

@@ -7,18 +7,15 @@ message may take a minute.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from parlab.client.json_log import start_logging
-from runners.node.addresses import AddressError, address_towards
+from runners.node.addresses import address_towards
 from runners.node.jobs import member
 from runners.node.jobs.member import Here, JobSupervisor
 from runners.node.jobs.state import JobStateDir
@@ -26,11 +23,8 @@ from runners.node.launch import containers
 from runners.node.rundir import RunDir, directory_name
 from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.node.slurm.submit import AHEAD_VARIABLE
-from runners.supervisor.supervise import marker_of, supervise
+from runners.supervisor.supervise import marker_of
 from runners.wire.protocol import RunState
-
-VISIBLE_WITHIN_S = 20.0
-"""Time after which a new directory must be visible on all nodes; network file systems cache for a while."""
 
 log = logging.getLogger(__name__)
 
@@ -97,35 +91,15 @@ def main(arguments: list[str] | None = None) -> int:
     path = first.path.with_name(directory_name(first.run, first.attempt, node_rank))
     if options.clean:
         return clean(RunDir(path))
-    if not _is_visible(path / "launch.json"):
+    # The job of a next attempt may start before the server has sent the attempt.
+    within_s = float(os.environ.get(AHEAD_VARIABLE, member.VISIBLE_WITHIN_S))
+    if not member.is_visible(path / "launch.json", within_s):
         log.error("%s does not see %s", os.environ.get("SLURMD_NODENAME") or socket.gethostname(), path)
         return NO_STATE_DIRECTORY
-    run = member.take(RunDir(path))
-    if run is None:
-        return STARTED_BEFORE
     # A launcher within the job, such as srun, must share the resources of this step instead of waiting for them.
     os.environ["SLURM_OVERLAP"] = "1"
-    node = here(os.environ, JobStateDir(path.parent.parent))
-    try:
-        member.describe(run, node)
-    except AddressError as error:
-        return member.refuse(run, "failed", str(error))
-    if reason := member.failed_check(run, node.node):
-        return member.refuse(run, "lost", reason, run.read_launch()["hardware"])
-    supervise(run, partial(SlurmSupervisor, shipping=member.start_shipping(run, node.why_not)))
-    return 0
-
-
-def _is_visible(path: Path) -> bool:
-    # The job of a next attempt may start before the server has sent the attempt.
-    deadline = time.monotonic() + float(os.environ.get(AHEAD_VARIABLE, VISIBLE_WITHIN_S))
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        with contextlib.suppress(OSError):
-            os.listdir(path.parent.parent)  # makes a network file system look again
-        time.sleep(0.5)
-    return True
+    code = member.supervise_part(path, here, SlurmSupervisor)
+    return STARTED_BEFORE if code is None else code
 
 
 if __name__ == "__main__":
