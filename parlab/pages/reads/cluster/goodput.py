@@ -79,7 +79,7 @@ def goodput_of(now: datetime, *, has_gpus: bool) -> Goodput | None:
 
 def _goodput(now: datetime, *, has_gpus: bool) -> Goodput | None:
     days: dict[Any, dict[str, float]] = defaultdict(lambda: dict.fromkeys(CAUSES, 0.0))
-    for attempt in _attempts(now):
+    for attempt in _rows(_ended(now)):
         for kind, hours in _hours(attempt).items():
             days[timezone.localtime(attempt["started_at"]).date()][kind] += hours
     totals = {kind: sum(day[kind] for day in days.values()) for kind in CAUSES}
@@ -104,9 +104,18 @@ def _goodput(now: datetime, *, has_gpus: bool) -> Goodput | None:
     )
 
 
-def _attempts(now: datetime) -> list[dict[str, Any]]:
+def pool_hours(pool: str, now: datetime) -> dict[str, float]:
+    """Return what the device hours of one pool became in the last weeks, by cause (see `CAUSES`)."""
+    totals = dict.fromkeys(CAUSES, 0.0)
+    for attempt in _rows(_ended(now).filter(run__resolved__cluster__pool=pool)):
+        for kind, hours in _hours(attempt).items():
+            totals[kind] += hours
+    return totals
+
+
+def _rows(attempts: QuerySet[Attempt]) -> list[dict[str, Any]]:
     fields = ("started_at", "ended_at", "state", "run__gpus", "summary__steps", "summary__step_time_s")
-    return list(_ended(now).order_by("-started_at").values(*fields)[:MAX_ATTEMPTS])
+    return list(attempts.order_by("-started_at").values(*fields)[:MAX_ATTEMPTS])
 
 
 def _ended(now: datetime) -> QuerySet[Attempt]:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from parlab.charts.importance import importances
@@ -24,6 +25,7 @@ from parlab.lab.selectors.analysis.repeats import repeat_groups
 from parlab.lab.selectors.comparison import results as comparisons
 from parlab.lab.selectors.lists import matching_runs
 from parlab.pages.reads.comparing.heads import column_names, comparison_head
+from parlab.pages.reads.comparing.pools import compare_pools, pool_names
 from parlab.publishing.figures.chosen_ranks import ranks_in
 from parlab.publishing.figures.compared_curves import curves_drawing, run_name
 from parlab.publishing.figures.windows import WHOLE, Window, window_of
@@ -50,6 +52,8 @@ def chosen_ids(request: HttpRequest) -> list[int]:
 @require_GET
 def compare(request: HttpRequest) -> HttpResponse:
     """Show selected runs of any experiments side by side."""
+    if request.GET.getlist("pool"):
+        return _pools(request)
     ids = chosen_ids(request)
     if request.GET.getlist("run"):
         # Sent by a form: redirect to the short URL, which is the one to share.
@@ -61,6 +65,17 @@ def compare(request: HttpRequest) -> HttpResponse:
         ended = Run.objects.filter(state=RunState.FINISHED).select_related("experiment")
         context["recent"] = list(ended.order_by("-ended_at", "-pk")[:RECENT])
     return render(request, "pages/compare/compare.html", {"section": "compare", **context})
+
+
+def _pools(request: HttpRequest) -> HttpResponse:
+    """Show two pools of nodes side by side (`?pool=a&pool=b`); the first two where none is named."""
+    known = pool_names()
+    asked = [pool for pool in request.GET.getlist("pool") if pool in known]
+    chosen = list(dict.fromkeys([*asked, *known]))[:2]
+    context: dict[str, Any] = {"section": "nodes", "known": known}
+    if len(chosen) == 2:
+        context["pools"] = compare_pools(*chosen, timezone.now())
+    return render(request, "pages/compare/pools.html", context)
 
 
 def comparison_context(request: HttpRequest, ids: list[int]) -> dict[str, Any]:
