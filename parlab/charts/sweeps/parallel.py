@@ -151,7 +151,7 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
     header = ["run", *(axis.title for axis in axes)]
     rows: list[list[Any]] = [[name, *(axis.texts[n] for axis in axes)] for n, name in enumerate(names)]
     caption = (
-        f"{left_out} more {'field differs' if left_out == 1 else 'fields differ'}; the table above lists all."
+        f"{left_out} more {'field differs' if left_out == 1 else 'fields differ'}; the table below lists all."
         if left_out
         else "A gap means that the value was not measured."
     )

@@ -11,8 +11,9 @@ from parlab.charts.format import DIGITS, SPACE, Unit, quantity, unit_for
 from parlab.charts.runs.step_bar import Part, StepBar
 from parlab.charts.runs.waterfall import KINDS, Bar, Column, Delta
 
-_DIGITS = 5
+_DIGITS = 4
 """Significant digits of the step time; the terms have the same number of decimal places."""
+_SHARE_DECIMALS = 1
 
 
 class TermRow(NamedTuple):
@@ -92,12 +93,12 @@ def term_table(waterfall: Waterfall) -> TermTable:
             TERMS[part.key].definition,
             TERMS[part.key].source,
             time,
-            _decimal(percent, 2),
+            _decimal(percent, _SHARE_DECIMALS),
             KINDS[part.kind][0],
             part.basis,
             part.ns < 0,
         )
-        for part, time, percent in zip(waterfall.parts, times, waterfall.percents(), strict=True)
+        for part, time, percent in zip(waterfall.parts, times, waterfall.percents(_SHARE_DECIMALS), strict=True)
     ]
     total = _texts([waterfall.total_ns], decimals, step)[0]
     absent = [(TERMS[key].title, reason) for key, reason in waterfall.absent]
@@ -128,8 +129,8 @@ def _signed(left: str, right: str, decimals: int) -> str:
 
 
 def _percent(change: Change, first: Waterfall) -> str:
-    hundredths = round(10_000 * change.ns / first.total_ns) if first.total_ns else 0
-    return ("+" if hundredths > 0 else "") + _decimal(hundredths, 2)
+    units = round(100 * 10**_SHARE_DECIMALS * change.ns / first.total_ns) if first.total_ns else 0
+    return ("+" if units > 0 else "") + _decimal(units, _SHARE_DECIMALS)
 
 
 def bar_of(waterfall: Waterfall, caption: str) -> StepBar:

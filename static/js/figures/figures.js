@@ -66,11 +66,12 @@
     const at = first.y.length - 1;
     return [...lines, { x: [first.x[at]], y: [first.y[at]], mode: "markers", marker: { color: first.line?.color, size: 7 }, showlegend: false, hoverinfo: "skip", name: "" }];
   }
-  // The value at the end of the first line, or the highest one.
+  // The value at the end of the first line, or the highest one of all lines.
   function valueLabel(element, data) {
     const line = element.dataset.label && data.find(({ mode, y }) => mode?.includes("lines") && Array.isArray(y) && y.length > 1);
     if (!line) return [];
-    const value = element.dataset.label === "peak" ? Math.max(...line.y) : line.y[line.y.length - 1];
+    const highest = () => Math.max(...data.flatMap(({ mode, y }) => (mode?.includes("lines") && Array.isArray(y) ? y : [])));
+    const value = element.dataset.label === "peak" ? highest() : line.y[line.y.length - 1];
     if (!Number.isFinite(value)) return [];
     const text = `${element.dataset.label === "peak" ? "peak " : ""}${value.toLocaleString("en", { maximumSignificantDigits: element.dataset.label === "peak" ? 3 : 4 })}`;
     // Beside a line that falls to its end there is room at the top right, above any other at the end itself.
@@ -84,7 +85,8 @@
       const entry = document.createElement("span"), key = document.createElement("i");
       const isDashed = trace.line?.dash && trace.line.dash !== "solid";
       key.classList.toggle("dashed", Boolean(isDashed));
-      key.style.borderColor = key.style.background = themed(trace.marker?.color?.length ? trace.marker.color : trace.line?.color || "") || "";
+      key.classList.toggle("striped", Boolean(trace.marker?.pattern?.shape));
+      key.style.borderColor = key.style.backgroundColor = themed(trace.marker?.color?.length ? trace.marker.color : trace.line?.color || "") || "";
       entry.append(key, trace.name.replace(/<[^>]*>/g, " "));
       return entry;
     }));
@@ -161,7 +163,13 @@
     const behind = { bgcolor: token("--surface"), opacity: 0.85 };
     rest.annotations = rest.annotations?.map((label) => label.name === "axis value" ? { ...label, ...behind, text: fitted(label.text, room) }
       : label.name === "best" ? { ...label, ...behind } : label);
-    if (element.closest(".bare")) Object.assign(rest, inPanel(rest));
+    const bare = element.closest(".bare");
+    if (bare) {
+      // Without width a legend leaves no room for the plot: it becomes text of the page, below.
+      bare.classList.toggle("named-below", narrow && rest.showlegend !== false);
+      if (narrow && bare.querySelector("[data-legend]")) rest.showlegend = false;
+      Object.assign(rest, inPanel(rest));
+    }
     // uirevision: the zoom stays when new points arrive.
     return coloured({ ...rest, autosize: true, uirevision: "kept" });
   }
@@ -281,7 +289,7 @@
       if (isPanel) layout.annotations = [...(layout.annotations || []), ...valueLabel(element, figure.data)];
       const visible = Math.min(element.clientWidth, frame.clientWidth - 32); // parallel coordinates scroll on a phone
       const data = themed(isPanel ? panelData(figure.data) : named(figure.data, visible));
-      if (isPanel) legendOf(element, figure.data);
+      if (isPanel || frame.matches(".named-below")) legendOf(element, figure.data);
       if (element.clientWidth > frame.clientWidth) layout.legend = { ...layout.legend, entrywidth: element.clientWidth / 2 }; // one name a row
       element.classList.toggle("tall", !isPanel && ("tall" in element.dataset || needsRoom(element, { data, layout })));
       const panels = figure.layout.meta?.panels || 1;
