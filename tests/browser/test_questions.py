@@ -49,10 +49,10 @@ def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
     expect(page.get_by_text("No changes.")).to_be_visible()
 
     # The engine decides what is shown.
-    expect(page.get_by_label("Operation", exact=True)).to_have_count(0)
+    expect(page.get_by_label("Operation", exact=True)).to_be_hidden()
     page.locator("#preset").select_option("allreduce")
     expect(page.get_by_label("Operation", exact=True)).to_be_visible()
-    expect(shards).to_have_count(0)
+    expect(shards).to_be_hidden()
     expect(page.locator("table.list").filter(has_text="parallel.engine")).to_be_visible()
     expect(page.get_by_text("1 point, 2 GPUs or processes each")).to_be_visible()
 

@@ -15,7 +15,7 @@ import psutil
 from django.conf import settings
 
 from parlab.fleet import services
-from parlab.lab.models import Attempt, Run
+from parlab.lab.models import Attempt, Node, Run
 from parlab.publishing.figures.chains import Chain, Joined, chain_of
 from parlab.series import log
 from runners.wire.protocol import RunState
@@ -73,6 +73,14 @@ class World:
 
         return self.workers.until(beaten, what, within_s)
 
+    def _until_of(self, run: Run, condition: Callable[[], bool], what: str, within_s: float) -> None:
+        """Wait for a run; a wait in vain says what its attempts and the nodes are then."""
+        try:
+            self.until(condition, what, within_s)
+        except AssertionError as late:
+            nodes = list(Node.objects.values_list("name", "left_out", "is_draining", "abilities"))
+            raise AssertionError(f"{late}; {describe(run)}; {nodes}") from None
+
     def look(self) -> None:
         """Note how many attempts are alive."""
         alive = set[str]()
@@ -99,7 +107,7 @@ class World:
             own = made.pop(run.attempt_number) or 0
             return run.attempt_number >= number and own > steps + max([last or 0 for last in made.values()], default=0)
 
-        self.until(has_steps, f"attempt {number} makes steps; {describe(run)}", within_s)
+        self._until_of(run, has_steps, f"attempt {number} makes steps", within_s)
         return run.attempts.get(number=number)
 
     def until_ended(self, run: Run, within_s: float = 120.0) -> Chain:
@@ -109,7 +117,7 @@ class World:
             run.refresh_from_db()
             return run.is_final
 
-        self.until(has_ended, f"the chain has ended; {describe(run)}", within_s)
+        self._until_of(run, has_ended, "the chain has ended", within_s)
         chain = chain_of(run)
         assert chain is not None
         return chain
