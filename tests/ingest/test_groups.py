@@ -148,19 +148,30 @@ def test_live_batches_are_taken_first_and_the_backlog_gets_its_share(make_attemp
     for number in range(4):
         client.lpush(BACKLOG_QUEUE, _raw(batch(attempt, number, large)))
         client.lpush(INGEST_QUEUE, _raw(batch(attempt, 1_000 + number, b"live\n")))
-    client.lpush(INGEST_QUEUE, b"junk")
-    PENDING.take()
     assert not is_idle(broker)
     taken = [Batch.from_wire(content_of(envelope)).sequence for envelope in take_waiting(broker)]
     assert taken[:4] == [1_000, 1_001, 1_002, 1_003]
     assert 1 <= len(taken[4:]) < 4
     assert taken[4:] == list(range(len(taken) - 4))
-    assert len(PENDING.take()) == 1
     for _ in range(4):
         client.lpush(INGEST_QUEUE, _raw(batch(attempt, 0, large)))
     assert sum(len(_raw(batch(attempt, 0, large))) for _ in range(4)) > MAX_BYTES
     last = [Batch.from_wire(content_of(envelope)).sequence for envelope in take_waiting(broker)][-1]
     assert last == len(taken) - 4  # of the backlog, although live batches alone exceed the limit
+
+
+def test_what_is_no_batch_ends_a_group_and_stays_for_celery(make_attempt: MakeAttempt, broker: str) -> None:
+    attempt = make_attempt()
+    client: Any = redis.Redis.from_url(broker)
+    alive = message(INGEST_QUEUE, "parlab.serve.alive", INGEST_QUEUE)
+    for each in (_raw(batch(attempt, 1, b"one\n")), alive, _raw(batch(attempt, 2, b"two\n")), b"junk"):
+        client.lpush(INGEST_QUEUE, each)
+    PENDING.take()
+    assert [content_of(envelope)["sequence"] for envelope in take_waiting(broker)] == [1]
+    assert client.rpop(INGEST_QUEUE) == alive
+    assert [content_of(envelope)["sequence"] for envelope in take_waiting(broker)] == [2]
+    assert client.lrange(INGEST_QUEUE, 0, -1) == [b"junk"]
+    assert not PENDING.take()
 
 
 def test_of_many_waiting_batches_half_are_left_for_another_worker(

@@ -28,15 +28,16 @@ _taken_at: dict[str, float] = {}
 
 # Live batches until one of the limits, then what is left for the backlog, of which at least one batch is taken. A
 # script, because the sizes of messages are known only once they are taken. Of many that wait, half: those are stored
-# earlier, and another worker stores the rest meanwhile.
+# earlier, and another worker stores the rest meanwhile. A message of another task ends a group: it is for Celery.
 _TAKE = """
 local taken, bytes, most = {{}, {}}, 0, tonumber(ARGV[2])
 local waiting = redis.call('LLEN', KEYS[1]) + redis.call('LLEN', KEYS[2])
 local limit = math.min(tonumber(ARGV[1]), math.max(tonumber(ARGV[3]), math.ceil(waiting / 2)))
 for place, queue in ipairs(KEYS) do
   while #taken[1] + #taken[2] < limit and (bytes < most or (place == 2 and #taken[2] == 0)) do
-    local raw = redis.call('RPOP', queue)
-    if not raw then break end
+    local raw = redis.call('LINDEX', queue, -1)
+    if not raw or not string.find(raw, ARGV[4], 1, true) then break end
+    redis.call('RPOP', queue)
     bytes = bytes + #raw
     table.insert(taken[place], raw)
   end
@@ -61,7 +62,7 @@ def take_waiting(url: str) -> list[Any]:
 
 
 def _taken(url: str) -> list[list[bytes]]:
-    limits = (str(MAX_MESSAGES), str(MAX_BYTES), str(FEW_MESSAGES))
+    limits = (str(MAX_MESSAGES), str(MAX_BYTES), str(FEW_MESSAGES), f'"{APPLY_BATCH_TASK}"')
     taken: Any = client(url).eval(_TAKE, len(_BATCHES), *_BATCHES, *limits)
     return list(taken)
 

@@ -64,6 +64,12 @@ CAMPAIGNS = (
                 " the server while the runs are live", "", 90,
             ),
             Benchmark(
+                "browsers_page_p95_s", "campaigns.browsers:browsers_page_p95_s", "s", at_most(1),
+                "200 browsers at the same cluster of 1,000 nodes with 300 live runs, for a minute: each opens a page"
+                " with its figures and polls its live parts as the page states, another page after half a minute; every"
+                " point must be stored, every answer be one: 95th percentile of the pages", "", 150,
+            ),
+            Benchmark(
                 "thousand_ranks_page_s", "campaigns.thousand_ranks:thousand_ranks_page_s", "s", None,
                 "one run over 128 nodes of 8 ranks each; a worker and beat as in production: slowest page of the run;"
                 " states the processor of the worker, and time and size of the heat map", "", 45,

@@ -279,8 +279,11 @@ class Fleet:
         oldest: Any = self._redis.lindex(INGEST_QUEUE, -1)
         if oldest is None:
             return 0.0
-        envelope = read(oldest, INGEST_QUEUE, lambda *_: "").arguments[0]
-        return time.time() - float(json.loads(envelope["payload"])["sent_at"])
+        try:
+            envelope = read(oldest, INGEST_QUEUE, lambda *_: "").arguments[0]
+            return time.time() - float(json.loads(envelope["payload"])["sent_at"])
+        except (ValueError, TypeError, LookupError):
+            return 0.0  # a task of the server itself
 
 
 def _secret(key: bytes, node: str) -> bytes:

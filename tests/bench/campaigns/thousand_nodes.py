@@ -56,8 +56,8 @@ def thousand_nodes_cores(scale: Scale) -> Result:
         server = Server(held, nodes)
         wait_for(lambda: Node.objects.online().filter(pool=POOL).count() == nodes, "all nodes are online", TRAINING_S)
         idle = server.cores(min(live_s, 5))
-        experiment = _launched("Live runs", count, iterations=live_s + (8 if scale.is_quick else 20))
-        _until(experiment, RunState.RUNNING, count)
+        experiment = launched("Live runs", count, iterations=live_s + (8 if scale.is_quick else 20))
+        until(experiment, RunState.RUNNING, count)
         before, began, pages = server.cpu_s(), time.monotonic(), list[float]()
         while time.monotonic() < began + live_s:
             pages += server.pages(experiment)
@@ -65,13 +65,13 @@ def thousand_nodes_cores(scale: Scale) -> Result:
         seconds = time.monotonic() - began
         busy = {name: (now - before[name]) / seconds for name, now in server.cpu_s().items()}
         began = time.monotonic()
-        queued = _launched("Queued runs", waiting, iterations=QUEUED_STEPS)
+        queued = launched("Queued runs", waiting, iterations=QUEUED_STEPS)
         sent = Member.objects.filter(attempt__run__experiment=queued).exclude(state=MemberState.DISPATCHED)
         wait_for(lambda: sent.count() == waiting, "all queued runs have started", TRAINING_S)
         started_s = time.monotonic() - began
         for each in (queued, experiment):
-            _until(each, RunState.FINISHED, each.runs.count())
-            _check(each)
+            until(each, RunState.FINISHED, each.runs.count())
+            check(each)
     cores = sum(share for name, share in busy.items() if name not in ("redis", "daemons"))
     parts = ", ".join(f"{name} {share:.2f}" for name, share in busy.items())
     against = (
@@ -94,14 +94,14 @@ class Server:
             self._start("workers", [*WORKER, f"--hostname=bench{number}@%h"])
         self._start("beat", beat(directory))
         call_command("collectstatic", interactive=False, verbosity=0)
-        self._address = f"http://127.0.0.1:{(port := free_port())}"
+        self.host = f"127.0.0.1:{(port := free_port())}"
         web = ["uvicorn", "parlab.asgi:application", "--port", str(port), "--lifespan=off", "--no-access-log"]
         self._start("web", ["-m", *web])
         self._start("daemons", ["-m", "tests.bench.campaigns.simulated_daemons", url, str(nodes), "1"])
         self.processes["redis"] = [psutil.Process(_listening(url))]
         client = Client()
         client.force_login(User.objects.get_or_create(username="bench", defaults={"is_superuser": True})[0])
-        self._cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+        self.cookie = f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         self.processes.setdefault(name, []).append(self._starter(command))
@@ -124,8 +124,7 @@ class Server:
         return [self._page(path) for path in ("/", "/nodes/", experiment.get_absolute_url(), run.get_absolute_url())]
 
     def _page(self, path: str) -> float:
-        cookie = f"{settings.SESSION_COOKIE_NAME}={self._cookie}"
-        request = urllib.request.Request(f"{self._address}{path}", headers={"Cookie": cookie})
+        request = urllib.request.Request(f"http://{self.host}{path}", headers={"Cookie": self.cookie})
         began = time.perf_counter()
         with urllib.request.urlopen(request, timeout=60) as response:
             response.read()
@@ -136,7 +135,7 @@ def _listening(url: str) -> int:
     return int(redis.Redis.from_url(url).info("server")["process_id"])
 
 
-def _launched(name: str, count: int, *, iterations: int) -> Experiment:
+def launched(name: str, count: int, *, iterations: int) -> Experiment:
     """Queue runs on one node each; beat dispatches them."""
     user = User.objects.get(username="bench")
     experiment = experiment_create(name=name, owner=user)
@@ -152,12 +151,12 @@ def _launched(name: str, count: int, *, iterations: int) -> Experiment:
     return experiment
 
 
-def _until(experiment: Experiment, state: RunState, count: int) -> None:
+def until(experiment: Experiment, state: RunState, count: int) -> None:
     runs = Run.objects.filter(experiment=experiment)
     wait_for(lambda: runs.filter(state=state).count() == count, f"{count} runs are {state}", TRAINING_S)
 
 
-def _check(experiment: Experiment) -> None:
+def check(experiment: Experiment) -> None:
     """Raise RuntimeError unless every point of every run is stored once."""
     for attempt in Attempt.objects.filter(run__experiment=experiment).select_related("run"):
         expected = attempt.run.resolved["train"]["iterations"] * METRICS
