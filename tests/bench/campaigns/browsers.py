@@ -110,7 +110,7 @@ class Browser:
 
     def look(self, ends_at: float) -> None:
         """Open pages until a time."""
-        time.sleep(self._chance.uniform(0, 10))  # not all at once
+        time.sleep(self._chance.uniform(0, min(10.0, (ends_at - time.monotonic()) / 4)))  # not all at once
         while (now := time.monotonic()) < ends_at:
             page = self._get(self._chance.choice(self._paths), self._times.pages)
             for address in list(dict.fromkeys(map(html.unescape, _FIGURE.findall(page))))[:FIGURES]:
