@@ -173,6 +173,11 @@ def exact_quantity(value: float | None, unit: str) -> str:
     return DASH if value is None or not math.isfinite(value) else f"{exact(value)}{SPACE}{unit}"
 
 
+def in_sentence(title: str) -> str:
+    """Write a title inside a sentence: `peak memory (GiB)`, but `MFU (%)`."""
+    return title if title[:2].isupper() else f"{title[:1].lower()}{title[1:]}"
+
+
 def duration(seconds: float | None, *, coarse: bool = False) -> str:
     """Write a duration: `8 s`, `3 min 20 s`, `2 h 5 min`; coarse: `3 min`."""
     if seconds is None or not math.isfinite(seconds):

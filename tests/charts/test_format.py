@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlab.charts import format as numbers
-from parlab.charts.format import DASH, SPACE
+from parlab.charts.format import DASH, SPACE, in_sentence
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,8 @@ def test_a_number_of_a_file_keeps_its_digits(value: float, unit: str, text: str)
 def test_a_column_has_one_precision(values: list[float | None], texts: list[str]) -> None:
     unit = numbers.for_column(numbers.Unit(1.0, "s", "s"), ((value, True) for value in values))
     assert [numbers.in_column(value, unit) for value in values] == texts
+
+
+def test_a_title_inside_a_sentence_keeps_its_units_and_abbreviations() -> None:
+    assert in_sentence("Compute per device (TFLOP/s)") == "compute per device (TFLOP/s)"
+    assert in_sentence("MFU (%)") == "MFU (%)"

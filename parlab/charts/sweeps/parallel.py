@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from parlab.charts import theme
 from parlab.charts.fields import field_heading
-from parlab.charts.format import Unit, field_value, significant, unit_for
+from parlab.charts.format import Unit, field_value, in_sentence, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint, in_order, is_number
 from parlab.charts.theme import Drawing, Table
@@ -166,7 +166,7 @@ def _is_coloured(axes: Sequence[_Axis]) -> bool:
 
 
 def _colour_note(axes: Sequence[_Axis]) -> str:
-    return f"; dark: high {axes[-1].title.lower()}" if _is_coloured(axes) else ""
+    return f"; dark: high {in_sentence(axes[-1].title)}" if _is_coloured(axes) else ""
 
 
 def _colour(axes: Sequence[_Axis], place: int) -> str:

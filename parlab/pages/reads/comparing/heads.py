@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlab.advice.waterfalls.waterfall import difference
-from parlab.charts.format import MINUS, SPACE, Unit, significant, unit_for
+from parlab.charts.format import MINUS, SPACE, Unit, in_sentence, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure, measured
 from parlab.charts.points import RunPoint
 from parlab.charts.svg import Svg
@@ -192,7 +192,7 @@ def _of_many(comparison: Comparison, names: Sequence[str], everyone: Sequence[Ru
     best_name, best, _value = finished[0]
     others = finished[1:]
     alike = sum(is_within_noise(measure, point, best, noise) for _name, point, _value in others)
-    word = {"rate": "fastest", "time": "fastest"}.get(measure.kind, "best")
+    word = {"rate": "fastest", "time": "fastest"}.get(measure.kind, f"best by {in_sentence(measure.title)}")
     per = " per GPU" if _has_several_counts(comparison.points) and measure.kind == "rate" else ""
     answer = f"{best_name} is {word}{per}"
     answer += f"; {alike} of {len(others)} others within noise." if alike else f" of {len(finished)}."
@@ -204,7 +204,7 @@ def _of_many(comparison: Comparison, names: Sequence[str], everyone: Sequence[Ru
         answer,
         detail,
         matrix=matrix([name for name, _point, _value in shown], cells),
-        matrix_unit=f"% {'less' if measure.least_is_best else 'more'} {measure.title.lower()}{per}",
+        matrix_unit=f"% {'less' if measure.least_is_best else 'more'} {in_sentence(measure.title)}{per}",
         lost=lost,
         lost_unit=lost_unit,
     )
