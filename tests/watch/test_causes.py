@@ -81,4 +81,4 @@ def test_an_alert_shows_where_the_time_of_a_step_changed(
         result.save()
     text = page.get(alert.get_absolute_url()).content.decode()
     assert "where its time changed" in text
-    assert "+10.00" in text
+    assert "+10.0" in text
