@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +24,17 @@ from parlab.pages.templatetags.frame import icon
 from runners.wire.protocol import RunState
 
 register = template.Library()
+
+
+@register.simple_tag
+def options(choices: Iterable[tuple[object, str]], chosen: str) -> SafeString:
+    """Render the options of a long list: {% options configs entered.config %}."""
+    return SafeString(
+        "".join(
+            f'<option value="{escape(value)}"{" selected" if str(value) == chosen else ""}>{escape(title)}</option>'
+            for value, title in choices
+        )
+    )
 
 
 @register.simple_tag

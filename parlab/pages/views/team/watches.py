@@ -46,14 +46,18 @@ def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> Http
         "listed": listed,
         "is_new": is_new,
         **({} if first is None or is_new else _alert_context(find_alert(first.watch_id, first.pk))),
-        "configs": Config.objects.select_related("experiment")
-        .only("version", "experiment__name")
-        .order_by("-pk")[:MAX_CONFIGS],
+        "configs": _configs() if is_new else [],
         "schedules": Watch.Schedule.choices,
         "entered": request.POST or request.GET,
         "problem": problem,
     }
     return render(request, "watch/watches.html", context, status=status)
+
+
+def _configs() -> list[tuple[int, str]]:
+    """Return the newest configurations with their names."""
+    rows = Config.objects.order_by("-pk").values_list("pk", "experiment__name", "version")[:MAX_CONFIGS]
+    return [(pk, f"{name} v{version}") for pk, name, version in rows]
 
 
 @require_POST
