@@ -173,6 +173,12 @@ def exact_quantity(value: float | None, unit: str) -> str:
     return DASH if value is None or not math.isfinite(value) else f"{exact(value)}{SPACE}{unit}"
 
 
+def probability(value: float) -> str:
+    """Write a probability: below 1 and above 99 % as such, since no prediction is certain."""
+    percent = 100 * value
+    return f"> 99{SPACE}%" if percent > 99 else f"< 1{SPACE}%" if percent < 1 else f"{percent:.0f}{SPACE}%"
+
+
 def in_sentence(title: str) -> str:
     """Write a title inside a sentence: `peak memory (GiB)`, but `MFU (%)`."""
     return title if title[:2].isupper() else f"{title[:1].lower()}{title[1:]}"

@@ -62,7 +62,7 @@ def copies(rows: Rows, **more: Any) -> Rows:
 def test_a_question_of_a_against_b_is_answered_with_yes_or_no(answered: Callable[..., Answer]) -> None:
     answer = answered("Is 1F1B faster than GPipe, and which micro batch is best?", copies(NINE))
     assert answer.verdict == "Yes: 1F1B with micro batch 2, 138\u202fsamples/s, 2.0\u202f× the best GPipe."
-    assert answer.rest[0] == "ZB-H1 is 10\u202f% behind."
+    assert answer.rest == ("ZB-H1 is 10\u202f% behind.", "One run each, whose steps vary by ±2.0\u202f%.")
     assert str(answer.short) == "1F1B, micro batch 2: 2.0\u202f× GPipe"
     assert not answer.noise
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from parlab.ingest.summaries import logs
 from parlab.lab.models import Attempt, Event, Finding, InboxItem, Run, Source
 from parlab.lab.selectors.sources import source_lines
-from parlab.pages.rows.inbox import KINDS, large_pictures
+from parlab.pages.rows.inbox import KINDS, change_unit, large_pictures
 from parlab.series.log_search import ERROR
 
 MAX_LINES = 12
@@ -53,7 +53,7 @@ def evidence_of(item: InboxItem) -> dict[str, Any]:
         "kind": KINDS[item.kind],
         "pictures": large_pictures(item) if item.kind in _TITLES else None,
         "picture_title": _TITLES.get(item.kind, ""),
-        "picture_unit": item.data.get("unit", ""),
+        "picture_unit": change_unit(item).name,
         "sentence": _sentence(item),
         "place_in_log": _place_in_log(item),
     }

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from parlab.charts import evidence
 from parlab.charts.evidence import LARGE, PHONE, SMALL, Size
-from parlab.charts.format import duration, quantity, signed_percent, significant
+from parlab.charts.format import Unit, duration, quantity, signed_percent, significant, unit_for
 from parlab.charts.svg import Svg
 from parlab.findings import RULES
 from parlab.fleet.trials import smaller_batch
@@ -297,8 +297,15 @@ def _judge(item: InboxItem) -> Action:
 
 
 def _of_change(item: InboxItem, size: Size) -> Svg:
-    values = item.data.get("values") or []
+    factor = change_unit(item).factor
+    values = [value / factor for value in item.data.get("values") or []]
     return evidence.change(values, int(item.data.get("change_at") or 0), "Results before and after the change", size)
+
+
+def change_unit(item: InboxItem) -> Unit:
+    """Return the unit of the picture of a change: that of its measure, with the prefix that suits the values."""
+    unit = str(item.data.get("unit") or "")
+    return unit_for(item.data.get("values") or [], unit) if unit else Unit(1.0, "", "")
 
 
 def _of_nan(item: InboxItem, size: Size) -> Svg:

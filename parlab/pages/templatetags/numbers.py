@@ -139,6 +139,13 @@ def digits(value: object) -> SafeString:
 
 
 @register.filter
+def chance(value: object) -> str:
+    """Write a probability: `> 99 %`, `96 %`."""
+    number = _given_number(value)
+    return numbers.DASH if number is None else numbers.probability(number)
+
+
+@register.filter
 def counted(value: object) -> SafeString:
     """Format a count in full, with grouped thousands: {{ run.gpus|counted }}."""
     number = _given_number(value)

@@ -77,7 +77,7 @@ def _lead(case: Case, best: Standing, worse: Standing, loser: str, *, is_pair: b
     return Answer(
         verdict=f"{capital(_name(best))}, {key}{_repeats(best)}, {far}.",
         short=Short(capital(lead), f": {near}"),
-        rest=tuple(filter(None, [second.text, _memory(best, worse)])),
+        rest=tuple(filter(None, [second.text, _memory(best, worse, loser), "" if noise else _sureness(case, limit)])),
         noise=noise,
         is_lead_unsure=is_unsure,
         action=Action(f"Repeat {_REPEATS}{SPACE}× to separate them", "repeat", best.run) if noise else None,
@@ -121,13 +121,20 @@ def _runner_up(case: Case, best: Standing, worse: Standing, *, is_pair: bool) ->
     return _RunnerUp(f"{text}.")
 
 
-def _memory(best: Standing, worse: Standing) -> str:
+def _sureness(case: Case, limit: float | None) -> str:
+    """Say what a lead that is proven was measured against."""
+    if case.standings.repeats:
+        return f"Repeats vary by ±{share(case.standings.repeats.deviation)}."
+    return "One run each, noise unknown." if limit is None else f"One run each, whose steps vary by ±{share(limit)}."
+
+
+def _memory(best: Standing, worse: Standing, loser: str) -> str:
     if not best.memory or not worse.memory:
         return ""
     change = best.memory - worse.memory
     if abs(change) < 0.01 * worse.memory:
         return "Memory: the same."
-    return f"Memory: {quantity(abs(change), 'B')} {'more' if change > 0 else 'less'}."
+    return f"Memory: {quantity(abs(change), 'B')} {'more' if change > 0 else 'less'} than {loser}."
 
 
 class _Pair(NamedTuple):

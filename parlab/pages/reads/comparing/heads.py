@@ -198,7 +198,8 @@ def _of_many(comparison: Comparison, names: Sequence[str], everyone: Sequence[Ru
     answer += f"; {alike} of {len(others)} others within noise." if alike else f" of {len(finished)}."
     shown = finished[:MOST_IN_MATRIX]
     cells = [[_cell(measure, one, other, noise) for other in shown] for one in shown]
-    detail = "" if noise else "One run a point: noise is that of the steps."
+    has_steps = any(point.step_time_s and point.step_time_s.p90 is not None for point in comparison.points)
+    detail = "" if noise else f"One run a point: noise is {'that of the steps' if has_steps else 'unknown'}."
     lost, lost_unit = _lost(comparison, names, noisy)
     return ComparisonHead(
         answer,

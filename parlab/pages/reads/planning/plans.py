@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from parlab.charts.format import SPACE, quantity, significant, unit_for
+from parlab.charts.format import SPACE, probability, quantity, significant, unit_for
 from parlab.charts.svg import Svg
 from parlab.charts.sweeps import plans as chart
 from parlab.charts.sweeps.plans import Curve, PartsBar, PlanPoint, Rate
@@ -29,6 +29,8 @@ _USUAL_DAYS = 60.0
 _OTHERS = ("B200", "H100 SXM", "MI300X", "A100 SXM4 80 GB")
 """Devices of which the first two with a price stand beside that of the plan."""
 _MOST_OTHERS = 2
+_MUCH_LESS = 0.8
+"""Share of the cost of a plan below which another one is named."""
 MEMORY_PARTS = (
     "activations_bytes", "weights_bytes", "gradients_bytes", "optimizer_bytes", "logits_bytes", "buffers_bytes",
     "overhead_bytes",
@@ -95,6 +97,7 @@ class PlanPictures(NamedTuple):
     memory_curve: Svg
     memory_spread: str
     time: PartsBar
+    time_spread: str
     published: Svg | None
     published_note: str
     offers: list[OfferRow]
@@ -116,14 +119,14 @@ class Frontier(NamedTuple):
     svg: Svg | None
     unit: str
     remedies: list[Remedy]
+    remedies_for: str = "To meet it"
+    """What the remedies do."""
 
 
-def chance_of(probability: float) -> Chance:
+def chance_of(value: float) -> Chance:
     """Write a probability: below 1 and above 99 % as such."""
-    percent = 100 * probability
-    text = f"> 99{SPACE}%" if percent > 99 else f"< 1{SPACE}%" if percent < 1 else f"{percent:.0f}{SPACE}%"
-    kind = "good" if probability >= 0.95 else "warn" if probability >= 0.5 else "bad"
-    return Chance(text, kind)
+    kind = "good" if value >= 0.95 else "warn" if value >= 0.5 else "bad"
+    return Chance(probability(value), kind)
 
 
 def money(value: float | None, currency: str) -> str:
@@ -157,10 +160,20 @@ def pictures(question: PlanRequest, outline: Outline, currency: str) -> PlanPict
         chart.memory_curve(Curve([distribution.quantile(share) for share in _QUANTILES], limit, extent)),
         f"{significant(distribution.quantile(0.1) / _GIB)}\u2013{significant(distribution.quantile(0.9) / _GIB)}",
         chart.time_bar([(name, getattr(prediction.parts, name)) for name in chart.TIME_KEYS], prediction.iteration_s),
+        _time_spread(outline),
         published,
         note,
         _offer_rows(question, outline.budget),
     )
+
+
+def _time_spread(outline: Outline) -> str:
+    """Return between which times of a step 80 % of such predictions lie, by the interval of the days."""
+    seconds = outline.prediction.iteration_s
+    ends = [seconds * days / outline.budget.days for days in (outline.budget.days_low, outline.budget.days_high)]
+    unit = unit_for([seconds], "s")
+    low, high = (significant(end / unit.factor) for end in ends)
+    return f"{low}\u2013{high}{SPACE}{unit.name}"
 
 
 def _offer_rows(question: PlanRequest, result: Budget) -> list[OfferRow]:
@@ -261,17 +274,32 @@ def around(question: PlanRequest, result: Budget | None) -> float:
 def frontier(
     question: PlanRequest, gpu: Gpu, outline: Outline, calibration: Calibration | None, currency: str
 ) -> Frontier:
-    """Return days against cost around the deadline, and the plans that keep the limits if this one may not."""
+    """Return days against cost around the deadline, and the plans that keep the limits if this one may not.
+
+    For one that keeps them it is the cheapest other plan, if that costs much less.
+    """
     found = choices_of(question, gpu, around(question, outline.budget), calibration, currency)
     drawn = [point for choice in found if (point := _point(choice.device, choice.gpus, choice.budget, currency))]
     own = _point(gpu.name, question.gpus, outline.budget, currency)
     unit = unit_for([point.cost for point in drawn], "")
-    remedies = []
-    if keeps(outline.budget, question.wanted_days, question.wanted_cost) < SURE:
-        kept = meeting(found, question.wanted_days, question.wanted_cost)
-        remedies = [_remedy(choice, question, currency) for choice in kept]
-    name = f"{unit.name.strip()} {currency}".strip()
-    return Frontier(chart.frontier(drawn, own, question.wanted_days, unit) if drawn else None, name, remedies)
+    kept = meeting(found, question.wanted_days, question.wanted_cost)
+    is_kept = keeps(outline.budget, question.wanted_days, question.wanted_cost) >= SURE
+    remedies = [_remedy(choice, question, currency) for choice in (_cheaper(kept, outline.budget) if is_kept else kept)]
+    return Frontier(
+        chart.frontier(drawn, own, question.wanted_days, unit) if drawn else None,
+        f"{unit.name.strip()} {currency}".strip(),
+        remedies,
+        "Cheaper" if is_kept else "To meet it",
+    )
+
+
+def _cheaper(kept: Sequence[Choice], own: Budget | None) -> list[Choice]:
+    """Return the cheapest of several plans, if it costs much less than this one."""
+    priced = [(choice.budget.cost, choice) for choice in kept if choice.budget.cost is not None]
+    if own is None or own.cost is None or not priced:
+        return []
+    cost, cheapest = min(priced, key=lambda each: each[0])
+    return [cheapest] if cost < _MUCH_LESS * own.cost else []
 
 
 def _point(device: str, gpus: int, result: Budget, currency: str) -> PlanPoint | None:
