@@ -33,7 +33,7 @@ _REMEDIES: dict[type[Exception], str] = {
     exceptions.MethodNotAllowed: "use a method listed in /api/schema/",
     exceptions.UnsupportedMediaType: "send multipart/form-data",
     exceptions.Throttled: "send fewer requests, or ask an administrator to raise PARLAB_REQUESTS_PER_MINUTE",
-    Unavailable: "mend the archive of the server; see docs/understand/series.md",
+    Unavailable: "mend the archive of the server; see docs/understand/measurements.md",
     exceptions.ParseError: "send the fields described in /api/schema/",
 }
 

@@ -1,1 +1,1 @@
-"""Series of numbers, raw output and timelines of ranks, in compressed chunks. See docs/understand/series.md."""
+"""Series of numbers, raw output and timelines of ranks, in compressed chunks. See docs/understand/measurements.md."""

@@ -30,7 +30,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_other_hosts(
     expected = {str(page.relative_to(DOCS).with_suffix(".html")) for page in DOCS.rglob("*.md")}
     assert {*expected, "contribute/contributing.html", "404.html"} == set(texts)
     assert {name: LOADED.findall(text) for name, text in texts.items() if LOADED.findall(text)} == {}
-    assert 'id="parlab.Run.phase"' in texts["use/client.html"]
+    assert 'id="parlab.Run.phase"' in texts["use/api.html"]
 
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     locations = {entry["location"] for entry in index["docs"] if "Prepare and go" in entry["title"]}
