@@ -141,7 +141,7 @@ def _straggler(
         return None
     reading = reading.format(name=slowest.name, work=slowest.work, excess=100 * slowest.excess)
     title = title.format(name=slowest.name)
-    return Advice(kind, title, waiting, 0.5 * waiting, waiting, "straggler", cause, reading, {})
+    return Advice(kind, title, 0.75 * waiting, 0.5 * waiting, waiting, "straggler", cause, reading, {})
 
 
 def _loading(waterfall: Waterfall) -> Advice | None:

@@ -10,8 +10,10 @@ import pytest
 from django.test import Client
 
 from parlab.lab.models import AdviceTrial, Attempt, Config, Experiment, Run
+from parlab.lab.selectors.analysis.advice import run_advice
 from parlab.series import store
 from parlab.series.columns import Columns
+from runners.config import digest
 
 from .conftest import finish
 from .test_experiments import EXPERIMENT, text
@@ -74,6 +76,24 @@ def test_advice_is_a_chip_and_after_a_click_its_result(page: Client, slow_run: R
     assert answer.noise == unsure.noise  # one judgement on all pages
     Run.objects.filter(pk=changed.pk).update(state="oom", step_time_s=None)
     assert next(chip for chip in page.get(url).context["step"].chips if chip.kind == "worse").realised == "OOM"
+
+
+def test_advice_that_the_sweep_has_measured_is_shown_with_what_it_brought(page: Client, slow_run: Run) -> None:
+    advised = next(row for row in run_advice(slow_run).advice if row.title.startswith("Recomputation none"))
+    (field,) = advised.settings
+    section, _, name = field.partition(".")
+    slow_run.point = {field: slow_run.resolved[section][name]}
+    slow_run.point_digest = digest(slow_run.point)
+    slow_run.save()
+    other = Run.objects.get(pk=slow_run.pk)
+    other.pk, other.number, other.point, other.step_time_s = None, 7, dict(advised.settings), 0.4
+    other.point_digest, other.summary = digest(other.point), {**other.summary, "step_time_s": {"median": 0.4}}
+    other.save()
+    step = page.get(slow_run.get_absolute_url()).context["step"]
+    chip = next(chip for chip in step.chips if chip.text == "Recomputation none")
+    assert (chip.kind, chip.href) == ("done", other.get_absolute_url())
+    assert chip.realised == "\N{MINUS SIGN}20\N{NARROW NO-BREAK SPACE}%"
+    assert not AdviceTrial.objects.exists()
 
 
 def test_viewers_see_advice_without_a_button(viewer: Client, slow_run: Run) -> None:

@@ -21,7 +21,7 @@ from parlab.planner import Cluster
 from parlab.planner.job.configs import job_of
 from parlab.traces.breakdown import Window
 from parlab.traces.stored import Analysis, meeting_of
-from runners.config import check, engine_of, with_values
+from runners.config import check, digest, engine_of, with_values
 from runners.wire.protocol import RunState
 
 from .failures import node_failures
@@ -202,6 +202,33 @@ def tried_advice(run: Run) -> list[AdviceTrial]:
     """Return the advice for a run that was tried."""
     # Most runs have none: then nothing else is read.
     return list(run.advice_trials.prefetch_related("run", "changed_run__experiment", "changed_run__config"))
+
+
+def swept_advice(run: Run, advice: Sequence[Advice]) -> list[AdviceTrial]:
+    """Return the advice whose change another point of the same sweep has measured, as trials that are not stored."""
+    wanted = {digest(point): row for row in advice if (point := _point_of(run, row)) is not None}
+    if not wanted:
+        return []
+    others = Run.objects.filter(config=run.config_id, state=RunState.FINISHED, point_digest__in=wanted)
+    return [
+        AdviceTrial(
+            run=run, changed_run=other, kind=row.kind, title=row.title, changes=dict(row.settings), part=row.part,
+            gain=row.gain, low=row.low, high=row.high, evidence=row.evidence,
+        )
+        for other in others.select_related("experiment", "config").order_by("number")
+        if (row := wanted.get(other.point_digest)) is not None
+    ]  # fmt: skip
+
+
+def _point_of(run: Run, advice: Advice) -> dict[str, Any] | None:
+    """Return the point of the sweep that an advice leads to; None if it changes what the sweep does not."""
+    changed = {name: value for name, value in advice.settings.items() if _value(run, name) != value}
+    return {**run.point, **changed} if changed and changed.keys() <= run.point.keys() else None
+
+
+def _value(run: Run, name: str) -> Any:
+    section, _, field = name.partition(".")
+    return (run.resolved.get(section) or {}).get(field)
 
 
 def best_trial(trials: Iterable[AdviceTrial]) -> AdviceTrial | None:

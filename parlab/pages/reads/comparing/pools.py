@@ -147,7 +147,7 @@ def _drawn(ratio: _Ratio, name: str) -> Sureness:
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
     word = "not proven" if ratio.is_noise else "proven" if ratio.limit is not None else "one run each"
-    ends = (None, None) if ratio.limit is None else (ratio.share - ratio.limit, ratio.share + ratio.limit)
+    ends = (None, None) if ratio.limit is None else (max(-1.0, ratio.share - ratio.limit), ratio.share + ratio.limit)
     return Sureness(name, ratio.share, *ends, word, None if word != "proven" else ratio.share < 0)
 
 
@@ -160,13 +160,13 @@ def _answer(second: str, ratios: Sequence[_Ratio]) -> tuple[str, str]:
     mean = geometric_mean([ratio.times[1] / ratio.times[0] for ratio in ratios]) - 1
     noise = sum(ratio.is_noise for ratio in ratios)
     count = f"{len(ratios)} setting{'' if len(ratios) == 1 else 's'} that ran on both"
-    if noise == len(ratios):
-        return "Both pools take the same time a step, within noise.", f"{count}."
     word = "less" if mean < 0 else "more"
-    text = f"{second} takes {significant(abs(100 * mean), 2)}{SPACE}% {word} time a step."
+    text = f"{second} takes {significant(abs(100 * mean), 2)}{SPACE}% {word} time a step"
+    if noise == len(ratios):
+        return "No difference is proven.", f"{text}, within noise; {count}."
     shares = [100 * ratio.share for ratio in ratios]
     reach = f", from {min(shares):+.0f} to {max(shares):+.0f}{SPACE}%" if len(ratios) > 1 else ""
-    return text, f"Geometric mean of {count}{reach}{f'; {noise} within noise' if noise else ''}."
+    return f"{text}.", f"Geometric mean of {count}{reach}{f'; {noise} within noise' if noise else ''}."
 
 
 def _hardware(first: str, second: str) -> list[Row]:

@@ -14,7 +14,7 @@ from parlab.charts.runs import step_bar as chart
 from parlab.charts.runs.step_bar import LOOKS, NOMINAL_PX, Chip, StepBar
 from parlab.charts.svg import Svg
 from parlab.lab.models import AdviceTrial, Run
-from parlab.lab.selectors.analysis.advice import best_trial, run_advice, tried_advice
+from parlab.lab.selectors.analysis.advice import best_trial, run_advice, swept_advice, tried_advice
 from parlab.lab.selectors.analysis.identities import short_value
 from parlab.lab.selectors.analysis.waterfalls import run_waterfalls
 from parlab.lab.selectors.runs import step_time
@@ -89,13 +89,13 @@ def run_step(run: Run) -> RunStep | None:
     measured = run_waterfalls(run, with_prediction=False).measured
     if measured is None or not any(part.ns for part in measured.parts if part.key != "unexplained"):
         return None
-    trials = tried_advice(run) if run.is_final else []
+    advice, trials = _advised(run)
     best = best_trial(trials)
     own = bar_of(measured, _caption(run, best))
     tried = _tried(best)
     noises = _noises(run, trials)
     scale_s = max([own.extent_s, *([tried.extent_s] if tried else [])])
-    chips = _chips(run, trials, noises)
+    chips = _chips(run, advice, trials, noises)
     return RunStep(
         own.total,
         _useful(own),
@@ -106,23 +106,32 @@ def run_step(run: Run) -> RunStep | None:
         _placed(chips, own, scale_s),
         None
         if tried is None or best is None
-        else _tried_svg(tried, best, scale_s, is_unsure=bool(noises.get(best.pk))),
+        else _tried_svg(tried, best, scale_s, is_unsure=bool(noises.get(best.changed_run_id))),
     )
 
 
 def unit_chips(run: Run) -> list[AdviceChip]:
     """Return the advice for a run without steps."""
-    trials = tried_advice(run) if run.is_final else []
-    return _chips(run, trials, _noises(run, trials)) if run.is_final else []
+    advice, trials = _advised(run)
+    return _chips(run, advice, trials, _noises(run, trials))
+
+
+def _advised(run: Run) -> tuple[list[Advice], list[AdviceTrial]]:
+    """Return the advice for a run that has ended, and what of it was tried, by a person or by the sweep itself."""
+    if not run.is_final:
+        return [], []
+    advice, tried = run_advice(run).advice, tried_advice(run)
+    titles = {trial.title for trial in tried}
+    return advice, [*swept_advice(run, [row for row in advice if row.title not in titles]), *tried]
 
 
 def _noises(run: Run, trials: Sequence[AdviceTrial]) -> dict[int, str]:
-    """Return by trial how much of its change noise explains, where that is all of it."""
+    """Return by changed run how much of its change noise explains, where that is all of it."""
     ended = [trial for trial in trials if trial.changed_run.state == RunState.FINISHED and trial.realised is not None]
     if not ended:
         return {}
     ranked = standings_around(run)
-    return {trial.pk: noise for trial in ended if (noise := trial_noise(trial, ranked))}
+    return {trial.changed_run_id: noise for trial in ended if (noise := trial_noise(trial, ranked))}
 
 
 def _terms_address(run: Run) -> str:
@@ -203,12 +212,14 @@ def _terms(bar: StepBar, measured: Waterfall) -> list[BarTerm]:
     ]
 
 
-def _chips(run: Run, trials: Sequence[AdviceTrial], noises: Mapping[int, str]) -> list[AdviceChip]:
+def _chips(
+    run: Run, advice: Sequence[Advice], trials: Sequence[AdviceTrial], noises: Mapping[int, str]
+) -> list[AdviceChip]:
     """Return the advice that was tried, newest first, then what can be tried."""
     newest = {trial.title: trial for trial in trials}
-    tried = [_trial_chip(trial, noises.get(trial.pk, "")) for trial in reversed(newest.values())]
-    advice = [row for row in (run_advice(run).advice if run.is_final else []) if row.title not in newest]
-    return [*tried, *(_advice_chip(run, row) for row in advice)][:MAX_CHIPS]
+    tried = [_trial_chip(trial, noises.get(trial.changed_run_id, "")) for trial in reversed(newest.values())]
+    left = [row for row in advice if row.title not in newest]
+    return [*tried, *(_advice_chip(run, row) for row in left)][:MAX_CHIPS]
 
 
 def _short(title: str) -> str:
