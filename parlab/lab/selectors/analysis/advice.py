@@ -212,7 +212,7 @@ def swept_advice(run: Run, advice: Sequence[Advice]) -> list[AdviceTrial]:
     others = Run.objects.filter(config=run.config_id, state=RunState.FINISHED, point_digest__in=wanted)
     return [
         AdviceTrial(
-            run=run, changed_run=other, kind=row.kind, title=row.title, changes=dict(row.settings), part=row.part,
+            run=run, changed_run=other, kind=row.kind, title=row.title, changes=_changed(run, row), part=row.part,
             gain=row.gain, low=row.low, high=row.high, evidence=row.evidence,
         )
         for other in others.select_related("experiment", "config").order_by("number")
@@ -222,8 +222,13 @@ def swept_advice(run: Run, advice: Sequence[Advice]) -> list[AdviceTrial]:
 
 def _point_of(run: Run, advice: Advice) -> dict[str, Any] | None:
     """Return the point of the sweep that an advice leads to; None if it changes what the sweep does not."""
-    changed = {name: value for name, value in advice.settings.items() if _value(run, name) != value}
+    changed = _changed(run, advice)
     return {**run.point, **changed} if changed and changed.keys() <= run.point.keys() else None
+
+
+def _changed(run: Run, advice: Advice) -> dict[str, Any]:
+    """Return the fields that the change gives another value."""
+    return {name: value for name, value in advice.settings.items() if _value(run, name) != value}
 
 
 def _value(run: Run, name: str) -> Any:
