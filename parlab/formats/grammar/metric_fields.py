@@ -27,6 +27,8 @@ _SIZES = frozenset("KMG")
 # Powers of ten behind a number; B is one of counts, and bytes of memory.
 POWERS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _OF_BYTES = re.compile(r"(?i)mem|bytes|alloc|reserv|vram|cache|buffer|used|free|peak|disk|size of|payload")
+# A unit at the end of a name: `fwd_ms`, `cache_GiB`.
+_KEY_UNIT = re.compile(r"(.+?)[_ (\[]+(ns|us|ms|[KMGT]i?B)[)\]]?$", re.IGNORECASE)
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
 # Times of a step by their names, which state no unit by themselves; and names that do.
@@ -111,6 +113,8 @@ def _named(key: str, base: str, unit: str) -> Field:
             return _flops(united(base, unit)._replace(key=key), unit)
         return known._replace(unit=unit, scale=printed[1]).field(key)
     known = known or known_name(key) or known_name(base)
+    if known is None and not unit and (own := _KEY_UNIT.match(key)) is not None:
+        base, unit = own.groups()
     if known is None:
         return united(base, unit)._replace(key=key)
     return known._replace(unit=unit or known.unit).field(key)

@@ -26,6 +26,7 @@ PREFIX = re.compile(
     r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
     r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
     r"|wandb:(?=\s)"
+    r"|\[titan\](?=\s)"  # torchtitan
     r"|std(?:out|err) [FP](?=\s)"  # Kubernetes' log files
     r"|(?:DEBUG|INFO):[A-Za-z_][\w.]{0,80}:"  # logging.basicConfig of Python
     rf"|\[(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"

@@ -51,7 +51,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "traincrossentropyloss losstraintotal batchavgloss",
         "xtuner: reduced_llm_loss", "litgpt: loss train", "neuronx: step_loss", "marian: Cost",
         "events: global_avg_loss", "hf: Training Loss"), title="Loss"),
-    Quantity("lm_loss", aliases=("events: lm loss",)),
+    Quantity("lm_loss", aliases=("events: lm loss", "nanotron: lm_loss")),
     Quantity("step_time_s", "s", per="all", aliases=(
         "steptime iterationtime itertime timeperstep trainsteptiming dt timestep timingsstep endtoend",
         "elapsedtimeperiteration timemetricsendtoend timingsteptotal totalsteptime currentsteptime secperstep",
@@ -135,7 +135,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "mfu perfmfuactor throughputdevicemfu modelflopsutilization", "bf16mfu [% 0.01]",
         "nanogpt: bf16_mfu [% 0.01]", "olmo: throughput/device/MFU [% 0.01]")),
     Quantity("average_mfu", "", "average", "GPU", ("olmo: throughput/device/MFU (actual avg) [% 0.01]",)),
-    Quantity("mfu_pct", "%", per="GPU", aliases=("events: mfu(%) [%]",)),
+    Quantity("mfu_pct", "%", per="GPU", aliases=("events: mfu(%) [%]", "torchtitan: mfu [%]")),
     Quantity("max_allocated_bytes", "bytes", per="rank", title="Peak memory", series="memory_peak_bytes", aliases=(
         "memorypeak maxmemoryallocated peakmemory memorymaxallocated maxallocated peakmemoryallocated peakmem",
         "memorymaxmemallocated peakmemoryalloc maxcudamemoryusage maxmemallocated",
@@ -145,7 +145,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "torchtune: peak_memory_alloc [GiB]", "composer: memory/peak_allocated_mem [GB 1e9]",
         "xtuner: max_memory [GB]", "prime-rl: Peak Mem. [GiB]", "automodel: mem [GiB]",
         "paddle: max_memory_allocated [GiB]", "detectron2: max_mem [M 1048576]", "openmmlab: memory [MB]",
-        "torchvision: max mem [MB]", "nanotron: cuda_max_memory_allocated [B 1]",
+        "torchvision: max mem [MB]", "nanotron: cuda_max_memory_allocated; Peak allocated [B 1]",
         "nemo: peak_memory_usage; max_memory_allocated [B 1]")),
     Quantity("max_active_bytes", "bytes", per="rank", series="memory_active_bytes", aliases=(
         "memorymaxactive memorymaxmemactive peakmemoryactive", "memorymaxactivegib [GiB]", "peakactivecudamemory ?",
@@ -160,11 +160,12 @@ QUANTITIES: tuple[Quantity, ...] = (
         "torchtune: peak_memory_reserved [GiB]", "composer: memory/peak_reserved_mem [GB 1e9]",
         "xtuner: reserved_memory [GB]",
         "olmo: system/GPU reserved mem (GiB); gpu_memory/GPU reserved mem (GiB) [GiB]",
-        "paddle: max_memory_reserved [GiB]", "nanotron: cuda_max_memory_reserved [B 1]",
+        "paddle: max_memory_reserved [GiB]", "nanotron: cuda_max_memory_reserved; Peak reserved [B 1]",
         "nemo: max_memory_reserved [B 1]", "events: max_reserved(GiB) [GiB]")),
     Quantity("allocated_bytes", "bytes", per="rank", title="Memory", series="memory_bytes", aliases=(
         "composer: memory/allocated_mem [GB 1e9]", "paddle: current_memory_allocated [GiB]",
-        "nanotron: cuda_memory_allocated [B 1]", "nemo: memory_allocated [B 1]", "maxtext: Using (GB) [GB]")),
+        "nanotron: cuda_memory_allocated; Memory usage [B 1]", "nemo: memory_allocated [B 1]",
+        "maxtext: Using (GB) [GB]")),
     Quantity("memory_bytes", "bytes", per="rank", aliases=(
         "memoryallocated memory allocatedmemory",
         "vram gpumem cudamem gpumemory gpumemoryused memused memoryused mem cudamemory memoryusage devicememory ?",

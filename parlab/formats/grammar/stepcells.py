@@ -63,11 +63,20 @@ class StepCells:
     """Turns the cells of one log into records; `field_of` gives the field of a cell, `settings` those of a launch."""
 
     def __init__(
-        self, field_of: Callable[[Pair], Field], settings: Mapping[str, str], *, keeps_names: bool = False
+        self,
+        field_of: Callable[[Pair], Field],
+        settings: Mapping[str, str],
+        *,
+        keeps_names: bool = False,
+        is_of_rank: bool = False,
     ) -> None:
-        """`keeps_names`: timers have the names that are printed, and not normal ones."""
+        """`keeps_names`: timers have the names that are printed, and not normal ones.
+
+        `is_of_rank`: memory is that of the rank that prints it, whether or not its number is known.
+        """
         self._field_of = field_of
         self._keeps_names = keeps_names
+        self._is_of_rank = is_of_rank
         self._settings = settings
         self._fields: dict[tuple[str, str], Field] = {}
         self._plans: dict[tuple[tuple[str, str, str], ...], StepPlan] = {}
@@ -148,7 +157,8 @@ class StepCells:
             if cell.key in names and cell.value is not None and 0 < cell.value < LARGEST_WHOLE
         }
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
-        is_of_rank = rank is not None and bool(stated) and all(f.name in _OF_RANKS for _, f in stated)
+        is_tagged = rank is not None or self._is_of_rank
+        is_of_rank = is_tagged and bool(stated) and all(f.name in _OF_RANKS for _, f in stated)
         return records + record_of("memory" if is_of_rank else "metrics", line, rank, None, stated, time)
 
 

@@ -9,9 +9,10 @@ of `quantities.py`, under its name or for all trainers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
+from typing import Any
 
 from parlab.formats.coverage.leftovers import named_numbers
 from parlab.formats.coverage.silence import is_measurement
@@ -20,7 +21,7 @@ from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
-from parlab.formats.grammar.quantities import known_to
+from parlab.formats.grammar.quantities import Known, known_to
 from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats
@@ -28,7 +29,7 @@ from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
 from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
-from parlab.formats.launch import command_arguments, is_command, namespace_arguments
+from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 
@@ -81,6 +82,8 @@ class Dialect:
     seconds: re.Pattern[str] | None = None
     settings: Mapping[str, str] = default(default_factory=dict)
     """Key of a cell -> setting of the launch."""
+    launch: Callable[[str], dict[str, Any]] | None = None
+    """What reads the settings of a line, for the launch that begins with the next record; empty for any other line."""
     rewritten: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Parts of a line without a key, and how they would be written with one."""
     counter: re.Pattern[str] | None = None
@@ -91,6 +94,8 @@ class Dialect:
     """Steps that state no number of the step."""
     keeps_names: bool = False
     """Whether timers have the names that are printed."""
+    is_of_rank: bool = False
+    """Whether lines are tagged with what does not give the number of a rank."""
     has_blocks: bool = False
     """Whether the cells of a step may stand on the lines below its number."""
 
@@ -125,10 +130,10 @@ class Dialect:
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
         known = known_to(self.trainer).get(cell.key)
-        if known is not None and known.scale == 1.0 and (power := POWERS.get(cell.unit)):
-            return known._replace(scale=power).field(cell.key)
         if known is not None and cell.unit in ("", known.unit):
             return known.field(cell.key)
+        if known is not None and (power := POWERS.get(cell.unit)) and _is_scalable(known):
+            return known._replace(unit=f"{cell.unit} {known.unit}".strip(), scale=known.scale * power).field(cell.key)
         if known is not None and (printed := unit_of(cell.unit)) and known.quantity.unit == printed[0]:
             return known._replace(unit=cell.unit, scale=printed[1]).field(cell.key)
         if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
@@ -140,6 +145,11 @@ class Dialect:
         return Field(slug(cell.key), cell.key) if is_guess and not SAYS_UNIT.search(cell.key) else field
 
 
+def _is_scalable(known: Known) -> bool:
+    """Return whether K, M or G behind a number scale its unit: `4.71K` ms, and not G behind a number of GiB."""
+    return known.scale == 1.0 or known.quantity.unit != "bytes"
+
+
 class Parser:
     """Reads the lines of one log."""
 
@@ -149,7 +159,9 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
-        self.records_of = StepCells(dialect.field, dialect.settings, keeps_names=dialect.keeps_names)
+        self.records_of = StepCells(
+            dialect.field, dialect.settings, keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank
+        )
         self.below = StepBlocks(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
@@ -157,12 +169,14 @@ class Parser:
         self.epoch: int | None = None
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
+        self.settings: dict[str, Any] = {}
+        """Settings of the next launch."""
         self.prefix = ""
         """What was stripped from the last line that had no known layout, if it states neither rank nor time."""
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
         """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
-        if self.below.head is not None or self.block is not None:
+        if self.below.head is not None or self.block is not None or self.settings:
             return None
         if self.prefix and text.startswith(self.prefix):
             text = text[len(self.prefix) :]
@@ -244,7 +258,16 @@ class Parser:
             return []
         if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
             return own
-        return self._counted(self.repeats.read(line, rank, time, text))
+        if self.dialect.launch is not None and (settings := self.dialect.launch(text)):
+            self.settings = {**settings, **self.settings} if len(self.settings) < MAX_ARGUMENTS else self.settings
+            return []
+        records = self._counted(self.repeats.read(line, rank, time, text))
+        return self._launched(line) + records if records else records
+
+    def _launched(self, line: int) -> list[Record]:
+        """Return the launch of the settings so far, once."""
+        settings, self.settings = self.settings, {}
+        return [Record("launch", line, data=settings, opens=True)] if settings else []
 
     def _of_engine(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line of DeepSpeed between those of the trainer: timers and figures beside its steps.
@@ -304,7 +327,7 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return what the end of the file completes."""
-        return self.close() + self.below.close(is_last=True) + self.bars.finish()
+        return self.close() + self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         text = self._rewritten(text.rstrip("\r\n"))

@@ -4,7 +4,8 @@ Sources: torchvision/references, DETR (MetricLogger); pytorch/examples/imagenet;
 detectron2 and LiBai (utils/events); MMCV and MMEngine (LoggerHook); OLMo, Lingua/train.py; litgpt/pretrain.py;
 neuronx-distributed (tp_zero1); PaddleNLP/trainer and GPT; MindFormers and MindSpore (callbacks); Keras (Progbar);
 TensorFlow's Estimator; tf_cnn_benchmarks; horovod/examples (synthetic benchmark); modded-nanogpt; OpenNMT; Marian;
-XTuner V1; AReaL (StatsLogger); tinker_cookbook (ml_log).
+XTuner V1; AReaL (StatsLogger); tinker_cookbook (ml_log); torchtitan/components/metrics.py and train.py, v0.1 to 2026;
+nanotron/logging (LogItem, human_format) and trainer.py, 2023 to 2025.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 
 from parlab.formats.grammar.steplines import Dialect
+from parlab.formats.logs import launch_lines
 
 _BATCH = r"(?i:batch|step|iter(?:ation)?)"
 
@@ -100,6 +102,38 @@ VISION: dict[str, Dialect] = {
 }  # fmt: skip
 
 FRAMEWORKS: dict[str, Dialect] = {
+    "torchtitan": Dialect(
+        (
+            (re.compile(r"\bstep:\s{0,8}\d+\s{1,8}loss:\s{0,8}\S+\s.{0,120}\b(?:tps|wps|memory):"), 10),
+            (re.compile(r"\[titan\]"), 4),
+            (re.compile(r"root - INFO - (?:Training starts at step|Building device mesh|Peak FLOPS used for)"), 6),
+        ),
+        reads="torchtitan: `step: 1 loss: 12.25 memory: 30.50GiB(38.53%) tps: 1,024 mfu: 5.00%`, of one rank or each",
+        # `tps`, `wps` until late 2024, counts tokens of one device; `memory` is the largest reserved one since the
+        # last line, with its share of the device.
+        rewritten=(
+            (re.compile(r"\bmemory:\s{0,8}([\d.]{1,20}(?:[eE]\d{1,3})?GiB)\(([\d.]{1,12}%)\)"),
+             r"memory: \1 | memory_share: \2 | "),
+        ),
+        held_out=re.compile(r"\bvalidate\s{1,4}step:\s{0,8}(?P<at>\d{1,18})\s"),
+        launch=launch_lines.torchtitan,
+    ),
+    "nanotron": Dialect(
+        (
+            (re.compile(r"\|DP=\d+\|PP=\d+\|TP=\d+[^\]]{0,80}\]: +iteration: \d+ */ *\d+ *\|"), 10),
+            (re.compile(r"\[[A-Z]+\|DP=\d+\|PP=\d+\|TP=\d+"), 4),
+            (re.compile(r"\belapsed_time_per_iteration_ms: \S+ \|"), 6),
+        ),
+        reads="nanotron: `iteration: 991 / 1000 | elapsed_time_per_iteration_ms: 4.71K |`",
+        # Three digits and a decimal suffix, also where the key names a unit: 4.71K ms. The coordinates in the tag do
+        # not give the number of a rank.
+        rewritten=(
+            (launch_lines.NANOTRON_TAG, " | "),
+            (re.compile(r"\b(Memory usage|Peak allocated|Peak reserved):? ([\d.]{1,20}[KMG]i?B)\.?"), r"| \1: \2 "),
+        ),
+        launch=launch_lines.nanotron,
+        is_of_rank=True,
+    ),
     "xtuner": Dialect(
         (
             (re.compile(r"\[XTuner\]\[RANK \d+\].{0,60}\bStep \d+/\d+ "), 12),

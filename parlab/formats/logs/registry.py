@@ -14,10 +14,8 @@ from parlab.formats.logs import (
     huggingface,
     megatron,
     megatron_deepspeed,
-    nanotron,
     nemo,
     pipeline_runner,
-    torchtitan,
 )
 from parlab.formats.tools import all_reduce_bench, dcgm_exporter, link_tests, mlperf, nccl_tests, serving, smi_tables
 
@@ -37,8 +35,6 @@ LOGS: dict[str, Reader] = {
     "deepspeed": deepspeed,
     "megatron-deepspeed": megatron_deepspeed,
     "pipeline-runner": pipeline_runner,
-    "torchtitan": torchtitan,
-    "nanotron": nanotron,
     "nemo": nemo,
     "nccl-tests": nccl_tests,
     "link-tests": link_tests,
