@@ -7,48 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from parlab.formats.grammar.processes import STATED
+from parlab.formats.grammar.names import SETTINGS as FIELDS
+from parlab.formats.grammar.names import first_whole, is_size, precision, sizes_in
 from parlab.formats.grammar.units import to_float, to_int
 
 MAX_ARGUMENTS = 2_000
 MAX_VALUE = 2_000
-
-# Normal name -> printed names, in order of preference.
-SIZES: dict[str, tuple[str, ...]] = {
-    "world_size": ("world_size", "num_gpus", "n_gpus", "ranks", STATED),
-    "data_parallel_size": (
-        "data_parallel_size", "dp", "dp_degree", "data_parallel_degree", "data_parallel_replicate_degree",
-    ),
-    "tensor_parallel_size": (
-        "tensor_model_parallel_size", "tensor_parallel_size", "model_parallel_size", "tp", "tp_degree",
-        "tensor_parallel_degree", "tp_size",
-    ),
-    "pipeline_parallel_size": (
-        "pipeline_model_parallel_size", "pipeline_parallel_size", "pp", "pp_degree", "pipeline_parallel_degree",
-        "pp_size", "pipe_parallel_size", "stage_cnt",
-    ),
-    "micro_batch_size": (
-        "micro_batch_size", "train_micro_batch_size_per_gpu", "per_device_train_batch_size", "train_micro_batch_size",
-    ),
-    "global_batch_size": ("global_batch_size", "train_batch_size", "total_train_batch_size", "global_train_batch_size"),
-    "gradient_accumulation_steps": (
-        "gradient_accumulation_steps", "num_micro_batches", "accumulation_steps", "accum_degree", "gas",
-        "batch_accumulation_per_replica",
-    ),
-    "sequence_length": (
-        "seq_length", "sequence_length", "seq_len", "encoder_seq_length", "max_seq_len", "max_seq_length",
-        "max_sequence_length", "block_size", "seqlen", "sequence_len",
-    ),
-    "num_layers": (
-        "num_layers", "n_layers", "n_layer", "num_hidden_layers", "encoder_num_layers",
-        "number_of_layers", "number_of_layer",
-    ),
-    "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_dim", "model_dim"),
-    "num_attention_heads": (
-        "num_attention_heads", "n_heads", "n_head", "num_heads", "number_of_heads", "number_of_head",
-    ),
-    "zero_stage": ("zero_stage", "zero_optimization_stage"),
-}  # fmt: skip
 
 SETTINGS = "settings"
 """Key of sizes that a line of its own states, `sequence_len: 4096`: they fill what the reader has not read."""
@@ -61,14 +25,11 @@ def size_of_line(text: str) -> dict[str, int] | None:
     if match is None:
         return None
     name = normal_name(match[1])
-    return {name: int(match[2])} if name in _SIZE_NAMES else None
+    return {name: int(match[2])} if is_size(name) else None
 
 
 CONTEXT = ("context_parallel_size", "context_parallel_degree", "cp_size", "cp")
 """Printed names of the number of ranks that share a sequence."""
-
-_SIZE_NAMES = frozenset(name for field, names in SIZES.items() if field != "world_size" for name in names)
-_TRUE = {"true", "yes", "1"}
 
 
 def normal_name(name: str) -> str:
@@ -102,58 +63,18 @@ def flatten(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterat
             yield name, value
 
 
-def _flag(arguments: Mapping[str, Any], name: str) -> bool:
-    value = arguments.get(name)
-    return value is True or (isinstance(value, str) and value.lower() in _TRUE)
-
-
-def precision(arguments: Mapping[str, Any]) -> str | None:
-    """Return fp32, fp16, bf16 or fp8 from switches or a printed dtype; None if neither is printed."""
-    for name, value in (("fp8", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"), ("half", "fp16")):
-        if _flag(arguments, name) or _flag(arguments, f"{name}.enabled") or _flag(arguments, f"{name}_enabled"):
-            return value
-        if name == "fp8" and isinstance(arguments.get("fp8"), str):
-            return "fp8"
-    for name in ("params_dtype", "precision", "dtype", "torch_dtype", "mixed_precision_param"):
-        text = str(arguments.get(name, "")).lower()
-        for mark, value in (("bf16", "bf16"), ("bfloat16", "bf16"), ("float16", "fp16"), ("fp16", "fp16"),
-                            ("16", "fp16"), ("float32", "fp32"), ("fp32", "fp32"), ("32", "fp32")):  # fmt: skip
-            if mark in text:
-                return value
-    if {"fp16", "bf16"} & arguments.keys():
-        return "fp32"
-    return None
-
-
-def _first_int(arguments: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = arguments.get(name)
-        if isinstance(value, str):
-            value = to_int(value)
-        if (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and 0 <= value < 2**53
-            and value == int(value)
-        ):
-            return int(value)
-    return None
-
-
 def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None], dict[str, str]]:
     """Return (values by normal name, explanations of the derived values) for the arguments of a launch.
 
     Megatron-LM 1.x prints `batch_size` (per data parallel rank, no accumulation) and `model_parallel_size`.
     """
-    values: dict[str, int | str | None] = {name: _first_int(arguments, names) for name, names in SIZES.items()}
-    if values["zero_stage"] is None:
-        values["zero_stage"] = _first_int(arguments, ("zero_optimization.stage", "zero_config.stage"))
+    values: dict[str, int | str | None] = dict.fromkeys(FIELDS) | sizes_in(arguments)
     values["precision"] = precision(arguments)
     derived: dict[str, str] = {}
     _derive_replicas(values, derived, arguments)
     if values["micro_batch_size"] is None and "model_parallel_size" in arguments:
-        values["micro_batch_size"] = _first_int(arguments, ("batch_size",))
-    _derive(values, derived, _first_int(arguments, CONTEXT) or 1)
+        values["micro_batch_size"] = first_whole(arguments, "batch_size")
+    _derive(values, derived, first_whole(arguments, *CONTEXT) or 1)
     return values, derived
 
 
@@ -162,7 +83,7 @@ def _derive_replicas(
 ) -> None:
     """Derive the number of GPUs from the batch sizes of the Trainer of Hugging Face, which has one replica on each."""
     names = ("total_train_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
-    total, each, steps = (_first_int(arguments, (name,)) for name in names)
+    total, each, steps = (first_whole(arguments, name) for name in names)
     is_split = any(values[f"{side}_parallel_size"] not in (None, 1) for side in ("tensor", "pipeline"))
     if values["world_size"] is None and total and each and steps and total % (each * steps) == 0 and not is_split:
         values["world_size"] = total // (each * steps)
@@ -234,7 +155,6 @@ def is_command(text: str) -> bool:
     )
 
 
-_SIZE_NAMES = frozenset(name for names in SIZES.values() for name in names)
 _VARIABLE = re.compile(r"([A-Z][A-Z0-9_]{0,60})=(.{0,400})")
 
 
@@ -255,7 +175,7 @@ def command_arguments(text: str) -> dict[str, Any]:
 
     for word in tokens:
         if name is None and (variable := _VARIABLE.fullmatch(word)):
-            if variable[1].lower() in _SIZE_NAMES:
+            if is_size(variable[1].lower()):
                 environment.setdefault(variable[1].lower(), typed(variable[2]))
         elif word.startswith("--") and len(word) > 2 and not word[2].isdigit():
             close()
@@ -276,12 +196,9 @@ def command_arguments(text: str) -> dict[str, Any]:
 def _with_world(text: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Add the number of processes from a launcher's options."""
 
-    def size(*names: str) -> int | None:
-        return _first_int(arguments, names)
-
-    each = size("nproc_per_node", "ntasks_per_node", "num_gpus")
-    nodes = size("nnodes", "nodes", "num_nodes") or 1
-    started = size("np", "n", "ntasks") if _SPAWNED.search(text) else size("num_processes")
+    each = first_whole(arguments, "nproc_per_node", "ntasks_per_node", "num_gpus")
+    nodes = first_whole(arguments, "nnodes", "nodes", "num_nodes") or 1
+    started = first_whole(arguments, *(("np", "n", "ntasks") if _SPAWNED.search(text) else ("num_processes",)))
     world = each * nodes if each else started
     if world and "world_size" not in arguments:
         arguments["world_size"] = world

@@ -10,20 +10,16 @@ from parlab.formats.documents.plain_tables import table_at
 from parlab.formats.documents.prose import figures
 from parlab.formats.documents.tables import table
 from parlab.formats.grammar.jsontext import loads
+from parlab.formats.grammar.names import is_size
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import UNKNOWN, sniff
-from parlab.formats.launch import SIZES, command_arguments, flatten, is_command
+from parlab.formats.launch import command_arguments, flatten, is_command
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Config, Image, Table
 
 # Documents are parsed as a whole, up to this size; the rest is reported as unread.
 MAX_DOCUMENT = 2**20
-_SETTINGS = {name for names in SIZES.values() for name in names} | {
-    "mode",
-    "sharding_size",
-    "ds_config",
-    "zero_optimization",
-}
+_SETTINGS = frozenset({"mode", "sharding_size", "ds_config", "zero_optimization"})
 
 
 class Heading(NamedTuple):
@@ -85,7 +81,7 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
         yield Record("config", block.line, data=Config(line=block.line, section=section, data=config))
         if isinstance(config, dict):
             settings = dict(flatten(config))
-            if any(name.rpartition(".")[2] in _SETTINGS for name in settings):
+            if any(is_size(last := name.rpartition(".")[2]) or last in _SETTINGS for name in settings):
                 yield Record("launch", block.line, data=settings, opens=True)
         return
     name = sniff(block.source, LOGS)
