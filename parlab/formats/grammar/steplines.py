@@ -36,6 +36,7 @@ from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
 _MAX_ENTRIES = 200
+_TAG_CHARACTERS = 5
 _LEAST = 5
 """Fewer characters hold no name and number."""
 _BLOCK = re.compile(
@@ -115,7 +116,7 @@ class Dialect:
                 yield from parser.pretty(number, line)
                 continue
             if "%|" not in line:
-                records = parser.repeated(number, line)
+                records = None if line.startswith(parser.tag) else parser.repeated(number, line)
                 if records is not None:
                     yield from records
                     continue
@@ -123,6 +124,8 @@ class Dialect:
                 yield from parser.feed(number, None, None, line)
                 continue
             for _, rank, time, text in peel_line(number, line):
+                if rank is not None or time is not None:
+                    parser.tag = (line[:_TAG_CHARACTERS],)
                 parser.prefix = line[: -len(text)] if rank is None and time is None and line.endswith(text) else ""
                 yield from parser.feed(number, rank, time, text)
         yield from parser.finish()
@@ -171,6 +174,8 @@ class Parser:
         """The lines so far of a dictionary that pprint has printed."""
         self.settings: dict[str, Any] = {}
         """Settings of the next launch."""
+        self.tag: tuple[str, ...] = ()
+        """How the last line with a rank or time began: such lines are not looked up as they are printed."""
         self.prefix = ""
         """What was stripped from the last line that had no known layout, if it states neither rank nor time."""
 
@@ -258,11 +263,12 @@ class Parser:
             return []
         if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
             return own
-        if self.dialect.launch is not None and (settings := self.dialect.launch(text)):
+        read = self.repeats.fast(line, rank, time, text) if self.dialect.launch is not None else None
+        if read is None and self.dialect.launch is not None and (settings := self.dialect.launch(text)):
             self.settings = {**settings, **self.settings} if len(self.settings) < MAX_ARGUMENTS else self.settings
             return []
-        records = self._counted(self.repeats.read(line, rank, time, text))
-        return self._launched(line) + records if records else records
+        records = self._counted(self.repeats.read(line, rank, time, text) if read is None else read)
+        return self._launched(line) + records if records and self.settings else records
 
     def _launched(self, line: int) -> list[Record]:
         """Return the launch of the settings so far, once."""
