@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from parlab.formats import read_document
 from parlab.formats.grammar.records import Record
 from parlab.formats.learnt.learn_command import main
 from parlab.formats.learnt.learnt import Learnt, _sampled, fit, learn, read
@@ -193,3 +194,45 @@ def test_a_learnt_format_keeps_thousands_whole_and_names_behind_their_values() -
     assert [(cell.key, cell.value) for cell in cells] == [
         ("step time", 7.34), ("loss", 11.875), ("LR", 0.0001), ("used", 45.5), ("GFLOPS", 236258.78),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        (
+            "[trainer] 7.34 s run, 11.875 loss, 0.0001 LR, 45.5 GB used",
+            {"step time": 7.34, "loss": 11.875, "LR": 1e-4, "used": 45.5},
+        ),
+        (
+            "worker 3 done: 86,557 tokens, 2.5 s step, 1.25 loss",
+            {"tokens": 86557.0, "step time": 2.5, "loss": 1.25, "worker": 3.0},
+        ),
+        (
+            "upd 12 | 845.1 ms step | 3.21 loss | 86,557 tok/s",
+            {"upd": 12.0, "step": 845.1, "loss": 3.21, "tok/s": 86557.0},
+        ),
+        (
+            "step 12: 845.1 ms/step, 3.21 loss, 1.2 grad norm",
+            {"ms/step": 845.1, "loss": 3.21, "grad norm": 1.2},
+        ),
+        (
+            "iter 5 - 2.13 loss - 0.0003 lr - 532 ms - 3,851 tok/s",
+            {"loss": 2.13, "lr": 3e-4, "step time": 532.0, "tok/s": 3851.0},
+        ),
+        ("loss: 2.5 avg, 1.25 max, 3 min", {"loss": 2.5}),
+    ],
+)
+def test_a_value_has_the_name_behind_it_only_where_all_values_of_a_line_do(line: str, values: dict[str, float]) -> None:
+    read = {cell.key: cell.value for cell in Slots().of(line)}
+    assert {name: read.get(name) for name in values} == values
+    if "loss" not in line[:5]:
+        assert len(read) == len(values)
+
+
+def test_values_in_front_of_their_names_are_read_without_learning_too() -> None:
+    lines = [f"step {n}: 845.{n} ms/step, 3.{n} loss, 1.2 grad norm, 86.5k tok/s\n" for n in (1, 2, 3)]
+    (segment,) = read_document(lines, file="run.log").segments
+    assert segment.first is not None
+    assert segment.first.values == {
+        "step_time_s": 845.1 / 1000, "loss": 3.1, "grad_norm": 1.2, "tokens_per_s": 86500.0,
+    }  # fmt: skip

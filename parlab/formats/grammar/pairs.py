@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from parlab.formats.grammar.quantities import known_name
 from parlab.formats.grammar.rates import PATTERN
 from parlab.formats.grammar.units import UNITS, duration_seconds, to_float
 
@@ -42,8 +43,14 @@ _SPACED = re.compile(
 _BARE = re.compile(
     rf"^\s*\(?\s*(?P<value>{_NUMBER})\s?(?P<unit>(?i:{_WORDS})(?![\w/])|%)(?:\s+(?P<key>[\w ]{{1,40}}?))?\s*\)?\s*$"
 )
-# A value in front of its name, `11.875 loss`, in a line of such values.
-_NAMED_BEHIND = re.compile(rf"^\s*(?P<value>{_NUMBER})\s(?P<unit>(?!))?(?P<key>[A-Za-z][A-Za-z_]{{0,30}})\s*$")
+# A value in front of its name, `11.875 loss`, `1.2 grad norm`, in a line of such values.
+_NAMED_BEHIND = re.compile(
+    rf"^\s*(?P<value>{_NUMBER})\s(?P<unit>(?!))?"
+    r"(?P<key>[A-Za-z][A-Za-z_]{0,30}(?: [A-Za-z][A-Za-z_]{0,30}){0,2})\s*$"
+)
+# What stands in front of such values: `[trainer]`, `worker 3 done:`, `epoch 1 batch 30 ->`.
+_AHEAD = re.compile(rf"^(?P<words>[^,|=]{{0,80}}?)(?:[\]:]|->|=>)\s{{1,8}}(?={_NUMBER}[\s%])")
+_PARTS = re.compile(r", | \| | - |; |\|\s*$")
 MIN_BEHIND = 3
 # A rate names its quantity wherever it stands.
 _RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
@@ -72,8 +79,8 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     rest: list[str] = []
     has_bars = "|" in text
     parts = text.split("|") if has_bars else _sentences(text)
-    if not has_bars and len(parts) >= MIN_BEHIND and (behind := named_behind(parts)):
-        return behind, ""
+    if "=" not in text and (len(parts) > 1 or " - " in text or "; " in text) and (behind := named_behind(text))[0]:
+        return behind
     for part in parts:
         matches = [match for match in _PAIR.finditer(part) if ".py" not in match["key"]]
         blank = _blanked(part, matches)
@@ -86,17 +93,32 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
         rest.append(_blanked(blank, rated))
         if len(cells) >= MAX_PAIRS:
             break
-    return cells, " ".join(rest)
+    return cells, "|".join(rest)
 
 
-def named_behind(parts: Sequence[str]) -> list[Pair]:
-    """Return the cells of a line whose parts are all values with their names behind them; none for any other line."""
-    matches = [_BARE.match(part) or _NAMED_BEHIND.match(part) for part in parts if part.strip()]
-    if not all(matches) or not any(match is not None and match.re is _NAMED_BEHIND for match in matches):
-        return []
-    cells = [_pair(match["key"] or match["unit"], match) for match in matches if match is not None]
-    # `7.34 s run`: the time of the whole step.
-    return [cell._replace(key="step time") if cell.key == "run" and cell.unit else cell for cell in cells]
+def named_behind(text: str) -> tuple[list[Pair], str]:
+    """Return the cells of a line whose parts are all values with their names behind them, and what is in front of them.
+
+    There are no cells in any other line.
+    """
+    ahead = _AHEAD.match(text)
+    begin = ahead.end() if ahead is not None and known_name(ahead["words"].strip(" [(")) is None else 0
+    if ":" in text[begin:]:
+        return [], text
+    parts = [part for part in _PARTS.split(text[begin:]) if part.strip()]
+    matches = [match for part in parts if (match := _BARE.match(part) or _NAMED_BEHIND.match(part)) is not None]
+    named = [match for match in matches if match.re is _NAMED_BEHIND]
+    is_short = len(parts) < MIN_BEHIND and not any(known_name(match["key"]) for match in named)
+    if not named or len(matches) < len(parts) or is_short:
+        return [], text
+    return [_pair(_name_behind(match), match) for match in matches], text[:begin]
+
+
+def _name_behind(match: re.Match[str]) -> str:
+    """Return the name behind a value; a time without one, or of the `run`, is that of a whole step."""
+    name, unit = match["key"], match["unit"] or ""
+    is_of_step = unit.lower() in _TIME and name in (None, "run", "step", "iteration")
+    return "step time" if is_of_step else name or unit
 
 
 def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
@@ -151,10 +173,10 @@ def _single(part: str, *, is_cell: bool) -> Pair | None:
     match = _SPACED.match(part)
     if match:
         return _pair(match["key"], match)
-    match = _BARE.match(part)
+    match = _BARE.match(part) or (_NAMED_BEHIND.match(part) if is_cell else None)
     if match is None:
         return None
-    unit = match["unit"]
+    unit = match["unit"] or ""
     if unit == "%" and not match["key"]:  # the share of the steps that are done
         return None
     if not match["key"] and not is_cell and unit.lower() in _TIME:

@@ -370,7 +370,7 @@ class Parser:
         # A counter in front of the cells is no cell; one among them is dropped by its key.
         begin = counter.match.start()
         is_ahead = begin < 60 or text[:begin].endswith("]")
-        rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
+        rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|->)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
         if is_ahead and begin > _LEAST:
             cells = _in_front(text[:begin]) + cells

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from parlab.formats.grammar.counters import counter_in
-from parlab.formats.grammar.pairs import MAX_PAIRS, MAX_TEXT, Pair, named_behind, pairs
+from parlab.formats.grammar.pairs import MAX_PAIRS, MAX_TEXT, Pair, named_behind, pairs_and_rest
 from parlab.formats.grammar.rates import PATTERN
 from parlab.formats.grammar.units import UNITS, to_float
 
@@ -110,15 +110,16 @@ def _cells(text: str) -> list[Pair]:
     counter = counter_in(text[:200])
     if counter is not None and not text[: counter.match.start()].strip():
         # `3 7.34 s run, 11.87 loss`: values in front of their names, behind the number of the step.
-        behind = named_behind(text[counter.match.end() :].split(", "))
+        behind, _ = named_behind(text[counter.match.end() :].lstrip(" |:-"))
         if behind:
             return behind
     speaker = _SPEAKER.match(text[:80])
     tag = [] if speaker is None else [Pair((speaker[1] or "rank").lower(), speaker[3], "", float(speaker[3]))]
     if speaker is not None:
         text = f"{text[: speaker.start(3)]}|{text[speaker.end(3) :]}"
-    cells = [cell for cell in pairs(text) if not tag or cell.key != tag[0].key]
-    return tag + cells + _bare(_without(text, cells), {cell.key for cell in tag + cells})
+    cells, rest = pairs_and_rest(text)
+    cells = [cell for cell in cells if not tag or cell.key != tag[0].key]
+    return tag + cells + _bare(rest, {cell.key for cell in tag + cells})
 
 
 def _plan(text: str, numbers: Sequence[str], cells: Sequence[Pair]) -> list[_Planned] | None:
@@ -141,24 +142,6 @@ def _parts(text: str, separator: str | None) -> list[str]:
     while separator == "|" and parts and not parts[-1]:
         parts.pop()
     return parts[1:] if separator == "|" and parts and not parts[0] else parts
-
-
-def _without(text: str, cells: Sequence[Pair]) -> str:
-    """Blank out the cells that were read, so that their numbers do not count twice."""
-    at = 0
-    for cell in cells:
-        key = text.find(cell.key, at)
-        start = key if key >= 0 else at
-        value = text.find(cell.text, start + (len(cell.key) if key >= 0 else 0))
-        if value < 0:
-            # The unit stands before its number's key, as in `36.58 ms`.
-            start = value = text.find(cell.text, at)
-        if value < 0:
-            continue
-        end = value + len(cell.text)
-        end += len(cell.unit) + (text[end : end + 1] == " ") if cell.unit else 0
-        text, at = text[:start] + "|" * (end - start) + text[end:], end
-    return text
 
 
 def _bare(text: str, taken: set[str]) -> list[Pair]:
