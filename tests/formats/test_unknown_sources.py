@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from parlab.formats import Document, format_of, read_document
+from parlab.formats import Document, format_of, read_document, records
 from parlab.formats.files import read_file
 from parlab.formats.grammar.metric_fields import metric_field
 from parlab.formats.grammar.steplines import UNNAMED
@@ -178,3 +178,50 @@ def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:
     )
     assert document.format == "verl"
     assert document.segments[0].metrics["mfu"].mean == 0.31
+
+
+@pytest.mark.parametrize(
+    ("lines", "iterations", "last"),
+    [
+        (  # XLM: a number alone in front of a rate counts the steps
+            [
+                f"INFO - 10/04/19 14:41:2{n} - 0:11:1{n} -    113{n} -   56.1{n} sent/s -  2143.80 words/s - MLM-en:"
+                f"  7.7{n} -  - model LR: 3.8e-06\n"
+                for n in (5, 6)
+            ],
+            [1135, 1136],
+            {"samples_per_s": 56.16, "words_per_s": 2143.8, "mlm_en": 7.76, "model_lr": 3.8e-06},
+        ),
+        (  # Darknet: its step is no label of srun, the time in seconds is that of the step
+            [
+                f" {n}: 12.345678, 13.45678{n} avg loss, 0.001000 rate, 3.45678{n} seconds, 6400 images, 2.5 hours"
+                " left\n"
+                for n in (1, 2)
+            ],
+            [1, 2],
+            {"avg_loss": 13.456782, "rate": 0.001, "step_time_s": 3.456782, "images": 6400.0},
+        ),
+        (  # Flair: names without a sign between dashes
+            [
+                f"2023-03-27 15:20:1{n},612 epoch 1 - iter 8{n}/853 - loss 0.543{n} - time (sec): 12.3{n}"
+                f" - samples/sec: 1042.27 - lr: 0.000050\n"
+                for n in (5, 6)
+            ],
+            [85, 86],
+            {"loss": 0.5436, "samples_per_s": 1042.27, "learning_rate": 5e-05},
+        ),
+    ],
+    ids=["xlm", "darknet", "flair"],
+)
+def test_cells_between_dashes_and_values_in_front_of_names_are_steps(
+    lines: list[str], iterations: list[int], last: dict[str, float]
+) -> None:
+    (segment,) = read_document(lines, file="run.log").segments
+    assert [record.iteration for record in records(lines) if record.kind == "step"] == iterations
+    assert segment.last is not None
+    assert segment.last.values == last
+
+
+def test_a_rate_of_the_whole_run_is_no_rate_of_a_step() -> None:
+    assert metric_field("train_speed", "iter/s")[:2] == ("average_steps_per_s", "train_speed")
+    assert metric_field("train_speed", "iter/s").kind == "average"

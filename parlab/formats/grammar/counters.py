@@ -52,6 +52,12 @@ _COUNTERS = (
         r"(?=\d{1,12}(?:\.\d{1,12})?\s?(?:[mnu]?s|[KMGT]i?B)\s[a-z]{2,20}, \s{0,8}[\d.]{1,20}\s?[A-Za-z])"
     ),
     re.compile(r"(?:^|[\s|\]])(?P<at>\d{1,15})(?P<total>(?!))? (?:updates|steps|iterations|iters)(?=\s?[|:,])"),
+    # A number alone in front of a rate, or of values with their names behind them.
+    re.compile(r"\s-\s{1,12}(?P<at>\d{1,15})(?P<total>(?!))?(?=\s-\s{1,12}\d[\d.,]{0,15} [a-zA-Z]{2,10}/s\b)"),
+    re.compile(
+        r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?:(?=(?: \d[\d.]{0,18},)? \d[\d.]{0,18} [A-Za-z][A-Za-z ]{1,30},"
+        r" \d[\d.]{0,18} [A-Za-z])"
+    ),
 )
 
 

@@ -69,7 +69,9 @@ def _metric_field(key: str, unit: str) -> Field:
     if bracket and not unit and (unit_of(bracket[2]) or rate_of(bracket[2])):
         unit = bracket[2]
     if (rate := rate_field(base, unit)) is not None:
-        return Field(rate[0], key, unit, rate[1])
+        known = known_name(f"{base} {unit}")
+        name = known.quantity.name if known is not None and known.quantity.kind == "average" else rate[0]
+        return Field(name, key, unit, rate[1], "average" if name != rate[0] else "printed")
     if (printed := _printed_field(key, base, unit)) is not None:
         return printed
     field = _named(key, base, unit)

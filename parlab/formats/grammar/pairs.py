@@ -51,7 +51,7 @@ _NAMED_BEHIND = re.compile(
 # What stands in front of such values: `[trainer]`, `worker 3 done:`, `epoch 1 batch 30 ->`.
 _AHEAD = re.compile(rf"^(?P<words>[^,|=]{{0,80}}?)(?:[\]:]|->|=>)\s{{1,8}}(?={_NUMBER}[\s%])")
 _PARTS = re.compile(r", | \| | - |; |\|\s*$")
-MIN_BEHIND = 3
+MIN_BEHIND, MIN_DASHES = 3, 2
 # A rate names its quantity wherever it stands.
 _RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
 _FRAMES = str.maketrans("│┃║", "|||")
@@ -106,6 +106,8 @@ def named_behind(text: str) -> tuple[list[Pair], str]:
     if ":" in text[begin:]:
         return [], text
     parts = [part for part in _PARTS.split(text[begin:]) if part.strip()]
+    if len(parts) > MIN_BEHIND and to_float(parts[0].strip()) is not None:
+        begin = text.index(parts[0], begin) + len(parts.pop(0))  # `100: 12.3, 13.4 avg loss, 3.5 seconds`
     matches = [match for part in parts if (match := _BARE.match(part) or _NAMED_BEHIND.match(part)) is not None]
     named = [match for match in matches if match.re is _NAMED_BEHIND]
     is_short = len(parts) < MIN_BEHIND and not any(known_name(match["key"]) for match in named)
@@ -129,7 +131,9 @@ def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """Split a line without bars at commas that end a cell; a line of `key: value` pairs stays whole."""
+    """Split a line without bars at dashes between cells, or at commas that end one; `key: value` pairs stay whole."""
+    if text.count(" - ") >= MIN_DASHES:
+        return text.split(" - ")
     return text.split(", ") if ", " in text else [text]
 
 

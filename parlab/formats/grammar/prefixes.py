@@ -22,14 +22,14 @@ PREFIX = re.compile(
     r"|\[rank(?P<rank>\d{1,6})\]:"  # torch
     r"|\[(?i:rank)-(?P<primus>\d{1,6})/\d{1,6}\]:?"  # Primus
     r"|\[(?:\d{1,6}),(?P<mpi>\d{1,6})\]\s*(?:<std(?:out|err)>)?:"  # mpirun --tag-output
-    r"|(?P<srun>\d{1,6}):(?=\s)"  # srun -l
+    r"|(?P<srun>\d{1,6}):(?=\s)(?!\s\d[\d.]{0,18}, \d)"  # srun -l, and not the step of `100: 12.3, 13.4 avg loss`
     r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
     r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
     r"|wandb:(?=\s)"
     r"|\[titan\](?=\s)"  # torchtitan
     r"|std(?:out|err) [FP](?=\s)"  # Kubernetes' log files
     r"|(?:DEBUG|INFO):[A-Za-z_][\w.]{0,80}:"  # logging.basicConfig of Python
-    rf"|\[(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
+    rf"|\[(?:[A-Z]{{4,8}} )?(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
     rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?=\s)"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"

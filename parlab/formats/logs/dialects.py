@@ -122,7 +122,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^TFLOP/s: (?=[\d.]{1,12}\s*$)"), "flops of all GPUs: "),
         ),
         settings={"Micro BS": "micro_batch_size", "Global BS": "global_batch_size", "Seq Length": "sequence_length",
-                  "Number of Layers": "num_layers"},
+                  "Number of Layers": "num_layers", "tokens per iteration will be": "tokens_per_step"},
         has_blocks=True,
     ),
 }  # fmt: skip
