@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .fields import value_label
 from .format import DIGITS, exact_quantity, field_value, printed_digits
-from .theme import plain
+from .theme import Table, plain
 
 EMULATED = "emulated"
 LEARNT = "learnt"
@@ -70,6 +70,23 @@ class MemoryBound(NamedTuple):
     """What sets it: a device, or a limit of the configuration."""
 
 
+_IMPORTED = ("step_time_s", "samples_per_s", "tokens_per_s", "mfu_pct", "hfu_pct", "gpu_util_pct", "flops_per_gpu")
+
+
+def with_kinds(header: Sequence[str], rows: Sequence[Sequence[Any]], points: Sequence[RunPoint]) -> Table:
+    """Return the numbers of a figure with the kinds of those that files state; `points` are those of the rows."""
+    names = [name for name in header if name in _IMPORTED]
+    if not any(point.is_printed or point.kinds for point in points):
+        names = []
+    return Table(
+        [*header, *(f"kind of {name}" for name in names)],
+        [
+            [*row, *(point.kind_of(name) if row[header.index(name)] is not None else "" for name in names)]
+            for row, point in zip(rows, points, strict=True)
+        ],
+    )
+
+
 MAX_LISTED = 6
 """Repeats whose numbers a text lists."""
 MAX_NAMED = 4
@@ -117,12 +134,18 @@ class RunPoint(NamedTuple):
     """Figures from elsewhere, as far as their authors published them."""
     is_printed: bool = False
     """The figures have the digits with which a file prints them."""
+    kinds: Mapping[str, str] = {}
+    """How figures of a file came about that it does not print as such: average, derived, smoothed."""
     marks: tuple[str, ...] = ()
     """EMULATED, LEARNT."""
     is_on_cpu: bool = False
     """Whether `gpus` counts processes on processors, which are not called GPUs."""
     repeats: tuple[RunPoint, ...] = ()
     """The runs of which this point is the mean; empty for a single run."""
+
+    def kind_of(self, name: str) -> str:
+        """Return how a figure of a file came about; empty for what parlab has measured."""
+        return self.kinds.get(name) or ("printed" if self.is_printed else "")
 
     @property
     def outcome(self) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DIGITS, SPACE, exact_quantity, field_value, printed_digits, significant
 from parlab.charts.points import is_number
 
 from .blocks import TableBlock, Text
-from .pivot import PRINTED, Record, number_text
+from .pivot import PRINTED, Record, kind_of, number_text
 from .units import shown_unit, title_of, unit_of
 
 # Results of a run, in order of interest.
@@ -44,6 +44,8 @@ class Fact(NamedTuple):
     text: str
     value: Any
     field: str = ""
+    kind: str = ""
+    """How an imported number came about: printed, average, derived or smoothed."""
 
 
 def numbers_of(record: Record) -> list[Fact]:
@@ -57,10 +59,11 @@ def numbers_of(record: Record) -> list[Fact]:
             continue
         unit = shown_unit(name, [value])
         digits = printed_digits(value, unit.base) if record.get("origin") in PRINTED else DIGITS
-        kind = (record.get("kinds") or {}).get(name, "")
-        text = f"{significant(value / unit.factor, digits)}{SPACE}{unit.name}{f', {kind}' if kind else ''}"
+        kind = kind_of(record, name)
+        note = f", {kind}" if kind not in ("", "printed") else ""
+        text = f"{significant(value / unit.factor, digits)}{SPACE}{unit.name}{note}"
         if name in _MEASURED or (value, unit.base) not in seen_values:
-            facts.append(Fact(title, text, value, name))
+            facts.append(Fact(title, text, value, name, kind))
         seen_values.add((value, unit.base))
     return facts
 
@@ -118,5 +121,11 @@ def run_block(record: Record, options: Mapping[str, str], doubt: Number) -> Tabl
             ]
             for fact in facts
         ],
-        numbers=[list(header), *([fact.name, fact.value] for fact in facts)],
+        numbers=_numbers(header, facts),
     )
+
+
+def _numbers(header: Sequence[str], facts: Sequence[Fact]) -> list[list[Any]]:
+    if not any(fact.kind for fact in facts):
+        return [list(header), *([fact.name, fact.value] for fact in facts)]
+    return [[*header, "Kind"], *([fact.name, fact.value, fact.kind] for fact in facts)]

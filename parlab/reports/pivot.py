@@ -19,7 +19,7 @@ from parlab.charts.points import in_order, is_number, shared_marks
 from parlab.charts.repeats import APPROXIMATELY, with_deviation
 from parlab.findings.noise import Noise, is_within, noise
 
-from .units import least_is_best, shown_unit
+from .units import least_is_best, shown_unit, unit_of
 
 Record = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ PRINTED = ("imported", "published")
 """The origins of runs whose numbers a file prints."""
 RUN_DOUBTS = "run"
 """Key of the findings about the whole run in `doubts`."""
-HIDDEN = ("doubts", "printed", "repeats_of")
+HIDDEN = ("doubts", "printed", "kinds", "repeats_of")
 """Keys of a record that are not fields."""
 MAX_CELLS = 20_000
 
@@ -230,6 +230,18 @@ def _marked_close(cell: Cell) -> Cell:
 
 def _group(place: tuple[int, int], per: str) -> int:
     return {"row": place[0], "column": place[1]}.get(per, 0)
+
+
+def kind_of(record: Record, field: str) -> str:
+    """Return how a number of a file came about: printed, average, derived, smoothed; empty for any other value."""
+    if not is_number(record.get(field)) or not (unit_of(field) or field.startswith("figure.")):
+        return ""
+    return (record.get("kinds") or {}).get(field) or ("printed" if record.get("origin") in PRINTED else "")
+
+
+def kinds_of(cell: Cell, records: Sequence[Record], field: str) -> str:
+    """Return the kinds of the numbers in a cell, each once."""
+    return ", ".join(dict.fromkeys(kind for n in cell.records if (kind := kind_of(records[n], field))))
 
 
 def _plain(name: str) -> str:

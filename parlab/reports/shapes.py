@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from .pivot import (
     doubts_of,
     field_named,
     fields_of,
+    kind_of,
+    kinds_of,
     number_text,
     pivot,
     with_best,
@@ -75,7 +78,8 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
             details = _details(options.get("details", ""), only, fields)
             cell_text += f" ({details})" if details else ""
         exact = exact_quantity(cell.value, table.unit.base).strip() if is_number(cell.value) else ""
-        hover = "; ".join(part for part in (exact, cell.note) if part)
+        kinds = kinds_of(cell, records, table.value)
+        hover = "; ".join(part for part in (exact, cell.note, kinds) if part)
         doubts = [doubt(finding) for finding in cell.doubts]
         return Text(text=cell_text, doubts=doubts, state=cell.state, is_number=True, is_best=cell.is_best, exact=hover)
 
@@ -91,8 +95,8 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
         spanning=table.column_title,
         names=len(names),
         rows=rows,
-        caption=_table_caption(table, in_cells or is_printed),
-        numbers=_numbers(table),
+        caption=_table_caption(table, in_cells or is_printed) + _caption_of(_pivot_kinds(table, records)),
+        numbers=_numbers(table, records),
     )
 
 
@@ -148,16 +152,35 @@ def _table_caption(table: Table, has_units: bool) -> str:
     return caption
 
 
-def _numbers(table: Table) -> list[list[Any]]:
+def _numbers(table: Table, records: Sequence[Record]) -> list[list[Any]]:
     across = [" ".join(field_value(value) for value in heading) for heading in table.column_headings]
     heads = [f"{table.value} at {text}" if text else table.value for text in across]
-    return [
+    numbers = [
         [*table.rows, *heads],
         *(
             [*heading, *(cell.value if cell.value is not None else cell.state for cell in cells)]
             for heading, cells in zip(table.row_headings, table.cells, strict=True)
         ),
     ]
+    return _with_kinds(numbers, heads, _pivot_kinds(table, records))
+
+
+def _pivot_kinds(table: Table, records: Sequence[Record]) -> list[list[str]]:
+    return [[kinds_of(cell, records, table.value) for cell in cells] for cells in table.cells]
+
+
+def _with_kinds(numbers: list[list[Any]], names: Sequence[str], kinds: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """Add a column with the kinds of each column of imported numbers; rows without kinds are left as they are."""
+    places = [place for place in range(len(names)) if any(row[place] for row in kinds)]
+    added = [[f"kind of {names[place]}" for place in places], *([row[place] for place in places] for row in kinds)]
+    return [[*row, *more] for row, more in zip(numbers, added, strict=False)] + numbers[len(added) :]
+
+
+def _caption_of(kinds: Sequence[Sequence[str]]) -> str:
+    """Say how many numbers of a table are not printed as such."""
+    counts = Counter(kind for row in kinds for cell in row for kind in cell.split(", ") if kind not in ("", "printed"))
+    parts = [f"{count} {kind}" for kind, count in sorted(counts.items())]
+    return f" Not printed as such: {', '.join(parts)}." if parts else ""
 
 
 class _Column(NamedTuple):
@@ -194,6 +217,8 @@ def runs_block(records: Sequence[Record], options: Mapping[str, str], doubt: Num
     numbers = [[column.field or column.title for column in columns]]
     numbers += [[record.get(column.field, cell.text) for column, cell in zip(columns, row, strict=True)]
                 for record, row in zip(runs, rows, strict=True)]  # fmt: skip
+    kinds = [[kind_of(record, column.field) for column in columns] for record in runs]
+    numbers = _with_kinds(numbers, numbers[0], kinds)
     if options.get("total"):
         rows.append(_total([part.strip() for part in options["total"].split(",")], runs, columns, rows))
         numbers.append([text.text for text in rows[-1]])
@@ -203,6 +228,7 @@ def runs_block(records: Sequence[Record], options: Mapping[str, str], doubt: Num
     ]
     omitted = len(records) - len(runs) if not options.get("where") else 0
     caption = f"The first {MAX_ROWS} runs; {omitted} more are not shown." if omitted else ""
+    caption = (caption + _caption_of(kinds)).strip()
     return TableBlock(title=options.get("title", ""), header=header, rows=rows, caption=caption, numbers=numbers)
 
 
@@ -280,7 +306,8 @@ def _run_cell(record: Record, column: _Column, fields: Sequence[str], doubt: Num
     if is_count and column.decimals is None:
         text = plain_value(value)
     exact = exact_quantity(value, unit_of(column.field)).strip()
-    return Text(text=text, doubts=doubts, is_number=True, exact=exact)
+    hover = "; ".join(part for part in (exact, kind_of(record, column.field)) if part)
+    return Text(text=text, doubts=doubts, is_number=True, exact=hover)
 
 
 def _doubts(record: Record, field: str, *, has_run: bool) -> Sequence[Any]:

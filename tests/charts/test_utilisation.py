@@ -39,3 +39,11 @@ def test_without_any_share_the_figure_says_where_one_comes_from() -> None:
     assert (utilisation.figure([point(1)]).empty or "").startswith(
         "Utilisation: the peak FLOP/s of the devices is unknown"
     )
+
+
+def test_the_numbers_of_a_figure_name_the_kinds_of_imported_ones() -> None:
+    imported = point(1, mfu_pct=40.0)._replace(is_printed=True, kinds={"mfu_pct": "average"})
+    table = utilisation.figure([imported, point(2, mfu_pct=41.0)]).table
+    column = table.header.index("kind of mfu_pct")
+    assert [row[column] for row in table.rows] == ["average", ""]
+    assert not any(name.startswith("kind of") for name in utilisation.figure([point(1, mfu_pct=40.0)]).table.header)

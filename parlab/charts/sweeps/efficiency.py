@@ -24,9 +24,9 @@ from parlab.charts.axes import (
 from parlab.charts.format import significant
 from parlab.charts.labels import label_ends
 from parlab.charts.measures import AUTO, Available, Options
-from parlab.charts.points import RunPoint, counted_devices, device, devices, in_order
+from parlab.charts.points import RunPoint, counted_devices, device, devices, in_order, with_kinds
 from parlab.charts.repeats import bars_over, count_of, noise_of, percent, values_of
-from parlab.charts.theme import Drawing, Table
+from parlab.charts.theme import Drawing
 
 TITLE = "Scaling efficiency"
 
@@ -74,9 +74,8 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         for point in line
     ]
     caption = f"{_efficiency_caption(lines)}{layout_note(_measured(points))}{unknown_gpus(points)}"
-    return Drawing(
-        drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state", "tokens_per_s"], rows)
-    )
+    header = ["run", "gpus", "samples_per_s", "efficiency", "state", "tokens_per_s"]
+    return Drawing(drawing, caption, with_kinds(header, rows, [point for line in lines.values() for point in line]))
 
 
 def _base(lines: dict[tuple[str, ...], list[RunPoint]], points: Sequence[RunPoint]) -> str:

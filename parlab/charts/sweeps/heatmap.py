@@ -12,9 +12,9 @@ from parlab.charts import theme
 from parlab.charts.axes import GPUS, PREFERRED, alike, axis_title, network_axis, x_of
 from parlab.charts.format import field_label, field_value, significant, unit_for
 from parlab.charts.measures import AUTO, Available, Measure, Options, suited
-from parlab.charts.points import RunPoint, in_order, varied
+from parlab.charts.points import RunPoint, in_order, varied, with_kinds
 from parlab.charts.repeats import lead_note, values_of, with_deviation
-from parlab.charts.theme import Drawing, Table
+from parlab.charts.theme import Drawing
 
 TITLE = "Heatmap"
 MAX_SIDE = 60
@@ -109,7 +109,8 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         drawing.add_trace(_out_of_memory(too_big))
     table: list[list[Any]] = [[p.point.number, *key, p.point.outcome, p.value] for key, p in grid.places.items()]
     header = ["run", grid.down, grid.across, "state", options.y]
-    return Drawing(drawing, _best_cell_caption(grid.places, measure, name, factor), Table(header, table))
+    numbers = with_kinds(header, table, [place.point for place in grid.places.values()])
+    return Drawing(drawing, _best_cell_caption(grid.places, measure, name, factor), numbers)
 
 
 def _grid(points: Sequence[RunPoint], options: Options) -> _Grid | None:

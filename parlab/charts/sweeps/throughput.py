@@ -30,7 +30,7 @@ from parlab.charts.axes import (
 from parlab.charts.format import unit_for
 from parlab.charts.labels import label_ends, mark_best
 from parlab.charts.measures import AUTO, DEFAULT, MEASURES, Available, Measure, Options, suited
-from parlab.charts.points import RunPoint, device, devices, in_order, is_number
+from parlab.charts.points import RunPoint, device, devices, in_order, is_number, with_kinds
 from parlab.charts.repeats import asymmetric, each_run, lead_note, values_of
 from parlab.charts.theme import Drawing, Table
 
@@ -354,4 +354,4 @@ def _throughput_table(points: Sequence[RunPoint], name: str) -> Table:
     if name in MEASURES and name not in _TABLE_MEASURES:
         header.append(name)
         rows = [[*row, MEASURES[name].value(point)] for row, point in zip(rows, points, strict=True)]
-    return Table(header, rows)
+    return with_kinds(header, rows, points)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from parlab.charts import theme
 from parlab.charts.format import SPACE, significant
 from parlab.charts.measures import Available
-from parlab.charts.points import RunPoint, fastest
+from parlab.charts.points import RunPoint, fastest, with_kinds
 from parlab.charts.repeats import error_bars, lead_note
 from parlab.charts.theme import Drawing, Table
 
@@ -124,4 +124,4 @@ def _utilisation_table(measured: Sequence[RunPoint]) -> Table:
         ]
         for point in measured
     ]
-    return Table(header, rows)
+    return with_kinds(header, rows, measured)

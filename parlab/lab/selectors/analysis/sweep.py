@@ -163,6 +163,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         memory_bound=_memory_bound(run),
         is_published=run.origin != Run.Origin.MEASURED,
         is_printed=run.origin in PRINTED,
+        kinds=summary.get("kinds") or {},
         marks=run.marks,
         is_on_cpu=run.is_on_cpu,
     )
