@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
+import io
 import re
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from parlab.ingest.files.imports import source_reingest
@@ -142,8 +145,6 @@ def test_no_text_is_an_error(text: str) -> None:
 
 
 def test_the_preview_of_an_upload_offers_the_same_choice(page: Client, admin: User) -> None:
-    from django.core.files.uploadedfile import SimpleUploadedFile
-
     file = SimpleUploadedFile("nano.log", CONTRADICTING.encode())
     preview = page.post("/import/", {"files": file}, follow=True)
     shown = preview.content.decode()
@@ -151,6 +152,39 @@ def test_the_preview_of_an_upload_offers_the_same_choice(page: Client, admin: Us
     field, name = take(shown, "Take 321,412")
     page.post(preview.request["PATH_INFO"], {field: name})
     assert Run.objects.get().tokens_per_s == pytest.approx(321_412.46, rel=1e-6)
+
+
+def packed(**files: str) -> SimpleUploadedFile:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"{name}.log", text)
+    return SimpleUploadedFile("runs.zip", stream.getvalue())
+
+
+def test_each_file_of_an_archive_is_shown_with_its_marks(page: Client, admin: User) -> None:
+    other = "".join(f"step {n} | loss: 2.{n} | step_time: 0.5{n} s\n" for n in (1, 2, 3))
+    first = page.post("/import/", {"files": packed(nano=CONTRADICTING, plain=other)}, follow=True)
+    path, shown = first.request["PATH_INFO"], first.content.decode()
+    assert ("contradiction", "tok/sec: 80,353") in marks(shown)
+    assert re.findall(r'name="show" value="([\d-]+)" title="([^"]*)"', shown) == [
+        ("0-0", "nano.log"), ("0-1", "plain.log"),
+    ]  # fmt: skip
+    field, name = take(shown, "Take 321,412")
+    second = page.post(path, {field: name, "show": "0-1"}, follow=True)
+    assert not Run.objects.exists()
+    assert ("read", "step_time: 0.53 s") in marks(second.content.decode())
+    assert "tok/sec: 80,353" not in second.content.decode()
+    # What was chosen for the other file is kept.
+    page.post(path)
+    assert sorted(run.tokens_per_s or 0 for run in Run.objects.all()) == pytest.approx([0, 321_412.46], rel=1e-6)
+
+
+@pytest.mark.parametrize("show", ["7-7", "0-9", "x", "-1-0", "0-1-2"])
+def test_a_file_that_an_upload_lacks_shows_the_first_one(page: Client, admin: User, show: str) -> None:
+    first = page.post("/import/", {"files": packed(nano=CONTRADICTING)}, follow=True)
+    shown = page.get(first.request["PATH_INFO"], {"show": show}).content.decode()
+    assert ("contradiction", "tok/sec: 80,353") in marks(shown)
 
 
 def test_a_figure_of_an_imported_run_leads_to_its_place_in_the_text(page: Client) -> None:

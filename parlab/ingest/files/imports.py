@@ -38,6 +38,8 @@ __all__ = [
     "upload_import",
 ]
 
+MARKED_FILES = 50
+"""Files of an archive whose text a page can show with what was read in it."""
 StoreReader = Callable[[Mapping[str, Path]], Sequence[TrackerStore]]
 """Finds the stores of other trackers among files, {path: file}. Raises Refused for one that is damaged or empty."""
 
@@ -115,6 +117,12 @@ def _import(
     drafts = [draft_of(reading, workspace) for reading in readings]
     if dry_run:
         return [
-            would_make(draft, target.experiment, earlier(draft.reading.received, target.experiment)) for draft in drafts
+            would_make(
+                draft,
+                target.experiment,
+                earlier(draft.reading.received, target.experiment),
+                has_beginning=number < MARKED_FILES,
+            )
+            for number, draft in enumerate(drafts)
         ]
     return stored.store(drafts, target)

@@ -10,7 +10,8 @@ from parlab.formats.schema import Document, Finding
 from parlab.ingest.files.drafts import Draft
 from parlab.ingest.files.previous_imports import Change, Earlier
 from parlab.ingest.files.reading import Reading
-from parlab.ingest.files.received import visible
+from parlab.ingest.files.received import HEAD_BYTES, kind_of, visible
+from parlab.ingest.readings.marked_text import MARKED_CHARACTERS
 from parlab.ingest.readings.results import Result
 from parlab.lab.models import Experiment, Run, Source
 from parlab.lab.services import storable
@@ -55,6 +56,8 @@ class Import(NamedTuple):
     """None in a dry run of a file that is not stored yet, and for a store of another tracker."""
     version: int = 1
     """2 and more: a file of this name with another beginning was imported before; its runs stay."""
+    beginning: str = ""
+    """The first characters of a text that a dry run has read, for a page; of the first files of an archive."""
 
     @property
     def is_new(self) -> bool:
@@ -86,7 +89,7 @@ def unchanged(source: Source) -> Import:
     return made(source, document, list(source.runs.order_by("number")), "none")
 
 
-def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> Import:
+def would_make(draft: Draft, experiment: Experiment | None, before: Earlier, *, has_beginning: bool = False) -> Import:
     """Describe what a draft would become. Nothing is stored."""
     reading = draft.reading
     experiment = before.source.experiment if before.source else experiment
@@ -101,7 +104,14 @@ def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> 
         runs=runs,
         source=before.source if before.change in ("none", "continued") else None,
         version=before.version,
+        beginning=_beginning(reading.text) if has_beginning else "",
     )
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as stream:
+        head = stream.read(MARKED_CHARACTERS)
+    return head.decode("utf-8", "replace") if kind_of(head[:HEAD_BYTES]) == "text" and b"\0" not in head else ""
 
 
 def stored_run(run: Run) -> ImportedRun:

@@ -194,6 +194,9 @@ class _Work:
             progress=(lambda share: self._report(number, file, share)) if is_whole else None,
             stores_of=stores_of,
         )
+        for member, document in enumerate(imports):
+            if document.beginning:
+                self.upload.keep_text(number, member, document.beginning)
         return [preview(document, dry_run=self.dry_run) for document in imports]
 
     def _guess(self, number: int, file: File, size: int = GUESS_BYTES) -> None:

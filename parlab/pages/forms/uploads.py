@@ -63,6 +63,20 @@ class Upload(BaseModel):
     def open(self, number: int) -> IO[bytes]:
         return (self.directory / str(number)).open("rb")
 
+    def keep_text(self, number: int, member: int, text: str) -> None:
+        """Keep the beginning of a file, or of one in an archive, as it was read."""
+        (self.directory / f"{number}-{member}.txt").write_text(text, encoding="utf-8", newline="")
+
+    def texts(self, number: int) -> list[int]:
+        """Return the members of a file, which is an archive or has one, of which the beginning was kept."""
+        count = len(self.files[number].previews)
+        return [member for member in range(count) if (self.directory / f"{number}-{member}.txt").exists()]
+
+    def text(self, number: int, member: int) -> str:
+        """Return the beginning of a member."""
+        with (self.directory / f"{number}-{member}.txt").open(encoding="utf-8", newline="") as stream:
+            return stream.read()
+
     def save(self) -> None:
         """Write the metadata atomically: a killed server leaves either the old or the new version."""
         draft = self.directory / f".{_FACTS}-{secrets.token_hex(4)}"
@@ -75,6 +89,8 @@ class Upload(BaseModel):
         self.save()
         for number in range(len(self.files)):
             (self.directory / str(number)).unlink(missing_ok=True)
+            for text in self.directory.glob(f"{number}-*.txt"):
+                text.unlink(missing_ok=True)
 
     def discard(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
@@ -132,7 +135,7 @@ def _form(request: HttpRequest, *, selected: str, format: str = "", problem: str
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_run", raise_exception=True)
 def preview(request: HttpRequest, key: str) -> HttpResponse:
-    """Show the preview of an upload; on POST, import it. A second POST has no effect."""
+    """Show the preview of an upload; on POST, import it, or `show` another file. A second POST has no effect."""
     user = cast(User, request.user)
     if request.method == "GET":
         upload = uploads.upload_find(key, user=user.pk)
@@ -141,9 +144,21 @@ def preview(request: HttpRequest, key: str) -> HttpResponse:
         if upload is None:
             return _gone(request)
         if not upload.is_done and not is_working(upload):
-            upload.choices = choices_in(request)
+            upload.choices |= choices_in(request)
+            if shown := request.POST.get("show"):
+                upload.save()  # the choices so far, of the file that was shown
+                number, _ = shown_file(shown)
+                return redirect(
+                    f"{reverse('import-preview', args=[key])}?{urlencode({'show': shown})}#file-{number + 1}"
+                )
             upload_read(upload, user, dry_run="again" in request.POST)
     return _after(request, upload)
+
+
+def shown_file(value: str) -> tuple[int, int]:
+    """Return the file of an upload and the one in its archive that `show` names, `0-2`; the first ones by default."""
+    match = re.fullmatch(r"(\d{1,4})-(\d{1,4})", value)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _after(request: HttpRequest, upload: Upload) -> HttpResponse:
@@ -237,7 +252,15 @@ class FilePart(NamedTuple):
     fitting: list[str]
     """Formats of the team that fit the file."""
     read: ReadText | None = None
-    """What was read, in its text; None for an archive, and after the import."""
+    """What was read, in its text; None for a store of another tracker, and after the import."""
+    shown: int = 0
+    """The file of an archive whose text this is."""
+    tabs: Sequence[tuple[int, Preview]] = ()
+    """The files of an archive that can be shown; empty for a single file."""
+
+    @property
+    def preview(self) -> Preview:
+        return self.file.previews[self.shown]
 
 
 def _shown(
@@ -262,25 +285,30 @@ def _parts(
     """Return the files with their forms; one of them may show the errors of what a person has sent."""
     definitions = [Learnt.model_validate(format.definition) for format in log_formats()]
     parts = []
+    chosen, member = shown_file(request.GET.get("show", ""))
     for number, file in enumerate(upload.files):
         guess = file.guess.learnt if file.guess and not upload.is_done else None
-        read = None if upload.is_done else _read_text(upload, number)
+        texts = [] if upload.is_done else upload.texts(number)
+        shown = member if number == chosen and member in texts else texts[0] if texts else 0
+        read = None if upload.is_done else _read_text(upload, number, shown, has_text=bool(texts))
+        tabs = [(at, file.previews[at]) for at in texts] if len(file.previews) > 1 else []
         if guess is None:
-            parts.append(FilePart(file, None, [], read))
+            parts.append(FilePart(file, None, [], read, shown, tabs))
             continue
         sent = request.POST.dict() if number == with_errors else None
         fitting = [d.name for d in definitions if f"{PREFIX}{d.name}" != file.format and fit(guess, d) >= FITTING]
-        parts.append(FilePart(file, form_of(guess, sent, errors if sent is not None else None), fitting, read))
+        form = form_of(guess, sent, errors if sent is not None else None)
+        parts.append(FilePart(file, form, fitting, read, shown, tabs))
     return parts
 
 
-def _read_text(upload: Upload, number: int) -> ReadText | None:
+def _read_text(upload: Upload, number: int, member: int, *, has_text: bool) -> ReadText | None:
     previews = upload.files[number].previews
-    if len(previews) != 1:
+    if not has_text and len(previews) != 1:
         return None
-    text = beginning_text(upload, number)
-    marked = marked_preview(text, previews[0]) if text is not None else None
-    return read_text(previews[0], marked, upload.choices)
+    text = upload.text(number, member) if has_text else beginning_text(upload, number)
+    marked = marked_preview(text, previews[member]) if text is not None else None
+    return read_text(previews[member], marked, upload.choices)
 
 
 def _gone(request: HttpRequest) -> HttpResponse:
