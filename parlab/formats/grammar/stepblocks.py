@@ -1,7 +1,7 @@
 """Steps over several lines: the number on a line of its own, `=== Step 3/100 ===`, and the cells on the lines below.
 
-Sources: nemo_rl/algorithms/grpo.py, rsl_rl's runner, fms-fsdp's train_utils.py; the boxes that the loggers of
-tinker_cookbook and AReaL draw, with names and numbers in turn: `│ time/total │ 43.12 │`.
+Sources: nemo_rl/algorithms/grpo.py, rsl_rl's runner, fms-fsdp's train_utils.py; the loggers of Composer and OLMo; the
+boxes that the loggers of tinker_cookbook and AReaL draw, with names and numbers in turn: `│ time/total │ 43.12 │`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,19 @@ _HEAD = re.compile(
     r"(?:step|iteration|iter|update|rollout)\s{0,3}[:=#]?\s{0,3}(?P<at>\d{1,15})(?:\s?(?:/|of)\s?(?P<total>\d{1,15}))?"
     r"(?: done)?\W{0,100}"
 )
+# The heads of Composer and OLMo, whose cells are indented.
+_TAG = re.compile(
+    r"(?:.{0,160}\s)?(?:\[epoch=\d{1,9}(?:/\d{1,9})?\])?"
+    r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?"
+)
+# `Train loss/train/total: 2.3`, `Eval metrics/eval/LanguagePerplexity: 9.8`.
+_SIDE = re.compile(r"(?:Train|Eval|Validation) (?=\w+/)")
 _BARS = "|│┃║"
 _FRAMES = str.maketrans("│┃║", "|||")
 MAX_ROW = 2_002
 _ITEM = " \t•*▶▸-"
 # What may not stand in front of a number is looked at behind its first character: a search for those is fast.
-_NUMBER = r"\d{0,17}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
+_NUMBER = r"(?:\d{0,2}(?:,\d{3}){1,5}|\d{0,17})(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
 _TOKEN = re.compile(rf"([+\-\d](?<![\w.,+/:-].)(?:(?<=\d)|(?=\d)){_NUMBER})(?![\d.,:/])")
 _SAME = rf"([+-]?\d{_NUMBER})(?![\d.,:/])"
 MAX_LAYOUTS = 1_000
@@ -48,6 +55,8 @@ class _Head(NamedTuple):
     text: str
     at: tuple[int, int]
     total: tuple[int, int] | None
+    is_tag: bool = False
+    """Whether the cells below it are indented."""
 
 
 class _Layout:
@@ -101,9 +110,8 @@ class StepBlocks:
             numbers: Sequence[str] = match.groups()
         else:
             text = text.strip()
-            head = self.heads.get(text.translate(_MASK)) if len(text) < MAX_HEAD else None
-            if head is not None:
-                return self._open(line, head._replace(text=text))
+            if (head := self._known_head(text)) is not None:
+                return self._open(line, head)
             parts = _TOKEN.split(text, MAX_TOKENS)
             layout, numbers = self.layouts.get(_between(parts, text)), parts[1::2]
         if layout is None or line - self.line > MAX_LINES:
@@ -116,18 +124,16 @@ class StepBlocks:
 
     def feed(self, line: int, text: str) -> list[Record] | None:
         """Read a line of a block, or its head, which returns the step before it; None for any other line."""
+        is_indented = text[:1].isspace()
         text = ANSI.sub("", text).strip() if "\x1b" in text else text.strip()
-        if len(text) < MAX_HEAD and (match := _HEAD.fullmatch(text)) is not None:
-            head = _Head(text, match.span("at"), match.span("total") if match["total"] else None)
-            if len(self.heads) < MAX_LAYOUTS:
-                self.heads[text.translate(_MASK)] = head
+        if (head := self._head(text)) is not None:
             return self._open(line, head)
-        if self.head is None:
+        if self.head is None or (self.head.is_tag and not is_indented):
             return None
         cells = _cells(text)
         if not cells:
             return None
-        parts = _TOKEN.split(text, MAX_TOKENS)
+        parts = _only_values(_TOKEN.split(text, MAX_TOKENS), cells)
         layout = _Layout(cells)
         if parts[1::2] == [cell.text for cell in cells] and len(self.layouts) < MAX_LAYOUTS:
             between = _between(parts, text)
@@ -150,7 +156,20 @@ class StepBlocks:
             return False
         if line - self.line > MAX_LINES or len(self.texts) > MAX_CELLS:
             return True
-        return _HEAD.fullmatch(text[:MAX_HEAD].strip()) is None and counter_in(text[:400]) is not None
+        return self._head(text[:MAX_HEAD].strip()) is None and counter_in(text[:400]) is not None
+
+    def _known_head(self, text: str) -> _Head | None:
+        """Return the head of a block that differs from an earlier one in its digits only."""
+        head = self.heads.get(text.translate(_MASK)) if len(text) < MAX_HEAD else None
+        return head._replace(text=text) if head is not None else None
+
+    def _head(self, text: str) -> _Head | None:
+        """Return the head of a block; None for any other line."""
+        if (head := self._known_head(text)) is not None or (head := _head(text)) is None:
+            return head
+        if len(self.heads) < MAX_LAYOUTS:
+            self.heads[text.translate(_MASK)] = head
+        return head
 
     def close(self, *, is_last: bool = False) -> list[Record]:
         """Return the step of a block, and the figures behind the last one as those of the launch."""
@@ -177,7 +196,7 @@ class StepBlocks:
         if plan is None or any(digits_of(texts[place]) != form for place, form in plan.digits):
             return None
         try:
-            numbers = floats(texts)
+            numbers = floats(texts if "," not in "".join(texts) else [text.replace(",", "") for text in texts])
         except ValueError:
             return None
         if not -LARGEST < sum(numbers) < LARGEST:
@@ -211,17 +230,44 @@ class StepBlocks:
             self.plans[rows] = _Plan(self.records_of.plan(cells), digits)
 
 
+def _head(text: str) -> _Head | None:
+    """Return the head of a block; None for any other line."""
+    if len(text) >= MAX_HEAD:
+        return None
+    is_tag = text.endswith(("]", "]:")) and ("[batch=" in text or "[step=" in text)
+    match = _TAG.fullmatch(text) if is_tag else _HEAD.fullmatch(text)
+    return _Head(text, match.span("at"), match.span("total") if match["total"] else None, is_tag) if match else None
+
+
 def _sides(rows: Sequence[_Layout], texts: Sequence[str]) -> tuple[list[Pair], list[Pair]]:
     """Return the cells of a block: those of the training, and those of held-out data."""
     layouts = [cell for row in rows for cell in row.cells]
     cells = [Pair(cell.key, text, cell.unit, to_float(text)) for cell, text in zip(layouts, texts, strict=True)]
     held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
-    return [cell for cell in cells if not HELD_OUT.match(cell.key)] if held_out else cells, held_out
+    own = [cell for cell in cells if not HELD_OUT.match(cell.key)] if held_out else cells
+    return [_without_side(cell) for cell in own], [_without_side(cell) for cell in held_out]
+
+
+def _without_side(cell: Pair) -> Pair:
+    return cell._replace(key=cell.key[match.end() :]) if (match := _SIDE.match(cell.key)) is not None else cell
 
 
 def _is_row(text: str) -> bool:
     """Return whether a line is a row of a box."""
     return 2 < len(text) <= MAX_ROW and text[0] in _BARS and text[-1] in _BARS
+
+
+def _only_values(parts: Sequence[str], cells: Sequence[Pair]) -> Sequence[str]:
+    """Return the parts of a line with the numbers that are no values, as in `LR (group 0)=1.2e-05`, as text."""
+    own, kept = iter(cells), [parts[0]]
+    cell = next(own, None)
+    for number, behind in zip(parts[1::2], parts[2::2], strict=True):
+        if cell is not None and cell.text == number and kept[-1].endswith(("=", ":", " ")):
+            kept += [number, behind]
+            cell = next(own, None)
+        else:
+            kept[-1] += number + behind
+    return kept
 
 
 def _between(parts: Sequence[str], text: str) -> tuple[str, ...]:

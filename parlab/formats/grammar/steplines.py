@@ -22,7 +22,6 @@ from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TI
 from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
 from parlab.formats.grammar.quantities import Known, known_to
-from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
@@ -39,14 +38,6 @@ _MAX_ENTRIES = 200
 _TAG_CHARACTERS = 5
 _LEAST = 5
 """Fewer characters hold no name and number."""
-_BLOCK = re.compile(
-    r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
-    r"\[(?:batch|step)=(?P<at>\d[\d,]{0,17})(?:/(?P<total>\d[\d,]{0,17}))?(?:,epoch=[\d/]{1,20})?(?:,eta=[^\]]{1,40})?\]:?\s*$"
-)
-_BLOCK_CELL = re.compile(
-    r"\s{1,16}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()%-]{1,120})=)"
-    r"(?P<value>\S{1,40})\s*$"
-)
 _EPOCH = re.compile(r"\s{0,4}Epoch:? (\d{1,9})(?:/\d{1,9})?\s*$")
 _RANK = re.compile(r"(?i)^\W{0,4}rank[\s:=#]{0,3}(\d{1,7})\b")
 # The other counter of `iter 8 step 1: loss 8.8`.
@@ -104,10 +95,8 @@ class Dialect:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
         parser = Parser(self)
         for number, line in enumerate(lines, 1):
-            if parser.block is not None and parser.block_cell(line):
-                continue
-            if parser.below.head is not None and parser.block is None and not parser.dictionary:
-                records = parser.below.again(number, line)
+            if parser.below.head is not None and not parser.dictionary:
+                records = None if line.startswith(parser.tag) else parser.below.again(number, line)
                 if records is not None:
                     if records:
                         yield from parser.ahead(records)
@@ -159,9 +148,6 @@ class Parser:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.bars = Bars()
-        self.block: tuple[int, re.Match[str]] | None = None
-        self.cells: list[Pair] = []
-        self.held_out: list[Pair] = []
         self.records_of = StepCells(
             dialect.field, dialect.settings, keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank
         )
@@ -181,7 +167,7 @@ class Parser:
 
     def repeated(self, line: int, text: str) -> list[Record] | None:
         """Read a line as it is printed, if lines without rank and time have had its layout; None for any other line."""
-        if self.below.head is not None or self.block is not None or self.settings:
+        if self.below.head is not None or self.settings:
             return None
         if self.prefix and text.startswith(self.prefix):
             text = text[len(self.prefix) :]
@@ -210,45 +196,18 @@ class Parser:
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
-        if self.block is not None and self.block_cell(text):
-            return []
-        if self.block is None and self._is_plain(text):
-            if not self.dialect.has_blocks:
-                return self.ahead(self._plain_line_records(line, rank, time, text))
-            before = self.below.close() if self.below.ends(line, text) else []
-            own = self.below.feed(line, self._rewritten(text))
-            return before + self.ahead(self._plain_line_records(line, rank, time, text) if own is None else own)
-        records = self.close() if self.block is not None else []
-        block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
-        if block:
-            self.block = (line, block)
-            return records
-        bar = self.bars.feed(line, rank, time, text)
-        if bar is not None:
-            return records + bar
-        return records + self.ahead(self._plain_line_records(line, rank, time, text))
+        if (bar := self._bar(line, rank, time, text)) is not None:
+            return bar
+        if not self.dialect.has_blocks:
+            return self.ahead(self._plain_line_records(line, rank, time, text))
+        before = self.below.close() if self.below.ends(line, text) else []
+        own = self.below.feed(line, self._rewritten(text))
+        return before + self.ahead(self._plain_line_records(line, rank, time, text) if own is None else own)
 
-    def block_cell(self, text: str) -> bool:
-        """Keep a cell of the current block; return False for any other line."""
-        cell = _BLOCK_CELL.match(text[:400])
-        if cell is None:
-            return False
-        side, key, name, value = cell.groups()
-        own = self.held_out if side is not None and side != "Train" else self.cells
-        number = amount(value) if to_float(value) is None else None
-        own.append(
-            Pair(key or name, value, "", to_float(value))
-            if number is None
-            else Pair(key or name, value.removesuffix(number[1]), number[1], number[0])
-        )
-        return True
-
-    @staticmethod
-    def _is_plain(text: str) -> bool:
-        """Return whether a line is neither a bar nor the head of a block."""
-        if "%|" in text or "[batch=" in text or "[step=" in text:
-            return False
-        return " • " not in text or "━" not in text
+    def _bar(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
+        """Read a bar; None for a line without one."""
+        is_bar = "%|" in text or (" • " in text and "━" in text)
+        return self.bars.feed(line, rank, time, text) if is_bar else None
 
     def ahead(self, records: list[Record]) -> list[Record]:
         """Put the positions of a bar that belong there in front of the step of a line."""
@@ -315,25 +274,9 @@ class Parser:
             records += self._line(line, rank, time, whole) or _about_launch(line, rank, time, whole)
         return records
 
-    def close(self) -> list[Record]:
-        """Return the steps of a block whose lines have ended."""
-        if self.block is None:
-            return []
-        (line, head), self.block = self.block, None
-        cells, held_out, self.cells, self.held_out = self.cells, self.held_out, [], []
-        total, iteration = to_int(head["total"] or ""), to_int(head["at"])
-        if iteration is None:
-            return [unread(line, "the number of a step is damaged", head[0])]
-        records = self.records_of.records(line, None, None, cells, iteration, total) if cells else []
-        if held_out:
-            records += self.records_of.validation(line, None, held_out, iteration)
-        for record in records:
-            record.until = line + len(cells) + len(held_out)
-        return records
-
     def finish(self) -> list[Record]:
         """Return what the end of the file completes."""
-        return self.close() + self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
+        return self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         text = self._rewritten(text.rstrip("\r\n"))

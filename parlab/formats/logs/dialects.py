@@ -86,6 +86,7 @@ DIALECTS: dict[str, Dialect] = {
             (re.compile(r"^\s+Train (?:memory|throughput|time|loss|metrics|trainer)/\w+"), 2),
         ),
         reads="Composer and llm-foundry: `[batch=4/10]:` and the lines below it",
+        has_blocks=True,
     ),
     "bars": Dialect(
         (

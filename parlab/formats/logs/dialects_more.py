@@ -163,6 +163,7 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),
         ),
         reads="OLMo and OLMo-core",
+        has_blocks=True,
     ),
     "ranklines": Dialect(
         (
