@@ -7,7 +7,6 @@ are marked in their `format` and `notes`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
@@ -50,7 +49,6 @@ _PLAINER = {
     **dict.fromkeys(("step_s", "it_s", "iter_s", "iteration_s", "update_s", "batch_s", "per_step_s"), "step_time_s"),
 }
 """Names of slots whose unit makes the quantity plain -> normal name."""
-_KEY_UNIT = re.compile(r"^(.{1,80}?)[_ (\[]+(ns|us|ms|s|sec|seconds|[KMGT]i?B|bytes)[)\]]?$", re.IGNORECASE)
 
 Role = Literal["quantity", "step", "rank", "ignored"]
 
@@ -231,10 +229,7 @@ def _count(columns: dict[str, Column], values: dict[str, list[float]], cell: Pai
 
 def _guess(cell: Pair) -> Printed:
     """Return the field of a slot: `sec/it`, `mem_GiB` and `dt (ms)` have their unit in the key."""
-    key, unit = cell.key, cell.unit
-    if not unit and (match := _KEY_UNIT.match(key)) and unit_of(match[2]):
-        key, unit = match[1], match[2]
-    field = metric_field(key, unit)
+    field = metric_field(cell.key, cell.unit)
     return field._replace(name=_PLAINER.get(field.name, field.name))
 
 

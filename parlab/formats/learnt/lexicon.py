@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from parlab.formats.grammar.quantities import QUANTITIES as TABLE
+from parlab.formats.grammar.quantities import Quantity
 from parlab.formats.grammar.units import GIB, KIB, MIB
 
 TIME, BYTES, FLOPS, SHARE, RATE, PLAIN = "time", "memory", "FLOP/s", "share", "rate", "number"
@@ -19,29 +21,26 @@ UNITS: dict[str, dict[str, float]] = {
 """Dimension -> unit -> factor to the normal unit."""
 
 
-class Quantity(NamedTuple):
+class Offered(NamedTuple):
     title: str
     dimension: str
 
 
-QUANTITIES: dict[str, Quantity] = {
-    "step_time_s": Quantity("Step time", TIME),
-    "samples_per_s": Quantity("Samples/s", RATE),
-    "tokens_per_s": Quantity("Tokens/s", RATE),
-    "tokens_per_s_per_gpu": Quantity("Tokens/s per GPU", RATE),
-    "steps_per_s": Quantity("Steps/s", RATE),
-    "flops_per_gpu": Quantity("FLOP/s per GPU", FLOPS),
-    "mfu": Quantity("MFU", SHARE),
-    "max_allocated_bytes": Quantity("Peak memory", BYTES),
-    "allocated_bytes": Quantity("Memory", BYTES),
-    "max_reserved_bytes": Quantity("Reserved memory, peak", BYTES),
-    "loss": Quantity("Loss", PLAIN),
-    "grad_norm": Quantity("Gradient norm", PLAIN),
-    "learning_rate": Quantity("Learning rate", PLAIN),
-    "global_batch_size": Quantity("Global batch size", PLAIN),
-    "consumed_samples": Quantity("Consumed samples", PLAIN),
-    "elapsed_s": Quantity("Time since the start", TIME),
-}
+_DIMENSIONS = {"s": TIME, "bytes": BYTES, "FLOP/s": FLOPS}
+"""Unit of a quantity -> dimension; a unit with another `/s` is a rate."""
+
+
+def _dimension(quantity: Quantity) -> str:
+    if quantity.name == "mfu":
+        return SHARE
+    return _DIMENSIONS.get(quantity.unit) or (RATE if quantity.unit.endswith("/s") else PLAIN)
+
+
+QUANTITIES: dict[str, Offered] = {
+    quantity.name: Offered(quantity.title.removeprefix("T") if quantity.unit == "FLOP/s" else quantity.title,
+                           _dimension(quantity))
+    for quantity in TABLE if quantity.title
+}  # fmt: skip
 """Normal name -> what a person reads. A quantity with another name is stored and drawn under that name."""
 
 
