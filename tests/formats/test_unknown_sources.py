@@ -210,8 +210,30 @@ def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:
             [85, 86],
             {"loss": 0.5436, "samples_per_s": 1042.27, "learning_rate": 5e-05},
         ),
+        (  # the word language model of PyTorch's examples
+            [
+                f"| epoch   1 |   {n}00/ 2983 batches | lr 20.00 | ms/batch  8.00 | loss  7.{n} | ppl  2058.31\n"
+                for n in (2, 4)
+            ],
+            [200, 400],
+            {"learning_rate": 20.0, "step_time_s": 0.008, "loss": 7.4, "ppl": 2058.31, "epoch": 1.0},
+        ),
+        (  # DCGAN: epoch and batch in brackets, losses of parts
+            [f"[0/25][{n}0/1583] Loss_D: 1.98{n} Loss_G: 5.5914 D(x): 0.6004\n" for n in (5, 6)],
+            [50, 60],
+            {"loss_d": 1.986, "loss_g": 5.5914, "d": 0.6004, "epoch": 0.0},
+        ),
+        (  # Swin: cells between tabs, with averages in brackets
+            [
+                f"[2021-05-01 10:00:1{n} swin](main.py 209): INFO Train: [0/300][1{n}/1251]\teta 1:02:03 lr 0.00{n}\t"
+                "time 0.7123 (0.8123)\tloss 6.9012 (6.9123)\tmem 12345MB\n"
+                for n in (5, 6)
+            ],
+            [15, 16],
+            {"learning_rate": 0.006, "time": 0.7123, "loss": 6.9012, "memory_bytes": 12345.0 * 2**20, "epoch": 0.0},
+        ),
     ],
-    ids=["xlm", "darknet", "flair"],
+    ids=["xlm", "darknet", "flair", "wordlm", "dcgan", "swin"],
 )
 def test_cells_between_dashes_and_values_in_front_of_names_are_steps(
     lines: list[str], iterations: list[int], last: dict[str, float]

@@ -66,7 +66,8 @@ def _average_field(key: str, field: Field) -> Field | None:
 def _metric_field(key: str, unit: str) -> Field:
     bracket = _BRACKET.match(key)
     base = bracket[1] if bracket else key
-    if bracket and not unit and (unit_of(bracket[2]) or rate_of(bracket[2])):
+    # `D(x)` is no ratio.
+    if bracket and not unit and bracket[2] != "x" and (unit_of(bracket[2]) or rate_of(bracket[2])):
         unit = bracket[2]
     if (rate := rate_field(base, unit)) is not None:
         known = known_name(f"{base} {unit}")

@@ -51,7 +51,7 @@ _NAMED_BEHIND = re.compile(
 # What stands in front of such values: `[trainer]`, `worker 3 done:`, `epoch 1 batch 30 ->`.
 _AHEAD = re.compile(rf"^(?P<words>[^,|=]{{0,80}}?)(?:[\]:]|->|=>)\s{{1,8}}(?={_NUMBER}[\s%])")
 _PARTS = re.compile(r", | \| | - |; |\|\s*$")
-MIN_BEHIND, MIN_DASHES = 3, 2
+MIN_BEHIND, MIN_MARKS = 3, 2
 # A rate names its quantity wherever it stands.
 _RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
 _FRAMES = str.maketrans("│┃║", "|||")
@@ -65,6 +65,8 @@ def pairs(text: str) -> list[Pair]:
 
 # A rate ends its cell: `6.25 updates/sec perplexity=1459`.
 _RATE_ENDS = re.compile(rf"(?<=\d)(\s?(?i:{PATTERN}))\s{{1,4}}(?=[A-Za-z_][\w./-]{{0,60}}\s?[:=])")
+# The time left, among cells without signs.
+_LEFT = re.compile(r"\beta \d[\d:]{3,11}(?=\s)")
 # `1h 19m 08s` is one value.
 _CLOCK = re.compile(r"(?<![\w.])(?:\d{1,5}[dhm] ){1,3}\d{1,2}s(?![\w/])")
 
@@ -74,6 +76,8 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     text = text[:MAX_TEXT].translate(_FRAMES)
     if "/s" in text:
         text = _RATE_ENDS.sub(r"\1, ", text)
+    if "eta " in text:
+        text = _LEFT.sub(" ", text)
     text = _CLOCK.sub(lambda match: f"{duration_seconds(match[0]) or 0:.0f}s", text)
     cells: list[Pair] = []
     rest: list[str] = []
@@ -131,9 +135,10 @@ def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """Split a line without bars at dashes between cells, or at commas that end one; `key: value` pairs stay whole."""
-    if text.count(" - ") >= MIN_DASHES:
-        return text.split(" - ")
+    """Split a line without bars at tabs or dashes between cells, or at commas that end one."""
+    for mark in ("\t", " - "):
+        if text.count(mark) >= MIN_MARKS:
+            return text.split(mark)
     return text.split(", ") if ", " in text else [text]
 
 

@@ -28,6 +28,10 @@ _CLOCK = re.compile(
 )
 
 
+# The loss of a part: `loss_g`.
+_LOSS_OF = re.compile(r"loss_(?!scale)")
+
+
 class StepPlan:
     """Which quantity each number of a step is: cells with the same names, units and forms of numbers have one plan."""
 
@@ -40,7 +44,7 @@ class StepPlan:
         self._timers, self._pick_timers = tuple(timers), picker(tuple(timers.values()))
         self._scaled = [(at, *factors(field.scale)) for at, field in enumerate(fields) if field.scale != 1.0]
         self.has_values = bool(values)
-        self.is_step = bool(timers) or any(name.endswith(_MEASURES) for name in values)
+        self.is_step = bool(timers) or any(name.endswith(_MEASURES) or _LOSS_OF.match(name) for name in values)
 
     def records(
         self, line: int, rank: int | None, time: str | None, numbers: list[float], raw: tuple[str, ...],
