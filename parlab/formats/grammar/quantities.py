@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from parlab.formats.grammar.records import Field
 from parlab.formats.grammar.units import unit_of
@@ -24,7 +24,8 @@ class Quantity(NamedTuple):
 
     An alias is `names [unit factor]`: names without signs and capitals, separated by spaces. A unit states what the
     names, or the trainer's code, say; `?` stands for names that mean the quantity only with a printed unit. The aliases
-    of one trainer are its own keys, separated by semicolons: `torchtitan: tps; wps [tokens/s]`.
+    of one trainer are its own keys, separated by semicolons: `torchtitan: tps; wps [tokens/s]`. A word in the place of
+    the factor is the kind of what these keys state, where it is another than that of the quantity.
     """
 
     name: str
@@ -65,7 +66,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "nanotron: elapsed_time_per_iteration_ms; time_per_iteration_ms [ms]",
         "events: iteration-time; train_step_timing in s; end_to_end(s) [s]", "hf: step_time; step_time_sec [s]",
         "pairs: current step time [s]",  # fms-fsdp
-        "deepspeed: iter latency; iter time (s) [s]"), title="Step time"),
+        "deepspeed: iter latency; iter time (s); E2E latency [s]"), title="Step time"),
     Quantity("average_step_time_s", "s", "average", "all", (
         "stepavg trainspeedsit ?", "trainspeedsit [s]",
         "modded-nanogpt: step_avg [ms]", "hf: avg_step_time_sec [s]", "pairs: overall step time [s]")),
@@ -83,7 +84,11 @@ QUANTITIES: tuple[Quantity, ...] = (
         "examplespersecond trainingsequencespersecond imgpersec samplessec",
         "colossalai: avg_throughput [samples/s]", "composer: throughput/samples_per_sec [samples/s]",
         "neuronx: throughput [seq/s]", "megatron: samples per second [samples/s]", "deepspeed: samples/second",
+        # The engine's timer leaves out what happens between its steps.
+        "deepspeed: CurrSamplesPerSec; CurSamplesPerSec [samples/s part]",
         "events: train_samples_per_second [samples/s]", "hf: train_samples_per_second"), title="Samples/s"),
+    Quantity("running_avg_samples_per_s", "samples/s", "average", "all", (
+        "deepspeed: RunningAvgSamplesPerSec; SamplesPerSec; AvgSamplesPerSec",)),
     Quantity("samples_per_s_per_gpu", "samples/s", per="GPU", aliases=("torchvision: img/s [img/s]",)),
     Quantity("tokens_per_s", "tokens/s", per="all", aliases=(
         "tokenspers tokenspersec tokenspersecond toksec tps traintokenspersecond throughputtokenspersec wps tokenssec",
@@ -138,6 +143,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("mfu_pct", "%", per="GPU", aliases=("events: mfu(%) [%]", "torchtitan: mfu [%]")),
     Quantity("max_allocated_bytes", "bytes", per="rank", title="Peak memory", series="memory_peak_bytes", aliases=(
         "memorypeak maxmemoryallocated peakmemory memorymaxallocated maxallocated peakmemoryallocated peakmem",
+        "deepspeed: MaxMemAllocated",
         "memorymaxmemallocated peakmemoryalloc maxcudamemoryusage maxmemallocated",
         "memoryusagewhiletraining ?",  # axolotl
         "maxmem maxmemory peakvram maxvram peakgpumemory maxgpumemory peakgpumem peakcudamemory maxcudamemoryallocated"
@@ -163,7 +169,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "paddle: max_memory_reserved [GiB]", "nanotron: cuda_max_memory_reserved; Peak reserved [B 1]",
         "nemo: max_memory_reserved [B 1]", "events: max_reserved(GiB) [GiB]")),
     Quantity("allocated_bytes", "bytes", per="rank", title="Memory", series="memory_bytes", aliases=(
-        "composer: memory/allocated_mem [GB 1e9]", "paddle: current_memory_allocated [GiB]",
+        "composer: memory/allocated_mem [GB 1e9]", "deepspeed: MemAllocated", "paddle: current_memory_allocated [GiB]",
         "nanotron: cuda_memory_allocated; Memory usage [B 1]", "nemo: memory_allocated [B 1]",
         "maxtext: Using (GB) [GB]")),
     Quantity("memory_bytes", "bytes", per="rank", aliases=(
@@ -218,10 +224,12 @@ class Known(NamedTuple):
     unit: str = ""
     scale: float = 1.0
     needs_unit: bool = False
+    kind: Kind = "printed"
 
     def field(self, key: str) -> Field:
         """Return the field of a cell with this name."""
-        return Field(self.quantity.name, key, self.unit, self.scale, self.quantity.kind)
+        kind = self.quantity.kind if self.kind == "printed" else self.kind
+        return Field(self.quantity.name, key, self.unit, self.scale, kind)
 
 
 _ALIAS = re.compile(
@@ -236,7 +244,9 @@ def _aliases() -> Iterator[tuple[str, str, Known]]:
             match = _ALIAS.fullmatch(alias)
             assert match is not None, alias
             trainer, names, unit, factor, needs = match.groups()
-            known = Known(quantity, unit or "", float(factor) if factor else _factor(unit or ""), needs is not None)
+            kind: Any = factor if factor and factor.isalpha() else "printed"
+            scale = float(factor) if factor and kind == "printed" else _factor(unit or "")
+            known = Known(quantity, unit or "", scale, needs is not None, kind)
             for name in names.split("; ") if trainer else names.split():
                 yield trainer or "", name.strip(), known
 

@@ -5,35 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from parlab.formats import schema
 from parlab.formats.grammar.cells import split_cells
+from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
 from parlab.formats.grammar.units import NUMBER, normal, slug, to_float, unit_of
 
 _BREAKDOWN = re.compile(r"(?:rank=(\d{1,7}) )?time \(ms\) \|")
-_NAMES = {
-    "CurrSamplesPerSec": "samples_per_s",
-    "RunningAvgSamplesPerSec": "running_avg_samples_per_s",
-    "SamplesPerSec": "running_avg_samples_per_s",
-    "CurSamplesPerSec": "samples_per_s",
-    "AvgSamplesPerSec": "running_avg_samples_per_s",
-    "MemAllocated": "allocated_bytes",
-    "MaxMemAllocated": "max_allocated_bytes",
-    "E2E latency": "step_time_s",
-    "Generate time": "generate",
-    "Training time": "training",
-    "Gather latency": "gather",
-    "Others": "others",
-}
-
-_KINDS: dict[str, schema.Kind] = {
-    # The engine's timer leaves out what happens between its steps.
-    "CurrSamplesPerSec": "part",
-    "CurSamplesPerSec": "part",
-    "RunningAvgSamplesPerSec": "average",
-    "SamplesPerSec": "average",
-    "AvgSamplesPerSec": "average",
-}
+# Parts of a step of RLHF.
+_TIMERS = {"Generate time": "generate", "Training time": "training", "Gather latency": "gather", "Others": "others"}
 
 
 def pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[str], list[Record]]:
@@ -53,9 +32,10 @@ def pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[str
             continue
         unit = value[number.end() :].partition("(")[0].strip()
         base = unit_of(unit) if unit else None
-        name = _NAMES.get(key) or slug(key)
-        field = Field(name, key, unit, base[1] if base else 1.0, _KINDS.get(key, "printed"))
-        values[name] = normal(amount, field.scale)
+        known = known_to("deepspeed").get(key)
+        field = known.field(key) if known is not None else Field(_TIMERS.get(key) or slug(key), key)
+        field = field._replace(unit=unit, scale=base[1] if base else 1.0)
+        values[field.name] = normal(amount, field.scale)
         fields.append(field)
         raw.append(number[0])
     return values, fields, raw, bad
