@@ -214,11 +214,8 @@ def runs_block(records: Sequence[Record], options: Mapping[str, str], doubt: Num
     columns = [_column(text, runs, fields, number(options, "decimals", most=12)) for text in column_texts]
     has_run = any(column.field == "run" for column in columns)
     rows = [[_run_cell(record, column, fields, doubt, has_run=has_run) for column in columns] for record in runs]
-    numbers = [[column.field or column.title for column in columns]]
-    numbers += [[record.get(column.field, cell.text) for column, cell in zip(columns, row, strict=True)]
-                for record, row in zip(runs, rows, strict=True)]  # fmt: skip
     kinds = [[kind_of(record, column.field) for column in columns] for record in runs]
-    numbers = _with_kinds(numbers, numbers[0], kinds)
+    numbers = _with_kinds(_cells(runs, columns, rows), [column.field for column in columns], kinds)
     if options.get("total"):
         rows.append(_total([part.strip() for part in options["total"].split(",")], runs, columns, rows))
         numbers.append([text.text for text in rows[-1]])
@@ -230,6 +227,16 @@ def runs_block(records: Sequence[Record], options: Mapping[str, str], doubt: Num
     caption = f"The first {MAX_ROWS} runs; {omitted} more are not shown." if omitted else ""
     caption = (caption + _caption_of(kinds)).strip()
     return TableBlock(title=options.get("title", ""), header=header, rows=rows, caption=caption, numbers=numbers)
+
+
+def _cells(records: Sequence[Record], columns: Sequence[_Column], rows: Sequence[Sequence[Text]]) -> list[list[Any]]:
+    return [
+        [column.field or column.title for column in columns],
+        *(
+            [record.get(column.field, cell.text) for column, cell in zip(columns, row, strict=True)]
+            for record, row in zip(records, rows, strict=True)
+        ),
+    ]
 
 
 def _is_numeric(records: Sequence[Record], field: str) -> bool:

@@ -45,17 +45,20 @@ def _layout(text: str) -> dict[str, Any]:
     if mesh := _MESH.search(text):
         names = [name.strip(" '\"") for name in mesh[1].split(",")]
         sizes.update(zip(names, (to_int(size) for size in mesh[2].split(",")), strict=False))
-    settings = dict(sizes)
-    # Expert parallelism reuses ranks of the other dimensions; a size of -1 stands for the remaining ranks.
-    across = [size for name, size in sizes.items() if name not in ("ep", "etp")]
-    if across and all(size is not None and 0 < size < 2**20 for size in across):
-        settings["world_size"] = math.prod(size or 1 for size in across)
+    settings = {**sizes, "world_size": _world(sizes)}
     settings.update((slug(name), to_int(size)) for name, size in _BATCH.findall(text))
     stated = {_NAMES.get(name, name): size for name, size in settings.items() if size is not None and size > 0}
-    replicate, shard = stated.get("dp_replicate"), stated.get("dp_shard")
-    if replicate or shard:
-        stated["data_parallel_degree"] = (replicate or 1) * (shard or 1)
-    return stated
+    replicas = [size for name in ("dp_replicate", "dp_shard") if (size := stated.get(name))]
+    return {**stated, "data_parallel_degree": math.prod(replicas)} if replicas else stated
+
+
+def _world(sizes: dict[str, int | None]) -> int | None:
+    """Return the number of ranks; a size of -1 stands for the remaining ones.
+
+    Expert parallelism reuses ranks of the other dimensions.
+    """
+    across = [size or 0 for name, size in sizes.items() if name not in ("ep", "etp")]
+    return math.prod(across) if across and all(0 < size < 2**20 for size in across) else None
 
 
 NANOTRON_TAG = re.compile(r"\[[A-Z]{1,12}\|(?:[A-Z]{2}=\d{1,7}\|?){1,6}[^\]]{0,120}\]:\s?")
