@@ -7,9 +7,8 @@ from functools import lru_cache
 
 from parlab.formats.grammar.quantities import BY_NAME, known_name
 from parlab.formats.grammar.rates import rate_field, rate_of
-from parlab.formats.grammar.readings import united
 from parlab.formats.grammar.records import Field
-from parlab.formats.grammar.units import slug, unit_of
+from parlab.formats.grammar.units import slug, unit_of, united
 from parlab.formats.schema import Kind
 
 _BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")

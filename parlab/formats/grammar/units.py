@@ -133,14 +133,18 @@ def unit_of(unit: str) -> tuple[str, float] | None:
 def field_for(key: str) -> Field:
     """Return the field of a key with its unit in brackets: `elapsed time (ms)` -> elapsed_time_s."""
     match = _SUFFIX.match(key)
-    if match:
-        normal_unit = unit_of(match[2])
-        if normal_unit:
-            name = slug(match[1])
-            suffix, factor = normal_unit
-            return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, match[2], factor)
-        return Field(slug(match[1]) + "_" + slug(match[2]), key, match[2])
-    return Field(slug(key), key)
+    return united(match[1], match[2])._replace(key=key) if match else Field(slug(key), key)
+
+
+@lru_cache(maxsize=4096)
+def united(key: str, unit: str) -> Field:
+    """Return the field of a key whose unit follows the value: `Forward`, `ms` -> forward_s."""
+    normal_unit = unit_of(unit)
+    if normal_unit is None:
+        return Field(slug(f"{key} {unit}") if unit else slug(key), key, unit)
+    suffix, scale = normal_unit
+    name = slug(key)
+    return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, unit, scale)
 
 
 LATEST = 1e11

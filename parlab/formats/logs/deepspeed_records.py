@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 
 from parlab.formats.grammar.cells import split_cells
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import NUMBER, normal, slug, to_float, unit_of
 
 _BREAKDOWN = re.compile(r"(?:rank=(\d{1,7}) )?time \(ms\) \|")
@@ -66,21 +68,5 @@ def figures(
     scale: float = 1.0,
 ) -> list[Record]:
     """Return a record of (name, text) pairs that share a unit; other texts are unread."""
-    values: dict[str, float] = {}
-    fields: list[Field] = []
-    raw: list[str] = []
-    bad: list[Record] = []
-    for name, text in texts:
-        value = to_float(text)
-        if value is None:
-            bad.append(unread(line, "not a finite number", f"{name}: {text}"))
-            continue
-        values[name] = normal(value, scale)
-        fields.append(Field(name, name, unit, scale))
-        raw.append(text)
-    if not values:
-        return bad
-    return [
-        Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw)),
-        *bad,
-    ]
+    cells = [(Pair(name, text, unit, to_float(text)), Field(name, name, unit, scale)) for name, text in texts]
+    return record_of(kind, line, rank, iteration, cells, time)

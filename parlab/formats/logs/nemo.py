@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.grammar.cells import Cell, split_cells
 from parlab.formats.grammar.endings import ending
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.prefixes import STAMP, peel
 from parlab.formats.grammar.quantities import known_to
-from parlab.formats.grammar.readings import reading
 from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import slug, to_float
 from parlab.formats.grammar.wrapping import NEMO, Unwrapped
 
@@ -144,11 +145,13 @@ def _records(
     own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
     if not any(cell.value is not None for cell in own):
         return [unread(line, "an iteration without any value", " | ".join(cell.key for cell in own))]
-    records = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
+    records = record_of("step", line, rank, iteration, _named(own), time)
     records[0].values["epoch"] = float(epoch)
-    if held_out:
-        records += reading("validation", line, held_out, _field, iteration=iteration, rank=rank, time=time)
-    return records
+    return records + record_of("validation", line, rank, iteration, _named(held_out), time)
+
+
+def _named(cells: list[Cell]) -> list[tuple[Pair, Field]]:
+    return [(Pair(cell.key, cell.text, "", cell.value), _field(cell.key)) for cell in cells]
 
 
 def _line(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:

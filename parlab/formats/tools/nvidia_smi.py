@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from parlab.formats.grammar.prefixes import peel
-from parlab.formats.grammar.readings import amount
 from parlab.formats.grammar.records import Field, Record, figure, unread
 from parlab.formats.grammar.rows import Columns
 from parlab.formats.grammar.sniff import Signs
@@ -50,6 +49,14 @@ _NO_FIGURE = frozenset({"gpu", "index", "pid", "count"})
 _DEGREES = frozenset({"temperature.gpu", "temperature.memory"})
 _MISSING = re.compile(r"-|\[?(?:N/A|Not Supported|Not Available|Unknown Error|GPU is lost)\]?", re.IGNORECASE)
 _QUERY_NAME = re.compile(r"([a-z][a-z_.\d]{0,80})(?: \[([^\]]{1,12})\])?")
+_AMOUNT = re.compile(r"\s*([+-]?(?:\d[\d,_]{0,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,9})?)\s*(.{0,40}?)\s*")
+
+
+def _amount(text: str) -> tuple[float, str] | None:
+    """Split `66.91GiB` into number and unit; return None without a finite number."""
+    match = _AMOUNT.fullmatch(text[:128])
+    value = to_float(match[1]) if match else None
+    return None if match is None or value is None else (value, match[2])
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +78,7 @@ def _sample_cell(name: str, unit: str, token: str) -> Cell:
     """Return one typed cell of the table. Rows share equal cells, which must not be changed."""
     if _MISSING.fullmatch(token):
         return Cell(text=token, kind="blank", value=None, unit="", details={})
-    quantity = None if name in _WORDS else amount(token)
+    quantity = None if name in _WORDS else _amount(token)
     if quantity is None:
         return Cell(text=token, kind="text", value=None, unit="", details={})
     return Cell(text=token, kind="number", value=quantity[0], unit=quantity[1] or unit, details={})
@@ -113,7 +120,7 @@ class Rows:
                 continue
             number, own = to_float(token), field
             if number is None:
-                quantity = amount(token)
+                quantity = _amount(token)
                 if quantity is None:
                     if field.unit and not _MISSING.fullmatch(token):
                         bad.append(unread(line, "not a finite number", f"{name}: {token}"))
