@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Field
 from parlab.formats.grammar.units import LARGEST, floats, normal, to_float
 
@@ -27,12 +28,9 @@ _SPACED = re.compile(r"([A-Za-z][^\d|]{0,60}?) ([+-]?[\d.]{1,40}(?:[eE][+-]?\d{1
 _VALUE = r" *([0-9.eE+-]+) *"
 
 
-class Cell(NamedTuple):
-    """One `key: value` as printed; the value is None if it was cut off or is not a number."""
-
-    key: str
-    text: str
-    value: float | None
+def cell(key: str, text: str) -> Pair:
+    """Return a cell without a unit; its value is None if it was cut off or is not a number."""
+    return Pair(key, text, "", to_float(text))
 
 
 class Layout(NamedTuple):
@@ -130,12 +128,12 @@ def joined(lines: list[str]) -> str:
     return text
 
 
-def split_cells(text: str) -> list[Cell]:
+def split_cells(text: str) -> list[Pair]:
     """Read `key: value |` cells in any order; cells without a colon are ignored.
 
     A value may be a pair, `13100.0/13240.9` (current and average): the second one gets the key `... average`.
     """
-    cells: list[Cell] = []
+    cells: list[Pair] = []
     for part in text.split("|")[:MAX_CELLS]:
         key, colon, value = part.partition(":")
         key = " ".join(key[-MAX_KEY * 2 :].split())[:MAX_KEY]
@@ -143,9 +141,9 @@ def split_cells(text: str) -> list[Cell]:
         if not colon:
             spaced = _SPACED.fullmatch(key)
             if spaced:
-                cells.append(Cell(spaced[1], spaced[2], to_float(spaced[2])))
+                cells.append(cell(spaced[1], spaced[2]))
             elif key:
-                cells.append(Cell(key, "", None))
+                cells.append(cell(key, ""))
             continue
         if not key:
             continue
@@ -153,27 +151,27 @@ def split_cells(text: str) -> list[Cell]:
             cells += _sizes(key, value)
             continue
         current, slash, average = value.partition("/")
-        first, second = to_float(current), to_float(average) if slash else None
-        if slash and first is not None and second is not None:
-            cells += [Cell(key, current, first), Cell(f"{key}{AVERAGE}", average, second)]
+        both = [cell(key, current), cell(f"{key}{AVERAGE}", average)]
+        if slash and all(part.value is not None for part in both):
+            cells += both
         else:
-            cells.append(_united(key, value) if value[-1:] == "S" else Cell(key, value, to_float(value)))
+            cells.append(_united(key, value) if value[-1:] == "S" else cell(key, value))
     return cells
 
 
-def _sizes(key: str, value: str) -> list[Cell]:
+def _sizes(key: str, value: str) -> list[Pair]:
     """Read `hip mem usage/free/total/usage_ratio: 100.1GB/91.9GB/192.0GB/52.1%` of Primus; the share repeats them."""
     first, *others = key.split("/")
     head = first.rpartition(" ")[0]
     names = [first, *(f"{head} {name}".strip() for name in others)]
     pairs = zip(names, value.split("/"), strict=False)
     sizes = [(name, text.removesuffix("GB")) for name, text in pairs if text.endswith("GB")]
-    return [Cell(f"{name}{SIZE}", text, to_float(text)) for name, text in sizes]
+    return [cell(f"{name}{SIZE}", text) for name, text in sizes]
 
 
-def _united(key: str, value: str) -> Cell:
+def _united(key: str, value: str) -> Pair:
     """Read `approx flops per GPU: 112.9TFLOPS` of GPT-NeoX."""
     text = value.removesuffix("TFLOPS").strip()
     number = to_float(text)
     per_gpu = number is not None and text != value and key.endswith("per GPU")
-    return Cell("tflops", text, number) if per_gpu else Cell(key, value, to_float(value))
+    return cell("tflops", text) if per_gpu else cell(key, value)

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
-from parlab.formats.grammar.cells import Cell, Layouts, continues, joined, split_cells
+from parlab.formats.grammar.cells import Layouts, cell, continues, joined, split_cells
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import Line, peel_line
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.grammar.units import normal, to_float
+from parlab.formats.grammar.units import normal
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.logs.megatron_blocks import TimerBlock
 from parlab.formats.logs.megatron_launch import MARKS, stated
@@ -164,7 +164,7 @@ class Parser:
         cells = split_cells(text[match.end() :])
         problems: list[Record] = []
         if self.before is not None:
-            cells.insert(0, Cell("samples per second", self.before, to_float(self.before)))
+            cells.insert(0, cell("samples per second", self.before))
         if cut and cells:
             problems.append(unread(line, "the line ends inside this cell", f"{cells[-1].key}: {cells[-1].text}"))
             cells.pop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.cells import Cell
+from parlab.formats.grammar.cells import cell
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.units import to_float
 from parlab.formats.logs.megatron_records import MAX_TIMERS, timer_record
@@ -43,7 +43,7 @@ class TimerBlock:
             value = to_float(match[2])
             if value is None:
                 return [unread(line, "timer without a finite number", text)]
-            return timer_record(line, int(match[1]), None, iteration, [Cell(self._timer, match[2], value)])
+            return timer_record(line, int(match[1]), None, iteration, [cell(self._timer, match[2])])
         match = _TIMER_HEAD.match(text)
         if match:
             self._timer = match[1].strip()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.cells import AVERAGE, SIZE, Cell, Layout, numbers
+from parlab.formats.grammar.cells import AVERAGE, SIZE, Layout, numbers
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Record
-from parlab.formats.grammar.units import GIB, LARGEST, MIB, field_for, floats, normal, slug
+from parlab.formats.grammar.stepcells import record_of
+from parlab.formats.grammar.units import GIB, LARGEST, MIB, field_for, floats, slug
 
 _FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
 MAX_TIMERS = 1_000
@@ -44,26 +46,21 @@ def validation_field(key: str) -> Field:
     return Field(slug(key.removesuffix(" value")), key)
 
 
-def step_record(line: int, rank: int | None, time: str | None, iteration: int, total: int, cells: list[Cell]) -> Record:
+def step_record(line: int, rank: int | None, time: str | None, iteration: int, total: int, cells: list[Pair]) -> Record:
     """Return a step of the cells that have numbers."""
-    good = [cell for cell in cells if cell.value is not None]
-    fields = tuple(cell_field(cell.key) for cell in good)
-    values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, good, strict=True)}
-    values["total_iterations"] = float(total)
-    raw = tuple(cell.text for cell in good)
-    return Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)
+    good = [(cell, cell_field(cell.key)) for cell in cells if cell.value is not None]
+    (record,) = record_of("step", line, rank, iteration, good, time) or [
+        Record("step", line, {}, iteration, rank, time)
+    ]
+    record.values["total_iterations"] = float(total)
+    return record
 
 
 def timer_record(
-    line: int, rank: int | None, time: str | None, iteration: int | None, cells: list[Cell]
+    line: int, rank: int | None, time: str | None, iteration: int | None, cells: list[Pair]
 ) -> list[Record]:
     """Return a record of timers, or [] without cells."""
-    if not cells:
-        return []
-    fields = tuple(timer_field(cell.key) for cell in cells)
-    values = {field.name: (cell.value or 0.0) / 1000.0 for field, cell in zip(fields, cells, strict=True)}
-    raw = tuple(cell.text for cell in cells)
-    return [Record("timers", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)]
+    return record_of("timers", line, rank, iteration, [(cell, timer_field(cell.key)) for cell in cells], time)
 
 
 def fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parlab.formats.grammar.cells import Cell, split_cells
+from parlab.formats.grammar.cells import cell, split_cells
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.prefixes import STAMP, peel
@@ -115,20 +115,20 @@ class Parser:
         return fresh if is_rate_used and len(fresh) == len(records) else [*fresh, Record("event", line, data=AGAIN)]
 
     def bar(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
-        cells: list[Cell] = []
+        cells: list[Pair] = []
         step_text = ""
         for part in match["cells"].split(","):
             key, equals, text = part.partition("=")
             key, text = key.strip()[:80], text.strip()[:80]
             if equals and key and text and key not in _NO_MEASUREMENT:
-                cells.append(Cell(key, text, to_float(text)))
+                cells.append(cell(key, text))
                 step_text = text if key == "global_step" else step_text
         if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
             return []
         has_rate = not any(cell.key.startswith("train_step_timing") for cell in cells)
         if has_rate:
             rate = _RATE.search(match["cells"][:80])
-            cells += [Cell(rate[2], rate[1], to_float(rate[1]))] if rate is not None else []
+            cells += [cell(rate[2], rate[1])] if rate is not None else []
         records = _records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
         self.stepped = self.stepped or records[0].kind == "step"
         records = self._fresh(line, records, is_rate_used=has_rate)
@@ -139,7 +139,7 @@ class Parser:
 
 
 def _records(
-    line: int, rank: int | None, time: str | None, cells: list[Cell], iteration: int, epoch: int
+    line: int, rank: int | None, time: str | None, cells: list[Pair], iteration: int, epoch: int
 ) -> list[Record]:
     held_out = [cell for cell in cells if _HELD_OUT.match(cell.key)]
     own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
@@ -150,8 +150,8 @@ def _records(
     return records + record_of("validation", line, rank, iteration, _named(held_out), time)
 
 
-def _named(cells: list[Cell]) -> list[tuple[Pair, Field]]:
-    return [(Pair(cell.key, cell.text, "", cell.value), _field(cell.key)) for cell in cells]
+def _named(cells: list[Pair]) -> list[tuple[Pair, Field]]:
+    return [(cell, _field(cell.key)) for cell in cells]
 
 
 def _line(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
