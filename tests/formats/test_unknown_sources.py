@@ -232,8 +232,21 @@ def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:
             [15, 16],
             {"learning_rate": 0.006, "time": 0.7123, "loss": 6.9012, "memory_bytes": 12345.0 * 2**20, "epoch": 0.0},
         ),
+        (  # OpenNMT-tf: two rates of words
+            [
+                f"INFO:tensorflow:Step = {n} ; steps/s = 1.23, source words/s = 12345, target words/s = 23456\n"
+                for n in (5, 6)
+            ],
+            [5, 6],
+            {"steps_per_s": 1.23, "words_per_s": 12345.0, "target_words_per_s": 23456.0},
+        ),
+        (  # a name with a sign in it
+            [f"Epoch: [0][{n}0/5004]\tTime 0.110 (0.234)\tLoss 6.9{n} (6.95)\tPrec@1 0.10 (0.12)\n" for n in (1, 2)],
+            [10, 20],
+            {"step_time_s": 0.11, "loss": 6.92, "prec_1": 0.1, "epoch": 0.0},
+        ),
     ],
-    ids=["xlm", "darknet", "flair", "wordlm", "dcgan", "swin"],
+    ids=["xlm", "darknet", "flair", "wordlm", "dcgan", "swin", "onmt-tf", "dali"],
 )
 def test_cells_between_dashes_and_values_in_front_of_names_are_steps(
     lines: list[str], iterations: list[int], last: dict[str, float]

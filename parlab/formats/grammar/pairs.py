@@ -36,7 +36,7 @@ _PAIR = re.compile(
     r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
 )
 _SPACED = re.compile(
-    rf"^\s*(?P<key>[A-Za-z][\w/-]{{0,40}}(?: [A-Za-z][\w/-]{{0,30}}){{0,5}})\s{{1,20}}"
+    rf"^\s*(?P<key>[A-Za-z][\w/@-]{{0,40}}(?: [A-Za-z][\w/-]{{0,30}}){{0,5}})\s{{1,20}}"
     rf"(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
     rf"(?P<unit>{_UNIT})?\s*(?:\([^()]{{0,40}})?\)?\s*$"
 )
@@ -67,8 +67,8 @@ def pairs(text: str) -> list[Pair]:
 _RATE_ENDS = re.compile(rf"(?<=\d)(\s?(?i:{PATTERN}))\s{{1,4}}(?=[A-Za-z_][\w./-]{{0,60}}\s?[:=])")
 # The time left, among cells without signs.
 _LEFT = re.compile(r"\beta \d[\d:]{3,11}(?=\s)")
-# `1h 19m 08s` is one value.
-_CLOCK = re.compile(r"(?<![\w.])(?:\d{1,5}[dhm] ){1,3}\d{1,2}s(?![\w/])")
+# `1h 19m 08s` and `1 day, 2:03:04` are one value each.
+_CLOCK = re.compile(r"(?<![\w.])(?:(?:\d{1,5}[dhm] ){1,3}\d{1,2}s|\d{1,4} days?, \d{1,2}:\d\d:\d\d)(?![\w/])")
 
 
 def pairs_and_rest(text: str) -> tuple[list[Pair], str]:

@@ -122,7 +122,9 @@ class StepCells:
             if field.name == "steps_per_s" and len(cell.text) < 3 and cell.text.isdigit():
                 field = field._replace(name="whole_steps_per_s")  # too few digits for a step time
             if field.name in values:
-                field = field._replace(name=slug(f"{cell.key} {cell.unit}"))
+                # `source words/s` and `target words/s` are rates, and no times.
+                key = cell.key.replace("/", " per ") if field.name.endswith("_per_s") else cell.key
+                field = field._replace(name=slug(f"{key} {cell.unit}"))
             if is_timer(field.name):
                 timers[cell.key if self._keeps_names else field.name.removesuffix("_s")] = place
             else:
