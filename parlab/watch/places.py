@@ -100,6 +100,5 @@ def _checked_address(place: Place) -> str:
     try:
         return addresses_of(place.host, place.port, networks, "PARLAB_WATCH_NETWORKS")[0]
     except (OSError, UnicodeError) as problem:
-        raise ValueError(
-            f"host {place.host[:80]!r} cannot be resolved ({problem.strerror or problem}); check the address"
-        ) from problem
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise ValueError(f"host {place.host[:80]!r} cannot be resolved ({reason}); check the address") from problem

@@ -147,8 +147,9 @@ def _drawn(ratio: _Ratio, name: str) -> Sureness:
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
     word = "not proven" if ratio.is_noise else "proven" if ratio.limit is not None else "one run each"
-    ends = (None, None) if ratio.limit is None else (max(-1.0, ratio.share - ratio.limit), ratio.share + ratio.limit)
-    return Sureness(name, ratio.share, *ends, word, None if word != "proven" else ratio.share < 0)
+    low = None if ratio.limit is None else max(-1.0, ratio.share - ratio.limit)
+    high = None if ratio.limit is None else ratio.share + ratio.limit
+    return Sureness(name, ratio.share, low, high, word, None if word != "proven" else ratio.share < 0)
 
 
 def _answer(second: str, ratios: Sequence[_Ratio]) -> tuple[str, str]:
@@ -217,8 +218,8 @@ def _rates(*sides: Sequence[Node]) -> Iterable[Row]:
         values = [[value for own in side if (value := positive(read(own)))] for side in rates]
         middles = [median(own) if own else None for own in values]
         if any(middles):
-            texts = [quantity(middle, unit) if middle else DASH for middle in middles]
-            yield Row(f"{title} (median node)", *texts, _change(*middles))
+            first, second = (quantity(middle, unit) if middle else DASH for middle in middles)
+            yield Row(f"{title} (median node)", first, second, _change(*middles))
 
 
 def _use(first: str, second: str, now: datetime) -> list[Row]:
@@ -243,7 +244,7 @@ def _use(first: str, second: str, now: datetime) -> list[Row]:
 def _waiting_s(pool: str, now: datetime) -> float | None:
     began = Run.objects.filter(resolved__cluster__pool=pool, queued_at__gte=now - WEEKS, started_at__isnull=False)
     pairs = began.order_by("-queued_at").values_list("queued_at", "started_at")[:MAX_RUNS]
-    waits = [(started - queued).total_seconds() for queued, started in pairs]
+    waits = [(started - queued).total_seconds() for queued, started in pairs if started]
     return median(waits) if waits else None
 
 

@@ -74,7 +74,7 @@ def _pools(request: HttpRequest) -> HttpResponse:
     chosen = list(dict.fromkeys([*asked, *known]))[:2]
     context: dict[str, Any] = {"section": "nodes", "known": known}
     if len(chosen) == 2:
-        context["pools"] = compare_pools(*chosen, timezone.now())
+        context["pools"] = compare_pools(chosen[0], chosen[1], timezone.now())
     return render(request, "pages/compare/pools.html", context)
 
 
