@@ -6,9 +6,8 @@ to about TAIL_POINTS, then it joins the one before it. One indexed query of the 
 attempt and their lengths. Only one writer per attempt is allowed: `ingest.services` locks the row of the attempt.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from parlab.series.statements import Delete, Select, Upsert, one_of, quoted
 CHUNK_POINTS = 4_096
 TAIL_POINTS = 256
 _NAMED = 500
-"""Metrics, and ranks, up to which a query names them; databases limit the number of parameters."""
+"""Metrics, and ranks, that one query names; databases limit the number of parameters."""
 
 Key = tuple[str, int]
 """Metric and rank."""
@@ -30,15 +29,32 @@ Series = tuple[int, str, int]
 """Attempt, metric and rank."""
 
 
-_COLUMNS = (
-    *("attempt_id", "metric", "rank", "position"),
-    *("is_last", "count", "first_step", "last_step", "steps", "times", "values"),
-)
-_row = attrgetter(*_COLUMNS)
-_series: Callable[[SeriesChunk], Series] = attrgetter(*_COLUMNS[:3])
-_read = Select(SeriesChunk, _COLUMNS, _COLUMNS[:4])
-_write = Upsert(SeriesChunk, _COLUMNS, _COLUMNS[:4])
-_remove = Delete(SeriesChunk, _COLUMNS[:4])
+class Chunk(NamedTuple):
+    """A row of SeriesChunk without its primary key: a batch may have those of 100,000 series."""
+
+    attempt_id: int
+    metric: str
+    rank: int
+    position: int
+    is_last: bool
+    size: int
+    first_step: int
+    last_step: int
+    steps: bytes | memoryview
+    times: bytes | memoryview
+    values: bytes | memoryview
+
+    @property
+    def series(self) -> Series:
+        return self[:3]
+
+
+# A field of a named tuple cannot be called `count`.
+_COLUMNS = tuple("count" if name == "size" else name for name in Chunk._fields)
+_KEY = _COLUMNS[:4]
+_read = Select(SeriesChunk, _COLUMNS, _KEY)
+_write = Upsert(SeriesChunk, _COLUMNS, _KEY)
+_remove = Delete(SeriesChunk, _KEY)
 
 
 def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
@@ -59,13 +75,7 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
     }
     if not series:
         return 0
-    last_rows = SeriesChunk.objects.filter(attempt_id__in=set(by_attempt), is_last=True)
-    metrics, ranks = {metric for _, metric, _ in series}, {rank for _, _, rank in series}
-    if len(metrics) <= _NAMED:
-        last_rows = last_rows.filter(metric__in=metrics)
-        # One node of a run of a thousand ranks has sent these.
-        last_rows = last_rows.filter(rank__in=ranks) if len(ranks) <= _NAMED else last_rows
-    last_chunks = {(chunk.attempt_id, chunk.metric, chunk.rank): chunk for chunk in last_rows}
+    last_chunks = {chunk.series: chunk for chunk in _last_chunks(series)}
     bodies = _bodies([last for key, last in last_chunks.items() if key in series and _joins(last, len(series[key]))])
     packer = _Packer()
     chunks = [
@@ -74,19 +84,32 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
         for chunk in packer.appended(key, bodies.get(key), last_chunks.get(key), columns)
     ]
     _remove([(*key, last_chunks[key].position) for key in bodies])
-    _write([_row(chunk) for chunk in chunks])
+    _write(chunks)
     for attempt_id, full in groupby(packer.full, key=lambda pair: pair[0].attempt_id):
         _extend_levels(attempt_id, list(full))
     return sum(len(columns) for columns in series.values())
 
 
-def _joins(last: SeriesChunk, new: int) -> bool:
+def _last_chunks(series: Collection[Series]) -> Iterator[Chunk]:
+    """Read the last chunks of series, and of others of the same attempts, metrics and ranks."""
+    attempts, ranks = {attempt_id for attempt_id, _, _ in series}, {rank for _, _, rank in series}
+    metrics = sorted({metric for _, metric, _ in series})
+    conditions, parameters = ['"is_last"', one_of("attempt_id", attempts)], [*attempts]
+    if len(ranks) <= _NAMED:  # one node of a run of a thousand ranks may have sent these
+        conditions.append(one_of("rank", ranks))
+        parameters += ranks
+    for at in range(0, len(metrics), _NAMED):
+        part = metrics[at : at + _NAMED]
+        yield from map(Chunk._make, _read(" AND ".join([*conditions, one_of("metric", part)]), [*parameters, *part]))
+
+
+def _joins(last: Chunk, new: int) -> bool:
     """Return whether the last chunk joins the one before it when so many points are appended."""
     begin = last.position % CHUNK_POINTS
-    return begin > 0 and (last.count + new > _tail_points(last) or begin + last.count + new >= CHUNK_POINTS)
+    return begin > 0 and (last.size + new > _tail_points(last) or begin + last.size + new >= CHUNK_POINTS)
 
 
-def _tail_points(last: SeriesChunk) -> int:
+def _tail_points(last: Chunk) -> int:
     """Return up to how many points the last chunk of a series grows.
 
     Attempts differ, so that many runs that print alike do not join theirs in the same transaction.
@@ -94,26 +117,24 @@ def _tail_points(last: SeriesChunk) -> int:
     return TAIL_POINTS - last.attempt_id % 64 * 2
 
 
-def _bodies(tails: Sequence[SeriesChunk]) -> dict[Series, SeriesChunk]:
+def _bodies(tails: Sequence[Chunk]) -> dict[Series, Chunk]:
     """Return the chunks before last chunks that join them, by series."""
     bodies = {}
     for at in range(0, len(tails), _NAMED):
         part = tails[at : at + _NAMED]
-        keys = [(*_series(tail), tail.position // CHUNK_POINTS * CHUNK_POINTS) for tail in part]
+        keys = [(*tail.series, tail.position // CHUNK_POINTS * CHUNK_POINTS) for tail in part]
         attempts = {attempt_id for attempt_id, *_ in keys}
         rows = _read(
             # Attempts are named twice, or PostgreSQL would plan for all partitions.
-            f"{one_of('attempt_id', attempts)} AND ({quoted(_COLUMNS[:4])}) IN"
+            f"{one_of('attempt_id', attempts)} AND ({quoted(_KEY)}) IN"
             f" (VALUES {', '.join(['(%s, %s, %s, %s)'] * len(keys))})",
             [*attempts, *(value for key in keys for value in key)],
         )
-        for row in rows:
-            chunk = SeriesChunk(**dict(zip(_COLUMNS, row, strict=True)))
-            bodies[_series(chunk)] = chunk
+        bodies.update({chunk.series: chunk for chunk in map(Chunk._make, rows)})
     return bodies
 
 
-def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]]) -> None:
+def _extend_levels(attempt_id: int, full: Sequence[tuple[Chunk, Columns]]) -> None:
     """Add chunks that have just become full to the pyramids of their series."""
     if not full:
         return
@@ -176,7 +197,10 @@ def full_chunks(attempt_id: int, key: Key, position: int, columns: Columns) -> l
 def whole(key: Key, columns: Columns) -> tuple[list[SeriesChunk], list[SeriesLevel]]:
     """Return all rows of a series, of no attempt yet: its chunks and its levels."""
     packer = _Packer()
-    rows = list(packer.appended((0, *key), None, None, columns))
+    rows = [
+        SeriesChunk(**dict(zip(_COLUMNS, chunk, strict=True)))
+        for chunk in packer.appended((0, *key), None, None, columns)
+    ]
     full = [points for _, points in packer.full]
     return rows, levels.extended(0, {key: Columns.joined(full)}, {}) if full else []
 
@@ -193,23 +217,20 @@ class _Packer:
 
     def __init__(self) -> None:
         self._shared: dict[tuple[tuple[bytes, ...], int], list[_Piece]] = {}
-        self.full: list[tuple[SeriesChunk, Columns]] = []
+        self.full: list[tuple[Chunk, Columns]] = []
         """The chunks that have become full, with their points."""
 
-    def appended(
-        self, series: Series, body: SeriesChunk | None, last: SeriesChunk | None, new: Columns
-    ) -> Iterator[SeriesChunk]:
+    def appended(self, series: Series, body: Chunk | None, last: Chunk | None, new: Columns) -> Iterator[Chunk]:
         """Yield the chunks that change: new points begin a chunk, or continue the last one, joined to `body` if given.
 
         The caller removes the row of a last chunk that was joined.
         """
-        held: list[SeriesChunk] = []
+        held: list[Chunk] = []
         if last is None:
             position = 0
-        elif last.count == CHUNK_POINTS or _is_body(last, len(new)):
-            position = last.position + last.count
-            last.is_last = False
-            yield last
+        elif last.size == CHUNK_POINTS or _is_body(last, len(new)):
+            position = last.position + last.size
+            yield last._replace(is_last=False)
         else:
             held = [body, last] if body is not None else [last]
             position = held[0].position
@@ -219,30 +240,17 @@ class _Packer:
             _pieces([chunk.values for chunk in held], new.values),
             strict=True,
         )
-        attempt_id, metric, rank = series
         chunk = None
         for step, time, value in pieces:
             if chunk is not None:
                 yield chunk
-            chunk = SeriesChunk(
-                attempt_id=attempt_id,
-                metric=metric,
-                rank=rank,
-                position=position,
-                is_last=False,
-                count=len(value.column),
-                first_step=int(step.column.min()),
-                last_step=int(step.column.max()),
-                steps=step.packed,
-                times=time.packed,
-                values=value.packed,
-            )
-            position += chunk.count
-            if chunk.count == CHUNK_POINTS:
+            size, steps = len(value.column), (int(step.column.min()), int(step.column.max()))
+            chunk = Chunk(*series, position, False, size, *steps, step.packed, time.packed, value.packed)
+            position += size
+            if size == CHUNK_POINTS:
                 self.full.append((chunk, Columns(step.column, time.column, value.column)))
         if chunk is not None:
-            chunk.is_last = True
-            yield chunk
+            yield chunk._replace(is_last=True)
 
     def _pieces_once(self, held: Sequence[bytes | memoryview], new: NDArray[Any]) -> list[_Piece]:
         # The caller keeps the arrays alive, so their ids are unique.
@@ -252,14 +260,14 @@ class _Packer:
         return self._shared[key]
 
 
-def _is_body(last: SeriesChunk, new: int) -> bool:
+def _is_body(last: Chunk, new: int) -> bool:
     """Return whether so many new points begin a chunk of their own after the last one, which is the first of its block.
 
     Many points are written together with it instead.
     """
     if last.position % CHUNK_POINTS or new > _tail_points(last):
         return False
-    return _tail_points(last) < last.count + new < CHUNK_POINTS
+    return _tail_points(last) < last.size + new < CHUNK_POINTS
 
 
 def _pieces(held: Sequence[bytes | memoryview], new: NDArray[Any]) -> list[_Piece]:

@@ -334,6 +334,11 @@ def metric_names(attempt_ids: Collection[int]) -> dict[int, set[str]]:
     return names
 
 
+def has_metric(attempt_ids: Collection[int], metric: str) -> bool:
+    """Return whether one of the attempts has points of a metric."""
+    return SeriesChunk.objects.filter(attempt_id__in=attempt_ids, metric=metric, is_last=True).exists()
+
+
 def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple[int, str, int], float]:
     """Return the last value of each series, {(attempt, metric, rank): value}, with one query."""
     rows = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, metric__in=metrics, is_last=True)

@@ -351,7 +351,7 @@ def _latest_points(parsed: Parsed) -> list[Point]:
     points: dict[str, Point] = {}
     reported = [(key, columns) for key, columns in parsed.series.items() if not is_sampled(key)]
     for (metric, _), columns in sorted(reported, key=lambda item: item[0][1], reverse=True):
-        last = int(np.lexsort((columns.times, columns.steps))[-1])
+        last = int(np.lexsort((columns.times, columns.steps))[-1]) if len(columns) > 1 else 0
         milliseconds = round(float(columns.times[last]) * 1000)
         points[metric] = Point(metric, float(columns.values[last]), milliseconds, int(columns.steps[last]))
     return list(points.values())

@@ -253,3 +253,30 @@ def test_steps_with_metrics_only_are_read_like_others_and_in_their_order() -> No
     assert (b.steps.tolist(), b.values.tolist()) == ([1, 2, 3, 5, 7, 8], [2.0, 3.0, 4.0, float("inf"), 8.0, 1.0])
     assert a.times.tolist() == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
     assert (parsed.steps, parsed.last_step) == (8, 8)
+
+
+def test_the_offset_of_a_clock_is_taken_out_of_every_step_with_metrics_only() -> None:
+    lines = [
+        {"parlab": 1, "t": 100.0 + step, "rank": 0, "event": "step", "step": step, "metrics": {"loss": 1.0}}
+        for step in range(3)
+    ]
+    output = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    series = parse(output, limits=Limits(1), clock_offset_s=60.0).series
+    assert series["loss", 0].times.tolist() == [40.0, 41.0, 42.0]
+
+
+def test_metrics_of_a_line_of_new_names_count_to_the_limit_and_lose_only_invalid_names() -> None:
+    limits = Limits(1, metrics=3)
+
+    def line(step: int, *names: str) -> bytes:
+        metrics = dict.fromkeys(names, 1.5)
+        fields = {"parlab": 1, "t": 1.0, "rank": 0, "event": "step", "step": step, "metrics": metrics}
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+    parsed = parse(line(1, "a", "b") + line(2, "a", "timer/x") + line(3, "c", "d") + line(4, "e"), limits=limits)
+    assert {metric: columns.steps.tolist() for (metric, _), columns in parsed.series.items()} == {
+        "a": [1, 2],
+        "b": [1],
+        "c": [3],
+    }
+    assert parsed.refused == {"invalid metric name": 1, "more than 3 metrics": 2}

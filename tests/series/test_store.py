@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from parlab.lab.models import Attempt
-from parlab.series import levels, store
+from parlab.series import chunks, levels, store
 from parlab.series.chunks import CHUNK_POINTS
 from parlab.series.columns import Columns, unpack
 from parlab.series.models import SeriesChunk, SeriesLevel
@@ -67,13 +67,13 @@ def test_any_appends_read_back_as_their_concatenation(
     assert {(metric, rank): points for metric, rank, points in store.metrics(attempt_id)} == expected
     for (metric, rank), size in expected.items():
         assert same(store.read(attempt_id, metric, rank=rank), columns(0, size))
-        chunks = SeriesChunk.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank).order_by("position")
+        rows = SeriesChunk.objects.filter(attempt_id=attempt_id, metric=metric, rank=rank).order_by("position")
         full = size // CHUNK_POINTS
-        assert [chunk.count for chunk in chunks][:full] == [CHUNK_POINTS] * full
-        assert len(chunks) <= full + 2
-        begins = [CHUNK_POINTS * number for number in range(len(chunks))]
-        assert [chunk.position for chunk in chunks][: full + 1] == begins[: full + 1]
-        assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+        assert [chunk.count for chunk in rows][:full] == [CHUNK_POINTS] * full
+        assert len(rows) <= full + 2
+        begins = [CHUNK_POINTS * number for number in range(len(rows))]
+        assert [chunk.position for chunk in rows][: full + 1] == begins[: full + 1]
+        assert [chunk.is_last for chunk in rows] == [False] * (len(rows) - 1) + [True]
 
 
 @pytest.mark.slow
@@ -126,6 +126,18 @@ def test_series_with_shared_steps_may_diverge(attempt_id: int) -> None:
     store.append(attempt_id, {("loss", 0): columns(17, 1), ("samples", 0): columns(17, 1)})
     assert same(store.read(attempt_id, "loss", rank=0), columns(0, 18))
     assert store.read(attempt_id, "samples", rank=0).steps.tolist() == [*range(10), 17]
+
+
+@pytest.mark.database
+def test_a_batch_of_some_of_a_thousand_metrics_reads_only_their_last_chunks(attempt_id: int) -> None:
+    names = [f"layer.{number}" for number in range(1_200)]
+    store.append(attempt_id, {(name, 0): columns(0, 2) for name in names})
+    part = {(name, 0): columns(2, 1) for name in names[300:900]}
+    assert len(list(chunks._last_chunks([(attempt_id, *key) for key in part]))) == len(part)
+    store.append(attempt_id, part)
+    counts = {info.metric: info.points for info in store.metrics(attempt_id)}
+    assert counts == {name: 3 if 300 <= number < 900 else 2 for number, name in enumerate(names)}
+    assert same(store.read(attempt_id, "layer.500", rank=0), columns(0, 3))
 
 
 @pytest.mark.database

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
@@ -9,12 +11,13 @@ from django.test import Client
 from parlab.ingest.batches import events
 from parlab.lab.models import LatestMetric
 from parlab.lab.services.experiments import experiment_create
+from parlab.pages.views.runs.runs import SERIES_OFFERED
 from parlab.series import store
 from parlab.tracking import runs
 from parlab.tracking.point import Point
 
 pytestmark = pytest.mark.django_db
-COUNT, LIMIT, PAGE_BYTES = 30_000, 10_000, 1_000_000
+COUNT, LIMIT, PAGE_BYTES = 30_000, 10_000, 700_000
 
 
 @pytest.mark.slow
@@ -27,7 +30,8 @@ def test_tens_of_thousands_of_names_fill_the_log_and_no_page(
     for start in range(0, COUNT, 10_000):
         points = [Point(f"layer.{n}.grad_norm", 1.5, 1, 0) for n in range(start, start + 10_000)]
         runs.points_append(tracked=tracked, points=points)
-    runs.points_append(tracked=tracked, points=[Point("layer.7.grad_norm", 2.5, 2, 1), Point("new", 1.0, 2, 1)])
+    again = [Point(f"layer.{n}.grad_norm", 2.5, 2, 1) for n in range(5_000)]
+    runs.points_append(tracked=tracked, points=[*again, Point("new", 1.0, 2, 1)])
 
     attempt = tracked.run.current_attempt()
     assert len(store.metric_names([attempt.pk])[attempt.pk]) == LIMIT
@@ -39,3 +43,12 @@ def test_tens_of_thousands_of_names_fill_the_log_and_no_page(
         assert (answer.status_code, len(answer.content) < PAGE_BYTES) == (200, True), address
     found = page.get(f"{experiment.get_absolute_url()}panels/?find=layer.777.").content.decode()
     assert 'data-offer="curve:layer.777.grad_norm"' in found
+    menu = page.get(run.get_absolute_url()).content.decode()
+    assert (menu.count('name="series"'), "4900 more" in menu) == (SERIES_OFFERED, True)
+    found = page.get(f"{run.get_absolute_url()}?find=LAYER.777.").content.decode()
+    assert re.findall('name="series" value="([^"]+)"( checked)?', found) == [
+        ("layer.777.grad_norm", ""),
+        ("layer.0.grad_norm", " checked"),
+    ]
+    chosen = page.get(f"{run.get_absolute_url()}?series=layer.777.grad_norm").content.decode()
+    assert 'name="series" value="layer.777.grad_norm" checked' in chosen

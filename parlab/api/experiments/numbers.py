@@ -155,9 +155,8 @@ class OneSeries(APIView):
         if form not in ("json", "csv", "arrow"):
             raise Problem(f"unknown form {form[:40]!r}", field="as", value=form, remedy="use json, csv or arrow")
         joined = Joined(attempt)
-        names = sorted({info.metric for info in joined.metrics()})
-        if metric not in names:
-            shown = ", ".join(names[:20]) or "none yet"
+        if not joined.has(metric):
+            shown = ", ".join(sorted(joined.names())[:20]) or "none yet"
             raise Problem(f"run {number} has no series {metric[:80]!r}", field="metric", value=metric, remedy=shown)
         points, rank = whole_number(request, "points", at_least=3), whole_number(request, "rank", at_least=0)
         series = joined.read_many(

@@ -285,7 +285,7 @@ _PLAIN_WORDS = re.compile(
 _EACH = re.compile(r"^(?P<name>.+?)[_ ./]+per[_ ](?:gpu|device|npu|chip|core)$", re.I)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2**17)  # those of a run with the most metrics
 def known_name(name: str) -> Known | None:
     """Return what a name means, from the name and the unit in it; None where the table does not have it."""
     name = _PLAIN_WORDS.sub("", name[:250])

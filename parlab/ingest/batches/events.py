@@ -186,15 +186,15 @@ class _Parser:
         place = (rank, tuple(metrics))
         table = self._tables.get(place)
         if table is None:
-            # Names and ranks that are new are checked elsewhere; their next event comes here.
-            if rank not in self._ranks or not self._metrics.issuperset(metrics):
+            # What is refused is counted elsewhere.
+            if not -self._limits.nodes <= rank < self._limits.ranks or not self._accepts_all(metrics):
                 return False
             table = self._tables[place] = _Table()
         if not self._limits.first_step <= step <= MAX_STEP or not 0 <= time < LATEST_TIME:
             return False
         table.numbers.append(self._number)
         table.steps.append(step)
-        table.times.append(time)
+        table.times.append(time - self._clock_offset_s)
         table.values.append(values)
         self._steps += 1
         if self._last_step is None or step > self._last_step:
@@ -283,8 +283,19 @@ class _Parser:
             # Engines print null for numbers that are not finite, because JSON cannot represent them.
             values.append(_NAN if value is None else value)
 
+    def _accepts_all(self, metrics: Collection[str]) -> bool:
+        """Return whether all of these may be metrics, and count those that are new."""
+        new = [metric for metric in metrics if metric not in self._metrics]
+        if len(self._metrics) + len(new) > self._limits.metrics or not all(map(self._is_name, new)):
+            return False
+        self._metrics.update(new)
+        return True
+
+    def _is_name(self, metric: str) -> bool:
+        return bool(self._limits.name.fullmatch(metric)) and not metric.startswith(_TIMERS)
+
     def _accepts(self, metric: str, prefix: str) -> bool:
-        if not self._limits.name.fullmatch(metric) or (not prefix and metric.startswith(_TIMERS)):
+        if not (self._limits.name.fullmatch(metric) if prefix else self._is_name(metric)):
             self._refused["invalid metric name"] += 1
             return False
         if metric not in self._metrics:

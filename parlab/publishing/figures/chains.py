@@ -44,8 +44,14 @@ class Joined:
         ids = joining.everything_of(self.chains, [self._pk])
         return set[str]().union(*store.metric_names(ids).values())
 
+    def has(self, metric: str) -> bool:
+        """Return whether a rank has points of a metric."""
+        return store.has_metric(joining.everything_of(self.chains, [self._pk]), metric)
+
     def metrics(self) -> list[SeriesInfo]:
         """Return the series, sorted by name and rank, with the points of all attempts."""
+        if not self.chains:
+            return store.metrics(self._pk)
         points: Counter[tuple[str, int]] = Counter()
         for pk in joining.everything_of(self.chains, [self._pk]):
             points.update({(info.metric, info.rank): info.points for info in store.metrics(pk)})

@@ -34,6 +34,8 @@ from .heads import page_context
 
 _MOVED = {"step": "run-ranks", "phase": "run-ranks", "ranks_of": "run-ranks", "node": "run-log", "rank": "run-log"}
 """Names in addresses of earlier versions -> the tab that has them now."""
+SERIES_OFFERED = 100
+"""Series that the menu of panels lists; a search finds the others of a run that has up to 100,000."""
 _BUSY = ("gpu-utilisation", "processor")
 """Figures of a machine that stand beside the curves: the first that a run has."""
 
@@ -109,7 +111,7 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequ
     return {
         "panels": _panels(run, attempt, metrics, chosen, _panel_query(request, attempt, ranks)),
         "has_choices": has_steps and bool(names or "step_time_s" in metrics),
-        "series": [(name, run_curves.series_title(name)) for name in names],
+        **_offered(names, chosen, request.GET.get("find", "").strip()[:200]),
         "most_series": run_curves.MAX_SERIES,
         "shown_series": chosen,
         "has_rank_choice": last_rank >= MAX_RANKS,
@@ -117,6 +119,18 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, infos: Sequ
         "chosen_ranks": ranks.text,
         "rank_keys": _rank_keys(infos),
         "x": "time" if request.GET.get("x") == "time" else "step",
+    }
+
+
+def _offered(names: Sequence[str], chosen: Collection[str], text: str) -> dict[str, Any]:
+    """Return the series that the menu of panels lists: the first ones with a text in their name, and those chosen."""
+    found = [name for name in names if text.lower() in name.lower()] if text else names
+    listed = dict.fromkeys((*found[:SERIES_OFFERED], *chosen))
+    return {
+        "series": [(name, run_curves.series_title(name)) for name in listed],
+        "found_series": len(found) if text else None,
+        "left_out_series": max(0, len(found) - SERIES_OFFERED),
+        "find": text,
     }
 
 
