@@ -16,6 +16,7 @@ from parlab.client.server.experiments import Run
 
 MAX_RUNS = 100
 MAX_POINTS = 200
+_MOST_HOURS = 10_000
 _COLUMNS = (
     *("experiment", "number", "label", "state", "reason", "origin", "last_step", "step_time_s", "samples_per_s"),
     *("tokens_per_s", "memory_max_bytes", "mfu", "started_at", "ended_at", "findings_open"),
@@ -167,21 +168,25 @@ class Tools:
             "gpu_hours_used": self._budget.spent(self._read),
         }
 
-    def launch(self, experiment: str, hours_each: float, version: int | None = None) -> Any:
-        """Launch the points of a configuration that have no run, if the budget allows them for `hours_each` hours."""
-        if not 0 < hours_each <= 10_000:
-            raise Refusal(f"hours_each {hours_each} is not a time; state the longest time of a run in hours")
+    def launch(self, experiment: str, hours_each: float | None = None, version: int | None = None) -> Any:
+        """Launch the points of a configuration that have no run, if the budget allows them for `hours_each` hours.
+
+        Without `hours_each` it is the configuration's time limit, which may not be longer than that. Runs beyond the
+        budget of their project wait for a maintainer.
+        """
         found = self._api.experiment(experiment)
         versions = found.configurations()
         config = next((each for each in versions if version in (None, each["version"])), None)
         if config is None:
             raise Refusal(f"{experiment} has no version {version}; use one of {[each['version'] for each in versions]}")
+        hours = _hours(config, hours_each)
         points = int(config["points"]) - int(config["invalid_points"])
-        gpus = _largest(config)
-        self._budget.check(points, gpus, hours_each, self._read)
+        gpus = _largest(config, "cluster.nodes") * _largest(config, "cluster.gpus_per_node")
+        self._budget.check(points, gpus, hours, self._read)
         runs = found.launch(config["version"])
-        self._budget.add([Started(run.slug, run.number, gpus, hours_each) for run in runs])
-        return {"launched": [f"{run.slug}:{run.number}" for run in runs], **self.budget()}
+        self._budget.add([Started(run.slug, run.number, gpus, hours) for run in runs])
+        waiting = {"needs_approval": "a maintainer decides in the inbox"} if runs.needs_approval else {}
+        return {"launched": [f"{run.slug}:{run.number}" for run in runs], **waiting, **self.budget()}
 
     def cancel(self, run: str) -> Any:
         """Cancel a run that was launched here; others are left to their people."""
@@ -197,14 +202,29 @@ class Tools:
         return self._api.run(experiment, number).data
 
 
-def _largest(config: Mapping[str, Any]) -> int:
-    """Return the GPUs of the largest point of a configuration."""
-    sizes = []
-    for name in ("nodes", "gpus_per_node"):
-        axes = [value for axis, value in config["sweep"].items() if axis == f"cluster.{name}"]
-        values = axes[0] if axes and isinstance(axes[0], list) else [config["data"].get("cluster", {}).get(name)]
-        sizes.append(max((int(value) for value in values if isinstance(value, int)), default=1))
-    return sizes[0] * sizes[1]
+def _hours(config: Mapping[str, Any], asked: float | None) -> float:
+    """Return the hours that each run of a configuration may take; raises Refusal where its own limit is longer."""
+    limit = _largest(config, "launcher.timeout_s") / 3600
+    if asked is None:
+        return limit
+    if not limit <= asked <= _MOST_HOURS:
+        raise Refusal(
+            f"hours_each {asked:g} is less than the time limit of the runs, {limit:.3g} h (launcher.timeout_s), or more"
+            f" than {_MOST_HOURS}; state {limit:.3g} or more, or a version with a shorter limit"
+        )
+    return asked
+
+
+def _largest(config: Mapping[str, Any], field: str) -> int:
+    """Return the largest value of a field, like cluster.nodes, among the points of a configuration."""
+    section, _, name = field.partition(".")
+    values = [config["data"].get(section, {}).get(name)]
+    for axis, points in config["sweep"].items():
+        names = [part.strip() for part in axis.split(",")]
+        if field in names and isinstance(points, list):
+            place = names.index(field)
+            values = [point[place] if len(names) > 1 else point for point in points]
+    return max((int(value) for value in values if isinstance(value, int)), default=1)
 
 
 def _row(data: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:

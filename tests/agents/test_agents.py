@@ -16,12 +16,16 @@ from pytest_django.live_server_helper import LiveServer
 
 from parlab.agents.answers import MAX_BYTES, thinned, written
 from parlab.agents.budget import Budget, Refusal, Started
-from parlab.lab.models import AuditEntry
+from parlab.lab.models import AuditEntry, InboxItem, Role, Run
+from parlab.lab.services.access.projects import member_set, project_change, project_create
 from parlab.lab.services.access.tokens import token_create
+from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
+from parlab.lab.services.runs import config_launch
 from parlab.tracking.point import Point
 from parlab.tracking.runs import parameters_set, points_append, tags_set, tracked_run_start, tracked_run_update
 from tests.client.conftest import ROOT
+from tests.conftest import SMALL
 
 RUNS = 500
 Check = Callable[[Any], bool]
@@ -66,7 +70,8 @@ QUESTIONS: list[tuple[str, dict[str, Any], Check]] = [
     ("findings", {"experiment": "sweep-0"}, lambda answer: answer == []),
     ("plan", {"fields": {"layers": 24, "hidden": 2048, "nodes": 2}}, lambda answer: answer["fits"] is True),
     ("budget", {}, lambda answer: (answer["runs"], answer["gpu_hours"]) == (2, 8.0)),
-    ("launch", {"experiment": "sweep-0", "hours_each": 100}, _failed("")),
+    ("launch", {"experiment": "sweep-0", "hours_each": 20_000}, _failed("hours_each 20000 is less than")),
+    ("launch", {"experiment": "nothing"}, _failed("No Experiment matches")),
     ("cancel", {"run": "sweep-0:1"}, _failed("was not launched by this agent")),
 ]
 
@@ -86,12 +91,15 @@ def runs(admin: User) -> None:
             tracked_run_update(tracked=tracked, status="FAILED", end_ms=1_000_000)
 
 
-async def ask(environ: dict[str, str], questions: list[tuple[str, dict[str, Any]]]) -> list[str]:
+async def ask(
+    environ: dict[str, str], questions: list[tuple[str, dict[str, Any]]], runs: int = 2, gpu_hours: float = 8
+) -> list[str]:
     """Ask the tools of a real server process; return the texts of its answers."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    arguments = ["-m", "parlab", "mcp", "--agent", "scripted", "--runs", "2", "--gpu-hours", "8"]
+    budget = ["--runs", str(runs), "--gpu-hours", str(gpu_hours)]
+    arguments = ["-m", "parlab", "mcp", "--agent", "scripted", *budget]
     place = StdioServerParameters(command=sys.executable, args=arguments, env=environ)
     texts = []
     async with stdio_client(place) as (read, write), ClientSession(read, write) as session:
@@ -130,6 +138,47 @@ def _holds(check: Check, text: str) -> bool:
         return check(json.loads(text))
     except (KeyError, TypeError, IndexError, ValueError):
         return False
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_an_agent_launches_within_both_budgets_and_cancels_only_what_it_started(
+    environ: dict[str, str], admin: User
+) -> None:
+    project = project_change(project=project_create(name="Vision", user=admin), budget=3.0)
+    worker = User.objects.create_user("worker")
+    member_set(project=project, user=worker, role=Role.OPERATOR)
+    for name, hours in (("small", 1), ("large", 4), ("by-a-person", 1)):
+        experiment = experiment_create(name=name, owner=worker, project=project)
+        data = {**SMALL, "cluster": {"device": "cuda", "gpus_per_node": 2}, "launcher": {"timeout_s": 3600 * hours}}
+        config = config_save(experiment=experiment, data=data, sweep={}, user=worker)
+    config_launch(config=config, user=admin)
+    environ = {**environ, "PARLAB_TOKEN": token_create(user=worker, name="agents", by=worker, project=project)[1]}
+    questions = [
+        ("launch", {"experiment": "vision--small", "hours_each": 0.5}),
+        ("launch", {"experiment": "vision--small"}),
+        ("launch", {"experiment": "vision--large", "hours_each": 9}),
+        ("launch", {"experiment": "vision--large"}),
+        ("cancel", {"run": "vision--by-a-person:1"}),
+        ("cancel", {"run": "vision--small:1"}),
+        ("budget", {}),
+    ]
+    short, small, beyond, large, foreign, cancelled, left = map(json.loads, anyio.run(ask, environ, questions, 2, 10.0))
+    assert "launcher.timeout_s" in short["error"]
+    assert (small["launched"], small["gpu_hours_used"], "needs_approval" in small) == (["vision--small:1"], 2, False)
+    assert "18 GPU hours are beyond the budget: 2 of 10 are used" in beyond["error"]
+    assert (large["launched"], large["gpu_hours_used"], "inbox" in large["needs_approval"]) == (
+        ["vision--large:1"],
+        10,
+        True,
+    )
+    item = InboxItem.objects.get(kind="launch.asked")
+    assert (item.data["user"], Run.objects.get(experiment__name="large").approval.is_approved) == ("worker", None)
+    assert "was not launched by this agent" in foreign["error"]
+    assert (cancelled["state"], Run.objects.get(experiment__name="by-a-person").state) == ("cancelled", "queued")
+    assert (left["runs_used"], left["gpu_hours_used"]) == (2, 8)
+    acts = AuditEntry.objects.filter(token="agents, agent scripted")
+    assert [entry.action for entry in acts.order_by("pk")] == ["launch", "launch", "cancel"]
 
 
 @pytest.mark.django_db(transaction=True)

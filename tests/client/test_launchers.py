@@ -133,8 +133,15 @@ def deepspeed(node: int, port: int) -> list[str]:
     return ["deepspeed.launcher.launch", f"--world_info={world}", f"--node_rank={node}", "--no_local_rank", *address]
 
 
+def accelerate(node: int, port: int) -> list[str]:
+    address = ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
+    size = ["--num_machines", "2", "--num_processes", "4", "--num_cpu_threads_per_process", "1"]
+    kind = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    return ["accelerate.commands.launch", *kind, *size, "--machine_rank", str(node), *address]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [torchrun, deepspeed])
+@pytest.mark.parametrize("launcher", [torchrun, deepspeed, accelerate])
 @pytest.mark.django_db(transaction=True)
 def test_two_nodes_of_a_launcher_that_share_an_address_are_one_run(
     environ: dict[str, str], start: Script, tmp_path: Path, launcher: Callable[[int, int], list[str]]

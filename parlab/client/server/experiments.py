@@ -63,16 +63,18 @@ class Experiment(Resource):
             body["based_on"] = self._digest(None) if based_on is None else based_on
         return dict(self._connection.json("POST", f"{self.path}configurations/", body))
 
-    def launch(self, version: int | None = None, digest: str | None = None) -> list[Run]:
+    def launch(self, version: int | None = None, digest: str | None = None) -> Launched:
         """Launch the points of a configuration that have no run yet; return the new runs.
 
         `digest` is that of the configuration that you mean, as `configure` returns it, by default of the stored one.
-        Raises Refused (status 412) if the version has another one by now.
+        Raises Refused (status 412) if the version has another one by now. `needs_approval` of the answer is whether the
+        runs wait for a maintainer.
         """
         asked = {"version": version, "digest": self._digest(version) if digest is None else digest}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         answer = self._connection.json("POST", f"{self.path}launch/?{query}")
-        return [Run(self._connection, self.slug, number).refresh() for number in answer["created"]]
+        runs = (Run(self._connection, self.slug, number).refresh() for number in answer["created"])
+        return Launched(runs, needs_approval=bool(answer.get("needs_approval")))
 
     def _digest(self, version: int | None) -> str:
         rows = [row for row in self.configurations() if version in (None, row["version"])]
@@ -308,6 +310,14 @@ class Run(Resource):
     def time(self) -> dict[str, Any]:
         """Return where the time of a step goes, measured and predicted."""
         return self.send("GET", "time/")
+
+
+class Launched(list[Run]):
+    """The new runs of a launch, and whether they wait for a maintainer: they are beyond the project's budget."""
+
+    def __init__(self, runs: Iterable[Run], *, needs_approval: bool) -> None:
+        super().__init__(runs)
+        self.needs_approval = needs_approval
 
 
 class Runs(list[Run]):

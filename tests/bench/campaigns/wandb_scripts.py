@@ -310,6 +310,8 @@ def server_killed() -> None:
         run.log({"loss": step})
         if step % 50 == 0:
             print(f"line {step}", flush=True)
+        if step == 100:
+            Path("kill-the-server").touch()
         time.sleep(0.05)
     run.finish()
 

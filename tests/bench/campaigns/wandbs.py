@@ -120,7 +120,7 @@ def problem_of(name: str, served: Served, restart: Callable[[], None], directory
         command, cwd=folder, env=_variables(served, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if name == "server_killed":
-        time.sleep(8)
+        _wait_for_file(folder / "kill-the-server", process)
         restart()
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
@@ -135,6 +135,13 @@ def problem_of(name: str, served: Served, restart: Callable[[], None], directory
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "" if not wrong else f"stored: {wrong}"
+
+
+def _wait_for_file(path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a script has made a file, or has ended."""
+    until = time.monotonic() + LIMIT_S
+    while not path.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _variables(served: Served, folder: Path) -> dict[str, str]:
