@@ -122,6 +122,9 @@ def test_each_alias_has_one_meaning() -> None:
 def test_a_person_chooses_from_the_same_table() -> None:
     assert CHOICES["memory_peak_gib"].meaning == ("memory_peak_bytes", 2.0**30)
     assert quantity_of_metric("perf/tflops_per_gpu") == ("tflops_per_gpu", 1.0)
+    assert quantity_of_metric("memory/max_active(GiB)") == ("memory_active_bytes", 2.0**30)
+    assert quantity_of_metric("memory/max_active(%)") is None
+    assert quantity_of_metric("mfu(%)") == ("mfu", 0.01)
     assert known_to("torchtitan")["tps"].quantity.per == "GPU"
     known = known_name("gpu_mem_peak_mb")
     assert known is not None

@@ -312,8 +312,11 @@ def _without_unit(name: str) -> Known | None:
     known = _OF_ALL.get(plain(name))
     if known is None or known.needs_unit:
         return None
-    in_per_cent = known.quantity.name == "mfu" and name.rstrip(")] ").endswith("%")
-    return known._replace(scale=0.01) if in_per_cent else known
+    if not name.rstrip(")] ").endswith("%"):
+        return known
+    if known.quantity.unit not in ("", "%"):
+        return None  # `memory (%)` has no bytes
+    return known._replace(scale=0.01) if known.quantity.name == "mfu" else known
 
 
 def _with_unit(name: str) -> Known | None:
