@@ -154,6 +154,21 @@ def test_a_resumed_run_goes_on_where_it_ended(sender: Sender) -> None:
     assert (losses(), attempt_of().state) == ([0, 1, 2, 3, 4], "finished")
 
 
+def test_a_resumed_run_whose_client_counts_its_console_anew_keeps_every_line_once(sender: Sender) -> None:
+    key = sender.begin()["bucket"]["id"]
+    sender.stream({CONSOLE: (0, ["2026-11-27T01:00:00.000000 part 0", "2026-11-27T01:00:01.000000 more"])})
+    sender.stream({}, complete=True, exitcode=0)
+    for part, offset in ((1, 0), (2, 0), (3, 6)):
+        sender.begin(id=key)
+        request = {CONSOLE: (offset, [f"2026-11-27T0{part}:30:00.000000 part {part}"])}
+        sender.stream(request)
+        sender.stream(request)
+        sender.stream({CONSOLE: (offset + 1, [f"2026-11-27T0{part}:30:01.000000 end {part}"])}, complete=True)
+        sender.begin(id=key)
+        sender.stream(request)
+    assert console() == ["part 0", "more", "part 1", "end 1", "part 2", "end 2", "part 3", "end 3"]
+
+
 def test_a_script_started_again_under_the_same_id_is_another_run(sender: Sender) -> None:
     sender.begin()
     sender.steps(0, 3, complete=True, exitcode=0)

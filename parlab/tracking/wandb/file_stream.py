@@ -203,9 +203,10 @@ def _console(run: WandbRun, writer: str, lines: _Lines | None, *, is_ended: bool
     """Return the new lines of the console. The last line waits for the next one, as progress bars write it again."""
     state = run.writers.setdefault(writer, {})
     positions = run.positions.setdefault(writer, {})
-    number, held = state.pop("line", None) or (-1, "")
-    sent = {} if lines is None else {lines.offset + index: line for index, line in enumerate(lines.content)}
     stored = positions.get(CONSOLE, 0)
+    first = 0 if lines is None else lines.offset + _shift(state, lines, stored)
+    number, held = state.pop("line", None) or (-1, "")
+    sent = {} if lines is None else dict(enumerate(lines.content, first))
     pending = {number: held} if number >= stored else {}
     pending |= {index: line for index, line in sent.items() if index >= stored}
     if not pending:
@@ -215,6 +216,21 @@ def _console(run: WandbRun, writer: str, lines: _Lines | None, *, is_ended: bool
         state["line"] = [last, pending.pop(last)[:MAX_LINE]]
     positions[CONSOLE] = max(stored, last if "line" in state else last + 1)
     return b"".join(_line(pending[index]) for index in sorted(pending))
+
+
+def _shift(state: dict[str, Any], lines: _Lines, stored: int) -> int:
+    """Return the number of the first line of the process that sends lines.
+
+    A process that resumes a run goes on where its console ended, except for clients before 0.23, which begin at 0.
+    """
+    if not lines.content:
+        return int(state.get("shift", 0))
+    is_other = state.pop("resumed", False) and lines.content[0] != state.get("first")
+    if is_other:
+        state["shift"] = stored + ("line" in state) if lines.offset == 0 else 0
+    if lines.offset == 0 and (is_other or "first" not in state):
+        state["first"] = lines.content[0][:MAX_LINE]
+    return int(state.get("shift", 0))
 
 
 def _line(line: str) -> bytes:

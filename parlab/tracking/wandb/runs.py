@@ -62,6 +62,8 @@ def upsert(call: Call) -> JSON:
         _change(run, call)
         if writer:
             run.writers.setdefault(writer, {"rank": len(run.writers)})
+        elif is_begun and key:
+            run.writers.setdefault("", {})["resumed"] = True
         run.save()
         if is_begun and RunState(attempt.state) != RunState.RUNNING:
             services.tracked_run_update(tracked=tracked, status=TrackedRun.Status.RUNNING)

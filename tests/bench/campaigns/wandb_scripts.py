@@ -297,7 +297,8 @@ def killed() -> None:
     for each in (*senders, process):
         each.kill()  # type: ignore[attr-defined]  # the client's own process, which sends, as well
     process.wait()
-    subprocess.run(["wandb", "sync", "--no-skip-online", folder], check=False, capture_output=True)
+    for option in ("--no-skip-online", "--include-online"):  # newer and older clients
+        subprocess.run(["wandb", "sync", option, folder], check=False, capture_output=True)
     losses = [row["loss"] for row in rows("killed")]
     assert len(losses) > 100, len(losses)
     assert losses == list(range(len(losses))), losses[:5]
