@@ -34,10 +34,11 @@ class FigureLink(NamedTuple):
 def figures(attempt: Attempt, metrics: Collection[str], *, is_live: bool) -> list[FigureLink]:
     """List the figures that these metrics provide, or that an active run is going to provide."""
     awaited = set(telemetry.KINDS) if attempt.environment.get("gpus_used") else set(_EVERYWHERE)
+    measured = {metric.partition("/")[0] for metric in metrics}
     return [
         FigureLink(name, kind.title)
         for name, kind in telemetry.KINDS.items()
-        if kind.metrics(metrics) or (is_live and name in awaited)
+        if not measured.isdisjoint(kind.lines) or (is_live and name in awaited)
     ]
 
 
