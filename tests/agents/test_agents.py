@@ -16,7 +16,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from parlab.agents.answers import MAX_BYTES, thinned, written
 from parlab.agents.budget import Budget, Refusal, Started
-from parlab.lab.models import AuditEntry, InboxItem, Role, Run
+from parlab.lab.models import AuditEntry, InboxItem, LaunchApproval, Role, Run
 from parlab.lab.services.access.projects import member_set, project_change, project_create
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.configs import config_save
@@ -154,7 +154,7 @@ def test_an_agent_launches_within_both_budgets_and_cancels_only_what_it_started(
         config = config_save(experiment=experiment, data=data, sweep={}, user=worker)
     config_launch(config=config, user=admin)
     environ = {**environ, "PARLAB_TOKEN": token_create(user=worker, name="agents", by=worker, project=project)[1]}
-    questions = [
+    questions: list[tuple[str, dict[str, Any]]] = [
         ("launch", {"experiment": "vision--small", "hours_each": 0.5}),
         ("launch", {"experiment": "vision--small"}),
         ("launch", {"experiment": "vision--large", "hours_each": 9}),
@@ -173,7 +173,8 @@ def test_an_agent_launches_within_both_budgets_and_cancels_only_what_it_started(
         True,
     )
     item = InboxItem.objects.get(kind="launch.asked")
-    assert (item.data["user"], Run.objects.get(experiment__name="large").approval.is_approved) == ("worker", None)
+    approval = LaunchApproval.objects.get(runs__experiment__name="large")
+    assert (item.data["user"], approval.is_approved) == ("worker", None)
     assert "was not launched by this agent" in foreign["error"]
     assert (cancelled["state"], Run.objects.get(experiment__name="by-a-person").state) == ("cancelled", "queued")
     assert (left["runs_used"], left["gpu_hours_used"]) == (2, 8)
