@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from . import device_logins, documents, enrolment, server_version
+from . import device_logins, documents, enrolment, server_version, spools
 from .experiments import (
     actions,
     advice,
@@ -49,6 +49,7 @@ urlpatterns = [
     path("login/device/", device_logins.DeviceLogins.as_view(), name="device-logins"),
     path("login/device/token/", device_logins.DeviceToken.as_view(), name="device-token"),
     path("enrolment/redis/", enrolment.RedisAddress.as_view(), name="enrolment-redis"),
+    path("spools/<int:run>/<int:attempt>/", spools.Spools.as_view(), name="spools"),
     path("imports/", experiments.Imports.as_view(), name="imports"),
     path("runs/", frames.FoundRuns.as_view(), name="found-runs"),
     path("runs/<str:run_id>/", frames.FoundOne.as_view(), name="found-run"),

@@ -81,8 +81,8 @@ class Daemon:
         self._state = state
         self._keys = keys
         self._seen = Seen()
-        self._keeper = self._new_keeper(state, command)
         self._broker = Broker(settings.redis_url, settings.node, self._keys, state_id=state.id)
+        self._keeper = self._new_keeper(state, command)
         self._clock = ClockOffset(self._broker.server_time)
         self._shipper = Shipper(
             state,
@@ -127,6 +127,7 @@ class Daemon:
             )
         if settings.kubernetes is not None and isinstance(state, JobStateDir):
             # Its client is a package of an extra, and heavy.
+            from runners.node.kubernetes.apart import Road
             from runners.node.kubernetes.keeper import KubernetesKeeper
 
             self._hardware |= {"gpus": [], "kubernetes": {"namespace": settings.kubernetes.namespace}}
@@ -138,6 +139,7 @@ class Daemon:
                 node=node,
                 pool=settings.kubernetes,
                 pool_name=settings.pool,
+                road=Road(settings.node, self._keys.current, self._broker.posted),
             )
         return Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
 

@@ -202,16 +202,26 @@ class Broker:
     def answer(self, run: int, attempt: int, node_rank: int) -> str | None:
         """Return the last answer to a polled batch, or raise BrokerAway; None if there is none."""
         answer = self._ask(lambda client: client.get(answer_key(run, attempt, node_rank)))
+        stored = self._answer_of((run, attempt, node_rank), answer)
+        return f"{stored.position} {hash(answer)}" if stored else None
+
+    def _answer_of(self, member: tuple[int, int, int], answer: bytes | None) -> Acknowledge | None:
+        """Return an answer in Redis, if it is genuine and meant for this member."""
         if answer is None or self._keys is None:
             return None
         try:
             stored = verify(_envelope(answer), self._keys.find, Acknowledge, node=self._node)
         except Untrusted as error:
-            self.refusals.add(answer_key(run, attempt, node_rank), str(error), size=len(answer), sample=answer)
+            self.refusals.add(answer_key(*member), str(error), size=len(answer), sample=answer)
             return None
-        if (stored.run, stored.attempt, stored.node_rank) != (run, attempt, node_rank):
-            return None
-        return f"{stored.position} {hash(answer)}"
+        return stored if (stored.run, stored.attempt, stored.node_rank) == member else None
+
+    def posted(self, members: Sequence[tuple[int, int, int]]) -> list[Acknowledge]:
+        """Return the last answers to pods (run, attempt, node_rank) that post their batches, or raise BrokerAway."""
+        keys = [answer_key(*member) for member in members]
+        answers = self._ask(lambda client: client.mget(keys)) if keys else []
+        found = [self._answer_of(member, answer) for member, answer in zip(members, answers, strict=True)]
+        return [answer for answer in found if answer is not None]
 
     def mark_login(self, state_id: str) -> None:
         """Let compute nodes recognise this Redis, or raise BrokerAway."""

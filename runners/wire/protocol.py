@@ -41,6 +41,8 @@ SPEC_LIFETIME_S = LIFETIME_S
 """A signed message older than this is refused; the server sends a new one if it is still needed."""
 ANSWER_LIFETIME_S = 3600
 """Lifetime of the answer to a polled batch."""
+POSTED_LIFETIME_S = 7 * 86400
+"""Lifetime of the answer to a batch that a pod has posted: its controller may be away for long."""
 MAX_BATCH_BYTES = 1 << 20
 """Maximum bytes of output in one batch."""
 OOM_EXIT_CODE = 77
@@ -151,6 +153,19 @@ class Cancel(Message):
     """Another member has ended, and no person cancelled: a member that ends by itself reports its own end."""
 
 
+class PodNote(Message):
+    """What a pod that shares no volume with its controller tells it, by way of the server."""
+
+    started_at: float = 0.0
+    """When its supervisor started, in Unix seconds; 0: not yet."""
+    was_stopped: bool = False
+    """Kubernetes has told the supervisor to stop, which leaves the final report to the controller."""
+    has_checkpoint: bool = False
+    """Its ranks have written a checkpoint after that."""
+    end: int | None = Field(default=None, ge=0)
+    """Position in its spool after the final report, once that is written."""
+
+
 class Acknowledge(Message):
     """Position up to which the server has stored the spool of a member; -1: it does not know the attempt."""
 
@@ -160,6 +175,8 @@ class Acknowledge(Message):
     node: str
     node_rank: int = Field(default=0, ge=0)
     position: int = Field(ge=-1)
+    note: PodNote | None = Field(default=None, exclude_if=lambda note: note is None)
+    """What the pod has told along with its batch."""
 
 
 class Rotate(Message):
@@ -314,6 +331,14 @@ class Batch(Message):
         if data.get("output") and not unpacker.eof:
             raise ValueError("batch output is truncated")
         return cls.model_validate({**data, "output": output})
+
+
+class Posted(Message):
+    """A batch that a pod sends over HTTP, signed with the key of its attempt; one without bytes carries the note."""
+
+    batch: dict[str, Any]
+    """The JSON form of a Batch."""
+    note: PodNote = PodNote()
 
 
 class HeldRun(Message):

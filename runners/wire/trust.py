@@ -63,6 +63,11 @@ def shared_key(secret: bytes, node: str) -> Key:
     return Key(SHARED, derived(secret, "node", node))
 
 
+def attempt_key(key: Key, run: int, attempt: int) -> Key:
+    """Return the key with which a pod of one attempt signs: it is good for the records of that attempt alone."""
+    return Key(key.id, derived(key.secret, "attempt", str(run), str(attempt)))
+
+
 def seal(
     purpose: str, node: str, content: Any, key: Key, *, number: int | None = None, lifetime_s: float | None = LIFETIME_S
 ) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Controller(NodeMachine):
         self.scripts = self.state_dir / "scripts"
         self.scripts.mkdir()
         self.image = "parlab-node:test"
+        self.volume: tuple[str, ...] = ("--volume", f"claim:{CLAIM}/state")
         self.options = ("--slots", "16")
         self.environment |= {
             "KUBECONFIG": str(kubeconfig or plane.kubeconfig),
@@ -62,7 +63,7 @@ class Controller(NodeMachine):
         return JobStateDir(self.state_dir)
 
     def arguments(self, *more: str) -> list[str]:
-        given = ["--kubernetes", "--namespace", self.namespace, "--volume", f"claim:{CLAIM}/state"]
+        given = ["--kubernetes", "--namespace", self.namespace, *self.volume]
         return super().arguments(*given, "--image", self.image, *more)
 
     def open(self, run: int) -> None:
@@ -97,7 +98,7 @@ class Controller(NodeMachine):
     def supervisor(self, run: int, node_rank: int = 0) -> psutil.Process:
         """Return the supervisor of a run: in its pod it has another number."""
         pod = self.pod_name(run, 1, node_rank)
-        found = wait_for(lambda: _members(pod), f"supervisor of run {run}")
+        found = wait_for(lambda: members_of(pod), f"supervisor of run {run}")
         process: psutil.Process = found[-1]  # the first one is its parent, the first process of the pod
         return process
 
@@ -106,7 +107,7 @@ class Controller(NodeMachine):
         return [process for process, marker in marked().items() if marker.startswith(prefix)]
 
 
-def _members(pod: str) -> list[psutil.Process]:
+def members_of(pod: str) -> list[psutil.Process]:
     """Return the processes of the member of a pod, the oldest first."""
     found = []
     for process in psutil.process_iter(["cmdline"]):

@@ -121,6 +121,24 @@ def test_pods_see_the_state_directory_where_the_controller_does() -> None:
     assert pod["spec"]["volumes"][0]["hostPath"] == {"path": "/lustre/parlab", "type": "Directory"}
 
 
+def test_without_a_shared_volume_the_order_is_a_secret_and_the_spool_is_the_pods_own() -> None:
+    apart = ORDER._replace(volume=Volume(), content='{"secret": "8f3a"}', rest_s=60)
+    (pod,) = manifests.plain_pods(config(launcher={"grace_s": 5}), apart)
+    (container,) = pod["spec"]["containers"]
+    places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert places == {"parlab-state": "/state", "parlab-order": "/parlab/order", "parlab-word": "/parlab/word"}
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert volumes["parlab-state"]["emptyDir"] == {}
+    assert volumes["parlab-order"]["secret"]["secretName"] == ORDER.name
+    assert "8f3a" not in json.dumps(pod)
+    assert container["terminationMessagePath"] == "/parlab/end"
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 5 + 15 + 60
+    secret = manifests.order_secret(apart, OWNER)
+    assert secret["stringData"] == {"order.json": apart.content}
+    assert secret["metadata"]["ownerReferences"][0]["name"] == "first"
+    assert through_the_client(secret, "V1Secret") == secret
+
+
 def test_resources_follow_from_the_ranks_and_their_device() -> None:
     assert manifests.resources(config()) == {"requests": {"cpu": "2000m"}}
     on_gpus = config(cluster={"device": "cuda"}, kubernetes={"gpu_resource": "amd.com/gpu", "memory_mib": 512})

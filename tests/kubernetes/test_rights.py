@@ -15,7 +15,7 @@ from runners.node.keeper import Limits
 from runners.node.kubernetes.api import Api
 from runners.node.kubernetes.keeper import KubernetesKeeper
 from runners.node.kubernetes.pool import Pool, Volume
-from runners.node.kubernetes.rights import RIGHTS, missing
+from runners.node.kubernetes.rights import APART, RIGHTS, missing
 from runners.wire.protocol import RunSpec
 from tests.kubernetes.controllers import config
 from tests.kubernetes.plane.api import Object
@@ -24,7 +24,7 @@ from tests.patience import wait_for
 from tests.runners.conftest import NODE
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "pool-rbac.yaml"
-ONLY_WITH = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano"}
+ONLY_WITH = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano", "secrets": APART}
 """Resource -> what alone needs rights to it."""
 NAMESPACE, ACCOUNT = "parlab-runs", "parlab-pool"
 
@@ -49,6 +49,11 @@ def granted(role: Object) -> list[tuple[str, str, str]]:
         for resource in rule["resources"]
     ]
     return [(group, resource, verb) for group, resource, verbs in rows for verb in verbs]
+
+
+def only_with(right: tuple[str, str, str]) -> str:
+    """Return what alone needs a right; empty: every pool."""
+    return APART if right[1:] == ("pods", "patch") else ONLY_WITH.get(right[1], "")
 
 
 def without(right: tuple[str, str, str]) -> Object:
@@ -84,7 +89,7 @@ def account(running_plane: Plane) -> Api:
 def test_each_right_that_is_removed_is_named(plane: Plane, account: Api) -> None:
     wait_for(lambda: not any(missing(account, each) for each in ("pods", "job", "jobset")), "the role is known")
     for right in granted(role()):
-        objects = ONLY_WITH.get(right[1], "pods")
+        objects = only_with(right) or "pods"
         plane.api.apply(without(right), NAMESPACE)
         wait_for(lambda: missing(account, objects), f"{right} is missing")  # noqa: B023
         assert missing(account, objects) == [f"{right[2]} {right[1]}"]
@@ -94,7 +99,7 @@ def test_each_right_that_is_removed_is_named(plane: Plane, account: Api) -> None
 
 @pytest.mark.slow
 @pytest.mark.kubernetes
-@pytest.mark.parametrize("right", [right for right in granted(role()) if right[1] not in ONLY_WITH])
+@pytest.mark.parametrize("right", [right for right in granted(role()) if not only_with(right)])
 def test_a_controller_states_the_right_that_it_lacks(
     plane: Plane, account: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture, right: tuple[str, str, str]
 ) -> None:

@@ -33,6 +33,10 @@ def test_the_settings_of_a_controller_are_read() -> None:
     pool = read_pool(parse(["--kubernetes", "--namespace", "runs", "--volume", "host"]), {}, STATE)
     assert pool is not None
     assert pool.volume == Volume(host_path="/state")
+    given = ["--kubernetes", "--namespace", "runs", "--volume", "none", "--server", "https://parlab.example/"]
+    apart = read_pool(parse(given), {"PARLAB_KUBERNETES_REST_S": "60"}, STATE)
+    assert apart is not None
+    assert (apart.volume.is_shared, apart.server, apart.rest_s) == (False, "https://parlab.example", 60)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,12 @@ def test_the_settings_of_a_controller_are_read() -> None:
         ([*GIVEN, "--slurm", "--partition", "gpu"], {}, "--kubernetes cannot be used with --slurm"),
         (["--kubernetes", "--volume", "host"], {}, "--kubernetes needs --namespace, not ''; name an existing one"),
         (["--kubernetes", "--namespace", "runs"], {}, "invalid --volume ''; use claim:NAME of a PersistentVolumeClaim"),
+        (
+            ["--kubernetes", "--namespace", "runs", "--volume", "none"],
+            {},
+            "--volume none needs --server, not ''; use the",
+        ),
+        ([*GIVEN, "--server", "http://a"], {}, "--server http://a has no effect with a shared volume; leave it out"),
         ([*GIVEN, "--run-as", "trainer"], {}, "--run-as cannot be used with --kubernetes"),
         (GIVEN, {"PARLAB_KUBERNETES_OBJECTS": "pod"}, "invalid PARLAB_KUBERNETES_OBJECTS 'pod'; use auto, jobset, job"),
         (GIVEN, {"PARLAB_KUBERNETES_SHIP": "x"}, "invalid PARLAB_KUBERNETES_SHIP 'x'; use auto"),

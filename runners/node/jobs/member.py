@@ -119,9 +119,15 @@ def is_visible(path: Path, within_s: float = VISIBLE_WITHIN_S, every_s: float = 
 
 
 def supervise_part(
-    path: Path, here: Callable[[Mapping[str, str], JobStateDir], Here], supervisor: type[JobSupervisor]
+    path: Path,
+    here: Callable[[Mapping[str, str], JobStateDir], Here],
+    supervisor: type[JobSupervisor],
+    shipper: str = reach.SHIPPER,
 ) -> int | None:
-    """Supervise this node's part of a run; return the exit code, or None if it had a supervisor before."""
+    """Supervise this node's part of a run; return the exit code, or None if it had a supervisor before.
+
+    `shipper` is the module that ships from here.
+    """
     run = take(RunDir(path))
     if run is None:
         return None
@@ -132,7 +138,7 @@ def supervise_part(
         return refuse(run, "failed", str(error))
     if reason := failed_check(run, node.node):
         return refuse(run, "lost", reason, run.read_launch()["hardware"])
-    supervise(run, partial(supervisor, shipping=start_shipping(run, node.why_not)))
+    supervise(run, partial(supervisor, shipping=start_shipping(run, node.why_not, shipper)))
     return 0
 
 
@@ -190,9 +196,9 @@ def shipped_by(state: JobStateDir) -> tuple[str, str]:
     return why_not, f"login node, because {why_not}" if why_not else "compute node"
 
 
-def start_shipping(run: JobDir, why_not: str) -> int | None:
+def start_shipping(run: JobDir, why_not: str, shipper: str = reach.SHIPPER) -> int | None:
     """Start to ship from here, unless something speaks against it; return the pipe that ends it when it is closed."""
     if why_not:
         return None
     run.take_over_shipping(socket.gethostname())
-    return reach.start(run)
+    return reach.start(run, shipper)

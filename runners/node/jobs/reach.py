@@ -13,6 +13,7 @@ import redis
 from runners.node.jobs.state import JobDir, JobStateDir
 from runners.wire.protocol import login_key
 
+SHIPPER = "runners.node.jobs.ship"
 CONNECT_S = 3.0
 FLUSH_S = 5.0
 """Time at the end of a run for the answers to its last batches; then the login node asks for them."""
@@ -34,7 +35,7 @@ def why_not(state: JobStateDir) -> str:
     return "" if is_same else "another Redis answers on this node at the address that the login node uses"
 
 
-def start(run: JobDir) -> int:
+def start(run: JobDir, module: str) -> int:
     """Start to ship a run in a process that is no descendant; return the pipe that ends it when it is closed."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -49,5 +50,5 @@ def start(run: JobDir) -> int:
         output = os.open(run.path / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.execv(sys.executable, [sys.executable, "-m", "runners.node.jobs.ship", str(run.path)])
+        os.execv(sys.executable, [sys.executable, "-m", module, str(run.path)])
     os._exit(0)

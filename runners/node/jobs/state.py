@@ -61,6 +61,10 @@ class JobDir(RunDir):
         """Whether its ranks have written a checkpoint after the system told them to stop."""
         return self._checkpointed.exists()
 
+    def note_start(self, at: float) -> None:
+        """Record when the supervisor has started, on a machine whose processes are not seen here."""
+        write_atomically(self._supervisor, json.dumps({"pid": 0, "create_time": at}))
+
     def note_checkpoint(self) -> None:
         """Record that the ranks have written a checkpoint after the system told them to stop."""
         self._checkpointed.touch()

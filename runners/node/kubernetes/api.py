@@ -44,6 +44,9 @@ class KubernetesRefused(SystemRefused):
         return self.status == 401 or (self.status == 403 and " cannot " in str(self))
 
 
+_CONTENT = {"PATCH": "application/merge-patch+json"}
+
+
 class Api:
     """One namespace of a cluster."""
 
@@ -110,6 +113,14 @@ class Api:
                 return None
             raise
 
+    def annotate(self, path: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of an object, if it is there."""
+        try:
+            self._json("PATCH", path, {}, {"metadata": {"annotations": dict(annotations)}})
+        except KubernetesRefused as error:
+            if error.status != 404:
+                raise
+
     def delete(self, path: str, *, uid: str = "") -> bool:
         """Delete an object, and what it owns; return whether there was one."""
         content: dict[str, Any] = {"propagationPolicy": "Background"}
@@ -151,7 +162,7 @@ class Api:
                 path,
                 method,
                 query_params=list(query.items()),
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                header_params={"Accept": "application/json", "Content-Type": _CONTENT.get(method, "application/json")},
                 body=content,
                 auth_settings=["BearerToken"],
                 _return_http_data_only=True,

@@ -34,6 +34,15 @@ class EventLog:
             with self._path.open("a") as file:
                 file.write("".join(f"{line}\n" for line in lines))
 
+    def text(self) -> str:
+        """Return all lines."""
+        return _text(self._path)
+
+    def pass_on(self) -> None:
+        """Note that all lines are taken: the pod gets them."""
+        if self._path.exists():
+            write_atomically(self._read, str(self._path.stat().st_size))
+
     def take(self) -> bytes:
         """Return the lines that were not taken before, and note that they are."""
         begin = self._taken()

@@ -16,17 +16,19 @@ from runners.node.jobs.state import JobDir, JobRecord, JobStateDir
 from runners.node.jobs.system import SystemRefused
 from runners.node.keeper import Command, Limits, Node
 from runners.node.kubernetes import manifests, rights, words
+from runners.node.kubernetes.apart import Apart, Road
 from runners.node.kubernetes.api import Api, KubernetesRefused
 from runners.node.kubernetes.cleaning import Cleaner
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.lease import Lease
+from runners.node.kubernetes.order_secret import COMMANDS_FILE
 from runners.node.kubernetes.pods import Pod
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
 from runners.node.launch.containers import PACKAGE_ROOT
 from runners.node.rundir import RunDir, write_atomically
-from runners.wire.protocol import Cancel
+from runners.wire.protocol import Cancel, Go
 
 RIGHTS_S = 60.0
 """Seconds between two looks at rights that are missing."""
@@ -65,7 +67,9 @@ class KubernetesKeeper(JobKeeper):
         node: Node | None = None,
         api: Api | None = None,
         holder: str = "",
+        road: Road | None = None,
     ) -> None:
+        """`road` is needed where pods share no volume with the controller."""
         super().__init__(state, hardware=hardware, limits=limits, command=command, pace=pool.pace, node=node)
         self._pool, self._pool_name = pool, pool_name
         # The pods of a gang come one after the other: a node may have to pull the image first.
@@ -88,11 +92,29 @@ class KubernetesKeeper(JobKeeper):
         self._served: dict[Key, tuple[float, dict[int, Pod]]] = {}
         """When an attempt was served last, and its pods then."""
         self._cancelled_since: dict[str, float] = {}
+        self._apart: Apart | None = None
+        if not pool.volume.is_shared:
+            if road is None:
+                raise ValueError("pods without a shared volume need a road to the server")
+            self._apart = Apart(self._cluster, pool, road, state.id)
+
+    def go(self, go: Go) -> None:
+        """Start the ranks of a prepared attempt; pods that share no volume are told with the next look."""
+        if self._apart is None:
+            super().go(go)
+            return
+        run = self._jobs.find(go.run, go.attempt, go.node_rank)
+        if run.exists and not run.has_go:
+            run.write_go(go.model_dump(mode="json"))
+            self._serve_soon((go.run, go.attempt))
 
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt, whether it waits or runs."""
         super().cancel(cancel)
-        self._served.pop((cancel.run, cancel.attempt), None)
+        self._serve_soon((cancel.run, cancel.attempt))
+
+    def _serve_soon(self, key: Key) -> None:
+        self._served.pop(key, None)
         self._polled_at = float("-inf")
 
     # --- the pods ----------------------------------------------------------------------------------------------------
@@ -148,6 +170,8 @@ class KubernetesKeeper(JobKeeper):
         for facts in (self._cancelled_since, self._stuck_since):
             for uid in facts.keys() - present:
                 del facts[uid]
+        if self._apart is not None:
+            self._apart.forget(present)
         self._cleaner.clean(pods)
 
     def _is_quiet(self, key: Key, runs: list[JobDir], pods: dict[int, Pod], now: float) -> bool:
@@ -162,7 +186,7 @@ class KubernetesKeeper(JobKeeper):
         events = self._cluster.new_events()
         if not events:
             return
-        runs = {(run.run, run.attempt, run.node_rank): run for run in living}
+        runs = {(run.run, run.attempt, run.node_rank): run for run in living if run.exists}
         ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *self._cluster.living()]}
         texts: dict[tuple[int, int, int], list[str]] = {}
         for event in events:
@@ -187,7 +211,7 @@ class KubernetesKeeper(JobKeeper):
         if now < self._rights_due:
             return
         objects = self._cluster.objects(self._pool.objects)
-        missing = rights.missing(self._api, objects)
+        missing = rights.missing(self._api, objects, *([] if self._pool.volume.is_shared else [rights.APART]))
         # A server that has just started grants nothing: what is missing is missing the second time.
         is_again = bool(missing) and missing == self._suspected
         self._missing, self._suspected = missing if is_again else [], missing
@@ -233,6 +257,8 @@ class KubernetesKeeper(JobKeeper):
                 if not pod.is_deleted:
                     self._cluster.delete_pod(pod)
             else:
+                if self._apart is not None:
+                    self._apart.tell(run, pod)
                 self._pass_on_cancel(run, pod)
                 waits.append(self._wait_of(run, pod))
         text = next((wait for wait in waits if wait), "")
@@ -273,10 +299,15 @@ class KubernetesKeeper(JobKeeper):
             return
         now = time.monotonic()
         since = self._cancelled_since.setdefault(pod.uid, now)
-        grace_s = float(run.read_launch().get("grace_s", 0)) + manifests.AFTER_GRACE_S if pod.is_running else 0.0
-        if now - since >= grace_s:
+        grace_s = float(run.read_launch().get("grace_s", 0)) + manifests.AFTER_GRACE_S + self._rest_s
+        if now - since >= (grace_s if pod.is_running else 0.0):
             log.info("%s: deleting pod %s", run, pod.name)
             self._cluster.delete_pod(pod)
+
+    @property
+    def _rest_s(self) -> float:
+        """Time for which an ended pod may wait for the server."""
+        return 0.0 if self._apart is None else self._pool.rest_s
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
@@ -297,7 +328,7 @@ class KubernetesKeeper(JobKeeper):
 
     def _send(self, key: Key, runs: list[JobDir], config: RunConfig, record: JobRecord) -> None:
         objects = self._cluster.objects(self._pool.objects)
-        order = self._order(key, runs[0], config)
+        order = self._order(key, runs, config)
         try:
             manifest = self._cluster.create(config, order, objects)
         except KubernetesRefused as error:
@@ -338,14 +369,19 @@ class KubernetesKeeper(JobKeeper):
         self._rights_due = min(self._rights_due, time.monotonic() + FORBIDDEN_S)
         return time.monotonic() - self._forbidden_since.setdefault(key, time.monotonic()) > FORBIDDEN_S
 
-    def _order(self, key: Key, run: JobDir, config: RunConfig) -> manifests.Order:
+    def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
+        if self._apart is not None:
+            JobDir(draft.path).take_over_shipping("its pod")
+        super()._spawn(draft, added)
+
+    def _order(self, key: Key, runs: list[JobDir], config: RunConfig) -> manifests.Order:
         image = config.kubernetes.image or self._pool.image
         return manifests.Order(
             name=manifests.job_name(self._jobs.id, *key),
             state_id=self._jobs.id,
             run=key[0],
             attempt=key[1],
-            run_directory=str(run.path),
+            run_directory=str(self._jobs.find(*key).path),
             state_directory=str(self._jobs.root),
             pool=self._pool_name,
             volume=self._pool.volume,
@@ -355,17 +391,33 @@ class KubernetesKeeper(JobKeeper):
             prefix=sys.prefix,
             account=(os.getuid(), os.getgid()) if os.getuid() else None,
             variables={"PARLAB_POD_IMAGE": image, **self._commands()},
+            content=self._apart.content(runs) if self._apart is not None else "",
+            rest_s=self._rest_s,
         )
 
     def _commands(self) -> dict[str, str]:
         """Return where the pods find the commands that they may start."""
         if not (allowed := allowed_commands(os.environ)):
             return {}
-        path = self._jobs.root / "allowed-commands.json"
+        path = self._jobs.root / COMMANDS_FILE
         write_atomically(path, json.dumps(allowed))
         return {ALLOWED_COMMANDS: str(path)}
 
     # --- ending ------------------------------------------------------------------------------------------------------
+
+    def _unreported(self, runs: list[JobDir]) -> list[JobDir]:
+        """Record the ends that were reported; of pods without a shared volume the server has the reports."""
+        if self._apart is None:
+            return super()._unreported(runs)
+        stored = self._apart.hear(runs)
+        for run in stored:
+            self._finish(run)
+        return super()._unreported([run for run in runs if run not in stored])
+
+    def _finish(self, run: JobDir) -> None:
+        """Forget a run whose final report the server has from its pod."""
+        log.info("%s: stored by the server", run)
+        self._state.finish(run)
 
     def _without_pod(self, run: JobDir, record: JobRecord) -> str:
         """Return why a member has no living pod yet; settle one whose pod has ended or is gone."""
@@ -408,15 +460,27 @@ class KubernetesKeeper(JobKeeper):
         now = time.monotonic()
         key = run.path.name
         since = self._over_since.setdefault(key, now)
+        end = None
+        if self._apart is not None:
+            if not self._apart.is_heard:
+                return  # the server may have its report
+            end = self._apart.end_of(run, pod)
+            if end is not None and end.is_stored:
+                self._finish(run)
+                return
         has_started = bool(run.started_at())
         if has_started and not run.was_stopped and now - since < self._pace.settle_s:
+            return
+        left = self._apart.left_text(end) if self._apart is not None else ""
+        if end is not None and end.report is not None:
+            self._end(run, end.report.state, end.report.reason + left, is_consequence=end.report.is_consequence)
             return
         last = pod or self._cluster.past().get(name)
         events = self._cluster.events_of(name)
         is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
         past = words.Past(name, last, events, is_closed)
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
-        self._settle_member(run, outcome, is_consequence=False)
+        self._settle_member(run, outcome._replace(text=outcome.text + left), is_consequence=False)
 
     def _forget(self, held: set[Key]) -> None:
         names = {f"{run}-{attempt}" for run, attempt in held}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runners.config import RunConfig
+from runners.node.kubernetes import order_secret as order_files
 from runners.node.kubernetes import pods
 from runners.node.kubernetes.pool import Volume
 
@@ -20,6 +21,7 @@ JOBSET = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "parlab"
 RUNTIME = "runtime"
 STATE, MEMORY = "parlab-state", "parlab-shm"
+ORDER, WORD = "parlab-order", "parlab-word"
 REPLICATED_JOB = "node"
 
 
@@ -47,6 +49,10 @@ class Order(NamedTuple):
     """User and group of the controller, which must read what pods write; None: those of the image."""
     variables: Mapping[str, str] = {}
     """Further variables of the supervisor."""
+    content: str = ""
+    """Of the Secret, where pods share no volume with the controller."""
+    rest_s: float = 0.0
+    """Time beyond their grace for which pods may wait for the server."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -191,6 +197,16 @@ def headless_service(order: Order, owner: Mapping[str, Any]) -> Object:
     }
 
 
+def order_secret(order: Order, owner: Mapping[str, Any]) -> Object:
+    """Return the Secret with the order of pods that share no volume with their controller; it goes with its owner."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": order.name, "labels": order.labels, "ownerReferences": [_reference(owner)]},
+        "stringData": {order_files.FILE: order.content},
+    }
+
+
 def _reference(owner: Mapping[str, Any]) -> Object:
     metadata = owner["metadata"]
     named = {"name": metadata["name"], "uid": metadata["uid"]}
@@ -203,7 +219,7 @@ def pod_template(config: RunConfig, order: Order) -> Object:
     annotations = {pods.TTL: str(kubernetes.ttl_s)}
     spec: Object = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": config.launcher.grace_s + AFTER_GRACE_S,
+        "terminationGracePeriodSeconds": math.ceil(config.launcher.grace_s + AFTER_GRACE_S + order.rest_s),
         "enableServiceLinks": False,
         "automountServiceAccountToken": kubernetes.service_account is not None,
         "containers": [_container(config, order)],
@@ -251,6 +267,7 @@ def _container(config: RunConfig, order: Order) -> Object:
         "env": env,
         "resources": resources(config),
         "volumeMounts": _mounts(config, order),
+        **({} if order.volume.is_shared else {"terminationMessagePath": order_files.END_FILE}),
     }
 
 
@@ -274,6 +291,9 @@ def _mounts(config: RunConfig, order: Order) -> list[Object]:
     if order.volume.sub_path:
         state["subPath"] = order.volume.sub_path
     mounts = [state]
+    if not order.volume.is_shared:
+        mounts.append({"name": ORDER, "mountPath": str(order_files.PLACE), "readOnly": True})
+        mounts.append({"name": WORD, "mountPath": str(order_files.WORD_PLACE), "readOnly": True})
     mounts += [{"name": f"claim-{place}", "mountPath": path} for place, path in enumerate(kubernetes.claims.values())]
     mounts += [
         {"name": f"secret-{place}", "mountPath": path, "readOnly": True}
@@ -291,9 +311,15 @@ def _volumes(config: RunConfig, order: Order) -> list[Object]:
     volume = order.volume
     if volume.claim:
         state: Object = {"persistentVolumeClaim": {"claimName": volume.claim}}
-    else:
+    elif volume.host_path:
         state = {"hostPath": {"path": volume.host_path, "type": "Directory"}}
+    else:
+        state = {"emptyDir": {}}
     volumes: list[Object] = [{"name": STATE, **state}]
+    if not volume.is_shared:
+        field = {"fieldPath": f"metadata.annotations['{pods.WORD}']"}
+        volumes.append({"name": ORDER, "secret": {"secretName": order.name, "defaultMode": 0o444}})
+        volumes.append({"name": WORD, "downwardAPI": {"items": [{"path": order_files.WORD_FILE, "fieldRef": field}]}})
     for place, claim in enumerate(kubernetes.claims):
         volumes.append({"name": f"claim-{place}", "persistentVolumeClaim": {"claimName": claim}})
     for place, secret in enumerate(kubernetes.secrets):

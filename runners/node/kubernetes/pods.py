@@ -11,6 +11,8 @@ ATTEMPT = "parlab/attempt"
 NODE_RANK = "parlab/node-rank"
 POOL = "parlab/pool"
 """Labels of the objects of a run; a controller finds its own by that of its state directory."""
+WORD = "parlab/word"
+"""Annotation: what its controller tells a pod that shares no volume with it."""
 TTL = "parlab/ttl-s"
 """Annotation: time that an ended pod stays."""
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -19,6 +21,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 
 ENDED = ("Succeeded", "Failed")
+TOLD = '{"parlab_pod"'
+"""Beginning of a termination message of ours."""
 
 
 class Condition(NamedTuple):
@@ -35,6 +39,8 @@ class Ended(NamedTuple):
     exit_code: int
     reason: str
     message: str
+    told: str = ""
+    """The termination message, if it is ours."""
 
 
 class Pod(NamedTuple):
@@ -64,6 +70,8 @@ class Pod(NamedTuple):
     image: str
     owner: str
     """What its attempt became: job or jobset; empty for a plain pod."""
+    word: str
+    """What its controller has told it."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -110,6 +118,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         ttl_s=float((metadata.get("annotations") or {}).get(TTL, 0)),
         image=next((each.get("image", "") for each in data.get("spec", {}).get("containers") or ()), ""),
         owner=_owner(metadata),
+        word=(metadata.get("annotations") or {}).get(WORD, ""),
     )
 
 
@@ -141,7 +150,11 @@ def _condition(data: Mapping[str, Any]) -> Condition:
 
 
 def _ended(data: Mapping[str, Any]) -> Ended:
-    return Ended(int(data.get("exitCode", -1)), data.get("reason") or "", data.get("message") or "")
+    message = data.get("message") or ""
+    own = message.startswith(TOLD)
+    return Ended(
+        int(data.get("exitCode", -1)), data.get("reason") or "", "" if own else message, message if own else ""
+    )
 
 
 class Event(NamedTuple):

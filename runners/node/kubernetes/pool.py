@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from runners.node.jobs.pool import Pace, read_pace, read_seconds
 
@@ -16,6 +17,8 @@ IMAGE_S = 300.0
 """Time in which an image must be pulled and a container be created; what does not exist may be about to come."""
 NODE_LOST_S = 40.0
 """Time for which a node is not ready and nothing new comes from a run there, after which the run is lost."""
+REST_S = 300.0
+"""Time for which a pod without a shared volume waits for the server to take what is left, when its run has ended."""
 OBJECTS = ("auto", "jobset", "job", "pods")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -27,6 +30,11 @@ class Volume(NamedTuple):
     sub_path: str = ""
     host_path: str = ""
     """Directory that all nodes have, like one of a parallel file system."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is one; else pods have their spools for themselves, and post them to the server."""
+        return bool(self.claim or self.host_path)
 
 
 class Pool(NamedTuple):
@@ -43,6 +51,9 @@ class Pool(NamedTuple):
     pace: Pace = Pace(poll_s=POLL_S)
     image_s: float = IMAGE_S
     node_lost_s: float = NODE_LOST_S
+    server: str = ""
+    """Address of the server for pods, where there is no shared volume."""
+    rest_s: float = REST_S
 
 
 def add_options(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
@@ -54,8 +65,10 @@ def add_options(parser: argparse.ArgumentParser, environment: Mapping[str, str])
     parser.add_argument("--image", default=image, help="with --kubernetes: image of pods whose run names none")
     volume = environment.get("PARLAB_KUBERNETES_VOLUME", "")
     parser.add_argument(
-        "--volume", default=volume, help="with --kubernetes: where pods see --state-dir: claim:NAME[/SUB] or host"
+        "--volume", default=volume, help="with --kubernetes: where pods see --state-dir: claim:NAME[/SUB], host or none"
     )
+    server = environment.get("PARLAB_KUBERNETES_SERVER", "")
+    parser.add_argument("--server", default=server, help="with --volume none: address of the server for pods")
 
 
 def read_pool(options: argparse.Namespace, environment: Mapping[str, str], state_dir: Path) -> Pool | None:
@@ -71,16 +84,19 @@ def read_pool(options: argparse.Namespace, environment: Mapping[str, str], state
     objects = environment.get("PARLAB_KUBERNETES_OBJECTS") or "auto"
     if objects not in OBJECTS:
         raise ValueError(f"invalid PARLAB_KUBERNETES_OBJECTS {objects!r}; use {', '.join(OBJECTS)}")
+    volume = _read_volume(options.volume, state_dir)
     pace = read_pace(environment, "PARLAB_KUBERNETES", slots=options.slots, poll_s=POLL_S)
     return Pool(
         options.namespace,
-        _read_volume(options.volume, state_dir),
+        volume,
         image=options.image,
         context=options.context or None,
         objects=objects,
         pace=pace,
         image_s=read_seconds(environment, "PARLAB_KUBERNETES_IMAGE_S", IMAGE_S),
         node_lost_s=read_seconds(environment, "PARLAB_KUBERNETES_NODE_S", NODE_LOST_S),
+        server=_read_server(options.server, volume),
+        rest_s=read_seconds(environment, "PARLAB_KUBERNETES_REST_S", REST_S),
     )
 
 
@@ -91,7 +107,23 @@ def _read_volume(text: str, state_dir: Path) -> Volume:
         return Volume(claim=claim, sub_path=sub_path)
     if text == "host":
         return Volume(host_path=str(state_dir.resolve()))
+    if text == "none":
+        return Volume()
     raise ValueError(
         f"invalid --volume {text!r}; use claim:NAME of a PersistentVolumeClaim (ReadWriteMany) that is mounted at"
-        " --state-dir here, or host if all nodes have the directory, like one of a parallel file system"
+        " --state-dir here, host if all nodes have the directory, like one of a parallel file system, or none with"
+        " --server if pods reach the server over HTTP"
     )
+
+
+def _read_server(text: str, volume: Volume) -> str:
+    parts = urlsplit(text)
+    is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+    if volume.is_shared and text:
+        raise ValueError(f"--server {text} has no effect with a shared volume; leave it out, or use --volume none")
+    if not volume.is_shared and not is_address:
+        raise ValueError(
+            f"--volume none needs --server, not {text!r}; use the address of the server for pods, like"
+            " http://parlab.parlab.svc:8000"
+        )
+    return text.rstrip("/")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from runners.node.kubernetes.api import Api
 
+APART = "no volume"
 REMEDY = "kubectl apply -f deploy/kubernetes/pool-rbac.yaml grants what is needed"
 
 
@@ -17,7 +18,7 @@ class Right(NamedTuple):
     resource: str
     verbs: tuple[str, ...]
     only_with: str = ""
-    """What alone needs it: the kind of object that a run becomes, or a queue; empty: all."""
+    """What alone needs it: the kind of object that a run becomes, a queue, or pods without a volume; empty: all."""
 
 
 RIGHTS = (
@@ -25,6 +26,8 @@ RIGHTS = (
     Right("", "events", ("list", "watch")),
     Right("", "services", ("create",)),
     Right("coordination.k8s.io", "leases", ("create", "get", "update")),
+    Right("", "pods", ("patch",), APART),
+    Right("", "secrets", ("create",), APART),
     Right("batch", "jobs", ("create", "get", "delete"), "job"),
     Right("kueue.x-k8s.io", "localqueues", ("get",), "queue"),
     Right("scheduling.volcano.sh", "podgroups", ("create",), "volcano"),
@@ -32,12 +35,15 @@ RIGHTS = (
 )
 
 
-def missing(api: Api, objects: str) -> list[str]:
-    """Return the rights that the account lacks, like `delete pods`. Raises KubernetesAway."""
+def missing(api: Api, *used: str) -> list[str]:
+    """Return the rights that the account lacks, like `delete pods`, of those that what is used needs.
+
+    Raises KubernetesAway.
+    """
     return [
         f"{verb} {right.resource}"
         for right in RIGHTS
-        if right.only_with in ("", objects)
+        if right.only_with in ("", *used)
         for verb in right.verbs
         if not _has(api, verb, right)
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.kubernetes.plane.api import STRATEGIC, Api, ApiError, Object
-from tests.kubernetes.plane.containers import Container, clear
+from tests.kubernetes.plane.containers import Container, Mount, clear
 from tests.kubernetes.plane.volumes import NotReady, Volumes, mounts_of, variables_of
 
 END = "plane.test/end"
@@ -52,6 +52,8 @@ class Pod:
         self._states: dict[str, Object] = {}
         self._restarts: dict[str, int] = {}
         self._grace_s: float | None = None
+        self._volumes: Volumes | None = None
+        self._annotations = meta.get("annotations")
         self._verdict = ""
         self._is_gone = False
         self._reported: Object = {}
@@ -70,8 +72,11 @@ class Pod:
 
     def see(self, manifest: Object) -> None:
         """Take note of a change of the pod."""
-        meta = manifest["metadata"]
+        self._manifest, meta = manifest, manifest["metadata"]
         self._verdict = self._verdict or meta.get("annotations", {}).get(END, "")
+        if self._volumes is not None and meta.get("annotations") != self._annotations:
+            self._annotations = meta.get("annotations")
+            self._volumes.refresh(manifest)
         if meta.get("deletionTimestamp") and self._grace_s is None:
             self._grace_s = float(meta.get("deletionGracePeriodSeconds") or 0)
 
@@ -103,7 +108,8 @@ class Pod:
         for spec in self._containers:
             self._states[spec["name"]] = _waiting("ContainerCreating")
         self._report("Pending")
-        volumes = self._until_ready(lambda: Volumes(self._api, self._manifest, self._directory).prepare())
+        self._volumes = Volumes(self._api, self._manifest, self._directory)
+        volumes = self._until_ready(self._volumes.prepare)
         for spec in self._spec.get("initContainers", []):
             if not self._initialize(spec, volumes):
                 return
@@ -148,7 +154,7 @@ class Pod:
             variables = self._service_variables() | variables
             user = (spec.get("securityContext") or {}).get("runAsUser")
             user = (self._spec.get("securityContext") or {}).get("runAsUser") if user is None else user
-            mounts = mounts_of(spec, volumes)
+            mounts = [*mounts_of(spec, volumes), *self._message_mount(spec)]
             try:
                 container.start(spec, variables, mounts, self.etc, self.hostname, user)
             except ValueError as error:
@@ -157,6 +163,22 @@ class Pod:
             self.event("Started", f"Started container {name}")
         self._states[name] = {"running": {"startedAt": now()}}
         return container
+
+    def _message_mount(self, spec: Object) -> Iterator[Mount]:
+        """Yield the file in which a container may leave why it has ended."""
+        if path := spec.get("terminationMessagePath"):
+            if path.startswith("/dev/"):
+                return  # the default, in a folder that is this machine's own
+            file = self._directory / f"{spec['name']}.message"
+            file.touch()
+            file.chmod(0o666)
+            yield Mount(path, file)
+
+    def _message(self, name: str) -> Object:
+        with contextlib.suppress(FileNotFoundError):
+            if text := (self._directory / f"{name}.message").read_text(errors="replace")[-4096:]:
+                return {"message": text}
+        return {}
 
     def _number(self, name: str) -> int:
         """Return the number of the last start of a container, 0 before the first."""
@@ -190,7 +212,7 @@ class Pod:
         name = spec["name"]
         reason = "Completed" if code == 0 else "OOMKilled" if self._verdict == "OOMKilled" else "Error"
         began = self._states[name].get("running", {}).get("startedAt")
-        ended = {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now()}
+        ended = {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now(), **self._message(name)}
         self._states[name] = {"terminated": ended}
         policy = self._spec.get("restartPolicy", "Always")
         is_init = spec in self._spec.get("initContainers", [])
@@ -253,6 +275,7 @@ class Pod:
                 reason = "Completed" if code == 0 else "Error"
                 self._states[spec["name"]] = {
                     "terminated": {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now()}
+                    | self._message(spec["name"])
                 }
 
     def _started_containers(self) -> list[Container]:

@@ -31,6 +31,13 @@ class Volumes:
         """Return what each volume is; raises NotReady as long as one is missing."""
         return {each["name"]: self._prepared(each) for each in self._pod["spec"].get("volumes", [])}
 
+    def refresh(self, pod: Object) -> None:
+        """Write the fields of a pod again that has changed."""
+        self._pod = pod
+        for volume in pod["spec"].get("volumes", []):
+            if "downwardAPI" in volume:
+                self._write(volume["name"], self._place(volume["name"]), volume)
+
     def _prepared(self, volume: Object) -> Mount:
         if "emptyDir" in volume:
             return self._empty(volume)
@@ -77,8 +84,10 @@ class Volumes:
                 for path, content in self._files(name, kind, source):
                     target = place / path
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(content)
-                    target.chmod(mode)
+                    draft = target.with_name(f".{target.name}.new")
+                    draft.write_bytes(content)
+                    draft.chmod(mode)
+                    draft.rename(target)
 
     def _files(self, name: str, kind: str, source: Object) -> Iterator[tuple[str, bytes]]:
         if kind == "downwardAPI":

@@ -18,7 +18,7 @@ from django.utils import timezone
 from parlab.lab.models import NodeKey
 from runners.wire.agreement import agreed_key, derived_pair
 from runners.wire.protocol import Enrol, Rotate
-from runners.wire.trust import MAX_NAME, SHARED, Key, Untrusted, code_key, derived, shared_key
+from runners.wire.trust import MAX_NAME, SHARED, Key, Untrusted, attempt_key, code_key, derived, shared_key
 
 CODE_LIFETIME = timedelta(hours=24)
 
@@ -105,6 +105,21 @@ def find_code(node_name: str, key_id: str) -> bytes:
 def find_key(node_name: str, key_id: str) -> bytes:
     """Return the secret with which a node signs; raises Untrusted with the remedy."""
     return _secret(node_name, key_id, _of_nodes([node_name])[node_name])
+
+
+def find_attempt_key(node_name: str, key_id: str, *, run: int, attempt: int) -> bytes:
+    """Return the secret with which a pod of an attempt signs; raises Untrusted.
+
+    It outlives the rotation of the key that it is derived from, but not its revocation: a training may take weeks.
+    """
+    rows = _of_nodes([node_name])[node_name]
+    replaced = next((row for row in rows if row.key_id == key_id and row.is_replaced), None)
+    is_revoked = not any(row.revoked_at is None for row in rows)
+    if replaced is None or is_revoked:
+        secret = _secret(node_name, key_id, rows)
+    else:
+        secret = _padded(bytes.fromhex(replaced.wrapped), key_id)
+    return attempt_key(Key(key_id, secret), run, attempt).secret
 
 
 def key_finder(node_names: Collection[str]) -> Callable[[str, str], bytes]:
