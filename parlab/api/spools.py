@@ -46,12 +46,12 @@ class Spools(APIView):
         responses={200: Envelope, 400: Errors, 401: Errors},
         description="Pods of a pool without a shared volume call it. 401: the signature is not that of the attempt.",
     )
-    def post(self, request: Request, run: int, attempt: int) -> Response:
+    def post(self, request: Request, run_id: int, attempt: int) -> Response:
         body = Envelope(data=request.data)
         body.is_valid(raise_exception=True)
         try:
             with viewing(None):  # the signature is the permission
-                answer = posted_batch_apply(run=run, attempt=attempt, envelope=dict(body.validated_data))
+                answer = posted_batch_apply(run=run_id, attempt=attempt, envelope=dict(body.validated_data))
         except Untrusted as error:
             remedy = "check the key of the node of this pool; kubectl logs of its controller names it"
             raise Refused("the signature is not accepted", field="signature", value=None, remedy=remedy) from error

@@ -264,6 +264,7 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/seen/",
         "/api/series/",
         "/api/simulate/",
+        "/api/spools/{run_id}/{attempt}/",
         "/api/studies/",
         "/api/studies/{id}/",
         "/api/subscriptions/",

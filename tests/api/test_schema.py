@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROLES = ("nobody", "viewer", "operator", "admin")
 CASES = int(os.environ.get("API_CASES", "4"))
 METHODS = ("get", "post", "put", "patch", "delete")
-OPEN = ("/api/login/device/", "/api/login/device/token/", "/api/enrolment/redis/", "/api/spools/{run}/{attempt}/")
+OPEN = ("/api/login/device/", "/api/login/device/token/", "/api/enrolment/redis/", "/api/spools/{run_id}/{attempt}/")
 """What `parlab login` and `parlab node` call before they have a token, and pods, whose signature is the credential."""
 STEP = b'{"parlab":1,"t":1.0,"rank":0,"event":"step","step":%d,"step_time_s":0.5,"loss":%s}\n'
 

@@ -124,6 +124,6 @@ def _read_server(text: str, volume: Volume) -> str:
     if not volume.is_shared and not is_address:
         raise ValueError(
             f"--volume none needs --server, not {text!r}; use the address of the server for pods, like"
-            " http://parlab.parlab.svc:8000"
+            " http://parlab.parlab.svc"
         )
     return text.rstrip("/")
