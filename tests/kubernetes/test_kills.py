@@ -248,7 +248,7 @@ def test_what_cannot_be_is_a_sentence_with_field_and_value_within_ten_seconds(
         reasons = [report.reason for report in server.reports[run, 1] if report.is_final]
         return (reasons or [pods.waiting(run)])[0]
 
-    server.until(lambda: all(word in text() for word in words), f"{words} in a sentence", within_s=30)
+    server.until(lambda: all(word in text() for word in words), f"{words} in a sentence", within_s=10)
     server.cancel(run)
     server.end_of(run)
     pods.until_gone(run)

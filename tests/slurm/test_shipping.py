@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runners.node.jobs import reach, ship
+from runners.node.jobs import reach
+from runners.node.jobs.shipper import NodeShipper
 from runners.node.jobs.state import JobDir, JobStateDir
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipment
 from runners.supervisor.spool import SpoolWriter
@@ -111,7 +112,7 @@ def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
         queue_age_s=lambda **_: 0.0,
         backlog_room=lambda: 1,
     )
-    node, login = ship.NodeShipper(job_dir, broker, "login1"), Shipment(job_dir, "login1")
+    node, login = NodeShipper(job_dir, broker, "login1"), Shipment(job_dir, "login1")
     lines = [b"line %d\n" % number for number in range(60)]
     now = 0.0
     with SpoolWriter(job_dir.spool) as writer:
@@ -133,16 +134,15 @@ def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
     assert stored.output == b"".join(lines)
 
 
-def test_a_node_gives_shipping_up_when_redis_stays_away(job_dir: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_gives_shipping_up_when_redis_stays_away(job_dir: JobDir) -> None:
     def away(*_: Any, **__: Any) -> Any:
         raise BrokerAway("connection refused")
 
-    monkeypatch.setattr(ship, "GIVE_UP_S", 0.0)
     broker: Any = SimpleNamespace(send_batches=away, answer=away, queue_age_s=away, backlog_room=away)
     job_dir.take_over_shipping("c1")
     assert job_dir.is_shipped_elsewhere
     reader, writer = os.pipe()
-    ship.NodeShipper(job_dir, broker, "login1").ship(supervisor=reader)
+    NodeShipper(job_dir, broker, "login1", give_up_s=0.0).ship(supervisor=reader)
     os.close(reader)
     os.close(writer)
     job_dir.give_back_shipping()
