@@ -1,6 +1,7 @@
 # make demo           run all of parlab on this machine      make test       checks and tests, in about eight minutes
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
-# make test-kubernetes  tests on a real Kubernetes, which is built at first (make kubernetes, 3 to 20 minutes)
+# make test-kubernetes  tests on a real Kubernetes, which is built at first (make kubernetes, 3 to 20 minutes);
+#                       FORM=kubernetes_short: gang, reasons, kills, eviction and cancel, in 3 minutes
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
 # make bench-NAME     other campaigns: advice, chain, cluster, gpu, kubernetes, links, mlflow, profile, series, tuner, wandb, watch
@@ -12,6 +13,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
+FORM ?= kubernetes
 CAMPAIGNS := advice chain cluster kubernetes links mlflow palette profile tuner wandb watch
 POINTS ?= 1000000 10000000
 KILLS ?= 100
@@ -57,7 +59,7 @@ test-slow: $(VENV)/.slurm $(VENV)/.debian
 	$(call pytest,-m slow)
 
 test-kubernetes: kubernetes
-	$(call pytest,-n 0 -m kubernetes tests/kubernetes)
+	$(call pytest,-n 0 -m $(FORM) tests/kubernetes)
 
 kubernetes: $(VENV)/.dev
 	@$(BIN)/python -m tests.kubernetes.plane.build

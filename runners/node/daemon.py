@@ -59,6 +59,8 @@ from runners.wire.protocol import (
 from runners.wire.trust import Seen, Untrusted
 
 WATCH_S = 0.5
+JOBS_S = 0.1
+"""The same for the runs of a batch system, which the keeper looks at when an order came, and else at its own pace."""
 FAULTS_S = 60.0
 """Seconds between two looks at the hardware."""
 EXIT_WITHIN_S = 1.5
@@ -95,6 +97,7 @@ class Daemon:
         self._is_broker_away = False
         self._is_taken_away = False
         self._waits: Sequence[tuple[tuple[int, int], str]] = ()
+        self._told_at = float("-inf")
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT; return the exit code."""
@@ -104,7 +107,7 @@ class Daemon:
         self._keeper.end_strays()
         self._keeper.watch()
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
-        self._every(WATCH_S, self._watch, "watching")
+        self._every(WATCH_S if self._settings.pace is None else JOBS_S, self._watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
         if self._settings.spot_notice is not None:
             self._every(ASK_S, partial(self._look_for_notice, self._settings.spot_notice), "asking for a spot notice")
@@ -251,8 +254,9 @@ class Daemon:
     def _watch(self) -> None:
         """Serve the runs; tell the server at once why some wait, if that has changed."""
         self._keeper.watch()
-        if (waits := self._keeper.waits()) != self._waits:
-            self._waits = waits
+        now = time.monotonic()
+        if now - self._told_at >= WATCH_S and (waits := self._keeper.waits()) != self._waits:
+            self._waits, self._told_at = waits, now
             self._beat()
 
     def _look_for_notice(self, spot: SpotNotice) -> None:

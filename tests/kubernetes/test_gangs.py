@@ -48,6 +48,7 @@ def members(
     assert not controller.close()
 
 
+@pytest.mark.kubernetes_short
 @pytest.mark.parametrize("members", ["engine"], indirect=True)
 def test_a_pipeline_trains_over_three_pods(members: PodMembers, namespace: str, plane: Plane) -> None:
     members.start(over_three(kubernetes={"cpu": 5}))

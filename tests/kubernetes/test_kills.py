@@ -88,6 +88,7 @@ def finished(controller: Controller, server: Server, run: int) -> None:
     assert len([report for report in server.reports[run, 1] if report.is_final]) == 1
 
 
+@pytest.mark.kubernetes_short
 def test_a_run_that_fits_nowhere_waits_in_the_words_of_the_scheduler(server: Server, pods: Pods) -> None:
     run = pods.begin(kubernetes={"resources": {"nvidia.com/gpu": "16"}})
     pods.until_waiting(run, "Insufficient nvidia.com/gpu")
@@ -96,6 +97,7 @@ def test_a_run_that_fits_nowhere_waits_in_the_words_of_the_scheduler(server: Ser
     pods.until_gone(run)
 
 
+@pytest.mark.kubernetes_short
 @pytest.mark.parametrize("moment", ["at once", "pulling", "as a pod", "running"])
 def test_a_run_is_cancelled_at_each_moment(controller: Controller, server: Server, pods: Pods, moment: str) -> None:
     run = pods.begin(kubernetes={"image": "registry.test/missing:1"} if moment == "pulling" else {})
@@ -111,6 +113,7 @@ def test_a_run_is_cancelled_at_each_moment(controller: Controller, server: Serve
     pods.until_gone(run)
 
 
+@pytest.mark.kubernetes_short
 def test_an_evicted_pod_is_preempted(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
     run = pods.ready()
     plane.end_pod(controller.namespace, controller.pod_name(run), "Evicted")
@@ -150,6 +153,7 @@ def test_a_pod_that_is_out_of_memory_ends_its_run_as_such(
     pods.until_gone(run)
 
 
+@pytest.mark.kubernetes_short
 def test_a_killed_kubelet_does_not_end_a_run(plane: Plane, controller: Controller, server: Server, pods: Pods) -> None:
     run = pods.ready()
     node = place(controller, run)
@@ -172,6 +176,7 @@ def test_the_run_of_a_lost_node_is_lost(plane: Plane, controller: Controller, se
     pods.until_gone(run)
 
 
+@pytest.mark.kubernetes_short
 def test_a_killed_controller_finds_its_pods_again(controller: Controller, server: Server, pods: Pods) -> None:
     stays, ends = pods.ready(), pods.ready()
     controller.kill_daemon()
@@ -182,6 +187,7 @@ def test_a_killed_controller_finds_its_pods_again(controller: Controller, server
         finished(controller, server, run)
 
 
+@pytest.mark.kubernetes_short
 def test_nothing_is_lost_while_the_api_server_is_away(
     plane: Plane, controller: Controller, server: Server, pods: Pods
 ) -> None:

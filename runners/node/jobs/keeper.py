@@ -83,12 +83,12 @@ class JobKeeper(Keeper):
 
     def watch(self) -> None:
         """Submit, cancel and settle once; asks the system every few seconds."""
-        held = self._jobs.job_dirs()
-        living = [run for run in held if run.is_alive]
-        self._forget({(run.run, run.attempt) for run in held})
         if time.monotonic() - self._polled_at < self._pace.poll_s:
             return
         self._polled_at = time.monotonic()
+        held = self._jobs.job_dirs()
+        living = [run for run in held if run.is_alive]
+        self._forget({(run.run, run.attempt) for run in held})
         try:
             self._look(living)
             self._away_since = None

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-import redis
-
 from runners.node.jobs.state import JobDir, JobStateDir
 from runners.wire.protocol import login_key
 
@@ -24,6 +22,8 @@ def why_not(state: JobStateDir) -> str:
     settings = state.read_broker()
     if settings is None:
         return "its daemon was started with PARLAB_SLURM_SHIP=login"
+    import redis  # heavy, and pods that post over HTTP do without
+
     try:
         client = redis.Redis.from_url(
             settings["url"], socket_timeout=CONNECT_S, socket_connect_timeout=CONNECT_S, retry=None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from runners.node.jobs.state import JobStateDir
+from runners.node.kubernetes.api import KubernetesRefused
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.pods import Pod, pod_of
 
@@ -15,6 +18,8 @@ AFTER_END_S = 10.0
 """Time for a pod to end after the last word of its run."""
 SWEEP_S = 600.0
 """Seconds between two lists of all ended pods: those that another controller has left."""
+SWEPT_AT_ONCE = 200
+"""Of them, with each look at the pods."""
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +35,8 @@ class Cleaner:
         self._leaving: dict[str, tuple[Pod, float]] = {}
         """Ended pods by uid, and when their time is over."""
         self._swept_at = float("-inf")
+        self._ended: Iterator[Any] = iter(())
+        """Ended pods that the server still lists, in pages."""
 
     def clean(self, living: list[Pod]) -> None:
         """Delete living pods whose run has ended, and ended ones whose time is over. Raises SystemAway."""
@@ -41,7 +48,8 @@ class Cleaner:
                 self._leaving.pop(uid, None)
         if time.monotonic() - self._swept_at > SWEEP_S:
             self._swept_at = time.monotonic()
-            self._sweep()
+            self._ended = self._cluster.ended()
+        self._sweep()
 
     def leave(self, held: set[Key]) -> None:
         """Note the pods that have ended, and whose attempts the server has stored."""
@@ -62,8 +70,14 @@ class Cleaner:
         self._over_since = over
 
     def _sweep(self) -> None:
-        held = {(run.run, run.attempt) for run in self._state.job_dirs()}
-        for data in self._cluster.ended():
+        """Take the next ended pods of a list: thousands at once would keep the living ones waiting."""
+        try:
+            some = list(islice(self._ended, SWEPT_AT_ONCE))
+        except KubernetesRefused as error:
+            log.warning("the list of ended pods is read again later: %s", error)
+            return
+        held = {(run.run, run.attempt) for run in self._state.job_dirs()} if some else set()
+        for data in some:
             pod = pod_of(data)
             if pod is not None and pod.key not in held:
                 self._leaving.setdefault(pod.uid, (pod, _ended_at(data) + pod.ttl_s))

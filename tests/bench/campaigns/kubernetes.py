@@ -6,6 +6,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -21,20 +22,23 @@ from parlab.fleet import services
 from parlab.lab.models import Experiment, Node, Run
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
+from runners.node.kubernetes.pods import ATTEMPT, CONTROLLER, NODE_RANK, RUN, TTL
 from tests.bench.lists import PLAIN_FILES
 from tests.bench.nodes import PIPELINE, Nodes, SeeingWorkers, broker, events_of, first_step
 from tests.bench.result import Result, Scale, Unavailable
 from tests.kubernetes.conftest import pod
 from tests.kubernetes.controllers import Controller
-from tests.kubernetes.plane.api import Object
+from tests.kubernetes.plane.api import STRATEGIC, Object
 from tests.kubernetes.plane.build import why_not
 from tests.kubernetes.plane.cluster import Plane, running
+from tests.kubernetes.plane.pods import END
 from tests.patience import TRAINING_S, wait_for
 
 POOL = "bench-kubernetes"
 PORT = 29_512
 PODS, HOLLOW = 1_000, "hollow"
 WATCHED_S = 30.0
+ENDED, FIRST_ENDED = 10_000, 1_000_000
 
 
 class World:
@@ -188,6 +192,57 @@ def thousand_pods_cores(scale: Scale) -> Result:
         after, took_s = daemon.cpu_times(), time.monotonic() - began
     cores = (after.user + after.system - before.user - before.system) / took_s
     return Result(cores, f"{count} pods, all running after {started_s:.0f} s; {took_s:.0f} s", 1)
+
+
+def ended_pods_delay_s(scale: Scale) -> Result:
+    """Measure by how much later the pod of a new run is created beside 10,000 ended pods of earlier ones."""
+    count, repeats = scale.of(ENDED), scale.repeats(5)
+    with world() as built:
+        built.plane.start_node(HOLLOW, is_hollow=True)
+        built.plane.wait_for_node(HOLLOW, is_ready=True)
+        before, idle = _created_s(built, repeats), _cores(built)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda place: _end_one(built, FIRST_ENDED + place), range(count)))
+        built.controller.kill_daemon()  # the next one lists what is there
+        built.controller.start_daemon()
+        after, beside = _created_s(built, repeats), _cores(built)
+        left = len(built.plane.pods(built.namespace))
+    against = f"{before:.2f} s before and {after:.2f} s beside {left} ended pods"
+    return Result(after - before, f"{against}; controller {idle:.3f} and {beside:.3f} cores", repeats)
+
+
+def _created_s(built: World, repeats: int) -> float:
+    """Return the median time from a launch to its pod."""
+    times = []
+    for _ in range(repeats):
+        began = time.monotonic()
+        [run] = built.launch(node_selector={HOLLOW: "true"}, tolerations=[{"key": HOLLOW}])
+        built.workers.until(lambda: built.controller.pod(run.pk), "there is a pod", TRAINING_S)  # noqa: B023
+        times.append(time.monotonic() - began)
+        services.cancel(run=run)
+        built.workers.until(lambda: not built.controller.pod(run.pk), "the pod is gone", TRAINING_S)  # noqa: B023
+    return median(times)
+
+
+def _cores(built: World, seconds: float = 10.0) -> float:
+    """Return the processor time of the controller per second."""
+    daemon = psutil.Process(built.controller.daemons[-1].pid)
+    before, began = daemon.cpu_times(), time.monotonic()
+    while time.monotonic() < began + seconds:
+        built.workers.serve(0.2)
+    after, took_s = daemon.cpu_times(), time.monotonic() - began
+    return (after.user + after.system - before.user - before.system) / took_s
+
+
+def _end_one(built: World, run: int) -> None:
+    """Create a pod of the controller that has ended long ago, and stays for a month."""
+    name = built.controller.pod_name(run)
+    labels = {CONTROLLER: built.controller.state.id, RUN: str(run), ATTEMPT: "1", NODE_RANK: "0"}
+    metadata = {"labels": labels, "annotations": {TTL: str(30 * 86400), END: "Completed"}}
+    spec = {"nodeName": HOLLOW, "tolerations": [{"key": HOLLOW}]}
+    path = f"/api/v1/namespaces/{built.namespace}/pods"
+    built.plane.api.create(path, pod(name, "true", metadata=metadata, **spec))
+    built.plane.api.patch(f"{path}/{name}/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
 
 
 def _running(built: World) -> int:

@@ -94,6 +94,11 @@ CAMPAIGNS = (
                 "1,000 runs whose pods run on a node that starts nothing: processor time of their controller over 30 s",
                 "the target; seconds until all run", 240,
             ),
+            Benchmark(
+                "ended_pods_delay_s", "campaigns.kubernetes:ended_pods_delay_s", "s", at_most(0.5),
+                "from a launch to its pod beside 10,000 ended pods of the same controller, which has just started,"
+                " minus that without them", "the same without them; the controller's processor", 300,
+            ),
         ),
     ),
     Campaign(
