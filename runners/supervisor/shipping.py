@@ -66,10 +66,11 @@ class Sent(NamedTuple):
 class Shipment:
     """Progress of one run's spool: the batch to send next, and what is acknowledged. Independent of the broker."""
 
-    def __init__(self, run: RunDir, node: str, *, is_polled: bool = False) -> None:
+    def __init__(self, run: RunDir, node: str, *, is_polled: bool = False, gather_s: float = GATHER_S) -> None:
         self.run = run
         self._node = node
         self._is_polled = is_polled
+        self._gather_s = gather_s
         self._acknowledged = run.acknowledged()
         self._position = self._acknowledged
         self._sent: deque[Sent] = deque()
@@ -138,7 +139,7 @@ class Shipment:
 
         A busy server then gets fewer and longer batches instead of a queue that grows (Nagle, RFC 896).
         """
-        return max(since + GATHER_S, self._sent[-1].at + ANSWERED_S if self._sent else 0.0)
+        return max(since + self._gather_s, self._sent[-1].at + ANSWERED_S if self._sent else 0.0)
 
     def was_sent(self, batch: Batch, now: float) -> None:
         """Record that a batch was sent, or is about to be; `start_again` takes that back."""

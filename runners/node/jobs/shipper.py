@@ -15,7 +15,7 @@ from typing import Protocol
 from parlab.client.json_log import start_logging
 from runners.node.jobs.reach import FLUSH_S
 from runners.node.jobs.state import JobDir
-from runners.supervisor.shipping import POLL_S, BrokerAway, Outgoing, Shipment
+from runners.supervisor.shipping import GATHER_S, POLL_S, BrokerAway, Outgoing, Shipment
 
 GIVE_UP_S = 30.0
 """A node that does not reach Redis for this long leaves the shipping to the login node for good."""
@@ -44,11 +44,13 @@ class Road(Protocol):
 class NodeShipper:
     """Ships one run until it has ended, or the server is away."""
 
-    def __init__(self, run: JobDir, road: Road, node: str, *, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(
+        self, run: JobDir, road: Road, node: str, *, give_up_s: float = GIVE_UP_S, gather_s: float = GATHER_S
+    ) -> None:
         self._run = run
         self._road = road
         self._give_up_s = give_up_s
-        self._shipment = Shipment(run, node, is_polled=True)
+        self._shipment = Shipment(run, node, is_polled=True, gather_s=gather_s)
         self._answer: str | None = None
         self._answered_at = 0.0
         self._away_since: float | None = None

@@ -24,6 +24,8 @@ from runners.wire.trust import Untrusted, seal
 MODULE = "runners.node.kubernetes.posting"
 REQUEST_S = 20.0
 """Time for one request: an end of a run with a long log takes the server some seconds."""
+GATHER_S = 1.0
+"""Time for which output is gathered: each request costs the server more than a message in Redis."""
 AGAIN_S = (0.5, 1.0, 2.0, 4.0)
 """Pauses before the next try while the server is away: thousands of pods may wait for it."""
 SAY_S = 10.0
@@ -100,7 +102,7 @@ def end_of(run: JobDir) -> int | None:
 def post_rest(run: JobDir, server: Server, within_s: float) -> int:
     """Post what the server has not stored yet, and wait for it; return the bytes that it did not take in time."""
     road = ServerRoad(run, server)
-    shipper = NodeShipper(run, road, server.node, give_up_s=float("inf"))
+    shipper = _shipper_on(road, run, server)
     deadline, said_at = time.monotonic() + within_s, time.monotonic()
     while (now := time.monotonic()) < deadline and not run.is_rejected:
         try:
@@ -123,7 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _shipper(run: JobDir) -> NodeShipper:
     server = read_order().server_of(run)
-    return NodeShipper(run, ServerRoad(run, server), server.node, give_up_s=float("inf"))
+    return _shipper_on(ServerRoad(run, server), run, server)
+
+
+def _shipper_on(road: ServerRoad, run: JobDir, server: Server) -> NodeShipper:
+    return NodeShipper(run, road, server.node, give_up_s=float("inf"), gather_s=GATHER_S)
 
 
 if __name__ == "__main__":
