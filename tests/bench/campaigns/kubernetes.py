@@ -201,9 +201,9 @@ def ended_pods_delay_s(scale: Scale) -> Result:
         built.plane.start_node(HOLLOW, is_hollow=True)
         built.plane.wait_for_node(HOLLOW, is_ready=True)
         before, idle = _created_s(built, repeats), _cores(built)
+        built.controller.kill_daemon()  # the next one lists what is there
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda place: _end_one(built, FIRST_ENDED + place), range(count)))
-        built.controller.kill_daemon()  # the next one lists what is there
         built.controller.start_daemon()
         after, beside = _created_s(built, repeats), _cores(built)
         left = len(built.plane.pods(built.namespace))
@@ -239,7 +239,7 @@ def _end_one(built: World, run: int) -> None:
     name = built.controller.pod_name(run)
     labels = {CONTROLLER: built.controller.state.id, RUN: str(run), ATTEMPT: "1", NODE_RANK: "0"}
     metadata = {"labels": labels, "annotations": {TTL: str(30 * 86400), END: "Completed"}}
-    spec = {"nodeName": HOLLOW, "tolerations": [{"key": HOLLOW}]}
+    spec: dict[str, Any] = {"nodeName": HOLLOW, "tolerations": [{"key": HOLLOW}]}
     path = f"/api/v1/namespaces/{built.namespace}/pods"
     built.plane.api.create(path, pod(name, "true", metadata=metadata, **spec))
     built.plane.api.patch(f"{path}/{name}/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
