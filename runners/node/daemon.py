@@ -98,6 +98,8 @@ class Daemon:
         self._is_taken_away = False
         self._waits: Sequence[tuple[tuple[int, int], str]] = ()
         self._told_at = float("-inf")
+        # Two threads beat; the server refuses a heartbeat that comes after a later one.
+        self._beating = threading.Lock()
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT; return the exit code."""
@@ -319,6 +321,10 @@ class Daemon:
         return not any(run.alive for run in self._keeper.held())
 
     def _beat(self) -> None:
+        with self._beating:
+            self._send_beat()
+
+    def _send_beat(self) -> None:
         drain = self._state.drain()
         heartbeat = Heartbeat(
             node=self._settings.node,

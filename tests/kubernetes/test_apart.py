@@ -143,7 +143,9 @@ def test_a_gang_trains_while_the_server_is_away_for_a_while(
     assert not any("persistentVolumeClaim" in volume for pod in pods if pod for volume in pod["spec"]["volumes"])
     assert settings.NODE_KEY.decode() not in json.dumps(pods), "no pod has the key of the controller"
     gate.shut()
-    shut_at, before = time.monotonic(), world.steps(run)
+    shut_at = time.monotonic()
+    world.until(lambda: time.monotonic() - shut_at > 3, "what the server had taken is stored")
+    before = world.steps(run)
     world.until(lambda: time.monotonic() - shut_at > AWAY_S, "the server is away", AWAY_S + 30)
     assert world.steps(run) == before
     gate.open()
