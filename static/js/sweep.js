@@ -42,10 +42,16 @@
     event.preventDefault();
     show(link.dataset.goes);
   });
-  // An answer about points that is still on its way would replace the mistakes of a later answer.
+  // An answer about points that is on its way, or asked for meanwhile, would replace the mistakes of a later answer.
+  let isAsking = false;
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (event.detail.target?.id === "builder") htmx.trigger("#points", "htmx:abort");
+    const part = event.detail.target?.id;
+    if (part === "points" && isAsking) event.preventDefault();
+    if (part !== "builder") return;
+    isAsking = true;
+    htmx.trigger("#points", "htmx:abort");
   });
+  document.addEventListener("htmx:afterRequest", (event) => { if (event.detail.target?.id === "builder") isAsking = false; });
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.target.id === "builder") open = [...document.querySelectorAll("#builder details[id]")].filter((part) => part.open).map((part) => part.id);
   });
