@@ -147,7 +147,7 @@ def test_a_change_for_the_worse_is_in_the_inbox_until_it_is_answered(keyed: Watc
     (alert,) = watch_detect(watch=keyed)
     (item,) = open_items()
     assert (item.kind, item.path) == ("watch.alert", alert.get_absolute_url())
-    assert evidence_of(item)["picture_unit"] == "s"
+    assert evidence_of(item)["picture_unit"] == "ms"
     assert item.data["values"][: item.data["change_at"]] == pytest.approx([0.1] * 20, rel=0.1)
     assert item.data["size"] == pytest.approx(0.1, abs=0.02)
 
