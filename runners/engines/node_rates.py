@@ -170,6 +170,6 @@ def _batch(probe: Probe, work: Callable[[], object], count: int, group: Any, dev
 
 
 if __name__ == "__main__":
-    # The process must not outlive the daemon.
-    die_with(os.getppid())()
+    # The process must not outlive the daemon, which may have ended during the imports: it tells its process id.
+    die_with(int(sys.argv[1]) if len(sys.argv) > 1 else os.getppid())()
     sys.stdout.write(json.dumps(measure()) + "\n")

@@ -79,7 +79,7 @@ def _best(new: Any, old: Any, choose: Callable[[float, float], float]) -> Any:
 
 def measure(kind: Kind) -> dict[str, Any] | None:
     """Measure in a separate process; None if that fails, for instance without torch."""
-    command = [sys.executable, "-m", kind.module]
+    command = [sys.executable, "-m", kind.module, str(os.getpid())]
     try:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=WITHIN_S, stdin=subprocess.DEVNULL
