@@ -13,6 +13,7 @@ from parlab.slow_requests import BodyTime, files_allow
 
 os.umask(0o077)  # as in manage.py
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
+os.environ.setdefault("PARLAB_DATABASE_POOL", "40")
 django_application = get_asgi_application()
 
 from parlab.newer_database import KnownDatabase  # noqa: E402

@@ -261,6 +261,13 @@ TEMPLATES = [
 DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'parlab.sqlite3'}")}
 DATABASES["default"]["CONN_MAX_AGE"] = 60
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+# Connections of a process to PostgreSQL, for which its requests wait; web processes, which answer each request in a
+# thread of its own, take 40 by default. `max_connections` must exceed the sum, and 4 for each worker. 0: one for each
+# thread.
+DATABASE_POOL = env.int("PARLAB_DATABASE_POOL", default=0)
+if DATABASES["default"]["ENGINE"].endswith("postgresql") and DATABASE_POOL > 0:
+    DATABASES["default"]["CONN_MAX_AGE"] = 0
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 20}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
         # Writers wait at the start of a transaction instead of failing in the middle of it.
