@@ -142,7 +142,7 @@ def test_a_stopped_run_has_its_grace_and_nothing_of_it_survives(other: NodeMachi
         signal.signal(signal.SIGTERM, stop)
         if os.fork() == 0:
             os.setsid()
-        print("READY", flush=True)
+        os.write(1, b"READY\\n")  # in one piece: two processes write
         while True:
             time.sleep(1)
         """,
@@ -184,7 +184,7 @@ def test_two_ranks_of_torchrun_train_as_the_account_and_save_before_they_end(
 @needs_root
 def test_processes_of_a_killed_supervisor_are_ended(other: NodeMachine, server: Server) -> None:
     other.start_daemon()
-    other.script(1, "import os, time\nos.fork() or os.setsid()\nprint('READY', flush=True)\ntime.sleep(600)")
+    other.script(1, "import os, time\nos.fork() or os.setsid()\nos.write(1, b'READY\\n')\ntime.sleep(600)")
     server.start(1)
     said(server, "READY")
     supervisor = other.supervisor(1)
