@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 
 from parlab.lab.models import Run
@@ -51,6 +52,7 @@ def test_a_repository_that_cannot_be_read_any_more_is_said(
     admin_client: Client, suspected: Alert, settings: Any
 ) -> None:
     settings.WATCH_PATHS = []
+    cache.clear()  # the commit of another test may have the same name
     part = admin_client.get(f"{suspected.get_absolute_url()}diff/").content.decode()
     assert "What the commits changed is unknown: repository" in part
 
