@@ -21,7 +21,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]
     before = logger.filters[:]
     assert {type(each) for each in before} == {RefusedRequests}
     logger.filters = [refusals, RefusedRequests()]
-    yield lambda: [record.getMessage() for record in caplog.records]
+    yield lambda: [record.getMessage() for record in caplog.records if record.name == "django.request"]
     logger.filters = before
 
 
