@@ -165,6 +165,10 @@ class PodNote(Message):
     end: int | None = Field(default=None, ge=0)
     """Position in its spool after the final report, once that is written."""
 
+    def is_over(self, position: int) -> bool:
+        """Return whether a spool that is stored up to a position holds the final report."""
+        return self.end is not None and position >= self.end
+
 
 class Acknowledge(Message):
     """Position up to which the server has stored the spool of a member; -1: it does not know the attempt."""

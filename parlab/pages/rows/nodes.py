@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from parlab.charts.format import quantity
 from parlab.fleet.capacity import used_slots
 from parlab.lab.models import Node
-from parlab.planner.job.measured import measured_link, positive
+from parlab.planner.job.measured import own_link, positive
 
 
 class NodeRow(NamedTuple):
@@ -88,5 +88,5 @@ def _rates(hardware: dict[str, Any]) -> str:
     parts = [(value, "FLOP/s", f"in {precision}") for precision, value in by_precision]
     parts += [(rates.get(name), unit, words) for name, unit, words in _RATES]
     texts = [f"{quantity(value, unit)} {words}" for value, unit, words in parts if positive(value)]
-    link = measured_link(rates, int(positive(rates.get("devices")) or 1))
+    link = own_link(rates)
     return ", ".join(texts + ([f"{quantity(link.bandwidth, 'B/s')} between them"] if link else []))

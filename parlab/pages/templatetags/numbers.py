@@ -155,10 +155,10 @@ def counted(value: object) -> SafeString:
 
 
 @register.filter
-def percent(value: object, digits: int = numbers.DIGITS) -> SafeString:
-    """Format a fraction as per cent with three digits, or as many as are given; all digits on hover."""
+def percent(value: object) -> SafeString:
+    """Format a fraction as per cent with three digits; all digits on hover."""
     number = _given_number(value)
-    return _with_all_digits(numbers.significant(None if number is None else 100 * number, digits), number, "of 1")
+    return _with_all_digits(numbers.significant(None if number is None else 100 * number), number, "of 1")
 
 
 def _given_number(value: object) -> float | None:

@@ -42,6 +42,12 @@ def with_measured_links(cluster: Cluster, rates: Any) -> Cluster:
     return cluster if link is None else replace(cluster, inside=link)
 
 
+def own_link(rates: Any) -> Link | None:
+    """Return the link between all the devices of a node that it measured; see `measured_link`."""
+    devices = positive(rates.get("devices")) if isinstance(rates, Mapping) else None
+    return measured_link(rates, int(devices or 1))
+
+
 def measured_link(rates: Any, devices: int) -> Link | None:
     """Return the link between the devices of a node that the curves of all-reduce and all-to-all show.
 

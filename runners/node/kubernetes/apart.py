@@ -76,7 +76,7 @@ class Apart:
                 continue
             note = answer.note or PodNote()
             write_note(run, answer.position, note)
-            if note.end is not None and answer.position >= note.end:
+            if note.is_over(answer.position):
                 stored.append(run)
         return stored
 

@@ -31,7 +31,7 @@ class PodEnd(NamedTuple):
     @property
     def is_stored(self) -> bool:
         """Whether the server has the final report."""
-        return self.note.end is not None and self.position >= self.note.end
+        return self.note.is_over(self.position)
 
 
 def write_end(run: JobDir, left: int, path: Path = Path(END_FILE)) -> None:

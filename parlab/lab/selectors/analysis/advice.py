@@ -114,13 +114,7 @@ def is_runnable(run: Run, advice: Advice) -> bool:
 
 def _new(run: Run, advice: Advice) -> list[str]:
     """Return the fields that the change gives another value, without sizes that every engine reads."""
-    names = []
-    for name, value in advice.settings.items():
-        section, _, field = name.partition(".")
-        is_size = field.endswith("_parallel_size")
-        if run.resolved.get(section, {}).get(field) != value and not is_size:
-            names.append(name)
-    return names
+    return [name for name in _changed(run, advice) if not name.endswith("_parallel_size")]
 
 
 def _signs(run: Run, where: Cluster | None) -> Signs:

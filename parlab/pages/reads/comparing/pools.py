@@ -8,7 +8,7 @@ from datetime import datetime
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, SPACE, duration, quantity, significant
+from parlab.charts.format import DASH, SPACE, duration, quantity, signed_percent, significant
 from parlab.charts.measures import MEASURES
 from parlab.charts.repeats import pooled
 from parlab.charts.svg import Svg
@@ -19,7 +19,7 @@ from parlab.lab.selectors.analysis.identities import identities
 from parlab.lab.selectors.analysis.sweep import run_point
 from parlab.lab.selectors.comparison.results import is_within_noise, noises
 from parlab.pages.reads.cluster.goodput import CAUSES, WEEKS, pool_hours
-from parlab.planner.job.measured import measured_link, positive
+from parlab.planner.job.measured import own_link, positive
 from runners.config import SEED, digest
 from runners.wire.protocol import RunState
 
@@ -195,7 +195,7 @@ def _devices(nodes: Sequence[Node]) -> str:
 
 
 def _link(rates: Mapping[str, Any]) -> float | None:
-    link = measured_link(rates, int(positive(rates.get("devices")) or 1))
+    link = own_link(rates)
     return link.bandwidth if link else None
 
 
@@ -251,4 +251,4 @@ def _waiting_s(pool: str, now: datetime) -> float | None:
 def _change(first: float | None, second: float | None) -> str:
     if not first or not second:
         return ""
-    return f"{100 * (second / first - 1):+.1f}{SPACE}%".replace("-", "\N{MINUS SIGN}")
+    return signed_percent(second / first - 1)
