@@ -48,7 +48,11 @@ class Measure(NamedTuple):
     def text_of(self, point: RunPoint) -> str:
         """Write the value of a run with its unit, and with the digits that its file prints."""
         value = self.value(point)
-        return self.text(value, point.digits(value, self.unit))
+        return self.text(value, self.digits(point, value))
+
+    def digits(self, point: RunPoint, value: float | None) -> int:
+        """Return the significant digits of a value of a run: as many as its file prints, if files state the measure."""
+        return point.digits(value, self.unit) if self.is_stated else DIGITS
 
 
 def _step_time(point: RunPoint) -> float | None:

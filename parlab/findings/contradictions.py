@@ -107,6 +107,11 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
+def computed(value: float) -> str:
+    """Format a number that nobody printed for a message: three digits, integers of more in full."""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
 def times(factor: float) -> str:
     """Format a factor for a message: `9.71 times`."""
     return f"{factor:.3g} times"

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from parlab.findings.contradictions import Contradiction, RunFacts, percent, shown, times
+from parlab.findings.contradictions import Contradiction, RunFacts, computed, percent, shown, times
 from parlab.findings.facts import number, part, run_sizes, segment_sizes, stated
 from parlab.findings.noise import Noise, noise
 from parlab.formats.schema import Document, Segment
@@ -95,10 +95,10 @@ def _interpolated(low: Point, high: Point, x: float) -> float:
 def off(outlier: Off, axis: str, ms_per_sample: float | None = None, unit: str = "samples/s") -> Contradiction:
     """Describe an outlier in throughput, in ms per sample if the document states that."""
     point, low, high = outlier.point, outlier.low, outlier.high
-    stated_text, expected = f"{shown(point.y)} {unit}", f"{shown(outlier.expected)} {unit}"
+    stated_text, expected = f"{shown(point.y)} {unit}", f"{computed(outlier.expected)} {unit}"
     if ms_per_sample is not None:
-        stated_text = f"{shown(ms_per_sample)} ms per sample ({stated_text})"
-        expected = f"{shown(1e3 / outlier.expected)} ms ({expected})"
+        stated_text = f"{shown(ms_per_sample)} ms per sample ({computed(point.y)} {unit})"
+        expected = f"{computed(1e3 / outlier.expected)} ms ({expected})"
     compared = "slower" if outlier.expected > point.y else "faster"
     return Contradiction(
         f"{stated_text} at {axis} {shown(point.x)} is {times(outlier.factor)} {compared}"

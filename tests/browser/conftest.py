@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.patience import PATIENCE_S, TRAINING_S
 
@@ -25,6 +25,7 @@ from .rules import errors_of
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SCREENSHOTS = PROJECT / "build" / "screenshots"
+LAYOUT = "[...document.querySelectorAll('[data-panel]')].map((panel) => panel.dataset.panel)"
 PATIENCE_MS, TRAINING_MS = 1000 * PATIENCE_S, 1000 * TRAINING_S
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -164,6 +165,21 @@ def add_viewer(page: Page, name: str, password: str) -> None:
     expect(page.locator("#id_groups_to option")).to_have_text(["viewer"])
     page.locator('[name="_save"]').click()
     page.wait_for_url("**/admin/auth/user/")
+
+
+def drag(page: Page, offer: Locator, target: Locator, key: str | None = None) -> None:
+    """Drag an element to the middle of another one in steps, and press a key there before it is released."""
+    target.scroll_into_view_if_needed()
+    boxes = offer.bounding_box(), target.bounding_box()
+    assert boxes[0], "what is dragged is not visible"
+    assert boxes[1], "the target is not visible"
+    (from_x, from_y), (to_x, to_y) = ((box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes)
+    page.mouse.move(from_x, from_y)
+    page.mouse.down()
+    page.mouse.move(to_x, to_y, steps=20)
+    if key:
+        page.keyboard.press(key)
+    page.mouse.up()
 
 
 def screenshots(page: Page, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from .conftest import Demo, screenshots
+from .conftest import LAYOUT, Demo, drag, screenshots
 
 
 @pytest.mark.slow
@@ -48,6 +48,22 @@ def test_a_dashboard_is_arranged_saved_and_the_default_of_its_experiment(page: P
 
     page.goto("/experiments/gpt-3-small-on-three-nodes/dashboard/")
     expect(page.get_by_text("Memory decides everything.")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_panel_is_dragged_from_the_drawer_to_its_place(page: Page, demo: Demo) -> None:
+    page.goto("/experiments/gpt-3-small-on-three-nodes/")
+    page.locator(".hd .acts summary").click()
+    page.get_by_role("button", name="New dashboard").click()
+    page.wait_for_url("**/edit/")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_url(lambda url: url.rstrip("/").rpartition("/")[2].isdecimal())
+    before = page.evaluate(LAYOUT)
+    page.locator("[data-add-panel] summary").click()
+    page.get_by_label("Search panels").fill("text")
+    drag(page, page.get_by_role("button", name="Text", exact=True), page.locator("[data-panel]").nth(1))
+    expect(page.locator("[data-panel]")).to_have_count(len(before) + 1)
+    expect(page.locator("[data-panel]").nth(1)).to_have_attribute("aria-label", "Text")
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Demo, screenshots
+from .conftest import LAYOUT, Demo, drag, screenshots
 
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
-LAYOUT = "[...document.querySelectorAll('[data-panel]')].map((panel) => panel.dataset.panel)"
 
 
 @pytest.mark.slow
@@ -80,3 +79,11 @@ def test_panels_are_moved_resized_added_and_reset(page: Page, demo: Demo) -> Non
     page.locator("[data-layout=reset]").click()
     expect(page.locator('[data-panel="figure:heatmap"]')).to_have_count(0)
     assert page.evaluate(LAYOUT) == usual
+    # An offer that is dragged into the grid stays where it is dropped; Escape ends a drag without a change.
+    for key, layout in (("Escape", usual), (None, ["throughput", "figure:heatmap", "sweep"])):
+        page.locator("[data-add-panel] summary").click()
+        page.keyboard.type("heatmap")
+        drag(page, page.locator("[data-offer]:visible").first, sweep, key)
+        expect(page.locator(".panel.target")).to_have_count(0)
+        page.goto(PUBLISHED)
+        assert page.evaluate(LAYOUT) == layout

@@ -246,7 +246,7 @@ def test_a_point_far_off_its_neighbours_is_found() -> None:
 
     assert (finding.rule, finding.where.run) == ("off-neighbours", 3)
     assert (
-        "9 samples/s at data parallel size 4 is 3.93 times slower than the 35.412 samples/s interpolated"
+        "9 samples/s at data parallel size 4 is 3.93 times slower than the 35.4 samples/s interpolated"
         in finding.message
     )
 

@@ -210,7 +210,7 @@ def shades(
 def _cell_text(place: _Place, factor: float, measure: Measure) -> str:
     """Write the value of a cell with the digits that the file of its run prints."""
     value = place.value or 0.0
-    text = significant(value / factor, place.point.digits(value, measure.unit))
+    text = significant(value / factor, measure.digits(place.point, value))
     return with_deviation(text, values_of(place.point, measure.value), factor)
 
 

@@ -266,5 +266,5 @@ def _measured(name: str, measure: Measure, points: Sequence[RunPoint]) -> _Axis:
         [],
         heights,
         [measure.text_of(point) for point in points],
-        [(height, significant(end / unit.factor, point.digits(end, measure.unit))) for height, point, end in ends],
+        [(height, significant(end / unit.factor, measure.digits(point, end))) for height, point, end in ends],
     )

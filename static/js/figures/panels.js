@@ -98,11 +98,15 @@
       resize(panel, moved.w + Math.round(dx / column), moved.h + Math.round(dy / UNIT));
       return;
     }
-    const under = document.elementsFromPoint(event.clientX, event.clientY).map((element) => element.closest("[data-panel]")).find((other) => other && other !== panel);
-    if (!under || under.parentElement !== grid) return;
-    const all = panels(), isAfter = all.indexOf(under) > all.indexOf(panel);
-    if (isAfter) under.after(panel); else under.before(panel);
+    place(panel, event);
   });
+  // Put a panel where the pointer is: the panel below it gives way.
+  function place(panel, { clientX, clientY }) {
+    const under = document.elementsFromPoint(clientX, clientY).map((element) => element.closest("[data-panel]")).find((other) => other && other !== panel);
+    if (!under || under.parentElement !== grid) return;
+    const all = panels(), isAfter = panel.isConnected && all.indexOf(under) > all.indexOf(panel);
+    if (isAfter) under.after(panel); else under.before(panel);
+  }
   function drop() {
     if (!moved) return;
     moved.panel.classList.remove("moving");
@@ -165,12 +169,50 @@
   menu.querySelector("input").addEventListener("keydown", (event) => {
     if (event.key === "Enter") { event.preventDefault(); menu.querySelector(".offers button:not([hidden])")?.click(); }
   });
+  // An offer names its panel, or in a drawer with a preview the kind and what it is about.
+  function offered(offer) {
+    const { preview, w, h } = offer.dataset, of = menu.querySelector("[name=of]")?.value;
+    return { name: offer.dataset.offer || `${menu.dataset.drawer}${preview}${of ? `@${of}` : ""}`, w: Number(w), h: Number(h) };
+  }
+  // An offer that is pulled out of the menu becomes an empty panel, which shows where it will be.
+  let pulled = null;
+  menu.addEventListener("pointerdown", (event) => {
+    const offer = event.target.closest(".offers button");
+    if (offer && !event.button && event.pointerType !== "touch") pulled = { offer, x: event.clientX, y: event.clientY, target: null };
+  });
+  const isOver = (element, { clientX, clientY }) => { const { left, right, top, bottom } = element.getBoundingClientRect(); return clientX >= left && clientX <= right && clientY >= top && clientY <= bottom; };
+  function targetOf(offer) {
+    const target = document.createElement("section"), { name, w, h } = offered(offer);
+    target.className = `panel target moving w${w} h${h}`;
+    Object.assign(target.dataset, { panel: name, w, h });
+    target.textContent = offer.textContent;
+    return target;
+  }
+  document.addEventListener("pointermove", (event) => {
+    if (!pulled || pulled.isDone) return;
+    if (!pulled.target && isOver(pulled.offer.closest(".offers").parentElement, event)) return;
+    pulled.target ??= targetOf(pulled.offer);
+    menu.classList.add("pulling");
+    if (event.clientY < grid.getBoundingClientRect().top) { pulled.target.remove(); return; }
+    if (!pulled.target.isConnected) grid.append(pulled.target);
+    place(pulled.target, event);
+  });
+  async function release({ isKept }) {
+    if (!pulled || pulled.isDone) return;
+    const { target } = pulled;
+    pulled.isDone = true;
+    setTimeout(() => { pulled = null; }); // after the click that ends a drag
+    menu.classList.remove("pulling");
+    if (!target) return;
+    if (isKept && target.isConnected && await save()) location.reload();
+    else target.remove();
+  }
+  document.addEventListener("pointerup", () => release({ isKept: true }));
+  document.addEventListener("pointercancel", () => release({ isKept: false }));
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && pulled?.target) { event.stopImmediatePropagation(); release({ isKept: false }); } }, { capture: true });
   menu.addEventListener("click", async (event) => {
     const offer = event.target.closest("[data-offer]"), layout = event.target.closest("[data-layout]");
-    if (offer) {
-      const added = { name: offer.dataset.offer, w: Number(offer.dataset.w), h: Number(offer.dataset.h) };
-      if (await send({ panels: [...panels().map(size), added] })) location.reload();
-    }
+    if (offer && !pulled?.target && await send({ panels: [...panels().map(size), offered(offer)] })) location.reload();
     if (layout?.dataset.layout === "reset" && await send({})) location.reload();
     if (layout?.dataset.layout === "all" && await send({ panels: panels().map(size), all: true })) { menu.open = false; document.getElementById("announce").textContent = "Saved for all."; }
   });
