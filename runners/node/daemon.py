@@ -59,13 +59,15 @@ from runners.wire.protocol import (
 from runners.wire.trust import Seen, Untrusted
 
 WATCH_S = 0.5
+MEASURE_AGAIN_S = 15.0
+"""Runs of a sweep follow each other within seconds: no measurement begins between them."""
 JOBS_S = 0.1
 """The same for the runs of a batch system, which the keeper looks at when an order came, and else at its own pace."""
 FAULTS_S = 60.0
 """Seconds between two looks at the hardware."""
 EXIT_WITHIN_S = 1.5
 M = TypeVar("M", RunSpec, Go, Cancel, Acknowledge, Rotate)
-Measure = Callable[[measured.Kind], dict[str, Any] | None]
+Measure = Callable[[measured.Kind, Callable[[], bool]], dict[str, Any] | None]
 
 log = logging.getLogger(__name__)
 
@@ -276,7 +278,7 @@ class Daemon:
             self._state.end_drain()
 
     def _measure_node(self) -> None:
-        """Measure the node while no run is active; a run that starts during a measurement invalidates it."""
+        """Measure the node while no run is active; a run that starts ends the measurement, which is made later."""
         before = {kind: measured.stored(self._state.root, kind, self._hardware) for kind in measured.KINDS}
         for kind, stored in before.items():
             self._publish(kind, stored)
@@ -286,10 +288,15 @@ class Daemon:
 
     def _measure_one(self, kind: measured.Kind, stored: dict[str, Any] | None) -> bool:
         """Measure once; False if the daemon ends before."""
-        while not self._stop.wait(WATCH_S):
+        wait_s = WATCH_S
+        while not self._stop.wait(wait_s):
             if not self._is_idle():
                 continue
-            found = self._measure(kind)
+            try:
+                found = self._measure(kind, self._is_idle)
+            except measured.Interrupted:
+                wait_s = MEASURE_AGAIN_S
+                continue
             if found is None:
                 return True
             if self._is_idle():
@@ -395,7 +402,7 @@ def main(
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
-    exit_code = Daemon(settings, state, keys, command, (lambda _kind: None) if options.no_measure else measure).run()
+    exit_code = Daemon(settings, state, keys, command, (lambda *_: None) if options.no_measure else measure).run()
     log.info("stopped; the runs of %s continue", state.root)
     return exit_code
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 WITHIN_S = 300
+_LOOK_S = 0.2
+"""How often a measurement looks whether the node is still free."""
 
 log = logging.getLogger(__name__)
 
@@ -77,20 +81,47 @@ def _best(new: Any, old: Any, choose: Callable[[float, float], float]) -> Any:
     return choose(new, old) if is_number else new
 
 
-def measure(kind: Kind) -> dict[str, Any] | None:
-    """Measure in a separate process; None if that fails, for instance without torch."""
+class Interrupted(Exception):
+    """The measurement was ended before it was complete: what it measures is needed for something else."""
+
+
+def measure(kind: Kind, is_free: Callable[[], bool]) -> dict[str, Any] | None:
+    """Measure in a separate process; None if that fails, for instance without torch.
+
+    Raises Interrupted as soon as the node is not free any more: training and measurement would slow each other down.
+    """
     command = [sys.executable, "-m", kind.module, str(os.getpid())]
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=WITHIN_S, stdin=subprocess.DEVNULL
-        )
-        if done.returncode:
-            raise ValueError(" ".join(done.stderr.split()[-60:]) or f"exit code {done.returncode}")
-        measured: dict[str, Any] = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        output = _output(command, is_free)
+        measured: dict[str, Any] = json.loads(output)
+    except (OSError, ValueError) as error:
         log.warning("%s cannot be measured on this node, so %s: %s", kind.name, kind.lost, error)
         return None
     return measured
+
+
+def _output(command: Sequence[str], is_free: Callable[[], bool]) -> str:
+    """Return what a command prints; ValueError with its last words if it fails or takes too long."""
+    ends_at = time.monotonic() + WITHIN_S
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        while True:
+            try:
+                output, errors = process.communicate(timeout=_LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                is_late = time.monotonic() > ends_at
+                if is_late or not is_free():
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
+                    if not is_late:
+                        raise Interrupted from None
+                    raise ValueError(f"it took more than {WITHIN_S} s") from None
+    if process.returncode:
+        raise ValueError(" ".join(errors.split()[-60:]) or f"exit code {process.returncode}")
+    return output
 
 
 def _path(directory: Path, kind: Kind) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ def scripted(config: RunConfig, config_path: Path, share: Share) -> list[str]:
     return [sys.executable, str(script), "--config", str(config_path)]
 
 
-def measured(kind: Kind) -> dict[str, Any] | None:
+def measured(kind: Kind, _is_free: Callable[[], bool]) -> dict[str, Any] | None:
     """Return what TEST_MATMUL says: the real measurement takes seconds."""
     text = os.environ.get("TEST_MATMUL", "null") if kind is MATMUL else "null"
     return cast("dict[str, Any] | None", json.loads(text))

@@ -1,13 +1,18 @@
-"""A measurement of a node does not outlive its daemon."""
+"""A measurement of a node outlives neither its daemon nor the time in which the node is free."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
+import psutil
 import pytest
 
-from runners.telemetry.measured import KINDS, Kind
+from runners.telemetry.measured import KINDS, Interrupted, Kind, measure
+from tests.patience import wait_for
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -15,3 +20,42 @@ def test_a_measurement_ends_before_it_begins_if_its_daemon_has_ended_during_the_
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     done = subprocess.run([sys.executable, "-m", kind.module, gone.stdout.strip()], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+MEASURES = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open(os.environ["TOLD"], "w").write(f"{os.getpid()} {child.pid}")
+    time.sleep(600)
+"""
+
+
+def test_a_measurement_ends_with_its_processes_once_the_node_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "endless.py").write_text(textwrap.dedent(MEASURES))
+    told = tmp_path / "told"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TOLD", str(told))
+    with pytest.raises(Interrupted):
+        measure(Kind("endless", "endless", "nothing", ()), lambda: not (told.exists() and told.read_text()))
+    left = [int(pid) for pid in told.read_text().split()]
+    wait_for(lambda: not any(_runs(pid) for pid in left), "both processes have ended")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def test_what_a_measurement_prints_is_returned_and_a_failed_one_has_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "fine.py").write_text(f"print('{json.dumps({'flops': 1})}')")
+    assert measure(Kind("fine", "fine", "nothing", ()), lambda: True) == {"flops": 1}
+    (tmp_path / "failing.py").write_text("raise SystemExit('no torch here')")
+    assert measure(Kind("failing", "failing", "MFU is missing", ()), lambda: True) is None
+    assert "so MFU is missing: no torch here" in caplog.text

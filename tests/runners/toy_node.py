@@ -9,4 +9,4 @@ from tests.runners.toy_engine import register
 
 if __name__ == "__main__":
     register()
-    sys.exit(main(measure=lambda _kind: None))
+    sys.exit(main(measure=lambda *_: None))
