@@ -46,6 +46,11 @@ class Advice(NamedTuple):
         return KINDS[self.kind].risk
 
     @property
+    def saves_time(self) -> bool:
+        """Whether it shortens the step; memory that grows ends the run instead."""
+        return bool(self.gain or self.low or self.high)
+
+    @property
     def part_title(self) -> str:
         return TERMS[self.part].title if self.part in TERMS else OTHER_PARTS[self.part]
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 PIECES = 4
 FEWEST = 8
 """Samples after the start."""
+LEAST_S = 300.0
+"""After the start. In less time caches fill up, and other processes of the machine start."""
 _START = 0.25
 """Share of the time in which a run allocates what it then holds."""
 _LEAST_SHARE, _LEAST_BYTES = 0.05, 32 << 20
@@ -47,7 +49,7 @@ def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> Rate | No
         return None
     after = times >= times.min() + _START * (times.max() - times.min())
     times, values = times[after], values[after]
-    if len(times) < FEWEST:
+    if len(times) < FEWEST or times.max() - times.min() < LEAST_S:
         return None
     order = np.argsort(times, kind="stable")
     pieces = np.array_split(order, PIECES)

@@ -35,20 +35,21 @@ def test_communication_and_waiting_inside_the_backward_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "is_growing"),
+    ("values", "every_s", "is_growing"),
     [
-        (np.linspace(1e9, 3e9, 40), True),
-        (np.full(40, 1e9), False),
-        (np.where(np.arange(40) < 15, 1e9, 2e9), False),  # a cache that is full
-        (np.linspace(1e9, 1.01e9, 40), False),
-        (np.linspace(1e9, 3e9, 6), False),
+        (np.linspace(1e9, 3e9, 40), 15.0, True),
+        (np.linspace(1e9, 3e9, 40), 1.0, False),  # a run of less than a minute
+        (np.full(40, 1e9), 15.0, False),
+        (np.where(np.arange(40) < 15, 1e9, 2e9), 15.0, False),  # a cache that is full
+        (np.linspace(1e9, 1.01e9, 40), 15.0, False),
+        (np.linspace(1e9, 3e9, 6), 100.0, False),
     ],
 )
-def test_only_memory_that_goes_on_growing_is_growth(values: Any, is_growing: bool) -> None:
-    result = growth(np.arange(len(values), dtype=float), values)
+def test_only_memory_that_goes_on_growing_is_growth(values: Any, every_s: float, is_growing: bool) -> None:
+    result = growth(every_s * np.arange(len(values), dtype=float), values)
     assert (result is not None) == is_growing
     if result is not None:
-        assert result.bytes_per_s == pytest.approx(2e9 / 39, rel=0.05)
+        assert result.bytes_per_s == pytest.approx(2e9 / (39 * every_s), rel=0.05)
         assert growth_at("node 0", result, 8e9).full_in_s == pytest.approx(5e9 / result.bytes_per_s)
 
 
@@ -86,10 +87,10 @@ def report(cause: str, user: User) -> Run:
             lines.append({"t": now, "rank": rank, "event": "step", "step": step, "timers_s": timers})
             lines.append({"t": now, "rank": rank, "event": "step", "step": step, "metrics": {"loss": 1.0}})
         if rank == 0:
-            growing = [(2 + (0.2 * second if cause == "memory" else 0)) * 2**30 for second in range(40)]
+            growing = [(2 + (0.2 * sample if cause == "memory" else 0)) * 2**30 for sample in range(40)]
             lines += [
-                {"t": at + second, "rank": -1, "event": "telemetry", "memory_bytes": int(value)}
-                for second, value in enumerate(growing)
+                {"t": at + 15 * sample, "rank": -1, "event": "telemetry", "memory_bytes": int(value)}
+                for sample, value in enumerate(growing)
             ]
         output = b"".join(json.dumps({"parlab": 1, **line}).encode() + b"\n" for line in lines)
         streams_apply(batches=[StreamBatch(cause, stream.key, 0, len(output), output, [])])

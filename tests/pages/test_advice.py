@@ -153,3 +153,15 @@ def test_a_search_that_measured_nothing_says_so(
     run = stored_run({"parallel": {"engine": "capacity"}}, "", make_config, make_attempt)
     body = text(page.get(f"{run.get_absolute_url()}time/"))
     assert "measured neither messages nor trials" in body
+
+
+def test_advice_that_does_not_shorten_the_step_states_no_gain(page: Client, slow_run: Run) -> None:
+    growth = {"memory_growth": {"-1": {"bytes_per_s": 1e6, "bytes": 4e9}}}
+    Run.objects.filter(pk=slow_run.pk).update(summary=slow_run.summary | growth)
+    row = page.get(f"{slow_run.get_absolute_url()}time/").context["advice"][0]
+    assert row.title.startswith("Find what keeps memory")
+    assert (row.gain, row.interval, row.step_time) == ("–", "–", "–")
+    chips = page.get(slow_run.get_absolute_url()).context["step"].chips
+    chip = next(chip for chip in chips if chip.text == "Find what keeps memory")
+    assert (chip.change, chip.interval) == ("", "")
+    assert all(chip.change for chip in chips if chip.text != "Find what keeps memory")

@@ -69,9 +69,7 @@ def advice_rows(run: Run, advice: Sequence[Advice], records: Iterable[Record]) -
         AdviceRow(
             number,
             row.title,
-            percent(row.gain),
-            f"{percent(row.low)} to {percent(row.high)}",
-            quantity(row.predicted_s(seconds), "s"),
+            *_gain(row, seconds),
             row.part_title,
             row.cost,
             row.risk,
@@ -82,6 +80,14 @@ def advice_rows(run: Run, advice: Sequence[Advice], records: Iterable[Record]) -
         )
         for number, row in enumerate(advice, 1)
     ]
+
+
+def _gain(advice: Advice, seconds: float) -> tuple[str, str, str]:
+    """Return gain, interval and step time afterwards; dashes where the step stays as it is."""
+    if not advice.saves_time:
+        return DASH, DASH, DASH
+    interval = f"{percent(advice.low)} to {percent(advice.high)}"
+    return percent(advice.gain), interval, quantity(advice.predicted_s(seconds), "s")
 
 
 def record_text(record: Record | None) -> str:

@@ -252,8 +252,8 @@ def _advice_chip(run: Run, advice: Advice) -> AdviceChip:
     return AdviceChip(
         "try" if can_try else "look",
         _short(advice.title),
-        change_text(advice.gain),
-        _interval(advice.low, advice.high),
+        change_text(advice.gain) if advice.saves_time else "",
+        _interval(advice.low, advice.high) if advice.saves_time else "",
         title=advice.title if can_try else "",
         href=f"{_terms_address(run)}#advice",
         note=f"{advice.title}. {evidence}. Cost: {advice.cost}. Risk: {advice.risk}.",
