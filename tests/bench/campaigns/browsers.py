@@ -131,9 +131,7 @@ class Browser:
         headers = {"Cookie": self._server.cookie} | ({"HX-Request": "true"} if is_poll else {})
         began = time.perf_counter()
         try:
-            self._connection.request("GET", address, headers=headers)
-            response = self._connection.getresponse()
-            content = response.read().decode()
+            response, content = self._answer(address, headers)
         except (OSError, http.client.HTTPException) as problem:
             self._connection.close()
             self._times.errors[type(problem).__name__] += 1
@@ -142,6 +140,20 @@ class Browser:
         if response.status not in _GOOD:
             self._times.errors[f"{response.status} {address.partition('?')[0]}"] += 1
         return content
+
+    def _answer(self, address: str, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, str]:
+        """Ask; once more where the server had closed the idle connection, as browsers do."""
+        for is_kept in (self._connection.sock is not None, False):
+            try:
+                self._connection.request("GET", address, headers=headers)
+                response = self._connection.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self._connection.close()
+                if not is_kept:
+                    raise
+            else:
+                return response, response.read().decode()
+        raise http.client.RemoteDisconnected
 
 
 def polls_of(content: str) -> list[Poll]:
