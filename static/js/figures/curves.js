@@ -34,8 +34,8 @@ window.parlabCurves = (() => {
   function valueTexts(values) {
     const large = values.some((value) => Math.abs(value) >= 1e4);
     if (large) return values.map(axisText);
-    const places = Math.max(...values.map((value) => (`${value}`.split(".")[1] || "").length));
-    return values.map((value) => value.toFixed(Math.min(places, 8)).replace("-", "−"));
+    const places = Math.min(8, Math.max(...values.map((value) => (`${value}`.split(".")[1] || "").length)));
+    return values.map((value) => value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places }).replace("-", "−"));
   }
   function significant(value) {
     if (value === null || !Number.isFinite(value)) return "–";
