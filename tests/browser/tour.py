@@ -26,6 +26,8 @@ SLOW = "/experiments/slow-on-purpose/"
 THREE_NODES = "/experiments/a-pipeline-over-three-nodes/"
 TOO_LARGE = "/experiments/hugging-face-trainer-as-a-baseline/"
 DOUBTED = "/experiments/megatron-bert-345m-on-1-to-128-a100/"
+AMID = re.compile(r"(1[2-9]|[23]\d) / 48")
+"""Steps of a run that has begun a while ago."""
 FINISHED = '.rl[data-state="finished"]'
 
 
@@ -43,7 +45,7 @@ def compare(page: Page) -> None:
 
 def builder(page: Page) -> None:
     page.goto("/sweeps/new/")
-    expect(page.get_by_role("heading", name="Points")).to_be_visible()
+    expect(page.get_by_role("heading", name="Points", exact=True)).to_be_visible()
 
 
 def finding(page: Page) -> None:
@@ -84,6 +86,7 @@ def home(page: Page) -> None:
     expect(page.locator(FINISHED).nth(1)).to_be_visible(timeout=TRAINING_MS)
     page.goto("/")
     expect(page.locator("#live-runs .lk").nth(1)).to_be_visible(timeout=TRAINING_MS)
+    expect(page.locator("#live-runs").get_by_text(AMID)).to_be_visible(timeout=TRAINING_MS)
 
 
 def experiment(page: Page) -> None:
