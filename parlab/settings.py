@@ -79,7 +79,7 @@ TRUSTED_PROXIES = env.list("PARLAB_TRUSTED_PROXIES", default=["127.0.0.1", "::1"
 # Requests of one user a minute, to all web processes together; more are answered with 429. 0: no limit.
 REQUESTS_PER_MINUTE = env.int("PARLAB_REQUESTS_PER_MINUTE", default=60_000)
 # Requests that a web process computes for at a time; further ones wait in the order of their arrival.
-REQUESTS_AT_ONCE = env.int("PARLAB_REQUESTS_AT_ONCE", default=16)
+REQUESTS_AT_ONCE = env.int("PARLAB_REQUESTS_AT_ONCE", default=32)
 SECURE_SSL_REDIRECT = HTTPS
 # Probes of containers ask uvicorn itself.
 SECURE_REDIRECT_EXEMPT = [r"^health$", r"^ready$"]

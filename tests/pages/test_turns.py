@@ -64,6 +64,27 @@ def test_a_request_that_fails_or_whose_browser_has_gone_gives_up_its_turn(settin
     assert asyncio.run(ask()) == b"answered"
 
 
+def test_probes_are_answered_while_all_turns_are_taken(settings: Any) -> None:
+    settings.REQUESTS_AT_ONCE = 1
+
+    async def compute(request: HttpRequest) -> HttpResponse:
+        if request.path == "/":
+            await asyncio.sleep(600)
+        return HttpResponse("alive")
+
+    async def ask() -> bytes:
+        answer = in_turns(compute)
+        page, probe = HttpRequest(), HttpRequest()
+        page.path, probe.path = "/", "/health"
+        busy = asyncio.ensure_future(answer(page))
+        await asyncio.sleep(0)
+        response: HttpResponse = await answer(probe)
+        busy.cancel()
+        return response.content
+
+    assert asyncio.run(ask()) == b"alive"
+
+
 def test_a_server_without_an_event_loop_is_left_as_it_is() -> None:
     def compute(request: HttpRequest) -> HttpResponse:
         return HttpResponse()

@@ -15,6 +15,9 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
+_AT_ONCE = ("/health", "/ready")
+"""Probes, which would take a busy process for a dead one."""
+
 
 @sync_and_async_middleware
 def in_turns(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
@@ -29,6 +32,8 @@ def in_turns(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReques
     turns = asyncio.Semaphore(settings.REQUESTS_AT_ONCE)
 
     async def in_turn(request: HttpRequest) -> HttpResponseBase:
+        if request.path in _AT_ONCE:
+            return await compute(request)
         async with turns:
             return await compute(request)
 

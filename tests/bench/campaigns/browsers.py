@@ -2,6 +2,7 @@
 
 Each browser opens a page, asks for its figures, and polls its live parts at the intervals that the page states, with
 what it has seen. It opens another page after half a minute. The cluster is that of `thousand_nodes`.
+PARLAB_BENCH_BROWSERS=40 measures with that many.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def browsers_page_p95_s(scale: Scale) -> Result:
     """Measure how long 200 browsers wait for pages while 1,000 nodes beat and 300 runs ship steps."""
     if "PARLAB_BENCH_DATABASE" not in os.environ:
         return on_postgres("browsers_page_p95_s", scale)
-    nodes, runs, count = scale.of(NODES), scale.of(RUNS), scale.of(BROWSERS)
+    nodes, runs = scale.of(NODES), scale.of(RUNS)
+    count = scale.of(int(os.environ.get("PARLAB_BENCH_BROWSERS", str(BROWSERS))))
     live_s = 5 if scale.is_quick else int(os.environ.get("PARLAB_BENCH_LIVE_S", str(4 * LIVE_S)))
     with ExitStack() as held:
         server = Server(held, nodes)
