@@ -170,16 +170,19 @@ def add_viewer(page: Page, name: str, password: str) -> None:
 def drag(page: Page, offer: Locator, target: Locator, key: str | None = None) -> None:
     """Drag an element to the middle of another one in steps, and press a key there before it is released."""
     target.scroll_into_view_if_needed()
-    boxes = offer.bounding_box(), target.bounding_box()
-    assert boxes[0], "what is dragged is not visible"
-    assert boxes[1], "the target is not visible"
-    (from_x, from_y), (to_x, to_y) = ((box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes)
-    page.mouse.move(from_x, from_y)
+    start, end = _middle(offer), _middle(target)
+    page.mouse.move(*start)
     page.mouse.down()
-    page.mouse.move(to_x, to_y, steps=20)
+    page.mouse.move(*end, steps=20)
     if key:
         page.keyboard.press(key)
     page.mouse.up()
+
+
+def _middle(element: Locator) -> tuple[float, float]:
+    box = element.bounding_box()
+    assert box, "the element is not visible"
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
 def screenshots(page: Page, name: str) -> None:

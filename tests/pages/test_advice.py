@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.advice.advice import Advice
+from parlab.charts.format import DASH
 from parlab.lab.models import AdviceTrial, Attempt, Config, Run
 from parlab.lab.selectors.analysis.advice import RunAdvice, run_advice
 from parlab.lab.services.advice import advice_trial_add
@@ -160,7 +161,7 @@ def test_advice_that_does_not_shorten_the_step_states_no_gain(page: Client, slow
     Run.objects.filter(pk=slow_run.pk).update(summary=slow_run.summary | growth)
     row = page.get(f"{slow_run.get_absolute_url()}time/").context["advice"][0]
     assert row.title.startswith("Find what keeps memory")
-    assert (row.gain, row.interval, row.step_time) == ("–", "–", "–")
+    assert (row.gain, row.interval, row.step_time) == (DASH,) * 3
     chips = page.get(slow_run.get_absolute_url()).context["step"].chips
     chip = next(chip for chip in chips if chip.text == "Find what keeps memory")
     assert (chip.change, chip.interval) == ("", "")
