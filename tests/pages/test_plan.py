@@ -198,6 +198,15 @@ def test_wrong_picks_are_refused_with_the_remedy(viewer: Client, fields: dict[st
     assert message in reply.content.decode()
 
 
+def test_a_device_may_be_typed_in_part_and_an_unknown_one_leaves_the_model(viewer: Client) -> None:
+    reply = viewer.get("/plan/model/", {"name": "Llama 3 8B", "gpus": "64", "gpu": "h100"})
+    assert "gpu=H100+SXM" in reply["Location"]
+    shown = viewer.get("/plan/model/", {"name": "Llama 3 8B", "gpus": "64", "gpu": "Abacus"}, follow=True)
+    body = shown.content.decode()
+    assert body.count("gpu Abacus is not in the device catalogue") == 1
+    assert shown.context["picks"].model == "Llama 3 8B"
+
+
 def test_a_plan_that_misses_its_deadline_names_what_would_meet_it(viewer: Client) -> None:
     late = SMALL | {"gpu": "H100 SXM", "tokens_billion": "300", "wanted_days": "4", "nodes": 1}
     text = viewer.get("/plan/layouts/", late).content.decode()

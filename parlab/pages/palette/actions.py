@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 
 from parlab.lab.models import Run
-from parlab.lab.selectors.analysis.plans import devices
+from parlab.lab.selectors.analysis.plans import devices, devices_like
 from parlab.lab.selectors.palette import named_runs, run_of
 from parlab.planner.job.presets import PRESETS, Preset
 from runners.wire.protocol import ACTIVE_STATES, FINAL_STATES
@@ -173,7 +173,7 @@ def _plan(asked: Asked) -> Iterator[Row]:
             count = int(number[1].replace(",", "")) * (1024 if number[2] else 1)
         elif fitting := [entry for entry in models if _plain(word) in _plain(entry.name)]:
             models = fitting
-        elif of_word := [name for name in names or catalogue if _plain(word) in _plain(name)]:
+        elif of_word := devices_like(word, names or catalogue):
             names = of_word
         elif word.lower() not in _FILLER:
             yield Row(
@@ -183,7 +183,6 @@ def _plan(asked: Asked) -> Iterator[Row]:
     if len(models) == len(PRESETS):
         yield Row(marked("Plan: enter a model, GPUs and a device, like plan llama 405b 1024 h100"))
         return
-    names.sort(key=lambda name: "SXM" not in name)
     chosen = names[0] if names else ""
     for entry in models[:MOST]:
         yield _planned(entry, count, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -67,6 +68,16 @@ def device_named(name: str) -> Gpu | None:
     """Return a device of the catalogue by name; None if there is none."""
     device = Device.objects.filter(name__iexact=name.strip()).first()
     return device.gpu if device else None
+
+
+def devices_like(text: str, names: Iterable[str]) -> list[str]:
+    """Return the names that contain a text, without spaces and case; those of servers (SXM) first."""
+    wanted = _plain(text)
+    return sorted((name for name in names if wanted and wanted in _plain(name)), key=lambda name: "SXM" not in name)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s._-]", "", name.lower())
 
 
 def device_of(question: PlanRequest) -> Gpu:

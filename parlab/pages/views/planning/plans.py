@@ -20,7 +20,7 @@ from parlab.charts import theme
 from parlab.charts.sweeps import predicted
 from parlab.charts.sweeps.predicted import SizePoint
 from parlab.charts.theme import Drawing, Table
-from parlab.lab.selectors.analysis.plans import calibration_pool, device_named, devices, priced
+from parlab.lab.selectors.analysis.plans import calibration_pool, device_named, devices, devices_like, priced
 from parlab.pages.forms.plan_fields import CHOSEN, MAIN, controls
 from parlab.pages.forms.plan_query import LONGEST, PlanQuery, query_of, read_question
 from parlab.pages.reads.planning import plans as reads
@@ -79,7 +79,7 @@ def plan_model(request: HttpRequest) -> HttpResponse:
         messages.error(request, str(error))
     else:
         return redirect(f"{reverse('plan')}?{query}")
-    return redirect(f"{reverse('plan')}?{_kept_query(request)}")
+    return redirect(f"{reverse('plan')}?{_kept_query(request, entry)}")
 
 
 class Picks(NamedTuple):
@@ -117,15 +117,23 @@ def _picks(request: HttpRequest, entry: Preset | None) -> Picks:
     return Picks(entry, kept, gpus, request.GET.get("gpu", "")[:LONGEST], limit, is_cost)
 
 
-def _kept_query(request: HttpRequest) -> str:
-    return query_of(_stated(request) or {"model": request.GET.get("name", "") or _FIRST_MODEL})
+def _kept_query(request: HttpRequest, entry: Preset | None) -> str:
+    """Return the question as it was, with the chosen model; what is wrong in the line above the plan stays out."""
+    kept = {field: value for field, value in _stated(request).items() if field != "gpu" or device_named(value)}
+    return query_of(kept | ({"model": entry.name} if entry else {}) or {"model": _FIRST_MODEL})
 
 
 def _picked(picks: Picks) -> str:
-    gpu = device_named(picks.gpu) if picks.gpu else None
-    if picks.gpu and gpu is None:
-        raise ValueError(unknown_device(picks.gpu, [device.name for device in devices()]))
-    return _query_of_picks(picks, gpu)
+    return _query_of_picks(picks, _picked_device(picks.gpu) if picks.gpu else None)
+
+
+def _picked_device(text: str) -> Gpu:
+    """Return the device that is chosen, or typed in part: `h100`."""
+    names = [device.name for device in devices()]
+    gpu = device_named(text) or device_named(next(iter(devices_like(text, names)), ""))
+    if gpu is None:
+        raise ValueError(unknown_device(text, names))
+    return gpu
 
 
 def _query_of_picks(picks: Picks, chosen: Gpu | None) -> str:
