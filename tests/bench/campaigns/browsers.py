@@ -63,7 +63,7 @@ def browsers_page_p95_s(scale: Scale) -> Result:
     with ExitStack() as held:
         server = Server(held, nodes)
         wait_for(lambda: Node.objects.online().filter(pool=POOL).count() == nodes, "all nodes are online", TRAINING_S)
-        experiment = launched("Live runs", runs, iterations=live_s + 40)
+        experiment = launched("Runs that people look at", runs, iterations=live_s + 40)
         until(experiment, RunState.RUNNING, runs)
         before, began = server.cpu_s(), time.monotonic()
         times = _look(server, experiment, count, live_s)
