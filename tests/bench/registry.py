@@ -8,26 +8,26 @@ from tests.bench.benchmark import Benchmark, at_least, at_most
 BENCHMARKS = (
     Benchmark(
         "ingest_points_per_s", "ingest:points_per_s", "points/s", at_least(1_000_000),
-        "20 MB of output (three ranks, 20,000 steps, 12 numbers per line, some log lines) in batches of up to 1 MiB"
-        " through `batch_apply`, one thread",
+        "20 MB of output (three ranks, 20,000 steps, 12 numbers per line) in batches of up to 1 MiB through"
+        " `batch_apply`, one thread",
         "a row per point (bulk_create) for a tenth of the output", 10,
     ),
     Benchmark(
         "pipeline_ingest_points_per_s", "load:pipeline_points_per_s", "points/s", at_least(200_000),
-        "three trainings of 20 MB whose output waits in the spools of a daemon, until one worker has stored all of it:"
-        " daemon, Redis, worker and database as in production",
+        "three trainings of 20 MB in the spools of a daemon, until one worker has stored them; processes as in"
+        " production",
         "the target; cores of worker and daemon", 22,
     ),
     Benchmark(
         "live_lag_p99_s", "load:live_lag_p99_s", "s", at_most(2),
-        "100 runs that print ten metrics ten times a second each, one daemon and one worker: age of the newest stored"
-        " point of each run, once a second for 15 s; at the end every point must be stored",
+        "100 runs that print ten metrics ten times a second, one daemon and one worker, for 15 s: age of the newest"
+        " stored point; every point must be stored",
         "the target; median and worst", 28,
     ),
     Benchmark(
         "series_bytes_per_point", "series:bytes_per_point", "bytes", at_most(4),
-        "a noisy loss (6 decimals), a counter and a timer (3 decimals), 100,000 points each, 500 at a time: growth of"
-        " the database, including indexes",
+        "a noisy loss (6 decimals), a counter and a timer (3 decimals), 100,000 points each, 500 at a time: growth"
+        " of the database",
         "a row per point", 4,
     ),
     Benchmark(
@@ -40,37 +40,34 @@ BENCHMARKS = (
     ),
     Benchmark(
         "client_log_us", "client:log_us", "us", at_most(15),
-        "`run.log` with ten metrics, no server: median until it returns, with the numbers in the spool",
+        "`run.log` with ten metrics, no server: median time of the call",
         "json.dumps and a flushed write", 4,
     ),
     Benchmark(
         "client_points_per_s", "client:points_per_s", "points/s", at_least(400_000),
-        "a million points, ten metrics a step, from the first `log` until the server (a process of its own) has stored"
-        " them",
+        "a million points, ten metrics a step, from the first `log` until the server has stored them",
         "until the last `log` returned", 9,
     ),
     Benchmark(
         "client_scripts_lag_s", "client:scripts_lag_s", "s", at_most(2),
-        "100 scripts, ten metrics ten times a second each: worst age of the newest stored point of any script, once a"
-        " second for 10 s",
+        "100 scripts that log ten metrics ten times a second, for 10 s: worst age of the newest stored point",
         "the target; median of the worst", 26,
     ),
     Benchmark(
         "follow_lag_ms", "client:follow_lag_ms", "ms", at_most(1000),
-        "a followed Megatron-LM log that gets five lines a second: median time from a line in the file to its point in"
-        " the database, ten lines",
+        "a followed Megatron-LM log that gets five lines a second: median time from a line to its point in the"
+        " database",
         "the target; worst", 16,
     ),
     Benchmark(
         "ingest_100k_iterations_s", "imports:import_100k", "s", at_most(10),
-        "a Megatron-LM log of 100,000 iterations with 12 timers each (70 MB) through `source_import`: read, validated,"
-        " packed; 2.1 million points and the text are stored",
+        "import of a Megatron-LM log of 100,000 iterations with 12 timers each (70 MB, 2.1 million points)",
         "its lines only", 19,
     ),
     Benchmark(
         "preview_first_s", "previews:preview_first_s", "s", at_most(2),
-        "uploads of 100 MB, a Megatron-LM log and one of no known format: from the request until the page shows the"
-        " first findings, the slower one",
+        "uploads of 100 MB, a Megatron-LM log and an unknown format: until the page shows the first findings, the"
+        " slower one",
         "until it is read as a whole", 20,
     ),
     Benchmark(
@@ -83,47 +80,47 @@ BENCHMARKS = (
     ),
     Benchmark(
         "slowest_reader_mb_per_s", "readers:slowest_reader_mb_per_s", "MB/s", at_least(10),
-        "1 MB of steps of each format of logs to records, and of lines in a learnt format, one thread, processor time:"
-        " the slowest; prints the rate of every reader",
+        "1 MB of steps of each format of logs to records, and of lines in a learnt format, processor time: the"
+        " slowest; prints all",
         "json.loads of small objects before it", 20,
     ),
     Benchmark(
         "learn_100mb_s", "learning:learn_100mb_s", "s", at_most(10),
-        "learning a log of 100 MB with short lines and one with 60 metrics per line, from the file: the slower one",
+        "learning a log of 100 MB with short lines and one with 60 metrics per line: the slower one",
         "reading all lines", 16,
     ),
     Benchmark(
         "large_inputs_growth", "large_inputs:large_inputs_growth", "x", at_most(2.5),
-        "tables of 200,000 rows and of 20,000 columns, and 3 million empty lines: factor of the processor time when the"
-        " size doubles, the largest one; prints time and peak memory of each",
+        "tables of 200,000 rows and of 20,000 columns, and 3 million empty lines: largest factor of the processor"
+        " time when the size doubles",
         "the target; 2 x is linear", 25,
     ),
     Benchmark(
         "experiments_page_p95_ms", "lists:experiments_page_p95_ms", "ms", at_most(100),
-        "95th percentile of the server's time for the lists of experiments and runs, eight filters in three orders,"
-        " with 10,000 runs in 200 experiments",
+        "lists of 200 experiments and 10,000 runs, eight filters in three orders: 95th percentile of the server's"
+        " time",
         "filters by fields in JSON instead of columns", 12,
     ),
     Benchmark(
         "pages_p95_ms", "pages:pages_p95_ms", "ms", at_most(60),
-        "95th percentile of the server's time for every page but the planner's search, without cache, with 10,000 runs"
-        " and 100 million points; names the slowest pages",
+        "every page but the planner's search, without cache, with 10,000 runs and 100 million points: 95th"
+        " percentile of the server's time",
         "the target; median", 22,
     ),
     Benchmark(
         "compare_100_runs_ms", "pages:compare_100_runs_ms", "ms", at_most(300),
-        "the page of a comparison of 100 runs of 100,000 points each, without cache", "its curves", 5,
+        "a comparison of 100 runs of 100,000 points each, without cache", "its curves", 5,
     ),
     Benchmark(
         "first_figure_ms", "figures:first_figure_ms", "ms", at_most(400),
-        "a demo and Chromium: from the request of an experiment's page in a new tab to its first figure, in a profile"
-        " of earlier visits, which has the scripts and their compiled code",
+        "Chromium with compiled scripts of earlier visits: from the request of an experiment's page to its first"
+        " figure",
         "a page that has nothing but Plotly, in turns", 35,
     ),
     Benchmark(
         "redraw_ms", "redraw:redraw_ms", "ms", at_most(50),
-        "Chromium, the panels of an experiment of 100 runs: from an input (an eye, the pointer over a row or a curve,"
-        " smoothing: the slowest) to the end of the next frame with the change",
+        "Chromium, panels of an experiment of 100 runs: from an input to the end of the frame with the change, the"
+        " slowest input",
         "each input", 18,
     ),
     Benchmark(
@@ -133,41 +130,40 @@ BENCHMARKS = (
     ),
     Benchmark(
         "pipeline_vs_torch", "pipelines:pipeline_vs_torch", "x", at_least(0.98),
-        "two ranks on two cores, a GPT of 8 layers in 8 micro batches: a step of engine pipeline, the worst ratio of"
-        " three schedules, 9 steps each",
+        "a step of engine pipeline on two ranks, a GPT of 8 layers in 8 micro batches: worst ratio of three"
+        " schedules, 9 steps each",
         "torch.distributed.pipelining, alternating in the same processes", 45,
     ),
     Benchmark(
         "pipeline_vs_deepspeed", "deepspeed_pipelines:pipeline_vs_deepspeed", "x", at_least(0.98),
-        "the same network and batch: a step of engine pipeline (1F1B), 9 steps",
+        "the same with 1F1B, 9 steps",
         "DeepSpeed's PipelineModule, alternating", 22,
     ),
     Benchmark(
         "megatron_vs_ddp", "megatrons:megatron_vs_ddp", "x", at_least(0.98),
-        "two replicas of a GPT of 4 layers, two micro batches each: a step of engine megatron, 25 steps",
+        "a step of engine megatron, two replicas of a GPT of 4 layers, two micro batches each, 25 steps",
         "DistributedDataParallel, alternating", 20,
     ),
     Benchmark(
         "zero_vs_deepspeed", "zero:zero_vs_deepspeed", "x", at_least(0.98),
-        "two replicas of a GPT of 4 layers, two micro batches each: a step of engine zero, the worst ratio of ZeRO 0 to"
-        " 3, 25 steps for each of both orders of creation (the memory layout accounts for up to 5 %)",
+        "the same of engine zero: worst ratio of ZeRO 0 to 3, 25 steps for each of both orders of creation (the"
+        " memory layout accounts for up to 5 %)",
         "DeepSpeed called directly, alternating", 135,
     ),
     Benchmark(
         "telemetry_overhead_pct", "telemetry:overhead_pct", "%", at_most(0.5),
-        "steps of engine megatron with the supervisor's sampling at 20 times the normal rate; the overhead is divided"
-        " by 20",
+        "steps of engine megatron with sampling at 20 times the normal rate; the overhead is divided by 20",
         "steps without sampling, alternating", 15,
     ),
     Benchmark(
         "multi_node_start_overhead_s", "nodes:start_overhead_s", "s", at_most(5),
-        "three daemons in network namespaces, engine pipeline: from the launch to the end of the first step of the"
+        "engine pipeline on three daemons in network namespaces: from the launch to the end of the first step of the"
         " slowest rank, minus that of torchrun",
         "torchrun by hand on three such nodes, alternating", 40,
     ),
     Benchmark(
         "dispatch_1000_runs_s", "dispatching:dispatch_1000_runs_s", "s", at_most(5),
-        "1,000 queued runs and 1,000 idle nodes: from the first dispatch until all orders are in Redis",
+        "1,000 queued runs and 1,000 idle nodes: until all orders are in Redis",
         "the target; rounds and statements", 8,
     ),
 )  # fmt: skip

@@ -19,19 +19,18 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "advice_sign_right_pct", "campaigns.advice:advice_sign_right_pct", "%", at_least(90),
-                "published measurements that differ in one decision: share of predicted gains with the right sign where"
-                " the step time differs by more than 5 %; prints it by kind, and for the changes that would be advised",
+                "published measurements that differ in one decision, and by more than 5 % in step time: share of"
+                " predicted gains with the right sign; prints it by kind",
                 "", 10,
             ),
             Benchmark(
                 "advice_top3_wrong", "campaigns.advice:advice_top3_wrong", "wrong", at_most(1),
-                "the same: wrong ones among the first three pieces of advice, from the worst starting point of any"
-                " sweep", "", 1,
+                "the same: wrong ones among the first three pieces of advice, from the worst start of any sweep", "", 1,
             ),
             Benchmark(
                 "advice_nodes_right_pct", "campaigns.advice:advice_nodes_right_pct", "%", None,
-                "published measurements on other numbers of GPUs: advised changes after which the step is more than 5 %"
-                " shorter (twice the GPUs), or 15 % of the GPU hours are saved (half of them)", "", 5,
+                "published measurements on other numbers of GPUs: advised changes that shorten the step by more than"
+                " 5 % (twice the GPUs), or save 15 % of the GPU hours (half of them)", "", 5,
             ),
         ),
     ),
@@ -40,15 +39,15 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "chain_steps_once_pct", "campaigns.chains:chain_steps_once_pct", "%", at_least(99),
-                "one chain whose jobs have a time limit of two minutes, over 10 limits and 5 preemptions: share of its"
-                " steps that were computed once. Fails unless it is one curve without gaps, the next job is queued"
-                " before each end, one attempt is alive at a time and no process is left; writes `build/chain.json`",
+                "one chain over 10 time limits of two minutes and 5 preemptions: share of steps computed once. Fails"
+                " unless it is one curve without gaps, the next job is always queued, one attempt is alive at a time"
+                " and no process is left; writes `build/chain.json`",
                 "", 1500,
             ),
             Benchmark(
                 "chain_faults_once_pct", "campaigns.chains:chain_faults_once_pct", "%", at_least(99),
-                "the same over two daemons, of which one is killed 20 times with all its processes; a checkpoint every"
-                " ten steps, 1,000 steps between faults", "", 400,
+                "the same over two daemons, one of which is killed 20 times with all its processes; a checkpoint"
+                " every ten steps, 1,000 steps between faults", "", 400,
             ),
         ),
     ),
@@ -57,22 +56,20 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "thousand_nodes_cores", "campaigns.thousand_nodes:thousand_nodes_cores", "cores", at_most(1),
-                "1,000 daemons in one process, with signed heartbeats and shipping by the rules of real ones; 300 have"
-                " a live run that prints ten numbers a second (`PARLAB_BENCH_LIVE_S`, default 15 s), then queued runs"
-                " for others (`PARLAB_BENCH_QUEUED`, default 200). Workers, beat and web process as in production,"
-                " PostgreSQL; a browser asks for four pages at a time; every point must be stored: share of a core of"
-                " the server while the runs are live", "", 90,
+                "1,000 simulated daemons, 300 with a live run of ten numbers a second (`PARLAB_BENCH_LIVE_S`,"
+                " default 15 s), then queued runs for others (`PARLAB_BENCH_QUEUED`, default 200); a browser asks"
+                " for four pages at a time; every point must be stored: share of a core of the server while the runs"
+                " are live", "", 90,
             ),
             Benchmark(
                 "browsers_page_p95_s", "campaigns.browsers:browsers_page_p95_s", "s", at_most(1),
-                "200 browsers at the same cluster of 1,000 nodes with 300 live runs, for a minute: each opens a page"
-                " with its figures and polls its live parts as the page states, another page after half a minute; every"
-                " point must be stored, every answer be one: 95th percentile of the pages", "", 150,
+                "200 browsers at the same cluster for a minute, each on a page with figures and live parts, another"
+                " one after half a minute; every point must be stored: 95th percentile of the pages", "", 150,
             ),
             Benchmark(
                 "thousand_ranks_page_s", "campaigns.thousand_ranks:thousand_ranks_page_s", "s", None,
-                "one run over 128 nodes of 8 ranks each; a worker and beat as in production: slowest page of the run;"
-                " states the processor of the worker, and time and size of the heat map", "", 45,
+                "one run over 128 nodes of 8 ranks each, worker and beat as in production: slowest page of the run;"
+                " states processor of the worker, time and size of the heat map", "", 45,
             ),
         ),
     ),
@@ -82,12 +79,12 @@ CAMPAIGNS = (
             Benchmark(
                 "pod_gang_start_overhead_s", "campaigns.kubernetes:gang_start_overhead_s", "s", at_most(3),
                 "engine pipeline in three pods on three nodes: from the launch to the end of the first step of the"
-                " slowest rank, minus that of torchrun in pods by hand", "three pods by hand, alternating", 120,
+                " slowest rank, minus that of torchrun", "three pods by hand, alternating", 120,
             ),
             Benchmark(
                 "pod_event_lag_s", "campaigns.kubernetes:pod_event_lag_s", "s", at_most(2),
-                "ten pods that fit nowhere: from the moment at which the API server states the scheduler's reason until"
-                " the page of the run shows it, the worst", "the target; median", 60,
+                "ten pods that fit nowhere: from the scheduler's reason at the API server until the page of the run"
+                " shows it, the worst", "the target; median", 60,
             ),
             Benchmark(
                 "thousand_pods_cores", "campaigns.kubernetes:thousand_pods_cores", "cores", at_most(0.2),
@@ -96,8 +93,8 @@ CAMPAIGNS = (
             ),
             Benchmark(
                 "ended_pods_delay_s", "campaigns.kubernetes:ended_pods_delay_s", "s", at_most(0.5),
-                "from a launch to its pod beside 10,000 ended pods of the same controller, which has just started,"
-                " minus that without them", "the same without them; the controller's processor", 300,
+                "from a launch to its pod, of a controller that has just started beside 10,000 ended pods, minus"
+                " that without them", "the same without them; the controller's processor", 300,
             ),
         ),
     ),
@@ -110,8 +107,8 @@ CAMPAIGNS = (
             ),
             Benchmark(
                 "slowdown_gpipe", "campaigns.networks:slowdown_gpipe", "x", at_most(1.39),
-                "the published 3-node case with emulated compute, micro batch 1: time at 10 ms and 1 Gbit/s divided by"
-                " the time on the default network, both at the same time; GPipe (published: 1.26; target: 10 % more)",
+                "the published 3-node case with emulated compute, micro batch 1: time at 10 ms and 1 Gbit/s / time"
+                " on the default network; GPipe (published: 1.26; target: 10 % more)",
                 "the simulation", 40,
             ),
             Benchmark(
@@ -120,7 +117,7 @@ CAMPAIGNS = (
             ),
             Benchmark(
                 "slowdown_best_fp32", "campaigns.networks:slowdown_best_fp32", "x", at_most(1.15),
-                "the same for 1F1B with the warm-up slope that is fastest in the simulation and holds at most 9 micro"
+                "the same for 1F1B with the warm-up slope that is fastest in the simulation with at most 9 micro"
                 " batches", "the simulation", 45,
             ),
             Benchmark(
@@ -137,14 +134,14 @@ CAMPAIGNS = (
             ),
             Benchmark(
                 "three_nodes_deviation_pct", "campaigns.three_nodes:three_nodes_deviation_pct", "%", at_most(3),
-                "all 24 cells of both published tables on three daemons (`PARLAB_BENCH_CELLS=1`: so many of them):"
-                " largest deviation; writes `build/three_nodes.json`",
+                "all 24 cells of both published tables on three daemons (fewer: `PARLAB_BENCH_CELLS`): largest"
+                " deviation; writes `build/three_nodes.json`",
                 "the emulation of one supervisor, at the same time", 1200,
             ),
             Benchmark(
                 "advice_links_right", "campaigns.advised_nodes:advice_links_right", "rates", at_least(2),
-                "a training on two daemons with links of 0.02 and 0.05 Gbit/s, and on one of them: rates at which one"
-                " node is advised, with the sign of the measured gain", "the measured gain", 120,
+                "a training on one and on two daemons, with links of 0.02 and 0.05 Gbit/s: rates at which one node"
+                " is advised, with the sign of the measured gain", "the measured gain", 120,
             ),
         ),
     ),
@@ -167,8 +164,7 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "palette_ms", "lists:palette_p95_ms", "ms", at_most(100),
-                "10,000 runs and 500 experiments, queries of the palette as they are typed, letter by letter: 95th"
-                " percentile of the server's time",
+                "10,000 runs and 500 experiments, queries as they are typed: 95th percentile of the server's time",
                 "the median; the slowest query", 30,
             ),
         ),
@@ -178,8 +174,8 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "profile_outside_pct", "campaigns.profiles:profile_outside_pct", "%", at_most(2),
-                "engine megatron on two ranks: steps that are not recorded, four pairs of runs of 60 steps; tenth"
-                " percentile of the steps, since other work of the machine lengthens the others",
+                "engine megatron on two ranks: tenth percentile of the steps that are not recorded, four pairs of"
+                " runs of 60 steps",
                 "runs without `profile.steps`, alternating", 110,
             ),
         ),
@@ -189,9 +185,9 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "tuner_planned_launches", "campaigns.tuner:planned_launches", "launches", at_most(6),
-                "BERT-mini on two ranks, ZeRO 0 to 3, three micro batches, two accumulations: all 24 settings are"
-                " measured in the processes of one launch, then strategy `planned` is replayed on them: launches until"
-                " within 1 % of the best", "DeepSpeed's order", 90,
+                "BERT-mini on two ranks, 24 settings (ZeRO 0 to 3, three micro batches, two accumulations) measured"
+                " in one launch, then replayed by strategy `planned`: launches until within 1 % of the best",
+                "DeepSpeed's order", 90,
             ),
             Benchmark(
                 "tuner_regret_pct", "campaigns.tuner:regret_pct", "%", at_most(1),
@@ -199,7 +195,7 @@ CAMPAIGNS = (
             ),
             Benchmark(
                 "tuner_replay_within_1pct_share", "campaigns.tuner:replay_share", "%", at_least(95),
-                "135 published workloads of one node, each searched with the measurements of all others: share whose"
+                "135 published workloads of one node, each searched with the measurements of the others: share whose"
                 " best is found to within 1 % in five measurements", "", 150,
             ),
         ),
@@ -209,14 +205,14 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "wandb_scenarios_right", "campaigns.wandbs:scenarios_right", "right", at_least(22),
-                "25 scripts: live and offline runs, resuming, shared runs, artifacts, media, alerts, reading back,"
-                " trainers, kill -9 of script and server; each must end as it should, with everything stored once",
+                "25 scripts: live, offline, resumed and shared runs, artifacts, media, alerts, reading back,"
+                " trainers, kill -9; each must end as it should, with everything stored once",
                 "", 150,
             ),
             Benchmark(
                 "wandb_script_ratio", "campaigns.wandbs:script_ratio", "x", at_least(1),
-                "2,000 calls of `log` with ten metrics: their time in the client's own offline mode, divided by that"
-                " against our server", "the offline mode, alternating; `init` and `finish`", 60,
+                "2,000 calls of `log` with ten metrics: their time in the client's offline mode / that against our"
+                " server", "the offline mode, alternating; `init` and `finish`", 60,
             ),
         ),
     ),
