@@ -10,19 +10,19 @@ BENCHMARKS = (
         "ingest_points_per_s", "ingest:points_per_s", "points/s", at_least(1_000_000),
         "20 MB of output (three ranks, 20,000 steps, 12 numbers per line) in batches of up to 1 MiB through"
         " `batch_apply`, one thread",
-        "a row per point (bulk_create) for a tenth of the output", 10,
+        "a row per point", 10,
     ),
     Benchmark(
         "pipeline_ingest_points_per_s", "load:pipeline_points_per_s", "points/s", at_least(200_000),
         "three trainings of 20 MB in the spools of a daemon, until one worker has stored them; processes as in"
         " production",
-        "the target; cores of worker and daemon", 22,
+        "", 22,
     ),
     Benchmark(
         "live_lag_p99_s", "load:live_lag_p99_s", "s", at_most(2),
         "100 runs that print ten metrics ten times a second, one daemon and one worker, for 15 s: age of the newest"
         " stored point; every point must be stored",
-        "the target; median and worst", 28,
+        "", 28,
     ),
     Benchmark(
         "series_bytes_per_point", "series:bytes_per_point", "bytes", at_most(4),
@@ -36,12 +36,12 @@ BENCHMARKS = (
     ),
     Benchmark(
         "read_20_runs_ms", "series:read_20_runs", "ms", at_most(20),
-        "20 runs of 100,000 points, reduced to 1,000 each", "a row per point, one run times 20", 5,
+        "20 runs of 100,000 points, reduced to 1,000 each", "a row per point", 5,
     ),
     Benchmark(
         "client_log_us", "client:log_us", "us", at_most(15),
         "`run.log` with ten metrics, no server: median time of the call",
-        "json.dumps and a flushed write", 4,
+        "json.dumps, flushed", 4,
     ),
     Benchmark(
         "client_points_per_s", "client:points_per_s", "points/s", at_least(400_000),
@@ -51,13 +51,13 @@ BENCHMARKS = (
     Benchmark(
         "client_scripts_lag_s", "client:scripts_lag_s", "s", at_most(2),
         "100 scripts that log ten metrics ten times a second, for 10 s: worst age of the newest stored point",
-        "the target; median of the worst", 26,
+        "", 26,
     ),
     Benchmark(
         "follow_lag_ms", "client:follow_lag_ms", "ms", at_most(1000),
         "a followed Megatron-LM log that gets five lines a second: median time from a line to its point in the"
         " database",
-        "the target; worst", 16,
+        "", 16,
     ),
     Benchmark(
         "ingest_100k_iterations_s", "imports:import_100k", "s", at_most(10),
@@ -68,7 +68,7 @@ BENCHMARKS = (
         "preview_first_s", "previews:preview_first_s", "s", at_most(2),
         "uploads of 100 MB, a Megatron-LM log and an unknown format: until the page shows the first findings, the"
         " slower one",
-        "until it is read as a whole", 20,
+        "the whole file", 20,
     ),
     Benchmark(
         "megatron_reader_mb_per_s", "formats:megatron_reader_mb_per_s", "MB/s", at_least(60),
@@ -82,7 +82,7 @@ BENCHMARKS = (
         "slowest_reader_mb_per_s", "readers:slowest_reader_mb_per_s", "MB/s", at_least(10),
         "1 MB of steps of each format of logs to records, and of lines in a learnt format, processor time: the"
         " slowest; prints all",
-        "json.loads of small objects before it", 20,
+        "json.loads", 20,
     ),
     Benchmark(
         "learn_100mb_s", "learning:learn_100mb_s", "s", at_most(10),
@@ -93,19 +93,19 @@ BENCHMARKS = (
         "large_inputs_growth", "large_inputs:large_inputs_growth", "x", at_most(2.5),
         "tables of 200,000 rows and of 20,000 columns, and 3 million empty lines: largest factor of the processor"
         " time when the size doubles",
-        "the target; 2 x is linear", 25,
+        "", 25,
     ),
     Benchmark(
         "experiments_page_p95_ms", "lists:experiments_page_p95_ms", "ms", at_most(100),
         "lists of 200 experiments and 10,000 runs, eight filters in three orders: 95th percentile of the server's"
         " time",
-        "filters by fields in JSON instead of columns", 12,
+        "filters by fields in JSON", 12,
     ),
     Benchmark(
         "pages_p95_ms", "pages:pages_p95_ms", "ms", at_most(60),
         "every page but the planner's search, without cache, with 10,000 runs and 100 million points: 95th"
         " percentile of the server's time",
-        "the target; median", 22,
+        "", 22,
     ),
     Benchmark(
         "compare_100_runs_ms", "pages:compare_100_runs_ms", "ms", at_most(300),
@@ -115,7 +115,7 @@ BENCHMARKS = (
         "first_figure_ms", "figures:first_figure_ms", "ms", at_most(400),
         "Chromium with compiled scripts of earlier visits: from the request of an experiment's page to its first"
         " figure",
-        "a page that has nothing but Plotly, in turns", 35,
+        "a page with Plotly alone", 35,
     ),
     Benchmark(
         "redraw_ms", "redraw:redraw_ms", "ms", at_most(50),
@@ -126,13 +126,13 @@ BENCHMARKS = (
     Benchmark(
         "trace_mb_per_s", "traces:trace_mb_per_s", "MB/s", at_least(50),
         "a Kineto trace of 96,000 kernels (60 MB): read and broken down, processor time",
-        "json.loads of the whole document", 10,
+        "json.loads", 10,
     ),
     Benchmark(
         "pipeline_vs_torch", "pipelines:pipeline_vs_torch", "x", at_least(0.98),
         "a step of engine pipeline on two ranks, a GPT of 8 layers in 8 micro batches: worst ratio of three"
         " schedules, 9 steps each",
-        "torch.distributed.pipelining, alternating in the same processes", 45,
+        "torch.distributed.pipelining, alternating", 45,
     ),
     Benchmark(
         "pipeline_vs_deepspeed", "deepspeed_pipelines:pipeline_vs_deepspeed", "x", at_least(0.98),
@@ -159,12 +159,12 @@ BENCHMARKS = (
         "multi_node_start_overhead_s", "nodes:start_overhead_s", "s", at_most(5),
         "engine pipeline on three daemons in network namespaces: from the launch to the end of the first step of the"
         " slowest rank, minus that of torchrun",
-        "torchrun by hand on three such nodes, alternating", 40,
+        "torchrun by hand, alternating", 40,
     ),
     Benchmark(
         "dispatch_1000_runs_s", "dispatching:dispatch_1000_runs_s", "s", at_most(5),
         "1,000 queued runs and 1,000 idle nodes: until all orders are in Redis",
-        "the target; rounds and statements", 8,
+        "", 8,
     ),
 )  # fmt: skip
 """What `make bench` measures, at most MOST of them in LIMIT_S; each has a target."""

@@ -84,17 +84,17 @@ CAMPAIGNS = (
             Benchmark(
                 "pod_event_lag_s", "campaigns.kubernetes:pod_event_lag_s", "s", at_most(2),
                 "ten pods that fit nowhere: from the scheduler's reason at the API server until the page of the run"
-                " shows it, the worst", "the target; median", 60,
+                " shows it, the worst", "", 60,
             ),
             Benchmark(
                 "thousand_pods_cores", "campaigns.kubernetes:thousand_pods_cores", "cores", at_most(0.2),
                 "1,000 runs whose pods run on a node that starts nothing: processor time of their controller over 30 s",
-                "the target; seconds until all run", 240,
+                "", 240,
             ),
             Benchmark(
                 "ended_pods_delay_s", "campaigns.kubernetes:ended_pods_delay_s", "s", at_most(0.5),
                 "from a launch to its pod, of a controller that has just started beside 10,000 ended pods, minus"
-                " that without them", "the same without them; the controller's processor", 300,
+                " that without them", "", 300,
             ),
         ),
     ),
@@ -136,7 +136,7 @@ CAMPAIGNS = (
                 "three_nodes_deviation_pct", "campaigns.three_nodes:three_nodes_deviation_pct", "%", at_most(3),
                 "all 24 cells of both published tables on three daemons (fewer: `PARLAB_BENCH_CELLS`): largest"
                 " deviation; writes `build/three_nodes.json`",
-                "the emulation of one supervisor, at the same time", 1200,
+                "the emulation of one supervisor", 1200,
             ),
             Benchmark(
                 "advice_links_right", "campaigns.advised_nodes:advice_links_right", "rates", at_least(2),
@@ -151,7 +151,7 @@ CAMPAIGNS = (
             Benchmark(
                 "mlflow_log_batch_ratio", "campaigns.mlflows:log_batch_ratio", "x", at_least(5),
                 "`log_batch` with 1,000 metrics a call, four clients: points per second",
-                "MLflow's server, alternating; processor time per call", 60,
+                "MLflow's server, alternating", 60,
             ),
             Benchmark(
                 "mlflow_log_step_ratio", "campaigns.mlflows:log_step_ratio", "x", None,
@@ -165,7 +165,7 @@ CAMPAIGNS = (
             Benchmark(
                 "palette_ms", "lists:palette_p95_ms", "ms", at_most(100),
                 "10,000 runs and 500 experiments, queries as they are typed: 95th percentile of the server's time",
-                "the median; the slowest query", 30,
+                "", 30,
             ),
         ),
     ),
@@ -212,7 +212,7 @@ CAMPAIGNS = (
             Benchmark(
                 "wandb_script_ratio", "campaigns.wandbs:script_ratio", "x", at_least(1),
                 "2,000 calls of `log` with ten metrics: their time in the client's offline mode / that against our"
-                " server", "the offline mode, alternating; `init` and `finish`", 60,
+                " server", "the offline mode, alternating", 60,
             ),
         ),
     ),
@@ -229,7 +229,7 @@ CAMPAIGNS = (
             ),
             Benchmark(
                 "watch_10k_series_s", "campaigns.watch:series_10k_s", "s", at_most(60),
-                "changes of 10,000 series of 1,000 results, in two threads", "Perfherder's rule (20 series, scaled)",
+                "changes of 10,000 series of 1,000 results, in two threads", "Perfherder's rule",
                 35,
             ),
         ),
