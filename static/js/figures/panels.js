@@ -3,7 +3,7 @@
 (() => {
   const grid = document.querySelector("[data-panels]"), workspace = document.getElementById("workspace");
   if (!grid) return;
-  const COLUMNS = 12, UNIT = 24, LEAST_WIDTH = 3, LEAST_HEIGHT = 5, MOST_HEIGHT = 20;
+  const COLUMNS = 12, UNIT = 24, LEAST_WIDTH = 3, LEAST_HEIGHT = 5, MOST_HEIGHT = 20, PULL = 24;
   const panels = () => [...grid.querySelectorAll(":scope > [data-panel]")];
 
   // ---------- drawings ----------
@@ -180,7 +180,6 @@
     const offer = event.target.closest(".offers button");
     if (offer && !event.button && event.pointerType !== "touch") pulled = { offer, x: event.clientX, y: event.clientY, target: null };
   });
-  const isOver = (element, { clientX, clientY }) => { const { left, right, top, bottom } = element.getBoundingClientRect(); return clientX >= left && clientX <= right && clientY >= top && clientY <= bottom; };
   function targetOf(offer) {
     const target = document.createElement("section"), { name, w, h } = offered(offer);
     target.className = `panel target moving w${w} h${h}`;
@@ -190,7 +189,7 @@
   }
   document.addEventListener("pointermove", (event) => {
     if (!pulled || pulled.isDone) return;
-    if (!pulled.target && isOver(pulled.offer.closest(".offers").parentElement, event)) return;
+    if (!pulled.target && Math.hypot(event.clientX - pulled.x, event.clientY - pulled.y) < PULL) return;
     pulled.target ??= targetOf(pulled.offer);
     menu.classList.add("pulling");
     if (event.clientY < grid.getBoundingClientRect().top) { pulled.target.remove(); return; }
