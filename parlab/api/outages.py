@@ -18,6 +18,7 @@ from django.template.loader import render_to_string
 
 RETRY_AFTER_S = 5
 _MLFLOW = ("/api/2.0/mlflow", "/ajax-api/", "/api/3.0/mlflow")
+_WANDB = ("/graphql", "/files/", "/wandb/")
 _DISK = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOTCONN, errno.EMFILE}
 _UNEXPECTED = "The server met an error that nobody expected, and logged it; nothing was saved."
 
@@ -55,6 +56,8 @@ def _answer(request: HttpRequest, outage: str) -> HttpResponse:
     if request.path.startswith(_MLFLOW):
         code = "TEMPORARILY_UNAVAILABLE" if outage else "INTERNAL_ERROR"
         return JsonResponse({"error_code": code, "message": text}, status=status)
+    if request.path.startswith(_WANDB):
+        return JsonResponse({"errors": [{"message": text}], "error": text}, status=status)
     if request.path.startswith("/api/"):
         remedy = "try again; tell an administrator if it stays"
         error = {"field": None, "value": None, "message": text, "remedy": remedy}

@@ -132,8 +132,12 @@ def blocks_in(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def artifacts_delete(*, tracked: TrackedRun, path: str) -> int:
-    """Delete a file or a folder of a run; returns how many files. Bytes that no row refers to any more go too."""
+    """Delete a file or a folder of a run; returns how many files. Bytes that no row refers to any more go too.
+
+    Raises OSError where the disk is away: the bytes would stay.
+    """
     path = clean_path(path)
+    root_check()
     with transaction.atomic():
         rows = tracked.artifacts.filter(path=path) | tracked.artifacts.filter(path__startswith=f"{path}/")
         digests = set(rows.values_list("sha256", flat=True))

@@ -262,20 +262,27 @@ def test_paths_out_of_a_run_are_refused(sender: Sender, name: str) -> None:
     assert "Invalid artifact path" in sender.ask(query, project="p", run="abc", files=[name])["errors"][0]["message"]
 
 
-def test_an_artifact_is_visible_once_its_files_are_there(sender: Sender) -> None:
+CREATE = "mutation CreateArtifact ($input: CreateArtifactInput!) { createArtifact { artifact { id } } }"
+COMMIT = "mutation CommitArtifact ($artifactID: ID!) { commitArtifact { artifact { id } } }"
+MADE = {"entityName": "ada", "projectName": "p", "runName": "abc", "artifactTypeName": "model",
+        "artifactCollectionName": "m", "digest": "d1", "aliases": [{"alias": "best"}]}  # fmt: skip
+
+
+def artifact_of(sender: Sender) -> tuple[str, str]:
+    """Create a version; returns its ID, and the folder for its files."""
     sender.begin()
-    made = {"entityName": "ada", "projectName": "p", "runName": "abc", "artifactTypeName": "model",
-            "artifactCollectionName": "m", "digest": "d1", "aliases": [{"alias": "best"}]}  # fmt: skip
-    create = "mutation CreateArtifact ($input: CreateArtifactInput!) { createArtifact { artifact { id } } }"
-    key = sender.ask(create, input=made)["data"]["createArtifact"]["artifact"]["id"]
+    key = sender.ask(CREATE, input=MADE)["data"]["createArtifact"]["artifact"]["id"]
+    return key, f"/wandb/files/{TrackedRun.objects.get().uuid}/artifacts/m"
+
+
+def test_an_artifact_is_visible_once_its_files_are_there(sender: Sender) -> None:
+    key, folder = artifact_of(sender)
     manifest = json.dumps({"contents": {"w.bin": {"digest": "x", "size": 1}}})
-    folder = f"/wandb/files/{TrackedRun.objects.get().uuid}/artifacts/m"
     sender.client.put(f"{folder}/v0.manifest.json", manifest, headers=sender.headers)
-    commit = "mutation CommitArtifact ($artifactID: ID!) { commitArtifact { artifact { id } } }"
-    assert "'w.bin' of m:v0 is not uploaded" in sender.ask(commit, artifactID=key)["errors"][0]["message"]
+    assert "'w.bin' of m:v0 is not uploaded" in sender.ask(COMMIT, artifactID=key)["errors"][0]["message"]
     sender.client.put(f"{folder}/v0/w.bin", b"1", headers=sender.headers)
-    sender.ask(commit, artifactID=key)
-    again = sender.ask(create, input=made)["data"]["createArtifact"]["artifact"]
+    sender.ask(COMMIT, artifactID=key)
+    again = sender.ask(CREATE, input=MADE)["data"]["createArtifact"]["artifact"]
     assert (again["id"], again["state"]) == (key, "COMMITTED")
     assert sorted(WandbArtifact.objects.get().aliases) == ["best", "latest"]
 
@@ -333,6 +340,62 @@ def test_a_body_that_unpacks_to_too_much_is_refused(sender: Sender) -> None:
     packed = gzip.compress(b" " * (65 << 20))
     response = sender.post("/files/ada/p/abc/file_stream", packed, **{"Content-Encoding": "gzip"})
     assert response.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" + b"[]," * 600_000 + b"0]", b"[" + b"1.5," * 3_100_000 + b"0]"], ids=["lists", "numbers"]
+)
+def test_a_body_that_takes_many_times_its_size_once_read_is_refused_before(sender: Sender, content: bytes) -> None:
+    sender.begin()
+    packed = gzip.compress(b'{"files": %b}' % content)
+    for path in ("/files/ada/p/abc/file_stream", "/graphql"):
+        response = sender.post(path, packed, **{"Content-Encoding": "gzip"})
+        assert (response.status_code, "send less" in response.json()["error"]) == (413, True)
+
+
+@pytest.mark.parametrize("manifest", [b"[" * 100_000, b"[" + b"[]," * 600_000 + b"0]"], ids=["deep", "large"])
+def test_a_manifest_that_cannot_be_read_is_an_error_and_commits_nothing(sender: Sender, manifest: bytes) -> None:
+    key, folder = artifact_of(sender)
+    sender.client.put(f"{folder}/v0.manifest.json", manifest, headers=sender.headers)
+    response = sender.post("/graphql", {"query": COMMIT, "variables": {"artifactID": key}})
+    assert "the manifest of m:v0" in response.json()["errors"][0]["message"]
+    assert WandbArtifact.objects.get().state != WandbArtifact.State.COMMITTED
+
+
+def test_while_the_disk_is_away_nothing_is_committed_and_the_answer_has_the_form_of_the_protocol(
+    sender: Sender, settings: Any
+) -> None:
+    key, folder = artifact_of(sender)
+    sender.client.put(f"{folder}/v0.manifest.json", b'{"contents": {}}', headers=sender.headers)
+    there = settings.ARTIFACTS_DIR
+    there.rename(there.with_name("away"))
+    sender.client.raise_request_exception = False
+    response = sender.post("/graphql", {"query": COMMIT, "variables": {"artifactID": key}})
+    assert response.status_code == 503
+    assert "The disk of the server does not answer" in response.json()["errors"][0]["message"]
+    there.with_name("away").rename(there)
+    assert "errors" not in sender.ask(COMMIT, artifactID=key)
+
+
+@pytest.mark.parametrize(
+    ("operation", "variables"),
+    [
+        ("mutation CreateArtifactFiles ($input: I!) { createArtifactFiles { files } }", {"artifactFiles": [1]}),
+        ("mutation CreateArtifactFiles ($input: I!) { createArtifactFiles { files } }", {"artifactFiles": 5}),
+        ("mutation AddAliases ($input: I!) { addAliases { success } }", {"aliases": 5}),
+        ("query ArtifactFileURLs ($id: ID!) { artifact { files } }", {"entries": [1]}),
+        ("query ArtifactFileURLs ($id: ID!) { artifact { files } }", {"id": "QXJ0aWZhY3Q6wrI="}),
+        ("query RunFiles ($name: String) { project { run { files } } }", {"name": "abc", "fileCursor": "²"}),
+    ],
+)
+def test_variables_of_another_type_are_errors_and_break_nothing(
+    sender: Sender, operation: str, variables: dict[str, Any]
+) -> None:
+    key, _ = artifact_of(sender)
+    given = {"id": key, "artifactID": key, "project": "p", **variables}
+    if "$input" in operation:
+        given = {"input": given}
+    assert sender.post("/graphql", {"query": operation, "variables": given}).status_code in (200, 400, 404)
 
 
 def test_the_address_that_a_client_prints_leads_to_the_run(sender: Sender, page: Client) -> None:

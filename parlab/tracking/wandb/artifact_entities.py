@@ -10,10 +10,11 @@ from django.db.models import Sum
 
 from parlab.lab.models import Experiment, WandbArtifact
 from parlab.tracking.artifacts import object_read
+from parlab.whole_numbers import whole_number
 
 from .files import file_address
 from .places import home_entity
-from .protocol import JSON, Call, Missing
+from .protocol import JSON, MAX_INFLATED, Call, Missing, WandbError, json_of
 
 LATEST = "latest"
 ONE_PAGE = {"hasNextPage": False, "endCursor": None}
@@ -32,8 +33,7 @@ def _number(key: str) -> int | None:
         text = base64.b64decode(key, validate=True).decode()
     except ValueError:
         return None
-    number = text.removeprefix(_KEY)
-    return int(number) if text.startswith(_KEY) and number.isdigit() and len(number) < 18 else None
+    return whole_number(text.removeprefix(_KEY), 17) if text.startswith(_KEY) else None
 
 
 def artifact_by_id(key: str) -> WandbArtifact:
@@ -58,14 +58,13 @@ def artifact_named(experiment: Experiment, name: str) -> WandbArtifact:
 
 
 def manifest_of(artifact: WandbArtifact) -> JSON:
-    """Return the manifest of a version; empty where it is not stored."""
+    """Return the manifest of a version; empty where it is not stored. Raises WandbError, OSError."""
     row = artifact.tracked.artifacts.filter(path=artifact.manifest).first()
     if row is None:
         return {}
-    try:
-        manifest = json.loads(object_read(row.sha256))
-    except (ValueError, OSError):
-        return {}
+    if row.size > MAX_INFLATED:
+        raise WandbError(f"the manifest of {artifact} is larger than {MAX_INFLATED >> 20} MiB; log fewer files", 413)
+    manifest = json_of(object_read(row.sha256), f"the manifest of {artifact}")
     return manifest if isinstance(manifest, dict) else {}
 
 

@@ -72,8 +72,8 @@ def by_id(call: Call) -> JSON:
 def file_addresses(call: Call) -> JSON:
     """Return the addresses of files of a version: of those that a manifest lists, or of all."""
     artifact = artifact_by_id(call.text("id"))
-    entries = call.data.get("entries")
-    names = [str(entry.get("name", "")) for entry in entries] if isinstance(entries, list) else None
+    entries = call.objects("entries")
+    names = None if entries is None else [str(entry.get("name", "")) for entry in entries]
     files = _files(call, artifact, names)
     return {"artifact": {"id": key_of(artifact), "files": files, "filesByManifestEntries": files}}
 

@@ -68,6 +68,8 @@ def _fields(call: Call) -> Call:
 
 
 def _aliases(items: Any) -> list[str]:
+    if items is not None and not isinstance(items, list):
+        raise WandbError(f"aliases is {str(items)[:60]}; send a list")
     names = [item.get("alias") if isinstance(item, Mapping) else item for item in items or []]
     return [storable.text(name)[:128] for name in names if isinstance(name, str) and name]
 
@@ -95,7 +97,7 @@ def _manifest_upload(call: Call, artifact: WandbArtifact) -> JSON:
 def create_files(call: Call) -> JSON:
     """Return the addresses to which files of artifacts are uploaded."""
     nodes = []
-    for item in _fields(call).data.get("artifactFiles") or []:
+    for item in _fields(call).objects("artifactFiles") or []:
         artifact = own(call, artifact_by_id(str(item.get("artifactID"))))
         name = clean_path(str(item.get("name", "")))
         path = f"{artifact.folder}/{name}"

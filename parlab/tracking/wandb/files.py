@@ -14,6 +14,7 @@ from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBas
 
 from parlab.lab.models import Artifact, TrackedRun, WandbRun
 from parlab.tracking import artifacts
+from parlab.whole_numbers import whole_number
 
 from .places import own, run_by_key, run_named
 from .protocol import JSON, Call, Missing, WandbError
@@ -104,7 +105,7 @@ def listing(call: Call) -> JSON:
         if not artifact.path.startswith("artifacts/")
         and (artifact.path in names if names else fnmatch.fnmatch(artifact.path, pattern) if pattern else True)
     ]
-    start = int(call.text("fileCursor") or 0) if call.text("fileCursor").isdigit() else 0
+    start = whole_number(call.text("fileCursor"), 9) or 0
     size = call.whole("fileLimit", 50)
     part = rows[start : start + size]
     edges = [

@@ -33,8 +33,10 @@ from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
 JSON = dict[str, Any]
-MAX_INFLATED = 64 << 20
-"""Bytes of a body after decompression."""
+MAX_INFLATED = 32 << 20
+"""Bytes of a body after decompression; clients divide what is larger than 10 MiB."""
+MAX_CONTAINERS, MAX_VALUES = 500_000, 3_000_000
+"""Lists and objects, and values, of one JSON text: `[],[],...` takes 20 times its size once it is read."""
 _GZIP = 31
 """Window bits of zlib for a gzip header."""
 NO_TOKEN = "set WANDB_API_KEY to a token from your account page"
@@ -81,6 +83,15 @@ class Call:
         value = self.data.get(name)
         return [storable.text(str(item)) for item in value] if isinstance(value, list) else None
 
+    def objects(self, name: str) -> list[JSON] | None:
+        """Return a list of objects; None if it is not stated. Raises WandbError."""
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise WandbError(f"{name} is {str(value)[:60]}; send a list of objects")
+        return value
+
     def document(self, name: str) -> JSON | None:
         """Return an object that travels as JSON in a text; None if it is not stated. Raises WandbError."""
         value = self.data.get(name)
@@ -113,7 +124,10 @@ Endpoint = Callable[[Call], JSON | HttpResponseBase]
 
 
 def json_of(text: str | bytes, name: str) -> Any:
-    """Read JSON in which NaN and Infinity may occur. Raises WandbError."""
+    """Read JSON in which NaN and Infinity may occur, of bounded size in memory. Raises WandbError."""
+    lists, objects, commas = (text.count(sign if isinstance(text, str) else sign.encode()) for sign in "[{,")
+    if lists + objects > MAX_CONTAINERS or commas > MAX_VALUES:
+        raise WandbError(f"{name} has more than {MAX_CONTAINERS:,} lists or {MAX_VALUES:,} values; send less", 413)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
