@@ -49,6 +49,13 @@ def check_repository(address: str) -> Place:
     if place.protocol not in settings.WATCH_PROTOCOLS:
         allowed = ", ".join(settings.WATCH_PROTOCOLS)
         raise ValueError(f"protocol {place.protocol} is not allowed here; use {allowed}, or set PARLAB_WATCH_PROTOCOLS")
+    # git looks up the host as it is written here: another spelling would evade the address that was checked.
+    authority = (address.partition("://")[2].partition("/")[0] or address.partition(":")[0]).rpartition("@")[2]
+    if not address.isascii() or authority != authority.lower() or ":0" in authority.rpartition("]")[2]:
+        raise ValueError(
+            f"the host of repository {address[:80]!r} is not in lower case and ASCII, or its port begins with 0;"
+            " use https://host/path, with punycode for other letters"
+        )
     return place
 
 

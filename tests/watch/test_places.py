@@ -106,6 +106,20 @@ def test_an_allowed_network_is_reached_and_its_redirects_are_not_followed(
     assert [path for path in Offering.seen if not path.startswith("/moved/")] == []
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://Evil.example/code",
+        "git@Evil.example:code",
+        "https://fa\u00df.example/code",
+        "https://a.example:0443/code",
+    ],
+)
+def test_a_host_in_another_spelling_than_git_looks_up_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="lower case and ASCII"):
+        check_repository(address)
+
+
 def test_git_connects_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parlab.watch.places.addresses_of", lambda *_: ["192.0.2.7"])
     web = git_settings(check_repository("https://git.example/code"))

@@ -95,6 +95,7 @@ with parlab.init("Warm-up length", config, name="deepspeed") as run:
 
 
 @require_GET
+@never_cache
 @permission_required("lab.add_run", raise_exception=True)
 def connect(request: HttpRequest) -> HttpResponse:
     """Show what to write for `?with=` a tool."""

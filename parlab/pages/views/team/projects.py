@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import SCOPE_TEXTS, Experiment, Project, Role
@@ -22,6 +23,7 @@ from parlab.pages.requests.viewers import CHOSEN
 
 
 @require_GET
+@never_cache
 def projects(request: HttpRequest) -> HttpResponse:
     viewer = viewer_for(request.user)
     rows = [(project, viewer.roles[project.pk].label) for project in seen_projects(viewer)]
@@ -44,6 +46,7 @@ def create(request: HttpRequest) -> HttpResponse:
 
 
 @require_GET
+@never_cache
 def project(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the settings and members of a project, and to its maintainers the forms to change them."""
     return project_page(request, seen_project(viewer_for(request.user), slug))
