@@ -24,6 +24,13 @@ def _model_problems(config: RunFields) -> Iterator[Problem]:
     if model.experts_per_token > experts:
         message = f"experts_per_token {model.experts_per_token} is more than num_experts {experts}; use 1 to {experts}"
         yield Problem("model.experts_per_token", model.experts_per_token, message)
+    groups, chosen = model.expert_groups, model.groups_per_token
+    if experts % groups:
+        message = f"expert_groups {groups} does not divide num_experts {experts}; use {divisors(experts)}"
+        yield Problem("model.expert_groups", groups, message)
+    if chosen and chosen > groups:
+        message = f"groups_per_token {chosen} is more than expert_groups {groups}; use 1 to {groups}"
+        yield Problem("model.groups_per_token", chosen, message)
     if model.dense_layers > model.num_layers:
         layers = model.num_layers
         message = f"dense_layers {model.dense_layers} is more than num_layers {layers}; use 0 to {layers}"

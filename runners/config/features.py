@@ -17,8 +17,9 @@ class Feature:
 FEATURES = (
     Feature("has no experts", (
         "model.num_experts", "model.experts_per_token", "model.shared_experts", "model.dense_layers",
-        "model.dense_ffn_size", "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size",
-        "parallel.overlap_experts",
+        "model.dense_ffn_size", "model.expert_groups", "model.groups_per_token", "parallel.expert_parallel_size",
+        "parallel.expert_tensor_parallel_size", "parallel.expert_dispatcher", "parallel.expert_imbalance",
+        "parallel.grouped_products", "parallel.overlap_experts",
     )),
     Feature("has keys and values for each head", (
         "model.num_kv_heads", "model.multi_latent_attention", "model.q_lora_rank", "model.kv_lora_rank",

@@ -106,6 +106,10 @@ class ModelSection(Section):
     """MLPs of a layer; each token uses some of them."""
     experts_per_token: Annotated[int, Field(ge=1, le=4096)] = 1
     """MLPs that each token is routed to."""
+    expert_groups: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Groups of experts, for routing that is limited to some of them."""
+    groups_per_token: Positive | None = None
+    """Groups that the experts of a token come from (node-limited routing). Empty: all."""
     shared_experts: Annotated[int, Field(ge=0, le=256)] = 0
     """MLPs that every token uses."""
     dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
@@ -202,6 +206,12 @@ class ParallelSection(Section):
     """Ranks that share the experts of a layer (EP); they are data, context and tensor parallel ranks."""
     expert_tensor_parallel_size: Positive = 1
     """Ranks that share each expert."""
+    expert_dispatcher: Literal["allgather", "alltoall", "deepep", "hybridep"] | None = None
+    """What sends tokens to the ranks of their experts: NCCL's collectives, DeepEP or Hybrid-EP. Empty: as usual."""
+    expert_imbalance: Annotated[float, Field(ge=1, le=4096, allow_inf_nan=False)] = 1.0
+    """Routed tokens of the expert parallel rank that has most, relative to the mean."""
+    grouped_products: Literal["separate", "grouped", "fused"] = "grouped"
+    """Products of experts: each expert alone, one kernel for all, or fused with activation and quantisation."""
     overlap_gradients: bool | None = None
     """Reduction of gradients overlaps with the backward pass. Empty: as usual on the device."""
     overlap_tensor: bool | None = None

@@ -149,6 +149,17 @@ def test_arguments_of_megatron_core_are_the_model_of_its_paper() -> None:
         ({"window_size": "(128, 0)", "window_attn_skip_freq": 2},
          {"model.sliding_window": 128, "model.windowed_share": 0.5}),
         ({"num_experts": "[1]", "moe_layer_freq": 1}, {}),
+        ({"num_experts": 64, "moe_router_num_groups": 8, "moe_router_group_topk": 4},
+         {"model.num_experts": 64, "model.expert_groups": 8, "model.groups_per_token": 4}),
+        ({"num_experts": 64, "moe_token_dispatcher_type": "flex"},
+         {"model.num_experts": 64, "parallel.expert_dispatcher": "deepep"}),
+        ({"num_experts": 64, "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},
+         {"model.num_experts": 64, "parallel.expert_dispatcher": "hybridep"}),
+        ({"num_experts": 64, "parallelism.expert_parallel_comm_backend": "standard"},
+         {"model.num_experts": 64, "parallel.expert_dispatcher": "alltoall"}),
+        ({"num_experts": 64, "moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": False},
+         {"model.num_experts": 64, "parallel.expert_dispatcher": "alltoall", "parallel.grouped_products": "separate"}),
+        ({"moe_token_dispatcher_type": "allgather", "moe_grouped_gemm": False}, {}),
     ],
 )  # fmt: skip
 def test_arguments_of_other_trainers_become_fields(arguments: dict[str, object], fields: dict[str, object]) -> None:

@@ -17,6 +17,9 @@ _EXCHANGES = {"p2p": "ring", "ring": "ring", "allgather": "all-gather", "all_gat
 _POSITIONS = {"learned_absolute": "learned", "learned": "learned", "rope": "rotary", "yarn": "rotary",
               "rotary": "rotary", "mrope": "rotary"}  # fmt: skip
 _GATED = ("silu", "swish", "swiglu", "geglu")
+_DISPATCHERS = {"allgather": "allgather", "alltoall": "alltoall", "deepep": "deepep", "hybridep": "hybridep",
+                "standard": "alltoall", "torch": "allgather"}  # fmt: skip
+"""Megatron-Core's and torchtitan's names; AutoModel's `torch` gathers all tokens."""
 _FLAGS: dict[str, tuple[str, ...]] = {
     "parallel.sequence_parallel": ("sequence_parallel",),
     "parallel.overlap_gradients": ("overlap_grad_reduce",),
@@ -67,6 +70,8 @@ def described_fields(
         value = stated.get(*names)
         if isinstance(value, bool):
             fields[field] = value
+    if "model.num_experts" in fields:
+        fields |= dict(_dispatcher(stated))
     return fields | dict(_layout(stated)) | dict(_training(stated))
 
 
@@ -81,6 +86,11 @@ def _mlp(stated: _Arguments) -> Iterator[tuple[str, Any]]:
     yield "model.num_experts", experts
     yield "model.experts_per_token", stated.whole("moe_router_topk", "num_experts_per_tok", "moe_top_k", "top_k")
     own = stated.whole("moe_ffn_hidden_size", "moe_intermediate_size")
+    groups = stated.whole("moe_router_num_groups", "n_group", "n_groups", "num_expert_groups")
+    if groups and experts % groups == 0:
+        yield "model.expert_groups", groups
+        limit = stated.whole("moe_router_group_topk", "topk_group", "topk_groups", "num_limited_groups")
+        yield "model.groups_per_token", limit if limit and limit <= groups else None
     yield "model.ffn_hidden_size", own or width
     if own and width:
         yield "model.dense_ffn_size", width
@@ -152,6 +162,19 @@ def _layout(stated: _Arguments) -> Iterator[tuple[str, Any]]:
         yield "parallel.shard_ranks", shards if shards > 1 else None
     elif stated.get("use_distributed_optimizer") is True:
         yield "parallel.zero_stage", 1
+
+
+def _dispatcher(stated: _Arguments) -> Iterator[tuple[str, Any]]:
+    """Generate what sends tokens; Megatron-Core's `flex` names a backend of its own, DeepEP by default."""
+    kind = str(stated.get("moe_token_dispatcher_type", "expert_parallel_comm_backend", "dispatcher")).lower()
+    if kind == "flex" or stated.get("moe_enable_deepep", "enable_deepep") is True:
+        kind = str(stated.get("moe_flex_dispatcher_backend") or "deepep").lower()
+    yield "parallel.expert_dispatcher", _DISPATCHERS.get(kind)
+    grouped = stated.get("moe_grouped_gemm", "use_grouped_mm")
+    if stated.get("cutedsl_fused_grouped_mlp") is True:
+        yield "parallel.grouped_products", "fused"
+    elif isinstance(grouped, bool):
+        yield "parallel.grouped_products", "grouped" if grouped else "separate"
 
 
 def _training(stated: _Arguments) -> Iterator[tuple[str, Any]]:

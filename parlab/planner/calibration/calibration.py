@@ -30,6 +30,7 @@ from parlab.planner.prediction.parameters import (
 )
 from parlab.planner.prediction.timing import Clock
 
+from .levels import LEVELS, Levels
 from .recorded_formulas import Batch, Formula
 from .residuals import Residuals
 
@@ -81,6 +82,8 @@ class Calibration:
     """Most GPUs of a measured time, 0 without one; larger jobs are predicted closer to the shipped constants."""
     local: Residuals | None = None
     """What the constants leave unexplained near measured jobs; None without measured times."""
+    levels: Levels = field(default_factory=dict, hash=False)
+    """Effects of code bases and their releases on the time; a calibration on runs includes that of its own."""
     cost: float = 0.0
     """Objective of the time fit at its minimum, for comparing fits to the same rows."""
 
@@ -96,7 +99,7 @@ class Calibration:
         return f"calibrated on {self.name}: {', '.join(parts)}" if parts else f"not calibrated: {self.name}"
 
 
-DEFAULT = Calibration("constants of docs/understand/planner.md")
+DEFAULT = Calibration("constants of docs/understand/planner.md", levels=LEVELS)
 """For a GPU cluster without measurements."""
 
 

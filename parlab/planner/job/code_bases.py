@@ -6,6 +6,7 @@ in which precision the optimizer keeps its states. For a code base that is not n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
@@ -93,6 +94,7 @@ _GRACE_SHARDED: Possible = ((0.2, _COPYING), (0.2, _LIGHT), (0.6, _OFFLOADED))
 """FSDP beside a Grace processor: its recipes offload activations over NVLink-C2C (Megatron-Bridge, Llama 3 70B)."""
 
 
+_RELEASE = re.compile(r"(\d\d\.\d\d)(?:\.\d+)? NeMo Container|ngc(\d\d\.\d\d)_nemo|Megatron-Core r(\d+\.\d+)")
 _NAMELESS = ("", "command")
 """Families of jobs that say nothing about the code base: none, and a program of a user."""
 
@@ -107,12 +109,21 @@ def code_base(*texts: str) -> CodeBase | None:
     return None
 
 
-def with_code_base(job: Job, name: CodeBaseName) -> Job:
+def release_of(text: str) -> str:
+    """Return the release that a text names, without the number of its patch; "" if it names none.
+
+    NVIDIA's containers ("26.04.01 NeMo Container", "ngc25.01_nemo"), versions of Megatron-Core ("Megatron-Core r0.8").
+    """
+    found = _RELEASE.search(text)
+    return (found[1] or found[2] or found[3]) if found else ""
+
+
+def with_code_base(job: Job, name: CodeBaseName, release: str = "") -> Job:
     """Return a job with the habits of a code base, except for optimizer states that the job states."""
     habit = next(entry.habit for entry in CODE_BASES if entry.name == name)
     if job.optimizer_bytes is not None:
         habit = {**habit, "optimizer_bytes": job.optimizer_bytes}
-    return replace(job, family=name, **habit)
+    return replace(job, family=name, code_base=name, release=release, **habit)
 
 
 def possible_jobs(job: Job, gpu: str) -> list[tuple[float, Job]]:

@@ -37,6 +37,8 @@ def model_of(model: ModelSection) -> Model:
         q_lora_rank=model.q_lora_rank if model.multi_latent_attention else 0,
         kv_lora_rank=model.kv_lora_rank,
         rope_head_dim=model.rope_head_dim,
+        expert_groups=model.expert_groups,
+        groups_per_token=model.groups_per_token,
         shared_experts=model.shared_experts,
         dense_layers=model.dense_layers,
         dense_ffn_size=model.dense_ffn_size,
@@ -75,6 +77,7 @@ def job_of(config: RunConfig, gpu: str = "") -> Job:
         overlaps_experts=False,
         overlaps_pipeline=False,
         has_cuda_graphs=False,
+        dispatcher="alltoall",
     )  # fmt: skip
     return Job(
         model_of(config.model),
@@ -99,6 +102,8 @@ def job_of(config: RunConfig, gpu: str = "") -> Job:
         context_exchange=parallel.context_exchange,
         expert_parallel=parallel.expert_parallel_size,
         expert_tensor_parallel=parallel.expert_tensor_parallel_size,
+        expert_imbalance=parallel.expert_imbalance,
+        grouped_products=parallel.grouped_products,
         shard_ranks=parallel.shard_ranks,
         reshards_after_forward=parallel.reshard_after_forward,
         first_stage_layers=parallel.first_stage_layers,
@@ -124,6 +129,7 @@ def _overlap(config: RunConfig, gpu: str) -> Overlap:
         overlaps_experts=stated(parallel.overlap_experts, usual_experts),
         overlaps_pipeline=stated(parallel.overlap_pipeline, usual.overlaps_pipeline),
         has_cuda_graphs=stated(train.cuda_graphs, usual.has_cuda_graphs),
+        dispatcher=parallel.expert_dispatcher or usual.dispatcher,
     )
 
 

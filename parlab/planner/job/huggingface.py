@@ -136,6 +136,8 @@ class _Experts(NamedTuple):
     number: int
     chosen: int
     width: int | None
+    groups: int
+    chosen_groups: int | None
     shared: int
     dense_layers: int
     dense_width: int | None
@@ -148,6 +150,8 @@ def _expert_fields(experts: _Experts | None) -> dict[str, Any]:
     return {
         "num_experts": experts.number,
         "experts_per_token": experts.chosen,
+        "expert_groups": experts.groups,
+        "groups_per_token": experts.chosen_groups,
         "shared_experts": experts.shared,
         "dense_layers": experts.dense_layers,
         "dense_ffn_size": experts.dense_width,
@@ -178,8 +182,16 @@ def _experts(flat: Fields, layers: int) -> _Experts | None:
     elif isinstance(listed, list) and listed:
         dense = len(listed)
     dense_width = maybe(flat, "intermediate_size_mlp") or (width if expert_width else None)
+    groups = _first(flat, "groups") or 1
     return _Experts(
-        experts, _first(flat, "chosen") or 1, chosen_width, shared, min(dense, layers), dense_width if dense else None
+        experts,
+        _first(flat, "chosen") or 1,
+        chosen_width,
+        groups,
+        _first(flat, "chosen_groups") if groups > 1 else None,
+        shared,
+        min(dense, layers),
+        dense_width if dense else None,
     )
 
 

@@ -48,6 +48,10 @@ class Model:
     """Width of the compressed keys and values of MLA."""
     rope_head_dim: int = 64
     """Width of the rotary part of a head of MLA, in addition to head_dim."""
+    expert_groups: int = 1
+    """Groups of experts, for routing that is limited to some of them."""
+    groups_per_token: int | None = None
+    """Groups that the experts of a token come from (node-limited routing); None: all."""
     shared_experts: int = 0
     """Experts that every token uses."""
     dense_layers: int = 0
@@ -61,7 +65,7 @@ class Model:
     has_dropout: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden_size", "num_heads", "sequence_length", "vocab_size"):
+        for name in ("num_layers", "hidden_size", "num_heads", "sequence_length", "vocab_size", "expert_groups"):
             check_size(name, getattr(self, name))
         for name in ("num_kv_heads", "ffn_hidden_size", "head_dim", "dense_ffn_size", "sliding_window"):
             if getattr(self, name) is not None:
@@ -70,6 +74,15 @@ class Model:
             raise ValueError(
                 f"experts_per_token {self.experts_per_token} is out of range for num_experts {self.num_experts};"
                 f" use 1 to {self.num_experts}"
+            )
+        if self.num_experts % self.expert_groups:
+            raise ValueError(
+                f"expert_groups {self.expert_groups} does not divide num_experts {self.num_experts}; use a divisor"
+            )
+        if not 1 <= (self.groups_per_token or 1) <= self.expert_groups:
+            raise ValueError(
+                f"groups_per_token {self.groups_per_token} is out of range for expert_groups {self.expert_groups};"
+                f" use 1 to {self.expert_groups}"
             )
         if not 0 <= self.dense_layers <= self.num_layers:
             raise ValueError(f"dense_layers {self.dense_layers} is out of range; use 0 to {self.num_layers}")

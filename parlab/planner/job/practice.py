@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .workload import Precision
+from .workload import Dispatcher, Precision
 
 _RECENT = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB", "MI3")
 
@@ -12,6 +12,17 @@ _RECENT = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB", "MI3")
 def is_recent_device(gpu: str) -> bool:
     """Return whether a device is of NVIDIA's Hopper, of AMD's MI300 or later."""
     return gpu.startswith(_RECENT)
+
+
+_DISPATCHERS: dict[str, Dispatcher] = {
+    "NeMo AutoModel": "deepep",
+    "torchtitan": "alltoall",
+    "MaxText": "alltoall",
+    "Primus": "alltoall",
+    "DeepSpeed": "alltoall",
+    "Megatron-LM": "alltoall",
+}
+"""Code base -> what its recipes send tokens with, if that is the same on every device."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,7 @@ class Practice:
     overlaps_experts: bool
     overlaps_pipeline: bool
     has_cuda_graphs: bool
+    dispatcher: Dispatcher
 
 
 def practice(gpu: str, precision: Precision, chunks: int, *, framework: str = "", is_fsdp: bool = False) -> Practice:
@@ -43,4 +55,12 @@ def practice(gpu: str, precision: Precision, chunks: int, *, framework: str = ""
         overlaps_experts=is_nvidia and chunks > 1,
         overlaps_pipeline=is_recent,
         has_cuda_graphs=is_nvidia and gpu.startswith("GB"),
+        dispatcher=_DISPATCHERS.get(framework) or _dispatcher(gpu),
     )
+
+
+def _dispatcher(gpu: str) -> Dispatcher:
+    """Return what usually sends tokens: Hybrid-EP in racks, DeepEP on NVIDIA's devices since Hopper."""
+    if gpu.startswith("GB"):
+        return "hybridep"
+    return "deepep" if is_recent_device(gpu) and not gpu.startswith("MI") else "alltoall"

@@ -60,9 +60,12 @@ def _gpt_oss(layers: int, experts: int) -> Model:
 _DEEPSEEK_V3 = Model(
     61, 7168, 128, 4096, 129_280, None, 2048, is_gated=True, num_experts=256, experts_per_token=8,
     has_tied_embeddings=False, has_positions=False, head_dim=128, attention="mla", q_lora_rank=1536, kv_lora_rank=512,
-    shared_experts=1, dense_layers=3, dense_ffn_size=18_432, has_dropout=False,
+    shared_experts=1, dense_layers=3, dense_ffn_size=18_432, has_dropout=False, expert_groups=8, groups_per_token=4,
 )  # fmt: skip
-_KIMI_K2 = replace(_DEEPSEEK_V3, num_heads=64, vocab_size=163_840, num_experts=384, dense_layers=1)
+_KIMI_K2 = replace(
+    _DEEPSEEK_V3, num_heads=64, vocab_size=163_840, num_experts=384, dense_layers=1, expert_groups=1,
+    groups_per_token=None,
+)  # fmt: skip
 _MIXTRAL = Model(
     32, 4096, 32, 4096, 32_000, 8, 14_336, is_gated=True, num_experts=8, experts_per_token=2,
     has_tied_embeddings=False, has_positions=False, has_dropout=False,
@@ -212,6 +215,8 @@ def fields_of(model: Model) -> dict[str, Any]:
         "mlp": "gated" if model.is_gated else "plain",
         "experts": model.num_experts,
         "experts_per_token": model.experts_per_token,
+        "expert_groups": model.expert_groups,
+        "groups_per_token": model.groups_per_token,
         "shared_experts": model.shared_experts,
         "dense_layers": model.dense_layers,
         "dense_ffn": model.dense_ffn_size,

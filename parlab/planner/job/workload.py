@@ -18,6 +18,8 @@ __all__ = [
     "PRECISIONS",
     "SCHEDULES",
     "Attention",
+    "Dispatcher",
+    "GroupedProducts",
     "Job",
     "Model",
     "Overlap",
@@ -28,6 +30,8 @@ __all__ = [
 
 Recompute = Literal["none", "selective", "operations", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"]
+Dispatcher = Literal["allgather", "alltoall", "deepep", "hybridep"]
+GroupedProducts = Literal["separate", "grouped", "fused"]
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -41,6 +45,7 @@ class Overlap(TypedDict):
     overlaps_experts: bool
     overlaps_pipeline: bool
     has_cuda_graphs: bool
+    dispatcher: Dispatcher
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,10 @@ class Job:
     """Attention does not store the matrix of scores."""
     family: str = ""
     """Engine or framework that trains; each calibration is for one."""
+    code_base: str = ""
+    """Name of the trainer (`code_bases.CODE_BASES`); "": unknown."""
+    release: str = ""
+    """Release of the trainer; "": unknown."""
     context_parallel: int = 1
     """Ranks that share each sequence."""
     context_exchange: Literal["ring", "all-gather"] = "ring"
@@ -86,6 +95,13 @@ class Job:
     """Ranks that share the experts of a layer; they are data, context and tensor parallel ranks."""
     expert_tensor_parallel: int = 1
     """Ranks that share each expert."""
+    dispatcher: Dispatcher = "alltoall"
+    """What sends tokens to the ranks of their experts: NCCL's collectives, DeepEP or Hybrid-EP."""
+    expert_imbalance: float = 1.0
+    """Routed tokens of the expert parallel rank that has most, relative to the mean."""
+    grouped_products: GroupedProducts = "grouped"
+    """separate: each expert of a rank runs on its own; grouped: one kernel for all experts; fused: with the activation
+    function and the quantisation of its operands."""
     shard_ranks: int | None = None
     """Ranks over which ZeRO and FSDP partition (HSDP: fewer than the replicas); None: all data and context ranks."""
     reshards_after_forward: bool = True
@@ -154,6 +170,8 @@ class Job:
             )
         if self.zero_stage not in (0, 1, 2, 3):
             raise ValueError(f"zero_stage {self.zero_stage} is out of range; use 0, 1, 2 or 3")
+        if not 1 <= self.expert_imbalance <= LARGEST:
+            raise ValueError(f"expert_imbalance {self.expert_imbalance:g} is out of range; use 1 or more")
         if self.model.num_experts % self.expert_parallel:
             raise ValueError(
                 f"expert_parallel {self.expert_parallel} does not divide num_experts {self.model.num_experts};"
@@ -175,6 +193,11 @@ class Job:
         """Ranks with the same experts."""
         ranks = self.tensor_parallel * self.replicas
         return max(1, ranks // (self.expert_parallel * self.expert_tensor_parallel))
+
+    @cached_property
+    def busiest_share(self) -> float:
+        """Routed tokens of the rank that has most, relative to the mean; at most all tokens of an expert group."""
+        return min(self.expert_imbalance, float(self.expert_parallel))
 
     @cached_property
     def shards(self) -> int:

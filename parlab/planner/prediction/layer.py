@@ -14,6 +14,7 @@ from parlab.planner.job.hardware import Gpu
 from parlab.planner.job.workload import Job
 
 from .attention import fused_share
+from .dispatch import KERNELS, Kernels
 from .links import Links
 from .memory import activation_bytes
 from .parameters import TimeParameters
@@ -29,10 +30,12 @@ _SCORES_BYTES = (12.0, 16.0)
 _CAST_BYTES = {"fp8": 4.0, "mxfp8": 4.0, "nvfp4": 8.0}
 """Bytes moved to quantise one value: read 2, write it and its transpose in 8 bits (Micikevicius et al. 2022); in 4 bits
 a random Hadamard transform comes before (NVIDIA, Pretraining Large Language Models with NVFP4, 2025)."""
-_ROUTED_BYTES = 4.0
-"""Bytes per value of a routed token, forward: gathered once and scattered once in 16 bits."""
 _GRAPH_SHARE = 0.25
-"""Time of the processor with recorded kernels: routing and experts of changing sizes are still launched one by one."""
+"""Time of the processor with recorded kernels: a few graphs per layer are still launched one by one."""
+_EXPERT_SHARE = 1 / 3
+"""Time in which the processor launches the kernels of one MLP, relative to those of a layer."""
+_WAITING = 2.0
+"""Order of the norm of device and processor where the processor waits in each layer, so that it cannot run ahead."""
 _EAGER_SCORES = 5 / 3
 """Bytes moved per score by eager attention relative to Megatron-LM's fused scale, mask and softmax: 20 to 12 forward,
 27 to 16 backward."""
@@ -132,7 +135,8 @@ class LayerClock:
     def _routed_rows(self) -> float:
         """Tokens that the experts of a rank receive; tensor parallel ranks share the tokens of a sequence."""
         job = self.job
-        return job.rank_tokens * job.model.experts_per_token * job.expert_tensor_parallel / job.tensor_parallel
+        share = job.busiest_share * job.expert_tensor_parallel / job.tensor_parallel
+        return job.rank_tokens * job.model.experts_per_token * share
 
     @cached_property
     def _casts_s(self) -> tuple[float, float]:
@@ -144,6 +148,7 @@ class LayerClock:
         kv_size = model.kv_size if model.attention == "gqa" else model.kv_lora_rank
         share = 1 / tensor if job.sequence_parallel else 1.0
         routed = self._routed_rows / job.rank_tokens if model.num_experts > 1 else 1 / tensor
+        routed *= not self._is_fused
         shared = routed + model.shared_experts / tensor
         inputs = model.hidden_size * (share + routed) + model.attention_size / tensor + shared * model.ffn_size
         outputs = (model.attention_size + 2 * kv_size) / tensor + model.hidden_size * (share + routed)
@@ -159,7 +164,9 @@ class LayerClock:
         slow = self.parameters.misaligned_slowdown if model.head_size % 8 and job.precision != "fp32" else 1.0
         if job.has_flash_attention:
             flops = 4 * heads * model.keys_per_token * model.score_size
-            share = fused_share(self.cluster.device, job.flash_generation, model.sequence_length, model.head_size)
+            # A ring attends to the keys of one rank at a time.
+            length = model.sequence_length / (job.context_parallel if job.context_exchange == "ring" else 1)
+            share = fused_share(self.cluster.device, job.flash_generation, length, model.head_size)
             rate = ceiling(self.cluster, "bf16") * share * self.parameters.attention_efficiency
             if job.precision == "fp32" or self.cluster.device.is_cpu:
                 rate = self.wide_flops_s
@@ -181,7 +188,8 @@ class LayerClock:
             split = width / job.tensor_parallel
         else:
             rows = self._routed_rows / job.rank_tokens
-            routed = rows * (width + _ROUTED_BYTES * model.hidden_size) + model.shared_experts * width
+            moved = self.kernels.moved_bytes * model.hidden_size
+            routed = rows * (width * (not self._is_fused) + moved) + model.shared_experts * width
             dense = 4 * (model.dense_ffn_size or model.ffn_size) * (model.mlp_matrices - 1) / job.tensor_parallel
             split = (1 - self._dense_share) * routed + self._dense_share * dense
         moved = job.rank_tokens * (replicated + split) * job.value_bytes / 2
@@ -200,7 +208,9 @@ class LayerClock:
         if job.context_exchange == "all-gather":
             return forward, 2 * forward
         attention_forward, attention_backward = self._attention_s
-        return exposed(forward, attention_forward), exposed(2 * forward, attention_backward)
+        # Attention to the next keys begins when they have arrived, so that the latencies stay.
+        floor = (ranks - 1) * latency
+        return exposed(forward, attention_forward) + floor, exposed(2 * forward, attention_backward) + floor
 
     @cached_property
     def context_s(self) -> float:
@@ -217,15 +227,16 @@ class LayerClock:
     @cached_property
     def expert_s(self) -> float:
         """Time of the all-to-all of experts of one micro batch, averaged over all layers."""
-        job, model = self.job, self.job.model
+        job = self.job
         if job.expert_parallel == 1:
             return 0.0
         tokens = job.rank_tokens / job.tensor_parallel
-        span = job.expert_parallel * job.expert_tensor_parallel
-        size = float(job.value_bytes * model.hidden_size)
-        once = self.links.all_to_all_s(size, tokens, model.experts_per_token, job.expert_parallel, span)
+        once = self.links.dispatch_s(job, tokens)
         seconds = (4 + 2 * self._repeated_share) * once * (1 - self._dense_share)
-        return exposed(seconds, 3 * self._matmuls_s) if job.overlaps_experts else seconds
+        if not job.overlaps_experts:
+            return seconds
+        # The passes of another micro batch lack the multiprocessors that send tokens meanwhile.
+        return exposed(seconds, sum(self.passes_s)) + self.kernels.multiprocessors * seconds
 
     @cached_property
     def passes_s(self) -> tuple[float, float]:
@@ -235,10 +246,6 @@ class LayerClock:
         cast_forward, cast_backward = self._casts_s
         forward = self._matmuls_s + self._pointwise_s + attention_forward + cast_forward
         backward = 2 * (self._matmuls_s + self._pointwise_s) + attention_backward + cast_backward
-        experts = job.model.num_experts / job.expert_parallel
-        routing = self.parameters.routing_s + self.parameters.expert_s * experts
-        host = self.parameters.host_s + routing * (1 - self._dense_share)
-        host *= _GRAPH_SHARE if job.has_cuda_graphs else 1
         recomputed, passes = 0.0, 1.0
         if job.recompute == "full":
             recomputed, passes = forward, 2.0
@@ -252,7 +259,40 @@ class LayerClock:
         if job.offloads_activations:
             copy_s = activation_bytes(job)[0] / host_bandwidth(self.cluster.device)
             forward, backward = longer(forward, copy_s), longer(backward, copy_s)
-        return longer(forward, host), longer(backward, host * (1 + (passes - 1) * job.recomputed_share))
+        host = self._host_s
+        return self._pass_s(forward, host), self._pass_s(backward, host * (1 + (passes - 1) * job.recomputed_share))
+
+    @property
+    def _is_fused(self) -> bool:
+        """The products of experts include their activation function and the quantisation of their operands."""
+        return self.job.model.num_experts > 1 and self.job.grouped_products == "fused"
+
+    @property
+    def kernels(self) -> Kernels:
+        """What sends tokens to their experts."""
+        return KERNELS[self.job.dispatcher]
+
+    @property
+    def _waits(self) -> bool:
+        """The processor waits in each layer with experts."""
+        return self.job.expert_parallel > 1 and self.kernels.waits
+
+    @cached_property
+    def _host_s(self) -> float:
+        """Time in which the processor launches the kernels of one pass through one layer."""
+        job, parameters = self.job, self.parameters
+        each = {"separate": parameters.host_s * _EXPERT_SHARE, "grouped": parameters.expert_s, "fused": 0.0}
+        experts = each[job.grouped_products] * (job.model.num_experts / job.expert_parallel)
+        recorded = _GRAPH_SHARE if job.has_cuda_graphs else 1.0
+        # Kernels of changing sizes cannot be recorded, nor those that the processor launches after it has waited.
+        routing = parameters.routing_s * (1.0 if self._waits else recorded) + experts
+        return parameters.host_s * recorded + routing * (1 - self._dense_share)
+
+    def _pass_s(self, device_s: float, host_s: float) -> float:
+        """Return the time of a pass in which device and processor run concurrently."""
+        order = _WAITING if self._waits else SMOOTH
+        seconds: float = (device_s**order + host_s**order) ** (1 / order)
+        return seconds
 
     @cached_property
     def tensor_s(self) -> float:
@@ -267,7 +307,10 @@ class LayerClock:
         size = job.value_bytes * job.rank_tokens * job.model.hidden_size
         once = self.links.all_reduce_s(size, tensor, tensor)
         if job.overlaps_tensor:
-            return exposed(count * once, 3 * self._matmuls_s)
+            # Products and messages run in as many parts as ranks; the first or the last message has no product beside,
+            # and each of the others begins with a latency.
+            floor = once / tensor + (tensor - 1) * self.links.ring(tensor, tensor)[1]
+            return exposed(count * once, 3 * self._matmuls_s) + count * floor
         if not job.fuses_pointwise or self.cluster.device.is_cpu:
             return count * once
         # Both messages of the backward pass overlap with the products for the gradients of weights (Megatron-LM).

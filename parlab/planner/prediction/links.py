@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from parlab.planner.calibration.recorded_formulas import larger, smaller
 from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.workload import Job
 
+from .dispatch import KERNELS, Kernels, sent_copies
 from .parameters import TimeParameters
-
-_EXCHANGE_BETWEEN = 0.9
-"""Share of the bandwidth between nodes that kernels for the all-to-all of experts reach: 43 to 58 of 50 GB/s of an H800
-among 16 to 64 ranks (DeepEP, README, 2025, normal kernels)."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,11 @@ class Links:
         link = self.cluster.inside
         return link.bandwidth if link.is_measured else link.bandwidth * self.parameters.inside_efficiency
 
-    @property
-    def exchange(self) -> float:
-        """Bandwidth of a device in an all-to-all inside its domain (bytes/s)."""
+    def exchange(self, kernels: Kernels) -> float:
+        """Return the bandwidth of a device in an exchange of tokens inside its domain (bytes/s)."""
         link = self.cluster.inside
-        return link.exchange or link.bandwidth * self.parameters.exchange_efficiency
+        rate = smaller(link.bandwidth * kernels.inside, kernels.most)
+        return link.exchange or rate * self.parameters.exchange_efficiency
 
     def is_between(self, span: int) -> bool:
         """Return whether a group of neighbouring devices spans several domains."""
@@ -76,25 +74,19 @@ class Links:
             share = (domains - 1) / domains
         return 2 * share * size / bandwidth + 2 * (ranks - 1) * latency * messages
 
-    def all_to_all_s(self, token_bytes: float, tokens: float, choices: int, ranks: int, span: int) -> float:
-        """Return the time in which each rank sends `tokens` tokens to the ranks of their experts.
+    def dispatch_s(self, job: Job, tokens: float) -> float:
+        """Return the time in which each expert parallel rank sends `tokens` tokens to the ranks of their experts.
 
-        A token goes once to each rank that has one of its `choices` experts, and once to each other domain
-        (DeepSeek-V3 report 2024, section 3.2.2). `span` neighbouring devices contain all ranks.
+        The rank that receives most takes longest. Devices in the same domain as the ranks share its network.
         """
+        ranks, span = job.expert_parallel, job.expert_parallel * job.expert_tensor_parallel
         if ranks == 1:
             return 0.0
-        cluster = self.cluster
-        copies = _distinct(ranks, choices) * (ranks - 1) / ranks
-        inside_s = tokens * copies * token_bytes / self.exchange + cluster.inside.latency_s
+        cluster, kernels = self.cluster, KERNELS[job.dispatcher]
+        size = float(job.value_bytes * job.model.hidden_size) * tokens * job.busiest_share
+        inside_s = size * sent_copies(job, ranks) / self.exchange(kernels) + cluster.inside.latency_s
         if not self.is_between(span):
             return inside_s
         domains = min(ranks, -(-span // cluster.domain))
-        sent = _distinct(domains, choices) * (domains - 1) / domains
-        between = self.between_bandwidth(span) / cluster.gpus_per_node * self.between_share(_EXCHANGE_BETWEEN)
-        return larger(inside_s, tokens * sent * token_bytes / between) + cluster.between.latency_s
-
-
-def _distinct(groups: int, choices: int) -> float:
-    """Return the expected number of distinct groups among random choices."""
-    return float(groups * (1 - (1 - 1 / groups) ** choices))
+        between = self.between_bandwidth(span) / cluster.gpus_per_node * self.between_share(kernels.between)
+        return larger(inside_s, size * sent_copies(job, domains) / between) + cluster.between.latency_s

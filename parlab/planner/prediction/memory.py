@@ -146,7 +146,8 @@ def _spared_bytes(job: Job) -> float:
         norms += job.value_bytes * (3 * model.attention_size + model.num_heads * model.rope_head_dim) / tensor
     if job.recomputes_activation:
         return norms
-    routed = model.experts_per_token * job.expert_tensor_parallel if model.num_experts > 1 else 1
+    shares = model.experts_per_token * job.busiest_share * job.expert_tensor_parallel
+    routed = shares if model.num_experts > 1 else 1
     stored = 1 if job.has_8_bit_experts else value
     return norms + model.ffn_size * (stored * routed + value * model.shared_experts) / tensor
 
@@ -159,7 +160,7 @@ def _mlp_bytes(job: Job) -> float:
         width = float((model.mlp_matrices - 1) * value)
     if model.num_experts == 1:
         return width * model.ffn_size / job.tensor_parallel
-    routed = model.experts_per_token * job.expert_tensor_parallel / job.tensor_parallel
+    routed = model.experts_per_token * job.busiest_share * job.expert_tensor_parallel / job.tensor_parallel
     if job.has_8_bit_experts:
         own = width / value * model.ffn_size + model.hidden_size
         return routed * own + width * model.ffn_size * model.shared_experts / job.tensor_parallel

@@ -17,39 +17,39 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.902
+    matmul_efficiency: float = 0.91
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.28
+    matmul_traffic: float = 1.37
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.822
+    memory_efficiency: float = 0.807
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
-    host_s: float = 0.000909
+    host_s: float = 0.000897
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 0.791
+    inside_efficiency: float = 0.672
     """Share of the bandwidth inside a node that collectives reach."""
     between_efficiency: float = 0.523
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.911
+    shaped_efficiency: float = 0.902
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0183
+    step_s: float = 0.0184
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    straggler_share: float = 0.0177
+    straggler_share: float = 0.0139
     """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
-    misaligned_slowdown: float = 4.61
+    misaligned_slowdown: float = 4.58
     """Slowdown of attention if the head size is not a multiple of 8."""
     sharded_efficiency: float = 0.112
     """Share of the bandwidth that gathering each parameter on its own reaches (ZeRO-3 of 2021, without overlap)."""
-    attention_efficiency: float = 0.973
+    attention_efficiency: float = 0.966
     """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
-    low_precision_efficiency: float = 0.963
+    low_precision_efficiency: float = 1
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
-    exchange_efficiency: float = 0.876
-    """Share of the bandwidth that the all-to-all of experts reaches."""
-    grouped_efficiency: float = 0.632
+    exchange_efficiency: float = 1
+    """Speed of the exchange of tokens inside a domain relative to the published kernels (`dispatch.KERNELS`)."""
+    grouped_efficiency: float = 0.569
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
-    routing_s: float = 0.00135
+    routing_s: float = 0.00107
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
-    expert_s: float = 0.000105
+    expert_s: float = 0.000104
     """The same for each expert of a rank (s)."""
 
 
@@ -81,7 +81,7 @@ LIMITS: dict[str, float] = {
     "shaped_efficiency": 1.1,
     "attention_efficiency": 1.3,
     "low_precision_efficiency": 1.0,
-    "exchange_efficiency": 1.0,
+    "exchange_efficiency": 1.3,
     "grouped_efficiency": 1.0,
 }
 """Upper limits. A share of the memory bandwidth and of a link inside a node is at most 1. The limit of matrix products
@@ -90,6 +90,7 @@ leaves room for kernels that are better than the measured ceiling."""
 
 WIDTHS: dict[str, float] = {
     "attention_efficiency": 0.15,
+    "exchange_efficiency": 0.15,
     "fragmentation": 0.1,
     "flat_factor": 0.1,
     "logit_bytes": 0.6,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 
 from parlab.planner.calibration.calibration import Calibration, default_for, shrunk
+from parlab.planner.calibration.levels import level_of, narrowed
 from parlab.planner.calibration.spreads import usual_spread
 from parlab.planner.job.cluster import Cluster
 from parlab.planner.job.code_bases import timed_job
@@ -101,8 +103,11 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
     if cluster.is_between_assumed and cluster.nodes > 1:
         reasons.append("bandwidth between nodes is not specified: the usual value for such nodes is assumed")
     parts = Clock(timed_job(job, cluster.device.name), cluster, constants.time).timing()
-    spread = usual_spread(job, cluster, parts.total_s)
-    if constants.local is not None:
+    level = level_of(constants.levels, job.code_base, job.release)
+    spread = narrowed(usual_spread(job, cluster, parts.total_s), level)
+    if constants.local is None:
+        parts = scaled(parts, exp(level.shift))
+    else:
         factor, novelty = constants.local.at(job)
         novelty = max(novelty, 1 - constants.most_gpus / job.world_size)
         parts = scaled(parts, factor)

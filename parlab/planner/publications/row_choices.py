@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from parlab.planner.job.workload import PRECISIONS, Precision, Recompute, Schedule
+from parlab.planner.job.workload import PRECISIONS, Dispatcher, GroupedProducts, Precision, Recompute, Schedule
 from parlab.planner.requests.fields import nearest_name
 
 _RECOMPUTES: dict[str, Recompute] = {
@@ -57,6 +57,27 @@ _EXCHANGES: dict[str, Literal["ring", "all-gather"]] = {
     "all-gather": "all-gather",
     "allgather": "all-gather",
     "gather": "all-gather",
+}
+_DISPATCHERS: dict[str, Dispatcher] = {
+    "allgather": "allgather",
+    "all-gather": "allgather",
+    "alltoall": "alltoall",
+    "all-to-all": "alltoall",
+    "nccl": "alltoall",
+    "standard": "alltoall",
+    "deepep": "deepep",
+    "flex": "deepep",
+    "hybridep": "hybridep",
+    "hybrid-ep": "hybridep",
+}
+"""Name in a row -> dispatcher. Megatron-Core's `flex` means DeepEP unless it names a backend; torchtitan's `standard`
+is NCCL's all-to-all."""
+_PRODUCTS: dict[str, GroupedProducts] = {
+    "separate": "separate",
+    "false": "separate",
+    "grouped": "grouped",
+    "true": "grouped",
+    "fused": "fused",
 }
 _OPTIMIZERS: dict[str, int | None] = {
     "adam": None,
@@ -135,6 +156,18 @@ def is_fused(value: object, usual: bool) -> bool:
 def exchange(value: object) -> Literal["ring", "all-gather"]:
     """Return how context parallel ranks exchange keys and values."""
     kind: Literal["ring", "all-gather"] = _word("parallel", "cp_comm", value or "ring", _EXCHANGES)
+    return kind
+
+
+def dispatcher(value: object, usual: Dispatcher) -> Dispatcher:
+    """Return what sends tokens to their experts, `usual` if the row does not say."""
+    name: Dispatcher = _word("parallel", "expert_dispatcher", value or usual, _DISPATCHERS)
+    return name
+
+
+def grouped_products(value: object) -> GroupedProducts:
+    """Return how the products of experts run, grouped if the row does not say."""
+    kind: GroupedProducts = _word("parallel", "grouped_products", "grouped" if value is None else value, _PRODUCTS)
     return kind
 
 

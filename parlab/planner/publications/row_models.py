@@ -58,6 +58,8 @@ def read_model(
         is_gated=is_gated,
         num_experts=whole(data, "experts", 1),
         experts_per_token=whole(data, "experts_per_token", 1),
+        expert_groups=whole(data, "expert_groups", 1),
+        groups_per_token=maybe(data, "groups_per_token"),
         has_tied_embeddings=flag("model", data, "tied_embeddings", not is_gated),
         has_positions=row_choices.has_learned_positions(data.get("positions") or ("rotary" if is_gated else "learned")),
         is_causal=flag("model", data, "causal", True),
@@ -88,6 +90,8 @@ def _completed(data: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
     usual: dict[str, Any] = {"head_dim": model.head_dim, "window": model.sliding_window}
     if is_mla:
         usual |= {"q_lora_rank": model.q_lora_rank, "kv_lora_rank": model.kv_lora_rank}
+    if model.expert_groups > 1 and maybe(data, "experts") == model.num_experts:
+        usual |= {"expert_groups": model.expert_groups, "groups_per_token": model.groups_per_token}
     if named and not (data.get("layers") and data.get("hidden")):
         usual |= _fields(model)
     added = {name: value for name, value in usual.items() if value and not data.get(name)}
@@ -110,6 +114,8 @@ def _fields(model: Model) -> dict[str, Any]:
         "mlp": "gated" if model.is_gated else "plain",
         "experts": model.num_experts,
         "experts_per_token": model.experts_per_token,
+        "expert_groups": model.expert_groups,
+        "groups_per_token": model.groups_per_token,
         "shared_experts": model.shared_experts,
         "dense_layers": model.dense_layers,
         "dense_ffn": model.dense_ffn_size,

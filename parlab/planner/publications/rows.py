@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from parlab.planner.job.cluster import Cluster, cluster, gbit_s
-from parlab.planner.job.code_bases import code_base, with_code_base
+from parlab.planner.job.code_bases import CodeBase, code_base, release_of, with_code_base
 from parlab.planner.job.practice import practice
 from parlab.planner.job.workload import Job, Model, Precision, Schedule
 from parlab.planner.prediction.job_flops import flops_of
@@ -18,6 +18,7 @@ from parlab.planner.prediction.memory import layers_of_stage
 from parlab.planner.requests.fields import refuse_unknown
 
 from . import row_choices
+from .recipes import recipe_fields
 from .row_checks import refuse_impossible
 from .row_choices import flag
 from .row_fields import HARDWARE, MODEL, PARALLEL
@@ -63,7 +64,10 @@ def read(row: Mapping[str, Any]) -> Row:
     # MosaicML's models have no dropout.
     is_fsdp = str(parallel.get("framework") or "").startswith("FSDP")
     model = read_model(model_data, notes, is_shaped=bool(hardware.get("gbps")), has_dropout=not is_fsdp)
-    job = _job(parallel, model, hardware, notes)
+    if model.num_experts > 1:
+        parallel = _with_recipe(row, parallel, notes)
+    named = code_base(str(parallel.get("framework") or ""), str(row.get("source") or ""))
+    job = _job(parallel, model, hardware, notes, named)
     notes += _defaults(parallel, job)
     is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
     is_open = not is_precision_stated and "V100" in str(hardware.get("gpu"))
@@ -71,7 +75,7 @@ def read(row: Mapping[str, Any]) -> Row:
         job = replace(job, precision="fp32")
         notes.append("precision is not given: fp32 assumed, the default of torch")
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
-    job = _with_habits(job, parallel, str(row.get("source") or ""), notes)
+    job = replace(_with_habits(job, named, notes), release=_release(parallel, str(row.get("source") or "")))
     group = str(row.get("group") or "")
     hardware_cluster = _cluster(_with_links(hardware, str(row.get("source") or ""), notes), job, group)
     refuse_impossible(job, parallel, hardware)
@@ -81,9 +85,25 @@ def read(row: Mapping[str, Any]) -> Row:
     return Row(str(row.get("id", "")), group, job, hardware_cluster, measured, is_open, notes, is_recompute_open)
 
 
-def _with_habits(job: Job, parallel: Mapping[str, Any], source: str, notes: list[str]) -> Job:
+def _release(parallel: Mapping[str, Any], source: str) -> str:
+    """Return the release of the code base: as stated, otherwise the one in the source of the row."""
+    stated = parallel.get("release")
+    return release_of(source) if stated is None else str(stated)[:40]
+
+
+def _with_recipe(row: Mapping[str, Any], parallel: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
+    """Return a layout with what the recipe of the row states, unless the row states it."""
+    model, hardware = section(row, "model"), section(row, "hardware")
+    names = (str(model.get("name") or ""), str(hardware.get("gpu") or ""), str(parallel.get("precision") or ""))
+    fields = recipe_fields(str(row.get("source") or ""), *names)
+    added = {name: value for name, value in fields.items() if parallel.get(name) is None}
+    if added:
+        notes.append(f"as in its recipe: {', '.join(f'{name} {value}' for name, value in added.items())}")
+    return {**parallel, **added}
+
+
+def _with_habits(job: Job, named: CodeBase | None, notes: list[str]) -> Job:
     """Return a job with the habits of its code base, which the framework or the source of the row names."""
-    named = code_base(str(parallel.get("framework") or ""), source)
     if named is None:
         return job
     if named.habit:
@@ -154,7 +174,9 @@ def _gradient_bytes(data: Mapping[str, Any], shard_ranks: int | None) -> int | N
     return 4 if shard_ranks else None
 
 
-def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str]) -> Job:
+def _job(
+    data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str], named: CodeBase | None
+) -> Job:
     tensor, pipeline, context = whole(data, "tp", 1), whole(data, "pp", 1), whole(data, "cp", 1)
     count = whole(hardware, "count", tensor * pipeline * context)
     replicas = whole(data, "dp", max(1, count // (tensor * pipeline * context)))
@@ -171,7 +193,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
     zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
     has_flash = row_choices.is_fused(data.get("attention"), usual=is_recent)
-    usual = practice(gpu, precision, chunks, framework=framework, is_fsdp=is_fsdp)
+    usual = practice(gpu, precision, chunks, framework=named.name if named else "", is_fsdp=is_fsdp)
     return Job(
         model,
         batch,
@@ -204,6 +226,9 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
             "parallel", data, "overlap_experts", usual.overlaps_experts or schedule.startswith("dualpipe")
         ),
         overlaps_pipeline=flag("parallel", data, "overlap_pipeline", usual.overlaps_pipeline),
+        dispatcher=row_choices.dispatcher(data.get("expert_dispatcher"), usual.dispatcher),
+        expert_imbalance=number("expert_imbalance", data.get("expert_imbalance") or 1),
+        grouped_products=row_choices.grouped_products(data.get("grouped_products")),
         recomputed_layers=maybe(data, "recomputed_layers"),
         first_stage_layers=maybe(data, "first_stage_layers"),
         last_stage_layers=maybe(data, "last_stage_layers"),

@@ -29,6 +29,13 @@ def _faults_of_model(request: RequestFields) -> Iterator[str]:
         yield f"kv_heads {request.kv_heads} does not divide heads {request.heads}; use a divisor"
     if request.experts_per_token > request.experts:
         yield f"experts_per_token {request.experts_per_token} is more than experts {request.experts}; use at most that"
+    if request.experts % request.expert_groups:
+        yield f"expert_groups {request.expert_groups} does not divide experts {request.experts}; use a divisor"
+    if (request.groups_per_token or 1) > request.expert_groups:
+        yield (
+            f"groups_per_token {request.groups_per_token} is more than expert_groups {request.expert_groups}; use at"
+            " most that"
+        )
     if request.window and request.attention == "plain":
         yield f"window {request.window} needs fused attention; use attention flash, or leave out window"
     if request.sequence % request.context_parallel:

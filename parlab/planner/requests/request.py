@@ -83,12 +83,14 @@ class PlanRequest(RequestFields):
             context_exchange=self.context_exchange,
             expert_parallel=self.expert_parallel,
             expert_tensor_parallel=self.expert_tensor_parallel,
+            expert_imbalance=self.expert_imbalance,
+            grouped_products=self.grouped_products,
             shard_ranks=self.shard_ranks,
             reshards_after_forward=self.reshard_after_forward,
             recomputed_layers=self.recomputed_layers,
             **self.overlap(self.schedule, chunks, self.zero),
         )
-        return with_code_base(job, self.code_base) if self.code_base else job
+        return with_code_base(job, self.code_base, self.release) if self.code_base else job
 
     @property
     def assumed(self) -> list[str]:
@@ -98,7 +100,7 @@ class PlanRequest(RequestFields):
 
     def overlap(self, schedule: Schedule, chunks: int, zero: int) -> Overlap:
         """Return what overlaps in a layout: as stated, otherwise as usual for its schedule, chunks and ZeRO stage."""
-        usual = practice(self.gpu, self.precision, chunks, is_fsdp=zero == 3)
+        usual = practice(self.gpu, self.precision, chunks, framework=self.code_base or "", is_fsdp=zero == 3)
         experts = usual.overlaps_experts or schedule.startswith("dualpipe")
         return Overlap(
             overlaps_gradients=_stated(self.overlap_gradients, usual.overlaps_gradients),
@@ -106,6 +108,7 @@ class PlanRequest(RequestFields):
             overlaps_experts=_stated(self.overlap_experts, experts),
             overlaps_pipeline=_stated(self.overlap_pipeline, usual.overlaps_pipeline),
             has_cuda_graphs=_stated(self.cuda_graphs, usual.has_cuda_graphs),
+            dispatcher=self.expert_dispatcher or usual.dispatcher,
         )
 
     def _model(self) -> Model:
@@ -129,6 +132,8 @@ class PlanRequest(RequestFields):
             q_lora_rank=self.q_lora_rank if self.mla else 0,
             kv_lora_rank=self.kv_lora_rank,
             rope_head_dim=self.rope_head_dim,
+            expert_groups=self.expert_groups,
+            groups_per_token=self.groups_per_token,
             shared_experts=self.shared_experts,
             dense_layers=self.dense_layers,
             dense_ffn_size=self.dense_ffn,

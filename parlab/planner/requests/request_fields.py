@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from parlab.planner.job.code_bases import CodeBaseName
+from parlab.planner.job.workload import Dispatcher, GroupedProducts
 
 _MOST_NODES = 4096
 
@@ -49,6 +50,10 @@ class RequestFields(BaseModel):
     """MLPs per layer; each token uses some of them."""
     experts_per_token: Annotated[int, Field(ge=1, le=4096)] = 1
     """MLPs that each token is routed to."""
+    expert_groups: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Groups of experts, for routing that is limited to some of them."""
+    groups_per_token: _MaybeSize = None
+    """Groups that the experts of a token come from (node-limited routing); empty: all."""
     shared_experts: Annotated[int, Field(ge=0, le=256)] = 0
     """MLPs that every token uses."""
     dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
@@ -126,6 +131,12 @@ class RequestFields(BaseModel):
     """GPUs that share the experts of a layer."""
     expert_tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
     """GPUs that share each expert."""
+    expert_dispatcher: Annotated[Dispatcher | None, BeforeValidator(_empty_as_none)] = None
+    """What sends tokens to the GPUs of their experts: NCCL's collectives, DeepEP or Hybrid-EP; empty: as usual."""
+    expert_imbalance: Annotated[float, Field(ge=1, le=4096, allow_inf_nan=False)] = 1.0
+    """Routed tokens of the GPU that has most of its expert parallel group, relative to the mean; 1: balanced."""
+    grouped_products: GroupedProducts = "grouped"
+    """Products of experts: each expert on its own, one kernel for all, or fused with activation and quantisation."""
     overlap_gradients: _MaybeBool = None
     """Reduction of gradients overlaps with the backward pass; empty: as usual on the device."""
     overlap_tensor: _MaybeBool = None
@@ -137,7 +148,9 @@ class RequestFields(BaseModel):
     cuda_graphs: _MaybeBool = None
     """Kernels are recorded in graphs; empty: as usual."""
     code_base: Annotated[CodeBaseName | None, BeforeValidator(_empty_as_none)] = None
-    """Trainer, whose habits decide the memory; empty: unknown, so that the memory is less certain."""
+    """Trainer, whose habits decide memory and overlap; empty: unknown, so that the answer is less certain."""
+    release: Annotated[str, Field(max_length=40)] = ""
+    """Release of the trainer, like 26.04; empty: unknown."""
     optimizer_states: Annotated[
         Literal["fp32", "bf16", "8 bit", "no fp32 weights"] | None, BeforeValidator(_empty_as_none)
     ] = None

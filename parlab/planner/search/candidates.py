@@ -151,6 +151,7 @@ def _overlap_of(job: Job) -> OverlapOf:
             overlaps_experts=job.overlaps_experts,
             overlaps_pipeline=job.overlaps_pipeline,
             has_cuda_graphs=job.has_cuda_graphs,
+            dispatcher=job.dispatcher,
         )
 
     return overlap

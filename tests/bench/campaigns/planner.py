@@ -17,6 +17,7 @@ from statistics import median
 
 from parlab.planner import predict_job
 from parlab.planner.calibration.calibration import CODE_BASES, DEFAULT, Calibration, calibrate
+from parlab.planner.calibration.levels import Excess, estimated
 from parlab.planner.job.cluster import device
 from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.prediction.memory import outside_bytes
@@ -125,7 +126,7 @@ def generic(groups: Sequence[list[Row]], deviation: float = CODE_BASES) -> Calib
     sized = [replace(observation(row), iteration_s=None) for row in rows]
     by_group = [1 / len(group) ** 0.5 for group in groups for _row in group]
     sizes = calibrate(sized, "other groups", start(), by_group, BETWEEN, SPRING)
-    return replace(
+    fitted = replace(
         times,
         local=None,
         memory=sizes.memory,
@@ -133,6 +134,15 @@ def generic(groups: Sequence[list[Row]], deviation: float = CODE_BASES) -> Calib
         memory_error=sizes.memory_error,
         usable_share=DEFAULT.usable_share,
     )
+    return replace(fitted, levels=estimated(_excesses(rows, fitted)))
+
+
+def _excesses(rows: Iterable[Row], fitted: Calibration) -> Iterator[Excess]:
+    """Generate what the constants leave unexplained, for the effects of code bases and releases."""
+    for row in rows:
+        if row.measured.iteration_s:
+            ratio = row.measured.iteration_s / predict_row(row, fitted).iteration_s
+            yield Excess(row.job.code_base, row.job.release, publication(row.group), log(ratio))
 
 
 def start() -> Calibration:
@@ -151,7 +161,7 @@ def start() -> Calibration:
         sharded_efficiency=0.3,
         attention_efficiency=1.0,
         low_precision_efficiency=0.85,
-        exchange_efficiency=0.7,
+        exchange_efficiency=1.0,
         grouped_efficiency=0.6,
         routing_s=1e-3,
         expert_s=1e-4,
@@ -164,7 +174,7 @@ def start() -> Calibration:
         communicator_bytes=6e8,
         overhead_bytes=1.2e9,
     )
-    return replace(DEFAULT, time=time, memory=memory)
+    return replace(DEFAULT, time=time, memory=memory, levels={})
 
 
 def held_out_constants(groups: dict[str, list[Row]], deviation: float = CODE_BASES) -> dict[str, Calibration]:
@@ -334,6 +344,9 @@ def constants(calibration: Calibration) -> str:
     ]
     for parameters in (calibration.time, calibration.memory):
         lines += [f"  {constant.name} = {getattr(parameters, constant.name):.3g}" for constant in fields(parameters)]
+    lines += [
+        f"  {name}: Level({shift:.3f}, {deviation:.3f})" for name, (shift, deviation) in calibration.levels.items()
+    ]
     return "\n".join(lines)
 
 
