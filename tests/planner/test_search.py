@@ -135,7 +135,7 @@ def test_the_best_layout_for_llama_3_405b_is_of_the_published_kind_and_speed() -
 
 
 def test_a_reason_names_only_recomputation_that_is_heavier() -> None:
-    job = job_for("DeepSeek-V3", 4096)
+    job = job_for("DeepSeek-V3", 4096, dispatcher="deepep")
     fitting = search(job, cluster("H100", 2048, 8)).fitting
     weights = ("none", "selective", "operations", "full")
     named = [layout for layout in fitting if "with recomputation" in layout.reason]

@@ -41,7 +41,7 @@ _LEAST, _MOST = 0.85, 1.1
 """Range of `usable_share`: a limit outside it would mean that the prediction itself is wrong."""
 NOISE = 0.03
 """Expected relative error of an ordinary measurement."""
-CODE_BASES = 0.025
+CODE_BASES = 0.02
 """Deviation of the factors by which code bases differ, for fits to several of them."""
 SPRING = 1.0
 """Scale of the widths of the springs: at 1, a spring of width 1 allows a change by a factor of e at little cost."""

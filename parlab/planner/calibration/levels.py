@@ -48,16 +48,16 @@ class Excess(NamedTuple):
 
 LEVELS: Levels = {
     ("DeepSpeed", ""): Level(0.001, 0.032),
-    ("Megatron-Bridge", ""): Level(0.001, 0.032),
-    ("Megatron-Bridge", "26.02"): Level(0.019, 0.028),
-    ("Megatron-Bridge", "26.04"): Level(-0.011, 0.026),
-    ("Megatron-Bridge", "26.06"): Level(0.021, 0.028),
-    ("Megatron-Bridge", "26.08"): Level(-0.022, 0.028),
-    ("Megatron-Core", ""): Level(-0.000, 0.032),
-    ("Megatron-Core", "0.8"): Level(-0.003, 0.029),
+    ("Megatron-Bridge", ""): Level(0.000, 0.032),
+    ("Megatron-Bridge", "26.02"): Level(0.021, 0.028),
+    ("Megatron-Bridge", "26.04"): Level(-0.013, 0.026),
+    ("Megatron-Bridge", "26.06"): Level(0.022, 0.028),
+    ("Megatron-Bridge", "26.08"): Level(-0.024, 0.028),
+    ("Megatron-Core", ""): Level(-0.001, 0.032),
+    ("Megatron-Core", "0.8"): Level(-0.006, 0.029),
     ("Megatron-Core", "23.09"): Level(-0.002, 0.030),
-    ("Megatron-LM", ""): Level(0.002, 0.031),
-    ("MosaicML FSDP", ""): Level(0.001, 0.032),
+    ("Megatron-LM", ""): Level(0.001, 0.031),
+    ("MosaicML FSDP", ""): Level(0.000, 0.032),
     ("torchtitan", ""): Level(0.002, 0.032),
 }
 """Effects in all publications; `make bench-planner` prints them."""

@@ -12,17 +12,17 @@ from parlab.planner.job.code_bases import possible_jobs
 from parlab.planner.job.practice import is_recent_device
 from parlab.planner.job.workload import Job
 
-USUAL = 0.16
-RECENT = 0.125
-SHAPED = 0.19
+USUAL = 0.14
+RECENT = 0.135
+SHAPED = 0.17
 SHORT = 0.43
-EXPERTS = 0.36
+EXPERTS = 0.27
 UNNAMED = 0.22
-CONTEXT = 0.46
+CONTEXT = 0.44
 SHARDED = 0.125
 SHARDED_STAGES = 0.53
-UNHIDDEN = 0.80
-OLD_NETWORK = 0.57
+UNHIDDEN = 0.85
+OLD_NETWORK = 0.61
 SHAPED_SHARDED = 0.53
 PROCESSOR = 0.7
 _SHORT_S = 0.5

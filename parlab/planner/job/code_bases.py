@@ -73,6 +73,7 @@ CODE_BASES = (
 )
 """Known code bases, the first whose word is in a text counts. Sources: documentation and recipes of each."""
 Possible = Sequence[tuple[float, Habit]]
+_NAMED: Possible = ((1.0, {}),)
 _GATHERING: Habit = {"gathers_logits": True}
 _UNNAMED: Possible = ((0.2, {}), (0.25, _GATHERING), (0.55, {**_GATHERING, "fuses_pointwise": False}))
 """Habits of code bases of 2023 that are not named, for models with gated MLPs: fused kernels and logits that stay
@@ -131,16 +132,23 @@ def possible_jobs(job: Job, gpu: str) -> list[tuple[float, Job]]:
 
     A model without a gated MLP has fused norms and small vocabularies in every code base that was measured.
     """
+    return [(weight, replace(job, **habit) if habit else job) for weight, habit in _possible(job, gpu)]
+
+
+def _possible(job: Job, gpu: str) -> Possible:
     if job.family not in _NAMELESS or not job.model.is_gated or job.value_bytes == 4:
-        return [(1.0, job)]
-    options = _recent_options(job, gpu) if is_recent_device(gpu) else _UNNAMED
-    return [(weight, replace(job, **habit)) for weight, habit in options]
+        return _NAMED
+    return _recent_options(job, gpu) if is_recent_device(gpu) else _UNNAMED
 
 
 def timed_job(job: Job, gpu: str) -> Job:
     """Return a job with the kernels and the loss of its most likely code base, for the time of its iteration."""
-    likely = max(possible_jobs(job, gpu), key=lambda option: option[0])[1]
-    return replace(job, fuses_pointwise=likely.fuses_pointwise, gathers_logits=likely.gathers_logits)
+    likely = max(_possible(job, gpu), key=lambda option: option[0])[1]
+    fuses = likely.get("fuses_pointwise", job.fuses_pointwise)
+    gathers = likely.get("gathers_logits", job.gathers_logits)
+    if (fuses, gathers) == (job.fuses_pointwise, job.gathers_logits):
+        return job
+    return replace(job, fuses_pointwise=fuses, gathers_logits=gathers)
 
 
 def _recent_options(job: Job, gpu: str) -> Possible:

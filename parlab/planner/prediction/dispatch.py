@@ -6,6 +6,7 @@ GB200: 8 to 36 ranks; H100: 16 to 64 ranks); Megatron-Core's token dispatchers `
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import comb, inf
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ receives. DeepEP: 153 of 200 GB/s with 20 of 132 multiprocessors, 457 of 900 wit
 at 64 ranks, of which an eighth stays in the node. Hybrid-EP: 540 of 900 GB/s at 8 ranks, between nodes 46 of 50."""
 
 
+@lru_cache(1024)
 def distinct(parts: float, choices: int, groups: int = 1, limit: int | None = None) -> float:
     """Return the expected number of parts that hold one of a token's `choices`, which are random.
 

@@ -15,7 +15,7 @@ from parlab.planner.job.workload import Job
 
 from .attention import fused_share
 from .dispatch import KERNELS, Kernels
-from .links import Links
+from .links import SENDING_SHARE, Links
 from .memory import activation_bytes
 from .parameters import TimeParameters
 
@@ -314,8 +314,10 @@ class LayerClock:
         if not job.fuses_pointwise or self.cluster.device.is_cpu:
             return count * once
         # Both messages of the backward pass overlap with the products for the gradients of weights (Megatron-LM).
-        overlapped = 2 * count / (4 + 2 * self._repeated_share)
-        return (count - overlapped) * once + exposed(overlapped * once, self._matmuls_s)
+        share = 2 / (4 + 2 * self._repeated_share)
+        alone, beside = (1 - share) * count * once, share * count * once
+        visible = exposed(beside, self._matmuls_s)
+        return alone + visible + SENDING_SHARE * (beside - visible)
 
     @cached_property
     def head_s(self) -> float:

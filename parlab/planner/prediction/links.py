@@ -11,6 +11,9 @@ from parlab.planner.job.workload import Job
 from .dispatch import KERNELS, Kernels, sent_copies
 from .parameters import TimeParameters
 
+SENDING_SHARE = 0.12
+"""Share of the multiprocessors that NCCL's kernels occupy: 16 channels on the 132 of an H100."""
+
 
 @dataclass(frozen=True)
 class Links:

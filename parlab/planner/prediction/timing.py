@@ -15,7 +15,7 @@ from parlab.planner.job.cluster import Cluster
 from parlab.planner.job.workload import Job
 
 from .layer import LayerClock, exposed
-from .links import Links
+from .links import SENDING_SHARE, Links
 from .memory import stage_layers
 from .parameters import TimeParameters
 
@@ -164,7 +164,9 @@ class Clock:
         if not job.overlaps_gradients or self.cluster.device.is_cpu:
             return seconds, 0.0
         visible = exposed(seconds, covering)
-        return visible, seconds - visible
+        hidden = seconds - visible
+        # The passes lack the multiprocessors that copy messages meanwhile.
+        return visible + SENDING_SHARE * hidden, hidden
 
     def _group_s(self, parameters: float, ranks: int, span: int) -> float:
         """Return the time in which `ranks` replicas of `parameters` weights reduce gradients and gather weights."""
