@@ -15,6 +15,8 @@ _SHORTEST_PART = 4096
 _FEW_EXPERTS = 8
 """Up to this number of experts, which are large then, layouts without expert parallelism and with experts that tensor
 parallel ranks share (not with FSDP) are tried as well."""
+_MOST_EXPERT_RANKS = 64
+"""Ranks of the largest expert parallel groups across nodes of eight (DeepSeek-V3 report 2024, section 3.2)."""
 _TWO_CHUNKS = ("zb-v", "dualpipe", "dualpipe-v")
 """Schedules in which each rank has two parts of the layers."""
 OverlapOf = Callable[[Schedule, int, int], Overlap]
@@ -91,16 +93,17 @@ def _shards(split: Job, cluster: Cluster) -> Iterator[Job]:
 
 
 def _expert_sizes(job: Job, cluster: Cluster) -> Iterator[Job]:
-    """Generate expert parallel sizes: powers of two within a domain, and one that spans domains."""
+    """Generate expert parallel sizes: powers of two within two domains, with small domains of up to eight nodes."""
     experts, ranks = job.model.num_experts, job.tensor_parallel * job.replicas
     if experts == 1:
         yield job
         return
     is_shared = experts <= _FEW_EXPERTS and job.tensor_parallel > 1 and job.zero_stage < 3
     shared = (1, job.tensor_parallel) if is_shared else (1,)
+    most = max(2 * cluster.domain, _MOST_EXPERT_RANKS)
     for tensor in shared:
         size = 1
-        while experts % size == 0 and ranks % (size * tensor) == 0 and size * tensor <= 2 * cluster.domain:
+        while experts % size == 0 and ranks % (size * tensor) == 0 and size * tensor <= most:
             if size > 1 or ranks == 1 or experts <= _FEW_EXPERTS:
                 yield replace(job, expert_parallel=size, expert_tensor_parallel=tensor)
             size *= 2
