@@ -17,15 +17,15 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.907
+    matmul_efficiency: float = 0.906
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.35
+    matmul_traffic: float = 1.34
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.794
+    memory_efficiency: float = 0.795
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
     host_s: float = 0.000943
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 0.759
+    inside_efficiency: float = 0.761
     """Share of the bandwidth inside a node that collectives reach."""
     between_efficiency: float = 0.585
     """Share of the bandwidth between nodes that collectives reach."""
@@ -35,7 +35,7 @@ class TimeParameters:
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
     straggler_share: float = 0.0143
     """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
-    misaligned_slowdown: float = 4.47
+    misaligned_slowdown: float = 4.46
     """Slowdown of attention if the head size is not a multiple of 8."""
     sharded_efficiency: float = 0.113
     """Share of the bandwidth that gathering each parameter on its own reaches (ZeRO-3 of 2021, without overlap)."""
@@ -45,7 +45,7 @@ class TimeParameters:
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
     exchange_efficiency: float = 1
     """Speed of the exchange of tokens inside a domain relative to the published kernels (`dispatch.KERNELS`)."""
-    grouped_efficiency: float = 0.557
+    grouped_efficiency: float = 0.554
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
     routing_s: float = 0.00107
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""

@@ -17,6 +17,7 @@ from runners.config import RunConfig
 from .fitting import CONFIDENT, LIKELY, MemoryDistribution, limit_bytes, memory_distribution
 from .job_flops import flops_of
 from .memory import Memory, memory
+from .simulated import NOTE, has_largest_first_stage, with_simulated_bubble
 from .timing import Clock, Timing, scaled
 
 _FEW = 5
@@ -102,7 +103,11 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         )
     if cluster.is_between_assumed and cluster.nodes > 1:
         reasons.append("bandwidth between nodes is not specified: the usual value for such nodes is assumed")
-    parts = Clock(timed_job(job, cluster.device.name), cluster, constants.time).timing()
+    clock = Clock(timed_job(job, cluster.device.name), cluster, constants.time)
+    parts = clock.timing()
+    if has_largest_first_stage(job):
+        parts = with_simulated_bubble(clock, parts)
+        reasons.append(NOTE)
     level = level_of(constants.levels, job.code_base, job.release)
     spread = narrowed(usual_spread(job, cluster, parts.total_s), level)
     if constants.local is None:

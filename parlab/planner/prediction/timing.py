@@ -91,7 +91,7 @@ class Clock:
         inner = most * each
         final = last * each + layer.head_s
         slowest = larger(inner, final) if stages > 1 else final
-        through = (stages - 1) * inner + final
+        through = job.model.num_layers * each + layer.head_s
         passes = micro_batches * most
         compute_s = micro_batches * slowest - passes * messages
         data_s, hidden_s = self._data_s(compute_s)
@@ -103,7 +103,7 @@ class Clock:
             passes * layer.tensor_s,
             passes * layer.context_s,
             passes * layer.expert_s,
-            self._pipeline_s(slowest, self._hop_s()),
+            self._pipeline_s(slowest, self.hop_s()),
             data_s,
             hidden_s,
             self._optimizer_s(),
@@ -118,7 +118,7 @@ class Clock:
         """
         return others_s * _BUBBLES.get(self.job.schedule, 1.0) / self.job.chunks
 
-    def _hop_s(self) -> tuple[float, float]:
+    def hop_s(self) -> tuple[float, float]:
         """Return transfer time and latency of the activations of one micro batch between two stages."""
         job, cluster = self.job, self.cluster
         # Tensor parallel ranks hold the same activations, so each sends a part (Narayanan et al. 2021, section 4.1).

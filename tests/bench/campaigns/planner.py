@@ -42,6 +42,8 @@ PUBLICATION = {
     "dtfm_zero3": "dtfm",
 }
 """Group -> the first group of the same publication; all of its groups are held out together."""
+RELEASED = "megatron_bridge"
+"""Publication with several releases of its code base."""
 MODERN = ("mosaic_table", "megatron_bridge", "torchtitan", "megatron_llama", "llama3_paper")
 """Groups of trainings since 2023."""
 ALLOCATED = ("zero_bubble_t4", "torchtitan")
@@ -185,6 +187,23 @@ def held_out_constants(groups: dict[str, list[Row]], deviation: float = CODE_BAS
             others = [rows for other, rows in groups.items() if publication(other) != publication(name)]
             fitted[publication(name)] = generic(others, deviation)
     return {name: fitted[publication(name)] for name in groups}
+
+
+def released(groups: dict[str, list[Row]]) -> Iterator[str]:
+    """Generate the errors of each release of a code base, with constants fitted to all other rows.
+
+    Only one publication has experts, so that nothing else tells how well the constants for experts carry over.
+    """
+    releases = sorted({row.job.release for row in groups.get(RELEASED, []) if row.job.release})
+    kinds = {"dense": Errors(), "experts": Errors()}
+    for release in releases:
+        others = [[row for row in rows if row.job.release != release] for rows in groups.values()]
+        constants = generic([rows for rows in others if rows])
+        for row in groups[RELEASED]:
+            if row.job.release == release:
+                kinds["experts" if row.job.model.num_experts > 1 else "dense"].add(row, constants)
+    if releases:
+        yield table(f"Each release of {RELEASED} left out", kinds)
 
 
 def predicted(groups: dict[str, list[Row]], constants: dict[str, Calibration]) -> dict[str, Errors]:
@@ -405,6 +424,8 @@ def main() -> int:
     title = "Uncalibrated: constants fitted to the other publications, % of the measurement"
     out(table(title, predicted(groups, held_out)))
     out("\n" + table("Uncalibrated, rows since 2023 by kind", predicted(by_kind(groups), held_out)))
+    for part in released(groups):
+        out("\n" + part)
     if arguments.scoreboard:
         one_node = [row for rows in single.values() for row in rows]
         write_table(arguments.scoreboard, "scoreboard", scoreboard.tables(groups, held_out, one_node, PARTS))
