@@ -66,6 +66,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "release": (GATED | {"code_base": "Megatron-Bridge"}, "26.06"),
     "optimizer_states": (BASE, "bf16"), "recompute_activation": (GATED, True),
     "compressed_experts": (MOE | {"recompute": "none"}, True), "expandable_segments": (BASE, True),
+    "fused_norms": (GATED | {"gpu": "A100 SXM4 80 GB"}, True),
     "gathered_logits": (GATED | {"pipeline_parallel": 1}, True),
     "tokens_billion": (BASE, 1.0), "price": (BASE, 2.0), "wanted_days": (BASE, 10.0), "wanted_cost": (BASE, 1e6),
 }  # fmt: skip

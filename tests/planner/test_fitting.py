@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from parlab.planner import DEFAULT, Job, Observation, calibrate, cluster, predict_job
+from parlab.planner import DEFAULT, Job, Model, Observation, calibrate, cluster, predict_job
 from parlab.planner.job.cluster import Cluster
 from parlab.planner.job.code_bases import CODE_BASES, code_base, possible_jobs
 from parlab.planner.job.presets import preset
@@ -197,3 +197,22 @@ def test_a_question_can_state_the_states_of_the_optimizer() -> None:
     ]
     shares = [part.optimizer_bytes / parts[0].optimizer_bytes for part in parts]
     assert shares == pytest.approx([1, 8 / 12, 0.5, 4 / 12], rel=0.05)  # fmt: skip
+
+
+def test_norms_that_are_known_to_be_fused_or_eager_make_the_memory_of_an_unnamed_code_base_more_certain() -> None:
+    model = Model(40, 5120, 40, 2048, 128_000, ffn_hidden_size=13_824, is_gated=True, has_dropout=False)
+    job = Job(model, 2048, tensor_parallel=2, pipeline_parallel=2, data_parallel=16, zero_stage=1,
+              has_flash_attention=True)  # fmt: skip
+    node = cluster("A100 80GB", 64, 8)
+    unknown, fused, eager = (
+        memory_distribution(replace(job, has_fused_norms=known), node, DEFAULT) for known in (None, True, False)
+    )
+    assert len(eager.parts) == 1
+    assert fused.quantile(0.5) < unknown.quantile(0.5) < eager.quantile(0.5)
+    assert eager.parts[0][1] == pytest.approx(unknown.parts[-1][1])
+    assert fused.parts[0] == unknown.parts[0]
+    assert predict_job(replace(job, has_fused_norms=False), node).spread == predict_job(job, node).spread
+    named = replace(job, family="Megatron-LM")
+    assert memory_distribution(replace(named, has_fused_norms=True), node, DEFAULT) == (
+        memory_distribution(named, node, DEFAULT)
+    )

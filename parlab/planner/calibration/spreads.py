@@ -8,7 +8,7 @@ publication of the kind has the same weight however many rows it has: the next o
 from __future__ import annotations
 
 from parlab.planner.job.cluster import Cluster
-from parlab.planner.job.code_bases import possible_jobs
+from parlab.planner.job.code_bases import is_open
 from parlab.planner.job.practice import is_recent_device
 from parlab.planner.job.workload import Job
 
@@ -40,7 +40,7 @@ def usual_spread(job: Job, cluster: Cluster, seconds: float) -> float:
     if cluster.between.is_measured and cluster.gpus_per_node == 1:
         return SHAPED_SHARDED if is_sharded else SHAPED
     widths = [RECENT if job.has_flash_attention else USUAL]
-    if len(possible_jobs(job, cluster.device.name)) > 1 and not is_recent_device(cluster.device.name):
+    if is_open(job) and not is_recent_device(cluster.device.name):
         widths.append(UNNAMED)
     if job.model.num_experts > 1:
         widths.append(EXPERTS)

@@ -78,6 +78,8 @@ _GATHERING: Habit = {"gathers_logits": True}
 _UNNAMED: Possible = ((0.2, {}), (0.25, _GATHERING), (0.55, {**_GATHERING, "fuses_pointwise": False}))
 """Habits of code bases of 2023 that are not named, for models with gated MLPs: fused kernels and logits that stay
 divided (Megatron-LM), gathered logits, and eager norms as well (Hagemann et al. 2023)."""
+_EAGER: Possible = ((1.0, {**_GATHERING, "fuses_pointwise": False}),)
+"""Norms that are known to be eager."""
 _LIGHT: Habit = {"recomputes_activation": True}
 _RECENT: Possible = ((0.3, {}), (0.3, _LIGHT), (0.4, {**_LIGHT, "recompute": "selective"}))
 """Since Hopper: nothing is recomputed, the activation function of a gated MLP is, or norms are as well (DeepSeek-V3
@@ -135,9 +137,16 @@ def possible_jobs(job: Job, gpu: str) -> list[tuple[float, Job]]:
     return [(weight, replace(job, **habit) if habit else job) for weight, habit in _possible(job, gpu)]
 
 
+def is_open(job: Job) -> bool:
+    """Return whether nothing says which of the code bases, that differ for such a model, trains a job."""
+    return job.family in _NAMELESS and job.model.is_gated and job.value_bytes != 4
+
+
 def _possible(job: Job, gpu: str) -> Possible:
-    if job.family not in _NAMELESS or not job.model.is_gated or job.value_bytes == 4:
+    if not is_open(job):
         return _NAMED
+    if job.has_fused_norms is False:
+        return _EAGER
     return _recent_options(job, gpu) if is_recent_device(gpu) else _UNNAMED
 
 

@@ -124,6 +124,8 @@ class Job:
     """Layers of each stage that recompute; None: all."""
     fuses_pointwise: bool = True
     """Norms, rotary positions and activation functions are fused by a compiler or written as one kernel each."""
+    has_fused_norms: bool | None = None
+    """Norms are one kernel each, also where other kernels are eager; False: they are eager; None: as the other ones."""
     fuses_loss: bool = False
     """The loss overwrites the logits with their gradients instead of copying them in fp32."""
     copies_logits: bool = False

@@ -192,8 +192,10 @@ class LayerClock:
             routed = rows * (width * (not self._is_fused) + moved) + model.shared_experts * width
             dense = 4 * (model.dense_ffn_size or model.ffn_size) * (model.mlp_matrices - 1) / job.tensor_parallel
             split = (1 - self._dense_share) * routed + self._dense_share * dense
-        moved = job.rank_tokens * (replicated + split) * job.value_bytes / 2
-        return moved * (1 if job.fuses_pointwise else _UNFUSED) / self.bytes_s
+        eager = 1 if job.fuses_pointwise else _UNFUSED
+        norms = 1 if job.has_fused_norms else eager
+        moved = job.rank_tokens * (replicated * norms + split * eager) * job.value_bytes / 2
+        return moved / self.bytes_s
 
     @cached_property
     def _exchange_s(self) -> tuple[float, float]:

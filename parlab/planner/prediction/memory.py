@@ -100,7 +100,7 @@ def activation_bytes(job: Job) -> tuple[float, float]:
     scores = model.num_heads * (2 * value + mask) * model.sequence_length
     if has_eager_kernels(job):
         # An eager RMSNorm stores its input in fp32 and its quotient; an eager SwiGLU also the output of the gate.
-        replicated += _EAGER_NORMS * model.hidden_size
+        replicated += 0.0 if job.has_fused_norms else _EAGER_NORMS * model.hidden_size
         split += value * model.ffn_size * model.experts_per_token / tensor
     linear = job.rank_tokens * (replicated / tensor if job.sequence_parallel else replicated) + job.rank_tokens * split
     quadratic, gradients = job.rank_tokens * scores / tensor, 0.0

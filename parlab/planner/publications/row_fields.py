@@ -75,6 +75,7 @@ PARALLEL = [
     "offload_activations",
     "cuda_graphs",
     "gathered_logits",
+    "fused_norms",
     "recompute_activation",
     "compressed_experts",
     "expandable_segments",

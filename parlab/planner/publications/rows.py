@@ -235,6 +235,7 @@ def _job(
         offloads_activations=flag("parallel", data, "offload_activations"),
         # Experiments with shaped links between single GPUs run plain PyTorch modules (Decentralized FM).
         fuses_pointwise=not row_choices.is_eager(data.get("compile")) and not hardware.get("gbps"),
+        has_fused_norms=None if data.get("fused_norms") is None else flag("parallel", data, "fused_norms"),
         fuses_loss=flag("parallel", data, "fused_loss", framework.startswith("FSDP")),
         copies_logits=is_fsdp and not framework,
         has_cuda_graphs=flag("parallel", data, "cuda_graphs", usual.has_cuda_graphs),

@@ -75,6 +75,7 @@ class PlanRequest(RequestFields):
             last_stage_layers=self.last_stage_layers,
             optimizer_bytes=_optimizer_bytes(self.optimizer_states),
             gathers_logits=self.gathered_logits,
+            has_fused_norms=self.fused_norms,
             recomputes_activation=self.recompute_activation,
             has_8_bit_experts=self.compressed_experts,
             has_expandable_segments=self.expandable_segments,

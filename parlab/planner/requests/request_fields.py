@@ -162,6 +162,8 @@ class RequestFields(BaseModel):
     """Experts store their inputs in 8 bits and no outputs."""
     expandable_segments: bool = False
     """PyTorch's allocator grows its segments, which leaves fewer fragments."""
+    fused_norms: _MaybeBool = None
+    """Norms are one kernel each; no: eager ones, which store more; empty: as usual for the code base."""
     gathered_logits: bool = False
     """Tensor parallel ranks gather the logits of the whole vocabulary before the loss."""
     gpu: Annotated[str, Field(min_length=1, max_length=80)] = "A100 SXM4 80 GB"

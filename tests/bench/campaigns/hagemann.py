@@ -63,7 +63,8 @@ def _rows(text: str) -> Iterator[tuple[str, str, Row]]:
             "parallel": {"tp": int(tensor), "pp": int(stages), "dp": gpus // (int(tensor) * int(stages))}
             | {"mbs": int(micro), "gbs": 512 if sequence == 8192 else 2048, "zero": 1, "precision": "bf16"}
             | {"schedule": "1F1B", "recompute": "full" if recompute == "full" else "none"}
-            | {"attention": _KERNELS[kernel], "sequence_parallel": sequence_parallel == "1"},
+            | {"attention": _KERNELS[kernel], "sequence_parallel": sequence_parallel == "1"}
+            | {"fused_norms": kernel == "fa2rms"},
             "hardware": {"gpu": "A100-80GB", "count": gpus, "node": 8, "inter_node": "8x200Gb HDR"},
             "measured": {"oom": True} if seconds == "oom" else {"iter_s": float(seconds)},
         }
