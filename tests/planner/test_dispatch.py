@@ -186,3 +186,12 @@ def test_later_releases_have_later_recipes() -> None:
 def test_unknown_values_of_experts_are_refused_with_the_nearest(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rows.read(QWEN | {"parallel": QWEN["parallel"] | {field: value}})
+
+
+def test_each_default_of_experts_is_a_note() -> None:
+    parallel = {name: value for name, value in QWEN["parallel"].items() if name != "framework"}
+    notes = rows.read(QWEN | {"source": "", "parallel": parallel}).notes
+    assert "expert_dispatcher is not given: deepep assumed" in notes
+    assert "expert_imbalance is not given: even routing assumed" in notes
+    stated = parallel | {"expert_dispatcher": "alltoall", "expert_imbalance": 1.1}
+    assert not [note for note in rows.read(QWEN | {"source": "", "parallel": stated}).notes if note.startswith("expert_")]

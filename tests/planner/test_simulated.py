@@ -67,7 +67,7 @@ def test_a_larger_first_stage_is_simulated_and_said_so() -> None:
 
 def test_what_the_simulation_does_not_know_keeps_the_closed_form() -> None:
     for changes in ({"schedule": "zb-v"}, {"schedule": "dualpipe"}, {"global_batch_size": 4096}):
-        assert not has_largest_first_stage(replace(JOB, first_stage_layers=12, **changes))  # type: ignore[arg-type]
+        assert not has_largest_first_stage(replace(JOB, first_stage_layers=12, **changes))
 
 
 def test_an_answer_names_the_simulation() -> None:

@@ -114,7 +114,7 @@ def _fields(model: Model) -> dict[str, Any]:
         "mlp": "gated" if model.is_gated else "plain",
         "experts": model.num_experts,
         "experts_per_token": model.experts_per_token,
-        "expert_groups": model.expert_groups,
+        "expert_groups": model.expert_groups if model.expert_groups > 1 else None,
         "groups_per_token": model.groups_per_token,
         "shared_experts": model.shared_experts,
         "dense_layers": model.dense_layers,

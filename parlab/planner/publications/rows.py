@@ -126,6 +126,10 @@ def _defaults(data: Mapping[str, Any], job: Job) -> Iterator[str]:
         yield f"zero is not given: {job.zero_stage} assumed"
     if data.get("attention") is None:
         yield f"attention is not given: {'fused' if job.has_flash_attention else 'plain'} assumed"
+    if job.expert_parallel > 1 and data.get("expert_dispatcher") is None:
+        yield f"expert_dispatcher is not given: {job.dispatcher} assumed"
+    if job.expert_parallel > 1 and data.get("expert_imbalance") is None:
+        yield "expert_imbalance is not given: even routing assumed"
 
 
 def _inconsistencies(job: Job, hardware: Cluster) -> Iterator[str]:

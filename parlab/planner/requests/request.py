@@ -91,7 +91,7 @@ class PlanRequest(RequestFields):
             recomputed_layers=self.recomputed_layers,
             **self.overlap(self.schedule, chunks, self.zero),
         )
-        return with_code_base(job, self.code_base, self.release) if self.code_base else job
+        return with_code_base(job, self.code_base, self.release or "") if self.code_base else job
 
     @property
     def assumed(self) -> list[str]:

@@ -149,7 +149,7 @@ class RequestFields(BaseModel):
     """Kernels are recorded in graphs; empty: as usual."""
     code_base: Annotated[CodeBaseName | None, BeforeValidator(_empty_as_none)] = None
     """Trainer, whose habits decide memory and overlap; empty: unknown, so that the answer is less certain."""
-    release: Annotated[str, Field(max_length=40)] = ""
+    release: Annotated[Annotated[str, Field(max_length=40)] | None, BeforeValidator(_empty_as_none)] = None
     """Release of the trainer, like 26.04; empty: unknown."""
     optimizer_states: Annotated[
         Literal["fp32", "bf16", "8 bit", "no fp32 weights"] | None, BeforeValidator(_empty_as_none)
