@@ -194,4 +194,6 @@ def test_each_default_of_experts_is_a_note() -> None:
     assert "expert_dispatcher is not given: deepep assumed" in notes
     assert "expert_imbalance is not given: even routing assumed" in notes
     stated = parallel | {"expert_dispatcher": "alltoall", "expert_imbalance": 1.1}
-    assert not [note for note in rows.read(QWEN | {"source": "", "parallel": stated}).notes if note.startswith("expert_")]
+    assert not [
+        note for note in rows.read(QWEN | {"source": "", "parallel": stated}).notes if note.startswith("expert_")
+    ]
