@@ -75,3 +75,11 @@ def test_an_answer_names_the_simulation() -> None:
     request = PlanRequest.model_validate(fields | {"global_batch": 32, "first_stage_layers": 12, "recompute": "full"})
     answer = outline(request, NODES.device)
     assert NOTE in answer.prediction.reasons
+
+
+def test_an_answer_compares_schedules_that_its_micro_batches_do_not_divide_into() -> None:
+    fields = {"model": "Llama 3.1 405B", "gpu": "H100 SXM", "nodes": 16, "tensor_parallel": 8, "pipeline_parallel": 16}
+    request = PlanRequest.model_validate(fields | {"global_batch": 40, "first_stage_layers": 12, "recompute": "full"})
+    answer = outline(request, NODES.device)
+    assert NOTE in answer.prediction.reasons
+    assert len({prediction.job.schedule for prediction in answer.schedules}) > 5
