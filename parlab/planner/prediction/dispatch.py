@@ -39,8 +39,9 @@ KERNELS: dict[Dispatcher, Kernels] = {
     "hybridep": Kernels(0.68, inf, 0.8, False, False, 4.0, 0.08),
 }
 """NCCL's all-to-all sorts copies of the tokens before and after it; DeepEP sorts what arrives; Hybrid-EP does while it
-receives. DeepEP: 153 of 200 GB/s with 20 of 132 multiprocessors, 457 of 900 with 24 of 148; between nodes 51 of 50 GB/s
-at 64 ranks, of which an eighth stays in the node. Hybrid-EP: 540 of 900 GB/s at 8 ranks, between nodes 46 of 50."""
+receives. DeepEP: 153 of 200 GB/s with 20 of 132 multiprocessors (H800), 325 and 457 of 900 with 16 and 24 of 148 (B200,
+mean of dispatch and combine; Megatron-Core uses 20); between nodes 51 of 50 GB/s at 64 ranks, of which an eighth stays
+in the node. Hybrid-EP: kernels 600 to 660 of 900 GB/s at 16 to 36 ranks (GB200), between nodes 46 of 50 at 64 ranks."""
 
 
 @lru_cache(1024)
