@@ -195,3 +195,11 @@ def test_cells_between_bars_behind_a_counter_in_brackets_are_no_table() -> None:
     assert (document.format, segment.records, segment.step_time_s.median) == ("pairs", 3, 1.25)
     assert segment.tokens_per_s == 26500.0
     assert segment.metrics["mfu"].last == pytest.approx(0.381)
+
+
+def test_a_line_counts_once_in_its_epoch_whatever_records_it_gives() -> None:
+    lines = [f"2026-01-02 10:{n:02d}:00,494 - mmdet - INFO - Epoch [2][{n}00/9000]\tlr: 0.01, time: 0.5, "
+             f"data_time: 0.03, memory: 6836, loss: 0.4{n}\n" for n in (12, 13, 14)]  # fmt: skip
+    read_records = records(lines)
+    places = [(record.kind, record.iteration) for record in read_records if record.kind in ("step", "timers")]
+    assert places == [(kind, n) for n in (1200, 1300, 1400) for kind in ("step", "timers")]

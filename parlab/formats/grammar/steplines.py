@@ -251,13 +251,15 @@ class Parser:
         """Number the steps of a counter that begins again in every epoch."""
         if not records or "in_epoch" not in records[0].values:
             return records
-        for record in records:
-            if record.iteration is not None:
-                place = record.values.pop("in_epoch", None)
-                epoch = self.epoch if place == -1.0 else int(record.values.get("epoch", self.epoch or 0))
-                record.values.pop("total_iterations", None)
-                if epoch is not None:
-                    record.iteration = self.clock.iteration(epoch, record.iteration)
+        values = records[0].values
+        is_unstated = values.pop("in_epoch") == -1.0
+        epoch = self.epoch if is_unstated else int(values.get("epoch", self.epoch or 0))
+        values.pop("total_iterations", None)
+        place = records[0].iteration
+        if epoch is not None and place is not None:
+            iteration = self.clock.iteration(epoch, place)
+            for record in records:
+                record.iteration = iteration if record.iteration == place else record.iteration
         return records
 
     def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
