@@ -166,13 +166,25 @@ def samples_over_seconds(document: Document) -> Iterator[Contradiction]:
         if record is None:
             continue
         samples, seconds, rate = (_printed(record, keys) for keys in (_SAMPLES, _SECONDS, _RATES))
-        if not samples or not seconds or not rate or 1 / OFF < samples / seconds / rate < OFF:
+        if not samples or not seconds or not rate:
+            continue
+        # The samples are those of a step, or of all steps since the last line.
+        ratios = [samples / steps / seconds / rate for steps in (1.0, _steps_between(segment))]
+        if any(1 / OFF < ratio < OFF for ratio in ratios):
             continue
         yield Contradiction(
             f"{shown(samples)} samples in {shown(seconds)} s are {shown(samples / seconds)} samples/s, but"
             f" {shown(rate)} are printed.",
             {"samples": samples, "seconds": seconds, "printed": rate},
         ).at(record.line, segment=index, figure="samples_per_s")
+
+
+def _steps_between(segment: Segment) -> float:
+    """Return how many steps lie between two records of a segment, on average; at least one."""
+    if segment.first is None or segment.last is None or segment.records < 2:
+        return 1.0
+    steps = (segment.last.iteration or 0) - (segment.first.iteration or 0)
+    return max(1.0, steps / (segment.records - 1))
 
 
 def _printed(record: StepRecord, keys: Sequence[str]) -> float:

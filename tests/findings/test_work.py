@@ -134,8 +134,9 @@ def test_a_run_whose_steps_take_longer_and_longer_over_hours_is_found() -> None:
 PADDLE = "root INFO: epoch: [0/9], iter: {n}, loss: 0.69, batch_cost: {cost} s, samples: 5120, ips: 198.8\n"
 
 
-@pytest.mark.parametrize(("cost", "rules"), [("25.75", []), ("2.575", ["samples-per-second"])])
+@pytest.mark.parametrize(("cost", "rules"), [("25.75", []), ("2.575", []), ("0.6", ["samples-per-second"])])
 def test_a_rate_that_is_not_its_samples_over_its_seconds_is_found(cost: str, rules: list[str]) -> None:
+    # 5,120 samples are those of 10 steps of 2.575 s.
     assert rules_of("".join(PADDLE.format(n=n, cost=cost) for n in (10, 20))) == rules
 
 

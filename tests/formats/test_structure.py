@@ -203,3 +203,101 @@ def test_a_line_counts_once_in_its_epoch_whatever_records_it_gives() -> None:
     read_records = records(lines)
     places = [(record.kind, record.iteration) for record in read_records if record.kind in ("step", "timers")]
     assert places == [(kind, n) for n in (1200, 1300, 1400) for kind in ("step", "timers")]
+
+
+def test_an_average_in_brackets_is_another_value_of_its_own_kind() -> None:
+    lines = [f"eta: 0:05:00  iter: {n}  loss: 2.{n} (2.9)  time: 0.5{n} (0.61)  data: 0.01 (0.02)  max mem: 900\n"
+             for n in (10, 20, 30)]  # fmt: skip
+    segment = only("".join(lines))
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.52
+    metrics = segment.metrics
+    assert {name: (metrics[name].median, metrics[name].kind) for name in metrics if name.startswith("average")} == {
+        "average_loss": (2.9, "average"),
+        "average_step_time_s": (0.61, "average"),
+        "average_data_time_s": (0.02, "average"),
+    }
+    assert set(segment.timers_s) == {"data_time"}, "an average is no phase of a step"
+
+
+def test_one_number_in_brackets_may_be_anything() -> None:
+    assert all(not cell.key.endswith("average") for cell in pairs("loss: 2.5 (12), lr: 0.1"))
+
+
+ROW = "      {n}/9      4.5G     1.{n}     2.{n}       32        640: 100%|####| 50/50 [00:10<00:00,  5.00it/s]\n"
+
+
+def test_the_names_of_columns_stand_above_their_rows() -> None:
+    scores = "                 Class     Images       mAP      mAP50: 100%|##| 4/4 [00:02<00:00, 2.0it/s]\n"
+    text = "      Epoch    GPU_mem   box_loss   cls_loss  Instances       Size\n"
+    for n in (1, 2, 3):
+        text += ROW.format(n=n) + scores + f"                   all        498      0.{n}      0.9\n"
+        text += "                   cat        200      0.4      0.5\n"
+    segment = only(text)
+    assert segment.last is not None
+    assert {name: segment.last.values[name] for name in ("box_loss", "cls_loss", "instances", "size")} == {
+        "box_loss": 1.3, "cls_loss": 2.3, "instances": 32.0, "size": 640.0,
+    }  # fmt: skip
+    assert [point.values["map"] for point in segment.validation] == [0.1, 0.2, 0.3], "a class is not all of them"
+
+
+def test_a_box_counts_its_steps_in_a_row() -> None:
+    box = "----------------------\n| time/ |  |\n|  fps | 26{n} |\n|  iterations | {n} |\n"
+    box += "| train/ |  |\n| loss | 1.{n} |\n"
+    read_steps = steps("".join(box.format(n=n) for n in (1, 2, 3)) + "----------------------\n")
+    assert [(step.iteration, step.values) for step in read_steps] == [
+        (n, {"fps": 260.0 + n, "loss": 1 + n / 10}) for n in (1, 2, 3)
+    ]
+
+
+def test_a_box_that_counts_nothing_is_no_step() -> None:
+    text = "----------------------\n| loss | 1.5 |\n| time | 3.5 |\n----------------------\n"
+    assert steps(text) == []
+
+
+def test_epochs_are_the_steps_of_a_log_that_counts_nothing_else() -> None:
+    text = "".join(
+        f"2026-01-02 10:0{n}:00.123456: Epoch {n}\n2026-01-02 10:0{n}:01.000001: Current learning rate: 0.01\n"
+        f"2026-01-02 10:0{n}:40.000001: train_loss 0.{n}5\n2026-01-02 10:0{n}:41.000001: val_loss 0.{n}6\n"
+        f"2026-01-02 10:0{n}:42.000001: Epoch time: 4{n}.5 s\n"
+        for n in (1, 2, 3)
+    )
+    assert [(step.iteration, step.values["loss"]) for step in steps(text)] == [(1, 0.15), (2, 0.25), (3, 0.35)]
+    segment = only(text)
+    assert segment.step_time_s is None, "the time of an epoch is not that of a step"
+    assert [point.values["val_loss"] for point in segment.validation] == [0.16, 0.26, 0.36]
+
+
+def test_epochs_are_no_steps_beside_lines_that_count_them() -> None:
+    text = "".join(
+        f"Epoch {n}\nlearning rate: 0.{n}\n" + "".join(f"step {n}{k}: loss 2.{k}, step time: 0.5 s\n" for k in (1, 2))
+        for n in (1, 2)
+    )
+    assert [step.iteration for step in steps(text)] == [11, 12, 21, 22]
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("iter= {n} sample=7{n}/5608 loss=4.5 dt=00:04:5{n} eta=03:29:33 |-->", {"sample": 72.0, "step_time_s": 292.0}),
+        ("[Epoch 3 9/10][Iteration {n}] Train 90 in 0.{n}5seconds. Throughput is 36{n}.5 records/second. Loss is 0.5.",
+         {"step_time_s": 0.25, "samples_per_s": 362.5, "loss": 0.5}),
+        ("[10:21:48][#00{n}][242{n}ms][1.3686][0.4142]", {"step_time_s": 2.422}),
+        ("2026-01-02 10:00:00 - log.py:50 - [{n}/80] \te_mae: 0.12, f_mae: 0.16, time/step=24{n}ms",
+         {"step_time_s": 0.242}),
+        ("ep 9 train, step {n}, ce 5.2, mem_usage:cuda:3 6.{n}GB, 1.5 sec/step", {"memory_bytes": 6.2 * 2**30}),
+    ],
+    ids=["durations", "sentences", "brackets", "counter", "device"],
+)  # fmt: skip
+def test_cells_are_read_in_the_form_that_they_have(line: str, values: dict[str, float]) -> None:
+    second = steps("".join(line.format(n=n) + "\n" for n in (1, 2, 3)))[1]
+    assert second.iteration == 2
+    assert {name: pytest.approx(second.values.get(name)) for name in values} == values
+
+
+def test_a_line_with_the_learning_rate_of_a_step_states_more_of_it() -> None:
+    text = "".join(f"Iteration {n}, loss = 0.{n}\nIteration {n}, lr = 0.00{n}\n" for n in (10, 20, 30))
+    segment = only(text)
+    assert segment.records == 3
+    assert segment.last is not None
+    assert segment.last.values == {"loss": 0.3, "learning_rate": 0.003}

@@ -230,7 +230,15 @@ def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:
                 for n in (5, 6)
             ],
             [15, 16],
-            {"learning_rate": 0.006, "time": 0.7123, "loss": 6.9012, "memory_bytes": 12345.0 * 2**20, "epoch": 0.0},
+            {
+                "learning_rate": 0.006,
+                "time": 0.7123,
+                "average_time": 0.8123,
+                "loss": 6.9012,
+                "average_loss": 6.9123,
+                "memory_bytes": 12345.0 * 2**20,
+                "epoch": 0.0,
+            },
         ),
         (  # OpenNMT-tf: two rates of words
             [
@@ -243,7 +251,15 @@ def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:
         (  # a name with a sign in it
             [f"Epoch: [0][{n}0/5004]\tTime 0.110 (0.234)\tLoss 6.9{n} (6.95)\tPrec@1 0.10 (0.12)\n" for n in (1, 2)],
             [10, 20],
-            {"step_time_s": 0.11, "loss": 6.92, "prec_1": 0.1, "epoch": 0.0},
+            {
+                "step_time_s": 0.11,
+                "average_step_time_s": 0.234,
+                "loss": 6.92,
+                "average_loss": 6.95,
+                "prec_1": 0.1,
+                "average_prec_1": 0.12,
+                "epoch": 0.0,
+            },
         ),
     ],
     ids=["xlm", "darknet", "flair", "wordlm", "dcgan", "swin", "onmt-tf", "dali"],

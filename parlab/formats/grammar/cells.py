@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from parlab.formats.grammar.pairs import Pair
+from parlab.formats.grammar.pairs import AVERAGE, Pair
 from parlab.formats.grammar.records import Field
 from parlab.formats.grammar.units import LARGEST, floats, normal, to_float
 
@@ -18,7 +18,6 @@ MAX_LAYOUTS = 32
 MAX_CELLS = 400
 MAX_KEY = 80
 # Suffix of the key for the second value of a pair, `13100.0/13240.9`.
-AVERAGE = " average"
 # Suffix of the key of a size in GB, `hip mem usage/free: 100.1GB/91.9GB`.
 SIZE = " (GB)"
 _SIZES = re.compile(r"[\d.]{1,20}GB(?:/[\d.]{1,20}(?:GB|%)){1,8}")

@@ -53,6 +53,12 @@ _COUNTERS = (
     ),  # Levanter
     re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
     re.compile(r"\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})\]\s{1,4}eta: "),  # torchvision's logger
+    re.compile(r"(?:^|\])\[#(?P<at>\d{1,15})\](?P<total>(?!))?(?=\[)"),  # DeepFaceLab
+    # `[1100/8782]` in front of two cells.
+    re.compile(
+        r"(?:^|\s-\s|INFO:?\s)\s?\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})\]\s"
+        r"(?=.{0,80}?\w\s?[:=]\s?[\d.]+,? .{0,80}?\w\s?[:=]\s?[\d.]+)"
+    ),
     # A number alone in front of cells, or of values with their names behind them.
     re.compile(r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?\s?\|(?=\s?[A-Za-z][\w/ ]{0,40}[:= ]\s?[+-]?\d)"),
     re.compile(

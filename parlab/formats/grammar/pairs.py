@@ -12,6 +12,8 @@ from parlab.formats.grammar.units import UNITS, duration_seconds, to_float
 
 MAX_TEXT = 8_000
 MAX_PAIRS = 200
+AVERAGE = " average"
+"""The end of the key of an average that is printed beside its value."""
 
 
 class Pair(NamedTuple):
@@ -51,7 +53,7 @@ _NAMED_BEHIND = re.compile(
 # What stands in front of such values: `[trainer]`, `worker 3 done:`, `epoch 1 batch 30 ->`.
 _AHEAD = re.compile(rf"^(?P<words>[^,|=]{{0,80}}?)(?:[\]:]|->|=>)\s{{1,8}}(?={_NUMBER}[\s%])")
 _PARTS = re.compile(r", | \| | - |; |\|\s*$")
-MIN_BEHIND, MIN_MARKS = 3, 2
+MIN_BEHIND, MIN_MARKS, MIN_AVERAGES = 3, 2, 2
 # A rate names its quantity wherever it stands.
 _RATED = re.compile(rf"(?<![\w.:=/-])(?P<value>{_NUMBER})\s?(?P<unit>(?i:{PATTERN}))(?![\w/])")
 _FRAMES = str.maketrans("│┃║", "|||")
@@ -73,7 +75,7 @@ _CLOCK = re.compile(r"(?<![\w.])(?:(?:\d{1,5}[dhm] ){1,3}\d{1,2}s|\d{1,4} days?,
 
 def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     """Return the cells of a line, in its order, and the text without them."""
-    text = text[:MAX_TEXT].translate(_FRAMES)
+    text = _with_signs(text[:MAX_TEXT].translate(_FRAMES))
     if "/s" in text:
         text = _RATE_ENDS.sub(r"\1, ", text)
     if "eta " in text:
@@ -97,7 +99,40 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
         rest.append(_blanked(blank, rated))
         if len(cells) >= MAX_PAIRS:
             break
-    return cells, "|".join(rest)
+    return cells, " | ".join(rest)
+
+
+# `loss: 1.3347 (1.4339)`: a value and its average, of at least two quantities.
+_AVERAGED = re.compile(
+    rf"(?<![\w./=])(?P<key>[A-Za-z][\w/@-]{{0,40}}(?: \([a-z]\))?)(?P<sign>:?)(?P<value>\s{{1,8}}{_NUMBER})\s?"
+    rf"\(\s{{0,8}}(?P<average>{_NUMBER})\)(?=[\s,;|]|$)"
+)
+_IS = re.compile(r"(?<=[A-Za-z]) is (?=[+-]?\d)")
+_SENTENCE_END = re.compile(r"(?<=[\da-z])\.\s{1,4}(?=[A-Z]|$)")
+# Of a count and its total, `sample=72/5608`, the count is the value.
+_OF_TOTAL = re.compile(r"(?<=[=:])(\s?\d{1,15})/\d{1,15}(?=[\s,;|)\]}]|$)")
+# A time of the clock as the value of one of these names.
+_DURATION = re.compile(
+    r"(?i)\b(dt|took|duration|elapsed(?:[_ ]time)?|(?:step|iter(?:ation)?|epoch|train|total)[_ ]time)(\s?[:=]\s?)"
+    r"(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?)(?=[\s,;|)\]]|$)"
+)
+_GROUPS = re.compile(r"\s{0,8}(?:\[[^\[\]]{1,40}\]){2,20}\s{0,8}")
+
+
+def _with_signs(text: str) -> str:
+    """Write averages in brackets, sentences, counts of a total and durations as cells with signs."""
+    if text.count(" (") >= MIN_AVERAGES and len(_AVERAGED.findall(text)) >= MIN_AVERAGES:
+        mark = next((mark for mark in (" | ", "\t", " - ", ", ") if mark in text), " ")
+        text = _AVERAGED.sub(rf"\g<key>\g<sign>\g<value>{mark}\g<key>{AVERAGE}\g<sign> \g<average>", text)
+    if " is " in text and _IS.search(text):
+        text = _SENTENCE_END.sub("; ", _IS.sub(": ", text))
+    if "/" in text:
+        text = _OF_TOTAL.sub(r"\1", text)
+    if ":" in text:
+        text = _DURATION.sub(lambda match: f"{match[1]}{match[2]}{duration_seconds(match[3]) or 0:g}s", text)
+    if "][" in text and _GROUPS.fullmatch(text):
+        text = text.strip().strip("[]").replace("][", " | ")
+    return text
 
 
 def named_behind(text: str) -> tuple[list[Pair], str]:

@@ -30,7 +30,7 @@ PREFIX = re.compile(
     r"|std(?:out|err) [FP](?=\s)"  # Kubernetes' log files
     r"|(?:DEBUG|INFO):[A-Za-z_][\w.]{0,80}:"  # logging.basicConfig of Python
     rf"|\[(?:[A-Z]{{4,8}} )?(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
-    rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?=\s)"
+    rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?::(?=\s)|(?=\s))"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"
 )

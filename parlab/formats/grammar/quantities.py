@@ -51,6 +51,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "loss trainloss lmloss reducedtrainloss trainlossstep globalavgloss losstrain trainingloss steploss",
         "traincrossentropyloss losstraintotal batchavgloss",
         "xtuner: reduced_llm_loss", "litgpt: loss train", "neuronx: step_loss", "marian: Cost",
+        "detectron2: total_loss",
         "events: global_avg_loss", "hf: Training Loss"), title="Loss"),
     Quantity("lm_loss", aliases=("events: lm loss", "nanotron: lm_loss")),
     Quantity("step_time_s", "s", per="all", aliases=(
@@ -59,6 +60,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "secondsperstep traintimeperstep secondsperiter secperiter",
         "stepms msperstep perstepms [ms]",
         "timeperiter timethisiter timeperiteration perstepduration persteptime stepduration batchtime stepdt ?",
+        "batchcost steplatency trainstepruntime ?",
         "detectron2: time [s]", "openmmlab: time [s]", "torchvision: time [s]", "imagenet: Time [s]", "timm: Time [s]",
         "open-clip: Batch (t) [s]", "xtuner: time [s]", "areal: timeperf/e2e [s]", "tinker: time/total [s]",
         "prime-rl: Time [s]", "espnet: train_time [s]", "lingua: iter [s]", "paddle: avg_batch_cost; batch_cost [s]",
@@ -71,6 +73,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "stepavg trainspeedsit ?", "trainspeedsit [s]",
         "modded-nanogpt: step_avg [ms]", "hf: avg_step_time_sec [s]", "pairs: overall step time [s]")),
     Quantity("data_time_s", "s", "part", "all", (
+        "readercost ?",
         "espnet: iter_time [s]", "lingua: data [s]", "paddle: avg_reader_cost; reader_cost [s]",
         "detectron2: data_time [s]", "openmmlab: data_time [s]", "torchvision: data [s]", "imagenet: Data [s]",
         "timm: Data [s]", "open-clip: Data (t) [s]")),
@@ -81,7 +84,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("samples_per_s", "samples/s", per="all", aliases=(
         "samplespers samplespersec samplespersecond trainsamplespersecond throughputsamplespersec sequencespersecond",
         "traintotalips totalips seqspersecond sequencespersec imagespersec imagespersecond examplespersec",
-        "examplespersecond trainingsequencespersecond imgpersec samplessec",
+        "examplespersecond trainingsequencespersecond imgpersec samplessec trainstepsamplespersecond",
         "colossalai: avg_throughput [samples/s]", "composer: throughput/samples_per_sec [samples/s]",
         "neuronx: throughput [seq/s]", "megatron: samples per second [samples/s]", "deepspeed: samples/second",
         # The engine's timer leaves out what happens between its steps.
@@ -174,7 +177,8 @@ QUANTITIES: tuple[Quantity, ...] = (
         "maxtext: Using (GB) [GB]")),
     Quantity("memory_bytes", "bytes", per="rank", aliases=(
         "memoryallocated memory allocatedmemory",
-        "vram gpumem cudamem gpumemory gpumemoryused memused memoryused mem cudamemory memoryusage devicememory ?",
+        "vram gpumem cudamem gpumemory gpumemoryused memused memoryused mem cudamemory memoryusage devicememory"
+        " memusage ?",
         "torchtitan: memory [GiB]")),
     Quantity("active_bytes", "bytes", per="rank", aliases=("composer: memory/active_mem [GB 1e9]",)),
     Quantity("inactive_bytes", "bytes", per="rank", aliases=("composer: memory/inactive_mem [GB 1e9]",)),
@@ -188,10 +192,12 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("disk_total_bytes", "bytes", per="node", aliases=("nanotron: hd_total_memory_tb [B 1]",)),
     Quantity("disk_used_bytes", "bytes", per="node", aliases=("nanotron: hd_used_memory_tb [B 1]",)),
     Quantity("disk_free_bytes", "bytes", per="node", aliases=("nanotron: hd_free_memory_tb [B 1]",)),
-    Quantity("grad_norm", aliases=("gradnorm globalgradnorm gnorm norm", "lingua: grad", "events: grad-norm"),
+    Quantity("grad_norm", aliases=("gradnorm globalgradnorm gnorm norm", "lingua: grad", "verl: actor/grad_norm",
+                                   "events: grad-norm"),
              title="Gradient norm"),
     Quantity("learning_rate", aliases=(
-        "learningrate lr", "nanotron: lr", "nemo: lr", "torchtitan: lr", "events: learning-rate; lr",
+        "learningrate lr currentlearningrate",
+        "nanotron: lr", "nemo: lr", "torchtitan: lr", "events: learning-rate; lr",
         "olmo: optim/LR (group 0)"), title="Learning rate"),
     Quantity("global_batch_size", "", per="all", aliases=("events: batch-size",), title="Global batch size"),
     Quantity("consumed_samples", "", "cumulative", "all", title="Consumed samples"),

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 _THINGS = {
     "tokens_per_s": r"tok(?:en)?s?",
-    "samples_per_s": r"samples?|seqs?|sequences?|examples?|imgs?|images?|sents?|sentences?",
+    "samples_per_s": r"samples?|seqs?|sequences?|examples?|imgs?|images?|sents?|sentences?|records?",
     "steps_per_s": r"(?:global_)?steps?|its?|iters?|iterations?|updates?|upds?|batch(?:es)?",
     "words_per_s": r"words?",
     "requests_per_s": r"req(?:uest)?s?",

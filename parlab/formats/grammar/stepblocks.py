@@ -28,6 +28,8 @@ _HEAD = re.compile(
     r"(?:step|iteration|iter|update|rollout)\s{0,3}[:=#]?\s{0,3}(?P<at>\d{1,15})(?:\s?(?:/|of)\s?(?P<total>\d{1,15}))?"
     r"(?: done)?\W{0,100}"
 )
+# An epoch counts as the step of a log whose lines state no other number.
+_EPOCH = re.compile(r"(?i)\W{0,100}epoch:?\s{0,3}(?P<at>\d{1,9})(?:\s?/\s?(?P<total>\d{1,9}))?\s{0,9}")
 # The heads of Composer and OLMo, whose cells are indented.
 _TAG = re.compile(
     r"(?:.{0,160}\s)?(?:\[epoch=\d{1,9}(?:/\d{1,9})?\])?"
@@ -57,6 +59,7 @@ class _Head(NamedTuple):
     total: tuple[int, int] | None
     is_tag: bool = False
     """Whether the cells below it are indented."""
+    is_epoch: bool = False
 
 
 class _Layout:
@@ -86,8 +89,10 @@ class StepBlocks:
     blocks of the same layouts are read with the plan of the first of them.
     """
 
-    def __init__(self, records_of: StepCells) -> None:
+    def __init__(self, records_of: StepCells, *, counts_epochs: bool = False) -> None:
+        """`counts_epochs`: a line `Epoch 3` is a head too, until a line states the number of a step."""
         self.records_of = records_of
+        self.counts_epochs = counts_epochs
         self.line = self.until = 0
         self.head: _Head | None = None
         self.rows: list[_Layout] = []
@@ -156,17 +161,21 @@ class StepBlocks:
             return False
         if line - self.line > MAX_LINES or len(self.texts) > MAX_CELLS:
             return True
-        return self._head(text[:MAX_HEAD].strip()) is None and counter_in(text[:400]) is not None
+        is_step = self._head(text[:MAX_HEAD].strip()) is None and counter_in(text[:400]) is not None
+        self.counts_epochs = self.counts_epochs and not is_step
+        return is_step
 
     def _known_head(self, text: str) -> _Head | None:
         """Return the head of a block that differs from an earlier one in its digits only."""
         head = self.heads.get(text.translate(_MASK)) if len(text) < MAX_HEAD else None
-        return head._replace(text=text) if head is not None else None
+        return head._replace(text=text) if head is not None and head.is_epoch <= self.counts_epochs else None
 
     def _head(self, text: str) -> _Head | None:
         """Return the head of a block; None for any other line."""
-        if (head := self._known_head(text)) is not None or (head := _head(text)) is None:
+        if (head := self._known_head(text)) is not None:
             return head
+        if (head := _head(text)) is None or head.is_epoch > self.counts_epochs:
+            return None
         if len(self.heads) < MAX_LAYOUTS:
             self.heads[text.translate(_MASK)] = head
         return head
@@ -181,6 +190,9 @@ class StepBlocks:
         total = to_int(head.text[slice(*head.total)]) if head.total is not None else None
         if iteration is None:
             return [unread(self.line, "the number of a step is damaged", head.text)]
+        if head.is_epoch and not self.counts_epochs:
+            beside = [(cell, self.records_of.field(cell)) for cell in _sides(rows, texts)[0]]
+            return record_of("metrics", self.line, None, None, beside)
         records = None if is_last else self._planned(rows, texts, iteration, total)
         if records is None:
             records = self._each(rows, texts, iteration, total, is_last=is_last)
@@ -235,8 +247,11 @@ def _head(text: str) -> _Head | None:
     if len(text) >= MAX_HEAD:
         return None
     is_tag = text.endswith(("]", "]:")) and ("[batch=" in text or "[step=" in text)
-    match = _TAG.fullmatch(text) if is_tag else _HEAD.fullmatch(text)
-    return _Head(text, match.span("at"), match.span("total") if match["total"] else None, is_tag) if match else None
+    match = _TAG.fullmatch(text) if is_tag else _HEAD.fullmatch(text) or _EPOCH.fullmatch(text)
+    if match is None:
+        return None
+    total = match.span("total") if match["total"] else None
+    return _Head(text, match.span("at"), total, is_tag, match.re is _EPOCH)
 
 
 def _sides(rows: Sequence[_Layout], texts: Sequence[str]) -> tuple[list[Pair], list[Pair]]:

@@ -19,6 +19,8 @@ MAX_FIELDS = 4_096
 MAX_PLANS = 1_024
 LARGEST_WHOLE = 2**53
 _MEASURES = ("_s", "fps", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
+# What a line about a step may state besides; in other lines these are settings.
+_OF_STEPS = (*_MEASURES, "learning_rate", "grad_norm")
 
 # Memory of anything, in a line that states nothing else.
 _AMBIGUOUS = frozenset({"memory", "mem", "time"})
@@ -44,7 +46,7 @@ class StepPlan:
         self._timers, self._pick_timers = tuple(timers), picker(tuple(timers.values()))
         self._scaled = [(at, *factors(field.scale)) for at, field in enumerate(fields) if field.scale != 1.0]
         self.has_values = bool(values)
-        self.is_step = bool(timers) or any(name.endswith(_MEASURES) or _LOSS_OF.match(name) for name in values)
+        self.is_step = bool(timers) or any(name.endswith(_OF_STEPS) or _LOSS_OF.match(name) for name in values)
 
     def records(
         self, line: int, rank: int | None, time: str | None, numbers: list[float], raw: tuple[str, ...],
@@ -210,7 +212,7 @@ def digits_of(text: str) -> str:
 def is_timer(name: str) -> bool:
     """Return whether a quantity is the time of a phase of a step."""
     is_time = name.endswith("_s") and not name.endswith(("_per_s", "step_time_s"))
-    return is_time and name not in CLOCKS and _CLOCK.search(name) is None
+    return is_time and name not in CLOCKS and not name.startswith("average_") and _CLOCK.search(name) is None
 
 
 def record_of(

@@ -16,10 +16,11 @@ from typing import Any
 
 from parlab.formats.coverage.leftovers import named_numbers
 from parlab.formats.coverage.silence import is_measurement
+from parlab.formats.grammar.boxes import Boxes
 from parlab.formats.grammar.counters import Clock, Counter, counter_in, counter_of_match, parts_of
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
-from parlab.formats.grammar.pairs import Pair, pairs, pairs_and_rest
+from parlab.formats.grammar.pairs import AVERAGE, Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
 from parlab.formats.grammar.quantities import Known, known_to
 from parlab.formats.grammar.records import Field, Record, unread
@@ -50,6 +51,7 @@ _TOOK = re.compile(
 )
 UNKNOWN_TRAINER = "pairs"
 _TAKEN = frozenset({"took", "in"})
+_IN_BRACKETS = re.compile(r"\[[^\[\]]{1,60}\]")
 _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
 _LEFT = re.compile(
@@ -121,6 +123,9 @@ class Dialect:
 
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
+        if cell.key.endswith(AVERAGE):
+            own = self.field(cell._replace(key=cell.key.removesuffix(AVERAGE)))
+            return own._replace(name=f"average_{own.name}", key=cell.key, kind="average")
         known = known_to(self.trainer).get(cell.key)
         if known is not None and cell.unit in ("", known.unit):
             return known.field(cell.key)
@@ -151,7 +156,8 @@ class Parser:
         self.records_of = StepCells(
             dialect.field, dialect.settings, keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank
         )
-        self.below = StepBlocks(self.records_of)
+        self.below = StepBlocks(self.records_of, counts_epochs=dialect.trainer == UNKNOWN_TRAINER)
+        self.boxes = Boxes(self.records_of)
         self.repeats = Repeats(self._parts)
         self.clock = Clock()
         self.engine: DeepSpeed | None = None
@@ -197,17 +203,21 @@ class Parser:
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
         if (bar := self._bar(line, rank, time, text)) is not None:
+            self.below.counts_epochs = False
             return bar
         if not self.dialect.has_blocks:
             return self.ahead(self._plain_line_records(line, rank, time, text))
+        self._is_epoch(text)
         before = self.below.close() if self.below.ends(line, text) else []
         own = self.below.feed(line, self._rewritten(text))
+        if own is None and (box := self.boxes.feed(line, text)) is not None:
+            return before + box
         return before + self.ahead(self._plain_line_records(line, rank, time, text) if own is None else own)
 
     def _bar(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Read a bar; None for a line without one."""
         is_bar = "%|" in text or (" • " in text and "━" in text)
-        return self.bars.feed(line, rank, time, text) if is_bar else None
+        return self.bars.feed(line, rank, time, text) if is_bar else self.bars.row(line, text)
 
     def ahead(self, records: list[Record]) -> list[Record]:
         """Put the positions of a bar that belong there in front of the step of a line."""
@@ -217,8 +227,7 @@ class Parser:
 
     def _plain_line_records(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line without a bar; a counter that begins again in every epoch becomes one that grows."""
-        if "poch" in text and (head := _EPOCH.match(text[:80])):
-            self.epoch = int(head[1])
+        if self._is_epoch(text):
             return []
         if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
             return own
@@ -228,6 +237,12 @@ class Parser:
             return []
         records = self._counted(self.repeats.read(line, rank, time, text) if read is None else read)
         return self._launched(line) + records if records and self.settings else records
+
+    def _is_epoch(self, text: str) -> bool:
+        """Return whether a line states the number of the epoch alone, and keep it."""
+        head = _EPOCH.match(text[:80]) if "poch" in text else None
+        self.epoch = self.epoch if head is None else int(head[1])
+        return head is not None
 
     def _launched(self, line: int) -> list[Record]:
         """Return the launch of the settings so far, once."""
@@ -324,7 +339,7 @@ class Parser:
             for cell in cells
             if cell.key.lower() not in _COUNTER_KEYS or cell.key in known_to(self.dialect.trainer)
         ]
-        if not _OTHER_WORK.search(text):
+        if not _OTHER_WORK.search(_IN_BRACKETS.sub(" ", text)):
             cells = [cell._replace(key="step time") if cell.key.lower() in _TAKEN else cell for cell in cells]
             if took := _TOOK.search(left):
                 cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))

@@ -37,7 +37,12 @@ _RICH = re.compile(
 # OpenRLHF's bar of a rollout and its training; the bar of the training alone stands within it.
 _ROLLOUTS = re.compile(r"Episode \[\d")
 # Ultralytics' row in front of a bar: epoch, memory, losses, and the size of the images.
-_ROW = re.compile(r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{1,6})?)G(?:\s{1,20}[\d.]{1,12}){2,12}")
+_ROW = re.compile(
+    r"(?P<epoch>\d{1,9})/\d{1,9}\s{1,20}(?P<memory>\d{1,6}(?:\.\d{1,6})?)G(?P<others>(?:\s{1,20}[\d.]{1,12}){2,12})"
+)
+# The names above such a row, and a row of an evaluation below the names in front of its bar.
+_NAMES = re.compile(r"\s{4,40}[A-Za-z]\w{0,30}(?:\s{1,20}[A-Za-z][\w()%.@-]{0,30}){3,20}\s*")
+_SCORES = re.compile(r"\s{4,40}(?P<of>[A-Za-z]\S{0,40})(?P<others>(?:\s{1,20}[\d.]{1,12}){3,20})\s*")
 # `step 10/388 completed (loss: 1.23):` in front of a bar.
 _IN_FRONT = re.compile(r"[(\[,]\s?(\w{0,20}loss\s?[:=]\s?[\d.eE+-]{1,20})\s?[)\],]")
 # OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
@@ -69,6 +74,8 @@ class _Name(NamedTuple):
     has_batches: bool
     memory: str
     """GPU memory in GB of the row in front of the bar; empty for none."""
+    others: tuple[str, ...] = ()
+    """The other numbers of this row."""
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +89,8 @@ def _name(front: str) -> _Name:
     is_training = _TRAINING.search(text) is not None and _OTHER.search(text) is None
     is_rollout, has_batches = (pattern.match(text) is not None for pattern in (_ROLLOUTS, _BATCHES))
     number = int(epoch[1]) if epoch else None
-    return _Name(text, is_training, number, is_rollout, has_batches, row["memory"] if row is not None else "")
+    memory, others = (row["memory"], tuple(row["others"].split())) if row is not None else ("", ())
+    return _Name(text, is_training, number, is_rollout, has_batches, memory, others)
 
 
 def is_other_work(name: str) -> bool:
@@ -144,6 +152,17 @@ def _is_redraw(previous: Record, record: Record) -> bool:
     return previous.iteration == record.iteration and not _begins_again(previous, record)
 
 
+def _names(text: str) -> list[str]:
+    """Return the names of columns that a line states; none for any other line."""
+    return [name.strip("()") for name in text.split()] if _NAMES.fullmatch(text[:400]) else []
+
+
+def _columns(names: Sequence[str], numbers: tuple[str, ...]) -> str:
+    """Return the last columns of a row as cells."""
+    own = names[-len(numbers) :] if len(names) > len(numbers) else []
+    return "".join(f", {name}: {number}" for name, number in zip(own, numbers, strict=bool(own)))
+
+
 class Bars:
     """Reads bars; a position is yielded when the bar leaves it."""
 
@@ -162,6 +181,12 @@ class Bars:
         """The last position that other lines state."""
         self.drawn: Record | None = None
         self.cells = Repeats(_cells)
+        self.names: list[str] = []
+        """The names of the columns of rows in front of bars."""
+        self.scores: list[str] = []
+        """The names of the columns below the bar of an evaluation."""
+        self.has_scores = False
+        """Whether the first row below the names of an evaluation has been read: others are of a class."""
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Read one line or redraw; None for a text without a bar."""
@@ -178,8 +203,10 @@ class Bars:
         if "loss" in name.text and (cells := _IN_FRONT.search(name.text)) is not None:
             printed = (*printed[:8], f", {cells[1]}{printed[8]}")
         if name.memory:
-            printed = (*printed[:8], f", GPU memory: {name.memory}GB{printed[8]}")
+            printed = (*printed[:8], f", GPU memory: {name.memory}GB{_columns(self.names, name.others)}{printed[8]}")
         if self._is_beside(name):
+            if scores := _names(f"    {name.text}"):
+                self.scores, self.has_scores = scores, False
             return self._other(line, rank, name.text, match)
         total = _total(printed[3], printed[4])
         rate = to_float(printed[6])
@@ -193,6 +220,21 @@ class Bars:
         self.held[rank, ""] = record
         left = self._left(previous, record)
         return self._hold(left) if name.has_batches and self.is_of_batches is None else left
+
+    def row(self, line: int, text: str) -> list[Record] | None:
+        """Read the names of columns, or a row of an evaluation below its names; None for any other text."""
+        if text[:4] != "    ":
+            return None
+        if (row := _SCORES.fullmatch(text[:400])) is None or not self.scores:
+            self.names = _names(text) or self.names
+            return None
+        if self.has_scores:
+            return [Record("event", line, data="row of a class")]
+        records = _cells(line, None, None, _columns(self.scores, tuple(row["others"].split())))
+        self.has_scores = bool(records)
+        for record in records:
+            record.kind = "validation"
+        return records or None
 
     @staticmethod
     def _left(previous: Record | None, record: Record) -> list[Record]:

@@ -283,6 +283,8 @@ FRAMEWORKS: dict[str, Dialect] = {
         rewritten=(
             (re.compile(r"(\d{1,12})/\s?(\d{1,12}) tok/s;\s{0,9}(\d{1,12}) sec"),
              r"source rate: \1; target rate: \2; elapsed: \3 sec"),
+            (re.compile(r"\bbsz: (\d{1,12})/\s?(\d{1,12})/\s?(\d{1,12});"),
+             r"source tokens: \1; target tokens: \2; sentences: \3;"),
         ),
     ),
     "marian": Dialect(
