@@ -70,7 +70,10 @@ class MemoryBound(NamedTuple):
     """What sets it: a device, or a limit of the configuration."""
 
 
-_IMPORTED = ("step_time_s", "samples_per_s", "tokens_per_s", "mfu_pct", "hfu_pct", "gpu_util_pct", "flops_per_gpu")
+_IMPORTED = (
+    "step_time_s", "samples_per_s", "tokens_per_s", "mfu_pct", "hfu_pct", "gpu_util_pct", "flops_per_gpu",
+    "memory_peak_bytes", "median_s",
+)  # fmt: skip
 
 
 def with_kinds(header: Sequence[str], rows: Sequence[Sequence[Any]], points: Sequence[RunPoint]) -> Table:

@@ -67,6 +67,24 @@ def check(run: Run) -> bool:
     return True
 
 
+def check_others(run: Run) -> int:
+    """Recompute the memory and the loss of a run from its series; return how many of them it has."""
+    attempt = Attempt.objects.filter(run=run, number=run.attempt_number).first()
+    peaks = store.read_ranks(attempt.pk, "memory_peak_bytes") if attempt else {}
+    by_rank = (run.summary.get("memory_peak_bytes") or {}).get("by_rank") or {}
+    own = {rank: peaks[int(rank)].values for rank in by_rank if int(rank) in peaks}
+    assert {rank: pytest.approx(float(np.nanmax(values))) for rank, values in own.items()} == {
+        rank: by_rank[rank] for rank in own
+    }
+    losses = store.read_ranks(attempt.pk, "loss") if attempt else {}
+    loss = run.summary.get("loss") or {}
+    if losses and "last" in loss:
+        values = losses[min(losses)].values
+        finite = values[np.isfinite(values)].tolist()
+        assert [loss["first"], loss["last"]] == [pytest.approx(finite[0]), pytest.approx(finite[-1])]
+    return len(own) + bool(losses and "last" in loss)
+
+
 FEW = SAMPLES[4::40]
 PARTS = [FEW, *(pytest.param(SAMPLES[part::8], marks=pytest.mark.slow) for part in range(8))]
 
@@ -77,6 +95,7 @@ def test_the_headlines_of_samples_follow_from_their_series(bring: Bring, samples
         bring(path.read_bytes(), path.name)
     logs = [run for run in Run.objects.select_related("config") if run.source and run.source.format not in PAGES]
     assert sum(map(check, logs)) > len(samples) // 5
+    assert sum(map(check_others, logs)) > len(samples) // 5
 
 
 def test_an_average_is_shown_and_marked_as_one_everywhere(bring: Bring, page: Client) -> None:

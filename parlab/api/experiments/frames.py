@@ -29,7 +29,7 @@ from parlab.series.columns import Columns
 from parlab.tracking.run_filters import runs_filtered
 
 from .experiments import Pages, annotated_runs
-from .numbers import ARROW, series_json, whole_number
+from .numbers import ARROW, KIND, series_json, whole_number
 
 MAX_SERIES = 1_000
 DEFAULT_POINTS = 1_000
@@ -113,6 +113,7 @@ class ManySeriesItem(drf.Serializer[Any]):
     run = drf.CharField(help_text="As in the request.")
     metric = drf.CharField()
     attempt = drf.IntegerField()
+    kind = drf.CharField(help_text=KIND)
     is_thinned = drf.BooleanField()
     ranks = drf.ListField(child=drf.DictField())
 
@@ -157,7 +158,8 @@ class ManySeries(APIView):
 def _attempt(name: str) -> Attempt | None:
     """Return the current attempt of a run by its name."""
     slug, colon, number = name.rpartition(":")
-    attempts = Attempt.objects.filter(number=F("run__attempt_number"), run__in=Run.objects.values("pk"))
+    attempts = Attempt.objects.select_related("run").filter(number=F("run__attempt_number"))
+    attempts = attempts.filter(run__in=Run.objects.values("pk"))
     if colon and (counted := whole_numbers.whole_number(number, 9)) is not None:
         return attempts.filter(run__experiment__slug=slug, run__number=counted).first()
     return attempts.filter(run__tracked__uuid=name).first()

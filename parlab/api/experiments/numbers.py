@@ -34,12 +34,16 @@ _ROWS = 5_000
 _BATCH_ROWS = 100_000
 
 
+KIND = "How the values of a file came about: printed, derived, average, smoothed, cumulative or part; empty for others."
+
+
 class SeriesItem(drf.Serializer[Any]):
     """Name and length of one series."""
 
     metric = drf.CharField()
     rank = drf.IntegerField()
     points = drf.IntegerField()
+    kind = drf.CharField(help_text=KIND)
 
 
 class SeriesList(drf.Serializer[Any]):
@@ -64,6 +68,7 @@ class OneSeriesAnswer(drf.Serializer[Any]):
 
     metric = drf.CharField()
     attempt = drf.IntegerField()
+    kind = drf.CharField(help_text=KIND)
     is_thinned = drf.BooleanField()
     ranks = SeriesColumns(many=True)
 
@@ -121,8 +126,9 @@ class SeriesOfRun(APIView):
         operation_id="series_list", parameters=[OpenApiParameter("attempt", int)], responses={200: SeriesList}
     )
     def get(self, request: Request, slug: str, number: int) -> Response:
-        attempt = _attempt(find_run(slug, number), request)
-        infos = [info._asdict() for info in Joined(attempt).metrics()]
+        run = find_run(slug, number)
+        attempt = _attempt(run, request)
+        infos = [{**info._asdict(), "kind": run.series_kind(info.metric)} for info in Joined(attempt).metrics()]
         return Response({"attempt": attempt.number, "series": infos})
 
 
@@ -169,7 +175,7 @@ class OneSeries(APIView):
         if form == "arrow":
             return _arrow(by_rank, points, f"{slug}-run-{number}.arrows")
         if form == "csv":
-            return _csv(by_rank, points, f"{slug}-run-{number}.csv")
+            return _csv(by_rank, points, f"{slug}-run-{number}.csv", run.series_kind(metric))
         return Response(series_json(metric, attempt, by_rank, min(points or MAX_POINTS, MAX_POINTS)))
 
 
@@ -181,16 +187,20 @@ def series_json(metric: str, attempt: Attempt, by_rank: dict[int, Columns], poin
         steps, times = thinned.steps.tolist(), thinned.times.tolist()
         ranks.append({"rank": rank, "total": len(columns), "steps": steps, "times": times, "values": values})
     is_thinned = any(len(columns) > points for columns in by_rank.values())
-    return {"metric": metric, "attempt": attempt.number, "is_thinned": is_thinned, "ranks": ranks}
+    kind = attempt.run.series_kind(metric)
+    return {"metric": metric, "attempt": attempt.number, "kind": kind, "is_thinned": is_thinned, "ranks": ranks}
 
 
 def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _csv(by_rank: dict[int, Columns], points: int | None, name: str) -> StreamingHttpResponse:
+def _csv(by_rank: dict[int, Columns], points: int | None, name: str, kind: str) -> StreamingHttpResponse:
+    """Stream rows of rank, step, time and value; those of a file also state the kind of the values."""
+    own_kind = [kind] if kind else []
+
     def lines() -> Iterator[str]:
-        yield "rank,step,time,value\r\n"
+        yield ",".join(["rank", "step", "time", "value", *(["kind"] if kind else [])]) + "\r\n"
         for rank, columns in sorted(by_rank.items()):
             thinned = columns if points is None else columns.thinned(points)
             for first in range(0, len(thinned), _ROWS):
@@ -202,6 +212,7 @@ def _csv(by_rank: dict[int, Columns], points: int | None, name: str) -> Streamin
                         thinned.steps[part].tolist(),
                         thinned.times[part].tolist(),
                         thinned.values[part].tolist(),
+                        *([text] * _ROWS for text in own_kind),
                         strict=False,
                     )
                 )

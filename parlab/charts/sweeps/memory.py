@@ -25,7 +25,7 @@ from parlab.charts.axes import (
 from parlab.charts.format import SPACE, Unit, quantity, significant, unit_for
 from parlab.charts.labels import BOUND, NUMBERED, label_ends, mark_best
 from parlab.charts.measures import AUTO, Available, Options
-from parlab.charts.points import MAX_BARS, MemoryBound, RunPoint, fastest, in_order, is_number
+from parlab.charts.points import MAX_BARS, MemoryBound, RunPoint, fastest, in_order, is_number, with_kinds
 from parlab.charts.repeats import error_bars, lead_note
 from parlab.charts.theme import Drawing, Table
 
@@ -330,11 +330,13 @@ def _bound_note(point: RunPoint) -> str:
 def _memory_table(measured: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
     header = ["run", *axes, "state", "rank", "memory_peak_bytes"]
-    rows = []
+    rows: list[list[Any]] = []
+    owners: list[RunPoint] = []
     for point in measured:
         start = [point.number, *(point.values.get(axis) for axis in axes), point.outcome]
         ranks = sorted(point.memory_by_rank.items())
         rows += [[*start, rank, value] for rank, value in ranks]
         if not ranks:
             rows += [[*start, "min", point.memory_min], [*start, "max", point.memory_max]]
-    return Table(header, rows)
+        owners += [point] * (len(rows) - len(owners))
+    return with_kinds(header, rows, owners)

@@ -10,7 +10,7 @@ from parlab.charts import theme
 from parlab.charts.format import quantity, unit_for
 from parlab.charts.labels import label_stack
 from parlab.charts.measures import AUTO, Available, Options
-from parlab.charts.points import RunPoint, Timer, fastest
+from parlab.charts.points import RunPoint, Timer, fastest, with_kinds
 from parlab.charts.repeats import error_bars
 from parlab.charts.theme import Drawing, Table
 
@@ -168,9 +168,10 @@ def _longest_phase_caption(measured: Sequence[RunPoint], timed: Mapping[int, Map
 
 def _phases_table(measured: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
+    owners = [point for point in measured for _ in point.timers]
     rows = [
         [point.number, *(point.values.get(axis) for axis in axes), point.outcome, name, *timer]
         for point in measured
         for name, timer in point.timers.items()
     ]
-    return Table(["run", *axes, "state", "timer", "median_s", "min_s", "max_s"], rows)
+    return with_kinds(["run", *axes, "state", "timer", "median_s", "min_s", "max_s"], rows, owners)

@@ -9,7 +9,7 @@ import numpy as np
 
 from parlab.findings.facts import segment_sizes
 from parlab.formats.schema import Figure, Kind, Launch, Segment
-from parlab.ingest.files.recording import FASTEST, NotFinite, Recording
+from parlab.ingest.files.recording import FASTEST, NotFinite, Recording, metric_name
 from parlab.ingest.readings.architecture import is_counted
 from parlab.ingest.readings.launches import Sections
 from parlab.ingest.summaries import utilisation
@@ -66,11 +66,18 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     kinds = _utilisation_as_printed(summary, segment) | segment.kinds
     if kinds := {name: kind for name, kind in kinds.items() if name in summary and name not in stated}:
         summary["kinds"] = kinds
+    if series_kinds := _series_kinds(segment):
+        summary["series_kinds"] = series_kinds
     if segment.validation:
         summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
     if figures := _figures_of(segment):
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def _series_kinds(segment: Segment) -> dict[str, Kind]:
+    """Return how the values of each series came about that are not printed as such."""
+    return {metric_name("step", name): own.kind for name, own in segment.metrics.items() if own.kind != "printed"}
 
 
 def _figures_of(segment: Segment) -> dict[str, Any]:

@@ -244,6 +244,12 @@ class Run(models.Model):
         kinds = self.__dict__["stored_kinds"] if "stored_kinds" in self.__dict__ else self.summary.get("kinds")
         return str((kinds or {}).get(figure, ""))
 
+    def series_kind(self, metric: str) -> str:
+        """Return how the values of a series came about that a file states; empty for what parlab has measured."""
+        if not self.has_printed_numbers:
+            return ""
+        return str((self.summary.get("series_kinds") or {}).get(metric, "printed"))
+
     @property
     def kinds(self) -> dict[str, str]:
         """How each main number of a file came about: printed, derived, average, smoothed or part."""

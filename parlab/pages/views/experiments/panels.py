@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from django.contrib.auth.decorators import permission_required
@@ -15,13 +16,13 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.charts.panels.catalogue import PANELS
 from parlab.charts.panels.frame import Size
 from parlab.charts.theme import Table
-from parlab.lab.models import Experiment
+from parlab.lab.models import Experiment, Run
 from parlab.lab.services.pages import panel_layouts
 from parlab.lab.services.reports import report_add, report_create
 from parlab.pages.reads.experiment_page import chosen_runs
 from parlab.pages.reads.experiment_panels import Grid, panel_drawing, runs_of
 from parlab.pages.reads.experiment_runs import listed_runs, shown_runs
-from parlab.pages.reads.experiment_series import AXES, experiment_series, series_rows
+from parlab.pages.reads.experiment_series import AXES, experiment_series, metric_of, series_rows
 from parlab.pages.reads.pinned_panels import directive_of, report_of
 from parlab.publishing.figures.windows import window_of
 from parlab.reports.directives import directive
@@ -29,6 +30,7 @@ from parlab.whole_numbers import whole_number
 
 from .figures import csv_response
 
+PRINTED = "printed"
 WIDTHS, HEIGHTS = (200, 1_800), (120, 900)
 """Limits of a drawing in pixels."""
 
@@ -46,11 +48,22 @@ def series(request: HttpRequest, slug: str) -> HttpResponse:
     runs = chosen_runs(_experiment(slug), request.GET)
     metric = request.GET.get("metric", "loss").replace("\0", "")[:200]
     if request.GET.get("format") == "csv":
-        return csv_response(Table(["run", "step", "time", metric], series_rows(runs, metric)), f"{slug}-curves.csv")
+        return csv_response(_with_kinds(series_rows(runs, metric), runs, metric), f"{slug}-curves.csv")
     only = {text for text in request.GET.get("only", "").split(",") if text}
     chosen = [run for run in runs if not only or str(run.number) in only]
     over = request.GET.get("x", "")
     return JsonResponse(experiment_series(chosen, metric, over if over in AXES else AXES[0], window_of(request.GET)))
+
+
+def _with_kinds(rows: list[list[Any]], runs: Sequence[Run], metric: str) -> Table:
+    """Return the points of a series with how those of files came about."""
+    names = metric_of(metric).names
+    # Of several names a run has one, and only series that are not printed have a kind of their own.
+    kinds = {run.number: max(map(run.series_kind, names), key=lambda kind: kind not in ("", PRINTED)) for run in runs}
+    header = ["run", "step", "time", metric]
+    if not any(kinds.values()):
+        return Table(header, rows)
+    return Table([*header, f"kind of {metric}"], [[*row, kinds[row[0]]] for row in rows])
 
 
 @require_GET
