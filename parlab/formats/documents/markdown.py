@@ -192,59 +192,39 @@ def _parse(text: str) -> list[Token]:
     return tokens
 
 
+_BLOCKS = frozenset({"table_open", "paragraph_open", "heading_open", "fence", "code_block", "html_block"})
+
+
 def _blocks(tokens: Sequence[Token], source: Sequence[str], before: int = 0) -> Iterator[Block]:
     """Yield the blocks of tokens, which begin after so many lines of the document.
 
     A paragraph of pipe rows directly above a table is the first part of its header.
     """
-    position = 0
-    pending: Text | None = None
-    while position < len(tokens):
-        token = tokens[position]
+    held: Text | None = None
+    for position, token in enumerate(tokens):
+        if token.type not in _BLOCKS:
+            continue
         begin, end = token.map or [0, 0]
         line = before + begin + 1
-        block: Block | None = None
+        above = _header_above(held, begin + before) if token.type == "table_open" else []
+        if held is not None and not above:
+            yield held
+        held = None
         if token.type == "table_open":
-            stop = _closing(tokens, position, "table_close")
-            above = _header_above(pending, begin + before)
-            if above:
-                pending = None
-            if pending:
-                yield from _paragraph_blocks(pending)
-                pending = None
-            yield _block_of_table(tokens[position:stop], line, above)
-            position = stop
-        elif token.type in ("paragraph_open", "heading_open"):
-            inline = tokens[position + 1]
-            if pending:
-                yield from _paragraph_blocks(pending)
-                pending = None
-            if token.type == "heading_open":
-                block = Heading(line, _plain(inline)[0].strip() if inline.content else "")
-            else:
-                pending = Text(line, [f"{row}\n" for row in source[begin:end]], _plain(inline))
-            yield from _images(inline, line)
-            position += 1
-        elif token.type in ("fence", "code_block"):
-            first = line + 1 if token.type == "fence" else line
-            block = Code(first, token.content.splitlines(keepends=True))
+            yield _block_of_table(tokens[position : _closing(tokens, position, "table_close")], line, above)
         elif token.type == "html_block":
-            if pending:
-                yield from _paragraph_blocks(pending)
-                pending = None
             yield from html_blocks(token.content, line)
-        if block is not None:
-            if pending and not isinstance(block, Heading):
-                yield from _paragraph_blocks(pending)
-                pending = None
-            yield block
-        position += 1
-    if pending:
-        yield from _paragraph_blocks(pending)
-
-
-def _paragraph_blocks(pending: Text) -> Iterator[Block]:
-    yield pending
+        elif token.type in ("fence", "code_block"):
+            yield Code(line + (token.type == "fence"), token.content.splitlines(keepends=True))
+        else:
+            inline = tokens[position + 1]
+            yield from _images(inline, line)
+            if token.type == "heading_open":
+                yield Heading(line, _plain(inline)[0].strip() if inline.content else "")
+            else:
+                held = Text(line, [f"{row}\n" for row in source[begin:end]], _plain(inline))
+    if held is not None:
+        yield held
 
 
 def _closing(tokens: Sequence[Token], start: int, kind: str) -> int:
