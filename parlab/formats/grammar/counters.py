@@ -19,7 +19,9 @@ _IN_EPOCH = (
         r"\s?\[\s{0,9}(?P<at>\d{1,15})/(?P<total>\d{1,15})\]"
     ),
     re.compile(r"(?i)\bit(?:er)? (?P<at>\d{1,15})/(?P<total>\d{1,15}) of epoch (?P<epoch>\d{1,9})\b"),
-    re.compile(r"(?i)\bepoch: ?(?P<epoch>\d{1,9}),? step: ?(?P<at>\d{1,15})(?P<total>(?!))?(?=\D)"),
+    re.compile(
+        r"(?i)\bepoch:? ?(?P<epoch>\d{1,9}),? (?:step: ?|batch(?:_idx)? )(?P<at>\d{1,15})(?P<total>(?!))?(?=[^\d/])"
+    ),
     re.compile(
         r"(?i)\bepoch\s{1,4}(?P<epoch>\d{1,9}) \|\s{1,6}(?P<at>\d{1,15})/\s{0,6}(?P<total>\d{1,15})"
         r" (?:batches|steps)(?= \|)"

@@ -116,6 +116,9 @@ _DURATION = re.compile(
     r"(?i)\b(dt|took|duration|elapsed(?:[_ ]time)?|(?:step|iter(?:ation)?|epoch|train|total)[_ ]time)(\s?[:=]\s?)"
     r"(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?)(?=[\s,;|)\]]|$)"
 )
+# `loss[loss=2.5, over 9 frames.], tot_loss[loss=2.6]`: the names of a later group are of that group.
+_NAMED_GROUP = re.compile(r"\b([A-Za-z]\w{0,30})\[(?=\w{1,40}=)([^\[\]]{1,400})\]")
+_NAME = re.compile(r"\b(?=[A-Za-z_]\w{0,40}=)")
 _GROUPS = re.compile(r"\s{0,8}(?:\[[^\[\]]{1,40}\]){2,20}\s{0,8}")
 
 
@@ -130,8 +133,18 @@ def _with_signs(text: str) -> str:
         text = _OF_TOTAL.sub(r"\1", text)
     if ":" in text:
         text = _DURATION.sub(lambda match: f"{match[1]}{match[2]}{duration_seconds(match[3]) or 0:g}s", text)
+    if text.count("[") > 1 and "=" in text:
+        text = _with_group_names(text)
     if "][" in text and _GROUPS.fullmatch(text):
         text = text.strip().strip("[]").replace("][", " | ")
+    return text
+
+
+def _with_group_names(text: str) -> str:
+    groups = list(_NAMED_GROUP.finditer(text))
+    for group in reversed(groups[1:]):
+        cells = _NAME.sub(f"{group[1]} ", group[2])
+        text = f"{text[: group.start(2)]}{cells}{text[group.end(2) :]}"
     return text
 
 
@@ -172,16 +185,17 @@ def _blanked(text: str, matches: Iterable[re.Match[str]]) -> str:
 def _sentences(text: str) -> list[str]:
     """Split a line without bars at tabs or dashes between cells, or at commas that end one."""
     for mark in ("\t", " - "):
-        if text.count(mark) >= MIN_MARKS:
-            return text.split(mark)
+        parts = text.split(mark)
+        if len(parts) > MIN_MARKS or (len(parts) > 1 and all(map(_SPACED.match, parts))):
+            return parts
     return text.split(", ") if ", " in text else [text]
 
 
 # A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
 _IN_TURN = rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
-_NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)")
+_NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|$)")
 # The same where a name reads as a unit: `lr 1e-4 s/step 1.24`.
-_NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|%)?(?=[\s,;]|$)")
+_NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|$)")
 
 
 def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:

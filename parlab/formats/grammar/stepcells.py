@@ -127,6 +127,8 @@ class StepCells:
                 # `source words/s` and `target words/s` are rates, and no times.
                 key = cell.key.replace("/", " per ") if field.name.endswith("_per_s") else cell.key
                 field = field._replace(name=slug(f"{key} {cell.unit}"))
+                if field.name in values:
+                    field = field._replace(name=f"{field.name}_{place}", key=f"{cell.key} {place}")
             if is_timer(field.name):
                 timers[cell.key if self._keeps_names else field.name.removesuffix("_s")] = place
             else:
