@@ -289,9 +289,15 @@ def test_epochs_are_no_steps_beside_lines_that_count_them() -> None:
         ("global step 1{n} lr 0.001 step-time 3.{n}s wps 0.3{n}K", {"step_time_s": 3.2, "tokens_per_s": 320.0}),
         ("Epoch 0, batch 1{n}, loss[loss=0.{n}, over 9.00 frames.], tot_loss[loss=0.{n}5, over 19.00 frames.], lr: 0.1",
          {"loss": 0.2, "tot_loss_loss": 0.25}),
+        ("| epoch 010  1{n} / 8223 loss=1.2{n} (1.5), wps=96{n}, lr=0.1",
+         {"loss": 1.22, "average_loss": 1.5, "tokens_per_s": 962.0}),
+        ("Epoch: [1/9][1{n}/90] Data 0.1 (0.5) Batch 0.8{n} (3.8) Remain 436:08:39 Loss 1.{n} Accuracy 0.3.",
+         {"data": 0.1, "average_data": 0.5, "batch": 0.82, "average_batch": 3.8, "loss": 1.2, "accuracy": 0.3}),
+        ("iters: 1{n}, epoch: 1 | loss: 0.{n}", {"loss": 0.2}),
         ("ep 9 train, step {n}, ce 5.2, mem_usage:cuda:3 6.{n}GB, 1.5 sec/step", {"memory_bytes": 6.2 * 2**30}),
     ],
-    ids=["durations", "sentences", "brackets", "counter", "dash", "thousands", "groups", "device"],
+    ids=["durations", "sentences", "brackets", "counter", "dash", "thousands", "groups", "equals", "spaces", "iters",
+         "device"],
 )  # fmt: skip
 def test_cells_are_read_in_the_form_that_they_have(line: str, values: dict[str, float]) -> None:
     second = steps("".join(line.format(n=n) + "\n" for n in (1, 2, 3)))[1]

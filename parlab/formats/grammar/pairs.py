@@ -68,7 +68,7 @@ def pairs(text: str) -> list[Pair]:
 # A rate ends its cell: `6.25 updates/sec perplexity=1459`.
 _RATE_ENDS = re.compile(rf"(?<=\d)(\s?(?i:{PATTERN}))\s{{1,4}}(?=[A-Za-z_][\w./-]{{0,60}}\s?[:=])")
 # The time left, among cells without signs.
-_LEFT = re.compile(r"\beta \d[\d:]{3,11}(?=\s)")
+_LEFT = re.compile(r"(?i)\b(?:eta|remain(?:ing)?) \d[\d:]{3,11}(?=\s)")
 # `1h 19m 08s` and `1 day, 2:03:04` are one value each.
 _CLOCK = re.compile(r"(?<![\w.])(?:(?:\d{1,5}[dhm] ){1,3}\d{1,2}s|\d{1,4} days?, \d{1,2}:\d\d:\d\d)(?![\w/])")
 
@@ -78,7 +78,7 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     text = _with_signs(text[:MAX_TEXT].translate(_FRAMES))
     if "/s" in text:
         text = _RATE_ENDS.sub(r"\1, ", text)
-    if "eta " in text:
+    if "eta " in text or "emain" in text:
         text = _LEFT.sub(" ", text)
     text = _CLOCK.sub(lambda match: f"{duration_seconds(match[0]) or 0:.0f}s", text)
     cells: list[Pair] = []
@@ -102,10 +102,10 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     return cells, " | ".join(rest)
 
 
-# `loss: 1.3347 (1.4339)`: a value and its average, of at least two quantities.
+# `loss: 1.3347 (1.4339)`: a value and its average, of at least two quantities, or `loss=1.27 (1.5)`.
 _AVERAGED = re.compile(
-    rf"(?<![\w./=])(?P<key>[A-Za-z][\w/@-]{{0,40}}(?: \([a-z]\))?)(?P<sign>:?)(?P<value>\s{{1,8}}{_NUMBER})\s?"
-    rf"\(\s{{0,8}}(?P<average>{_NUMBER})\)(?=[\s,;|]|$)"
+    rf"(?<![\w./=])(?P<key>[A-Za-z][\w/@-]{{0,40}}(?: [A-Za-z][\w/@-]{{0,20}}){{0,2}}(?: \([a-z]\))?)"
+    rf"(?P<sign>=|:?(?=\s))(?P<value>\s{{0,8}}{_NUMBER})\s?\(\s{{0,8}}(?P<average>{_NUMBER})\)(?=[\s,;|]|$)"
 )
 _IS = re.compile(r"(?<=[A-Za-z]) is (?=[+-]?\d)")
 _SENTENCE_END = re.compile(r"(?<=[\da-z])\.\s{1,4}(?=[A-Z]|$)")
@@ -124,9 +124,12 @@ _GROUPS = re.compile(r"\s{0,8}(?:\[[^\[\]]{1,40}\]){2,20}\s{0,8}")
 
 def _with_signs(text: str) -> str:
     """Write averages in brackets, sentences, counts of a total and durations as cells with signs."""
-    if text.count(" (") >= MIN_AVERAGES and len(_AVERAGED.findall(text)) >= MIN_AVERAGES:
-        mark = next((mark for mark in (" | ", "\t", " - ", ", ") if mark in text), " ")
-        text = _AVERAGED.sub(rf"\g<key>\g<sign>\g<value>{mark}\g<key>{AVERAGE}\g<sign> \g<average>", text)
+    if "(" in text and (averaged := list(_AVERAGED.finditer(text))):
+        signs = {match["sign"] for match in averaged}
+        if len(averaged) >= MIN_AVERAGES or "=" in signs:
+            mark = next((mark for mark in (" | ", "\t", " - ", ", ") if mark in text), ", " if "" in signs else " ")
+            end = mark if "" in signs else ""
+            text = _AVERAGED.sub(rf"\g<key>\g<sign>\g<value>{mark}\g<key>{AVERAGE}\g<sign> \g<average>{end}", text)
     if " is " in text and _IS.search(text):
         text = _SENTENCE_END.sub("; ", _IS.sub(": ", text))
     if "/" in text:
@@ -193,9 +196,9 @@ def _sentences(text: str) -> list[str]:
 
 # A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
 _IN_TURN = rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
-_NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|$)")
+_NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|\.?$)")
 # The same where a name reads as a unit: `lr 1e-4 s/step 1.24`.
-_NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|$)")
+_NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|\.?$)")
 
 
 def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
@@ -217,7 +220,7 @@ def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
     return [_pair(match["unit"], match) for match in rated], _blanked(part, rated)
 
 
-_BETWEEN = re.compile(r"[\s,;]")
+_BETWEEN = re.compile(r"[\s,;]|\.$")
 _BRACKETS = re.compile(r"\s\(|\)\s*$")
 
 
