@@ -72,8 +72,10 @@ class MemoryBound(NamedTuple):
 
 _IMPORTED = (
     "step_time_s", "samples_per_s", "tokens_per_s", "mfu_pct", "hfu_pct", "gpu_util_pct", "flops_per_gpu",
-    "memory_peak_bytes", "median_s",
+    "memory_peak_bytes", "median_s", "flops_per_device",
 )  # fmt: skip
+# Column -> the figure whose kind it has.
+_FIGURES = {"flops_per_gpu": "tflops_per_gpu", "flops_per_device": "tflops_per_gpu"}
 
 
 def with_kinds(header: Sequence[str], rows: Sequence[Sequence[Any]], points: Sequence[RunPoint]) -> Table:
@@ -148,7 +150,7 @@ class RunPoint(NamedTuple):
 
     def kind_of(self, name: str) -> str:
         """Return how a figure of a file came about; empty for what parlab has measured."""
-        return self.kinds.get(name) or ("printed" if self.is_printed else "")
+        return self.kinds.get(_FIGURES.get(name, name)) or ("printed" if self.is_printed else "")
 
     @property
     def outcome(self) -> str:

@@ -132,6 +132,7 @@ def test_an_imported_run_has_flops_where_its_sizes_are_known_and_keeps_what_it_p
     assert result["model_flops_per_iteration"] == pytest.approx(model_flops(Shape(24, 1024, 1024, 50304), 64))
     assert result["tflops_per_gpu"] == 55.0
     assert "mfu" not in result
+    assert "kinds" not in result
 
 
 def test_an_imported_run_has_an_mfu_where_its_gpu_or_its_peak_is_known() -> None:
@@ -139,6 +140,7 @@ def test_an_imported_run_has_an_mfu_where_its_gpu_or_its_peak_is_known() -> None
     assert named["mfu"] == stated["mfu"] == pytest.approx(named["model_flops_per_iteration"] / 8 / 2 / 989.4e12)
     assert (named["peak"]["kind"], stated["peak"]["kind"]) == ("data sheet", "stated")
     assert "hfu" not in named
+    assert named["kinds"] == {"mfu_pct": "derived"}
     assert "hfu" in imported(gpu_name="H100", recompute_granularity="full")
 
 

@@ -11,9 +11,9 @@ from parlab.charts.axes import emulation_mark, log_ticks, names_of, plan, series
 from parlab.charts.format import quantity, significant
 from parlab.charts.labels import label_ends, mark_best
 from parlab.charts.measures import AUTO, Available, Options
-from parlab.charts.points import Roof, RunPoint
+from parlab.charts.points import Roof, RunPoint, with_kinds
 from parlab.charts.repeats import error_bars, lead_note
-from parlab.charts.theme import Drawing, Table
+from parlab.charts.theme import Drawing
 
 TITLE = "Roofline"
 
@@ -72,7 +72,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         if p.roof
     ]
     header = ["run", "flops_per_weight_byte", "flops_per_device", "peak_flops", "memory_bytes_per_s", "mfu_pct"]
-    return Drawing(drawing, _roofline_caption(measured), Table(header, rows))
+    return Drawing(drawing, _roofline_caption(measured), with_kinds(header, rows, [p for p in measured if p.roof]))
 
 
 def _heights(measured: Sequence[RunPoint]) -> list[float]:

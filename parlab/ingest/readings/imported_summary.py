@@ -41,6 +41,8 @@ _STATED = {
     "fps": ("fps", 1.0),
 }
 _PLAIN = ("tflops_per_gpu", "gpu_util_pct", "mfu_pct", "hfu_pct", "fps")
+# Part of a summary that parlab computes -> the figure whose kind it gives.
+_COMPUTED = {"tflops_per_gpu": "tflops_per_gpu", "mfu": "mfu_pct", "hfu": "hfu_pct"}
 _DEVICES = ("gpu_name", "device_name", "gpu_type", "gpu", "accelerator")
 """Arguments that may name the GPU."""
 
@@ -112,7 +114,9 @@ def with_utilisation(
     cluster = resolved.get("cluster", {})
     devices = launch.world_size or cluster.get("nodes", 0) * cluster.get("gpus_per_node", 0)
     parts = utilisation.parts_of(summary, resolved, devices, reference or _reference(resolved, launch))
-    return parts | summary
+    computed = {shown for name, shown in _COMPUTED.items() if name in parts and not {name, shown} & summary.keys()}
+    kinds = dict.fromkeys(sorted(computed), "derived") | (summary.get("kinds") or {})
+    return parts | summary | ({"kinds": kinds} if kinds else {})
 
 
 def _reference(resolved: Sections, launch: Launch) -> utilisation.Reference | None:
