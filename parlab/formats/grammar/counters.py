@@ -29,7 +29,8 @@ _IN_EPOCH = (
     re.compile(r"^\s{0,12}iters: (?P<at>\d{1,15})(?P<total>(?!))?, epoch: (?P<epoch>\d{1,9})(?=\s)"),  # Informer
     # `[0/25][50/1583]`: epoch and batch, each with its total.
     re.compile(
-        r"(?:^|[\s:])(?:Epoch:? )?\[\s{0,3}(?P<epoch>\d{1,9})/\d{1,9}\]\s?\[\s{0,9}(?P<at>\d{1,15})/\s{0,9}(?P<total>\d{1,15})\](?=[\s:,])"
+        r"(?:^|[\s:])(?:Epoch:? )?\[\s{0,3}(?P<epoch>\d{1,9})/\d{1,9}\]\s?"
+        r"\[\s{0,9}(?P<at>\d{1,15})/\s{0,9}(?P<total>\d{1,15})\](?=[\s:,])"
     ),
     re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,9})/(?P<at>\d{1,15})(?P<total>(?!))?(?= loss )"),  # WeNet
     re.compile(r"(?P<epoch>(?!))?^\s{0,4}(?P<at>\d{1,15})/(?P<total>\d{1,15}) [\[━].{0,60}? (?=- |\d{1,9}m?s )"),
