@@ -280,8 +280,9 @@ def test_epochs_are_no_steps_beside_lines_that_count_them() -> None:
     ("line", "values"),
     [
         ("iter= {n} sample=7{n}/5608 loss=4.5 dt=00:04:5{n} eta=03:29:33 |-->", {"sample": 72.0, "step_time_s": 292.0}),
-        ("[Epoch 3 9/10][Iteration {n}] Train 90 in 0.{n}5seconds. Throughput is 36{n}.5 records/second. Loss is 0.5.",
-         {"step_time_s": 0.25, "samples_per_s": 362.5, "loss": 0.5}),
+        ("[Epoch 3 9/10][Iteration {n}][Wall Clock 5{n}.5s] Train 90 in 0.{n}5seconds. "
+         "Throughput is 36{n}.5 records/second. Loss is 0.5.",
+         {"wall_clock_s": 52.5, "records": 90.0, "step_time_s": 0.25, "samples_per_s": 362.5, "loss": 0.5}),
         ("[10:21:48][#00{n}][242{n}ms][1.3686][0.4142]", {"step_time_s": 2.422}),
         ("2026-01-02 10:00:00 - log.py:50 - [{n}/80] \te_mae: 0.12, f_mae: 0.16, time/step=24{n}ms",
          {"step_time_s": 0.242}),

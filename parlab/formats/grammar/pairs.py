@@ -119,6 +119,8 @@ _DURATION = re.compile(
 # `loss[loss=2.5, over 9 frames.], tot_loss[loss=2.6]`: the names of a later group are of that group.
 _NAMED_GROUP = re.compile(r"\b([A-Za-z]\w{0,30})\[(?=\w{1,40}=)([^\[\]]{1,400})\]")
 _NAME = re.compile(r"\b(?=[A-Za-z_]\w{0,40}=)")
+# A name and a number with a unit in brackets: `[Wall Clock 54.9s]`.
+_IN_BRACKETS = re.compile(rf"\[(?P<key>[A-Za-z][A-Za-z ]{{1,30}}) (?P<value>{_NUMBER}\s?(?i:{_WORDS}))\]")
 _GROUPS = re.compile(r"\s{0,8}(?:\[[^\[\]]{1,40}\]){2,20}\s{0,8}")
 
 
@@ -136,6 +138,8 @@ def _with_signs(text: str) -> str:
         text = _OF_TOTAL.sub(r"\1", text)
     if ":" in text:
         text = _DURATION.sub(lambda match: f"{match[1]}{match[2]}{duration_seconds(match[3]) or 0:g}s", text)
+    if "[" in text:
+        text = _IN_BRACKETS.sub(r" \g<key>: \g<value>, ", text)
     if text.count("[") > 1 and "=" in text:
         text = _with_group_names(text)
     if "][" in text and _GROUPS.fullmatch(text):

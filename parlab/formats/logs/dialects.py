@@ -119,6 +119,8 @@ DIALECTS: dict[str, Dialect] = {
                 re.compile(r"((?:Peak )?Device Memory): (\d{1,3}%) \((\d[\d.]{0,12} ?[KMG]i?B)\)"),
                 r"\1: \3 | \1 share: \2",
             ),
+            # BigDL counts the records of an iteration.
+            (re.compile(r"\bTrain (\d{1,12}) in (?=\d)"), r"records: \1, in "),
             # RETURNN names the device between the memory and its value.
             (re.compile(r"(?<=\w):(?:cuda|gpu|npu|xpu):\d{1,4}(?= \d)"), ":"),
             # Lightning-Thunder's benchmark prints the total.
