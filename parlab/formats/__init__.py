@@ -55,11 +55,10 @@ def format_of(head: list[str]) -> str:
     If none is recognised, it is `tables` with a table of results, and `pairs` if lines are steps.
     """
     name = sniff(head, FORMATS)
-    is_doubtful = (
-        name == UNKNOWN
-        or (name == "rst" and rst.is_framed(head))
-        or (name == "markdown" and not markdown.is_certain(head))
-    )
+    is_framed = name == "rst" and rst.is_framed(head)
+    if is_framed and not rst.has_titles(head):
+        name = UNKNOWN
+    is_doubtful = name == UNKNOWN or is_framed or (name == "markdown" and not markdown.is_certain(head))
     if name == UNKNOWN and text_tables.is_readable(head):
         return "tables"
     return "pairs" if is_doubtful and dialects.is_readable(head) else name

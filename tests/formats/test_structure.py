@@ -312,3 +312,11 @@ def test_a_line_with_the_learning_rate_of_a_step_states_more_of_it() -> None:
     assert segment.records == 3
     assert segment.last is not None
     assert segment.last.values == {"loss": 0.3, "learning_rate": 0.003}
+
+
+def test_lines_of_signs_without_a_title_make_no_document() -> None:
+    text = "".join(f"======\nshape torch.Size([8, 2048])\n{n} of them, latency:  0.90609{n}\n" for n in range(4))
+    document = read(text)
+    assert document.format == "unknown"
+    assert [example.line for example in document.unread.examples][:3] == [1, 2, 3]
+    assert read("Results\n=======\n\nThe step takes 12 ms.\n").format == "rst"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 from docutils import nodes
@@ -33,6 +33,12 @@ def is_framed(head: Iterable[str]) -> bool:
     """Return whether the only signs are lines of `====`, as around the results of a benchmark."""
     others = [pattern for pattern, _ in SIGNS if pattern is not _ADORNMENT]
     return not any(pattern.search(line[:2000]) for line in head for pattern in others)
+
+
+def has_titles(head: Iterable[str]) -> bool:
+    """Return whether a line of `====` is as long as the text above it, as below a title."""
+    rows = pairwise(line.rstrip() for line in head)
+    return any(_ADORNMENT.match(below) and 0 < len(text) <= len(below) for text, below in rows)
 
 
 # A document must not open files, include raw HTML, read this machine's docutils configuration or print.
