@@ -320,3 +320,15 @@ def test_lines_of_signs_without_a_title_make_no_document() -> None:
     assert document.format == "unknown"
     assert [example.line for example in document.unread.examples][:3] == [1, 2, 3]
     assert read("Results\n=======\n\nThe step takes 12 ms.\n").format == "rst"
+
+
+@pytest.mark.parametrize(
+    "line", ["INFO:root:Epoch[{e}] Batch [{b}]\tSpeed: 53{b}.5 samples/sec\taccuracy=0.5\n",
+             "INFO:root:[Epoch {e}][Batch {b}], Speed: 53{b}.5 samples/sec, ObjLoss=3.5\n"],
+)  # fmt: skip
+def test_batches_of_the_next_epoch_are_no_other_launch(line: str) -> None:
+    again = [line.format(e=e, b=b) for e in (0, 1, 2) for b in (50, 100)]
+    assert [step.iteration for step in steps("".join(again))] == [50, 100, 151, 201, 252, 302]
+    assert only("".join(again)).records == 6
+    onward = [line.format(e=e, b=b) for e, b in ((0, 50), (0, 100), (1, 150), (1, 200), (2, 250))]
+    assert [step.iteration for step in steps("".join(onward))] == [50, 100, 150, 200, 250]

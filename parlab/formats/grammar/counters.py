@@ -27,6 +27,10 @@ _IN_EPOCH = (
         r" (?:batches|steps)(?= \|)"
     ),
     re.compile(r"^\s{0,12}iters: (?P<at>\d{1,15})(?P<total>(?!))?, epoch: (?P<epoch>\d{1,9})(?=\s)"),  # Informer
+    re.compile(
+        r"(?i)(?:^|[\s:|,])\[?epoch\s?[\[ ](?P<epoch>\d{1,9})\]\s?\[?batch\s?[\[ ](?P<at>\d{1,15})\](?P<total>(?!))?"
+        r"(?=[\s,])"
+    ),  # MXNet, GluonCV, Sockeye
     # `[0/25][50/1583]`: epoch and batch, each with its total.
     re.compile(
         r"(?:^|[\s:])(?:Epoch:? )?\[\s{0,3}(?P<epoch>\d{1,9})/\d{1,9}\]\s?"
@@ -142,7 +146,9 @@ class Clock:
             if self.offsets and epoch < min(self.offsets):
                 self.offsets.clear()
                 self.largest = -1
-            offset = self.offsets[epoch] = self.largest + 1
+            # A counter that goes on in the next epoch counts all batches.
+            is_one_count = bool(self.offsets) and batch > self.largest
+            offset = self.offsets[epoch] = 0 if is_one_count else self.largest + 1
             if len(self.offsets) > _KEPT_EPOCHS:
                 del self.offsets[next(iter(self.offsets))]
         iteration = offset + batch
