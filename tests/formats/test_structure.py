@@ -224,6 +224,7 @@ def test_one_number_in_brackets_may_be_anything() -> None:
     assert all(not cell.key.endswith("average") for cell in pairs("loss: 2.5 (12), lr: 0.1"))
 
 
+BAR_OF_WORK = "Loading shards of the checkpoint: 100%|##| 4/4 [00:02<00:00, 2.0it/s]\n"
 ROW = "      {n}/9      4.5G     1.{n}     2.{n}       32        640: 100%|####| 50/50 [00:10<00:00,  5.00it/s]\n"
 
 
@@ -239,6 +240,8 @@ def test_the_names_of_columns_stand_above_their_rows() -> None:
         "box_loss": 1.3, "cls_loss": 2.3, "instances": 32.0, "size": 640.0,
     }  # fmt: skip
     assert [point.values["map"] for point in segment.validation] == [0.1, 0.2, 0.3], "a class is not all of them"
+    assert set(segment.timers_s) == {"validation"}
+    assert set(only(ROW.format(n=1) + ROW.format(n=2) + BAR_OF_WORK).timers_s) == {"loading-shards-of-the-checkpoint"}
 
 
 def test_a_box_counts_its_steps_in_a_row() -> None:

@@ -154,7 +154,8 @@ def _is_redraw(previous: Record, record: Record) -> bool:
 
 def _names(text: str) -> list[str]:
     """Return the names of columns that a line states; none for any other line."""
-    return [name.strip("()") for name in text.split()] if _NAMES.fullmatch(text[:400]) else []
+    is_header = text.strip().count("  ") > 1 and _NAMES.fullmatch(text[:400]) is not None
+    return [name.strip("()") for name in text.split()] if is_header else []
 
 
 def _columns(names: Sequence[str], numbers: tuple[str, ...]) -> str:
@@ -205,9 +206,10 @@ class Bars:
         if name.memory:
             printed = (*printed[:8], f", GPU memory: {name.memory}GB{_columns(self.names, name.others)}{printed[8]}")
         if self._is_beside(name):
-            if scores := _names(f"    {name.text}"):
+            scores = _names(f"    {name.text}")
+            if scores:
                 self.scores, self.has_scores = scores, False
-            return self._other(line, rank, name.text, match)
+            return self._other(line, rank, "validation" if scores else name.text, match)
         total = _total(printed[3], printed[4])
         rate = to_float(printed[6])
         if not rate or total < self.total:
