@@ -6,9 +6,11 @@ import csv
 import io
 from io import BytesIO
 
+import nanoarrow
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from nanoarrow import ipc
 
 from parlab.ingest.files.imports import upload_import
 from parlab.lab.models import Run
@@ -64,6 +66,9 @@ def test_the_api_says_the_kind_of_a_series(page: Client, user: User) -> None:
     path = f"/api/experiments/{run.experiment.slug}/runs/{run.number}/series/?metric=step_time_s"
     assert page.get(path).json()["kind"] == "smoothed"
     assert kinds(page, f"{path}&as=csv", "kind") == {"smoothed"}
+    arrow = b"".join(page.get(f"{path}&as=arrow").streaming_content)  # type: ignore[attr-defined]
+    schema = nanoarrow.ArrayStream(ipc.InputStream.from_readable(io.BytesIO(arrow))).schema
+    assert dict(schema.metadata) == {b"kind": b"smoothed"}
     listed = page.get(path.replace("series/?metric=step_time_s", "metrics/")).json()["series"]
     assert {entry["metric"]: entry["kind"] for entry in listed}["loss"] == "printed"
 

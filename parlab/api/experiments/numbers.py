@@ -173,7 +173,7 @@ class OneSeries(APIView):
         )
         by_rank = {key[2]: columns for key, columns in series.items()}
         if form == "arrow":
-            return _arrow(by_rank, points, f"{slug}-run-{number}.arrows")
+            return _arrow(by_rank, points, f"{slug}-run-{number}.arrows", run.series_kind(metric))
         if form == "csv":
             return _csv(by_rank, points, f"{slug}-run-{number}.csv", run.series_kind(metric))
         return Response(series_json(metric, attempt, by_rank, min(points or MAX_POINTS, MAX_POINTS)))
@@ -222,11 +222,13 @@ def _csv(by_rank: dict[int, Columns], points: int | None, name: str, kind: str) 
     return StreamingHttpResponse(lines(), content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _arrow(by_rank: dict[int, Columns], points: int | None, name: str) -> StreamingHttpResponse:
-    """Stream record batches with the columns rank, step, time (Unix seconds) and value."""
+def _arrow(by_rank: dict[int, Columns], points: int | None, name: str, kind: str) -> StreamingHttpResponse:
+    """Stream record batches with the columns rank, step, time (Unix seconds) and value; the schema has the kind."""
     types = {"rank": nanoarrow.int32(), "step": nanoarrow.int64()}
     types |= {"time": nanoarrow.float64(), "value": nanoarrow.float64()}
-    schema = nanoarrow.struct(types)
+    schema = nanoarrow.c_schema(nanoarrow.struct(types))
+    if kind:
+        schema = schema.modify(metadata={"kind": kind})
 
     def batches() -> Iterator[bytes]:
         buffer = io.BytesIO()
@@ -239,8 +241,8 @@ def _arrow(by_rank: dict[int, Columns], points: int | None, name: str) -> Stream
                     numbers = (np.full(len(part), rank, np.int32), part.steps, part.times, part.values)
                     # An empty array of numpy is not taken.
                     children = [
-                        nanoarrow.c_array(column if len(part) else [], None if len(part) else kind)
-                        for column, kind in zip(numbers, types.values(), strict=True)
+                        nanoarrow.c_array(column if len(part) else [], None if len(part) else own_type)
+                        for column, own_type in zip(numbers, types.values(), strict=True)
                     ]
                     writer.write_array(nanoarrow.c_array_from_buffers(schema, len(part), [None], children=children))
                     yield buffer.getvalue()
