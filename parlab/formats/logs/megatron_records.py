@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.cells import AVERAGE, SIZE, Layout, numbers
-from parlab.formats.grammar.pairs import Pair
+from parlab.formats.grammar.cells import SIZE, Layout, numbers
+from parlab.formats.grammar.pairs import AVERAGE, Pair
 from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.stepcells import record_of
