@@ -114,7 +114,7 @@ def counter_of_match(match: re.Match[str], *, in_epoch: bool) -> Counter:
 def parts_of(text: str) -> list[str]:
     """Split a text before the next mention of its counter: steps of several ranks without a line feed between them."""
     stated = counter_in(text)
-    counter = stated.match if stated is not None and not stated.in_epoch else None
+    counter = stated.match if stated is not None else None
     if counter is None or counter["at"] is None:
         return [text]
     head = counter[0][: counter.start("at") - counter.start()]
