@@ -125,7 +125,8 @@ Endpoint = Callable[[Call], JSON | HttpResponseBase]
 
 def json_of(text: str | bytes, name: str) -> Any:
     """Read JSON in which NaN and Infinity may occur, of bounded size in memory. Raises WandbError."""
-    lists, objects, commas = (text.count(sign if isinstance(text, str) else sign.encode()) for sign in "[{,")
+    counted = text.encode(errors="replace") if isinstance(text, str) else text
+    lists, objects, commas = map(counted.count, (b"[", b"{", b","))
     if lists + objects > MAX_CONTAINERS or commas > MAX_VALUES:
         raise WandbError(f"{name} has more than {MAX_CONTAINERS:,} lists or {MAX_VALUES:,} values; send less", 413)
     try:
