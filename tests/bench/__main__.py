@@ -1,6 +1,7 @@
 """Run benchmarks, print each figure as it is measured and keep it in build/bench.json."""
 
 import argparse
+import signal
 import sys
 from itertools import chain
 from pathlib import Path
@@ -10,7 +11,7 @@ from tests.bench.campaigns.registry import CAMPAIGNS
 from tests.bench.data_directory import data_directory
 from tests.bench.registry import BENCHMARKS
 from tests.bench.result import Scale
-from tests.bench.running import run_all
+from tests.bench.running import interrupt, run_all
 
 OUTPUT = ROOT / "build" / "bench.json"
 QUICK_OUTPUT = OUTPUT.with_name("bench-quick.json")
@@ -31,6 +32,7 @@ def main() -> int:
         sys.stderr.write(f"unknown benchmark {', '.join(unknown)}; use {', '.join(groups)}\n")
         return 2
     chosen = list(chain.from_iterable(groups[name] for name in names)) or BENCHMARKS
+    signal.signal(signal.SIGTERM, interrupt)
     with data_directory():
         return run_all(chosen, Scale(is_quick=arguments.quick), output)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,11 +66,26 @@ def on_postgres(name: str, scale: Scale) -> Result:
         output = Path(directory) / "result.json"
         command = [sys.executable, "-m", "tests.bench", name, f"--output={output}", *["--quick"] * scale.is_quick]
         environment = {**os.environ, "PARLAB_BENCH_DATABASE": "postgres"}
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        _run_to_end(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
         result = measured_before(output).get(name)
     if result is None:
         raise RuntimeError(f"{name} has failed on PostgreSQL; its messages are above")
     return Result(**{field: result[field] for field in Result._fields})
+
+
+def interrupt(*_: object) -> None:
+    """Handle SIGTERM as Ctrl-C, once: nothing may interrupt a benchmark while it ends what it has started."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise KeyboardInterrupt
+
+
+def _run_to_end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.terminate()  # only Ctrl-C reaches it by itself
+        process.wait()
+        raise
 
 
 def number(value: float) -> str:

@@ -3,13 +3,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.bench import ROOT
 from tests.bench.benchmark import Benchmark, at_least, at_most
 from tests.bench.result import Result, Scale, Unavailable
 from tests.bench.running import FAILED, INTERRUPTED, run_all
+from tests.patience import wait_for
 
 FULL = Scale(is_quick=False)
 OUTPUT = "PARLAB_TEST_OUTPUT"
@@ -29,6 +34,18 @@ def unavailable(_: Scale) -> Result:
 
 def interrupted(_: Scale) -> Result:
     raise KeyboardInterrupt
+
+
+def starting(_: Scale) -> Result:
+    """Start a process for a long time, and end it."""
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        Path(os.environ[OUTPUT]).write_text(str(process.pid))
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    return Result(1.0, "", 1)
 
 
 def slow(_: Scale) -> Result:
@@ -115,3 +132,18 @@ def test_a_target_is_met_by_the_value_itself_and_its_ratio_says_how_much_better_
     assert at_least(60).ratio(30) == at_most(2).ratio(4) == 0.5
     assert str(at_least(1_000_000)) == "≥ 1,000,000"
     assert str(at_most(0.98)) == "≤ 0.98"
+
+
+def test_a_campaign_that_gets_sigterm_ends_what_it_has_started(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = (
+        "import contextlib, sys; import tests.bench.__main__ as bench; from tests.bench.test_running import rows;"
+        " bench.data_directory = contextlib.nullcontext;"
+        " bench.CAMPAIGNS, bench.BENCHMARKS = (), rows(starting_s='starting');"
+        f" sys.argv[1:] = ['--output', {str(tmp_path / 'bench.json')!r}]; sys.exit(bench.main())"
+    )
+    campaign = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, OUTPUT: str(started)}, cwd=ROOT)
+    pid = wait_for(lambda: started.exists() and started.read_text(), "it has started a process")
+    campaign.terminate()
+    assert campaign.wait(30) == INTERRUPTED
+    assert not psutil.pid_exists(int(pid))
