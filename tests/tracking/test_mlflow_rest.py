@@ -87,7 +87,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("runs/log-batch", {"params": "foo"}, "Invalid value \"foo\" for parameter 'params' supplied"),
     ("runs/log-batch", {"tags": "foo"}, "Invalid value \"foo\" for parameter 'tags' supplied"),
     ("runs/log-batch", {"metrics": [{"key": "mae", "value": 2.5}]},
-     'Invalid value [{"key":"mae","value":2.5}] for parameter \'metrics\' supplied'),
+     "Missing value for required parameter 'metrics[0].timestamp'"),
     ("runs/log-batch", {"metrics": [{"key": "m", "value": 1.0, "timestamp": 1}] * 1_001}, "at most 1000 metrics"),
     ("runs/log-batch", {"params": [{"key": "p", "value": "1"}] * 101}, "at most 100 params. Got 101 params"),
     ("runs/log-batch", {"tags": [{"key": "p", "value": "1"}] * 101}, "at most 100 tags"),
@@ -106,6 +106,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("logged-models", {}, "Missing value for required parameter 'experiment_id'"),
     ("logged-models", {"experiment_id": "0", "name": "a/b"}, "Invalid model name"),
     ("logged-models/search", {}, "Missing value for required parameter 'experiment_ids'"),
+    ("logged-models/search", {"experiment_ids": ["0"], "datasets": [{"dataset_digest": "d"}]},
+     "`dataset_name` in the `datasets` clause must be specified."),
     *[("runs/log-metric", {"key": key, "value": 1, "timestamp": 1}, "must not resolve to other names")
       for key in ("a//b", "a/", "./a", "a/../b", "/a", ".", "..")],
     ("runs/set-tag", {"key": "a#b", "value": "1"}, "Names may only contain alphanumerics"),
@@ -368,6 +370,9 @@ def test_a_logged_model_is_created_filled_finalised_found_and_deleted(
     assert listed == [{"path": "MLmodel", "is_dir": False, "file_size": 11}]
     shown = rest.client.get(f"{AJAX}logged-models/{identity}/artifacts/files", {"artifact_file_path": "MLmodel"})
     assert b"".join(shown) == b"flavors: {}"
+    status, answer = rest.get(f"logged-models/{identity}/artifacts/files")
+    assert (status, answer["error_code"]) == (400, "BAD_REQUEST")
+    assert 'must include the "artifact_file_path" query parameter' in answer["message"]
     assert rest.get(f"logged-models/{identity}/artifacts/files", {"artifact_file_path": "../a"})[0] == 400
     assert rest.get(f"logged-models/{identity}/artifacts/files", {"artifact_file_path": "a"})[0] == 404
 
@@ -386,6 +391,32 @@ def test_a_logged_model_is_created_filled_finalised_found_and_deleted(
     assert rest.call("delete", f"logged-models/{identity}")[0] == 200
     assert rest.get(f"logged-models/{identity}", root=API)[0] == 404
     assert rest.get(f"logged-models/{identity}", {"allow_deleted": "true"}, root=API)[0] == 200
+
+
+def test_models_are_found_by_the_datasets_of_their_metrics(rest: Rest, experiment_id: str, run_id: str) -> None:
+    measured = {"a": {("test", "1"): 0.9, ("valid", "2"): 0.4}, "b": {("test", "3"): 0.3}, "c": {}}
+    for name, values in measured.items():
+        model = rest.made("logged-models", {"experiment_id": experiment_id, "name": name, "source_run_id": run_id})
+        for (dataset, digest), value in values.items():
+            named = {"model_id": model["model"]["info"]["model_id"], "dataset_name": dataset, "dataset_digest": digest}
+            metric = {"key": "accuracy", "value": value, "timestamp": 1, "step": 1, **named}
+            rest.made("runs/log-metric", {"run_id": run_id, **metric})
+
+    def found(condition: str, *datasets: tuple[str, str]) -> str:
+        chosen = [{"dataset_name": name} | ({"dataset_digest": digest} if digest else {}) for name, digest in datasets]
+        query = {"experiment_ids": [experiment_id], "filter": condition, "datasets": chosen}
+        models = rest.made("logged-models/search", query)["models"]
+        return "".join(sorted(model["info"]["name"] for model in models))
+
+    assert found("") == "abc"
+    assert found("", ("test", "")) == "ab", "those with any metric of it"
+    assert found("", ("test", "1")) == "a"
+    assert found("", ("test", "2")) == ""
+    assert found("", ("test", "3"), ("valid", "2")) == "ab"
+    assert found("metrics.accuracy < 0.5", ("test", "")) == "b"
+    assert found("metrics.accuracy < 0.5") == "ab", "any of its values"
+    assert found("metrics.accuracy > 0.5") == "a"
+    assert found("name = 'b'", ("valid", "")) == ""
 
 
 def test_a_model_without_a_run_gets_one_that_holds_its_files(rest: Rest, experiment_id: str) -> None:

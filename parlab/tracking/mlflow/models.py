@@ -18,7 +18,7 @@ from parlab.tracking.runs import tracked_run_start, tracked_run_update
 from .entities import experiment_of, metric_json, milliseconds, model_by_id, model_json, page_of, run_by_id
 from .files import download_of, safe_path
 from .points import point_of
-from .protocol import JSON, Call, clean, entries, integer, invalid, invalid_value, missing, required
+from .protocol import JSON, Call, MlflowError, clean, entries, integer, invalid, invalid_value, missing, required
 from .search import Term, conditions_of, parse_filter, text_matches
 
 _RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -122,6 +122,8 @@ def log_parameters(call: Call) -> JSON:
 
 def artifact(call: Call) -> HttpResponseBase:
     """Download a file of a logged model, where MLflow's pages look for it."""
+    if not call.data.get("artifact_file_path"):
+        raise MlflowError("BAD_REQUEST", 'Request must include the "artifact_file_path" query parameter.')
     model = model_by_id(call.text("model_id"), call)
     return download_of(model.tracked, f"{model.folder}/{safe_path(call.text('artifact_file_path'))}")
 
@@ -198,12 +200,14 @@ def search(call: Call) -> JSON:
         raise required("experiment_ids")
     keys = [experiment_of(str(identity), call).pk for identity in ids[:1_000]]
     rows = LoggedModel.objects.filter(deleted_at=None, tracked__run__experiment__in=keys, tracked__deleted_at=None)
-    terms = parse_filter(conditions_of(call.data))
-    datasets = entries(call, "datasets")
+    terms, datasets = parse_filter(conditions_of(call.data)), _datasets(call)
+    # Datasets restrict the metrics of a condition; without one, the models that have any metric of them.
+    needs_metric = bool(datasets) and not any(term.kind == "metric" for term in terms)
     models = [
         model
         for model in rows.select_related("tracked__run__experiment")[:MAX_SEARCHED]
         if all(_matches(model, term, datasets) for term in terms)
+        and not (needs_metric and not any(_is_of(metric, datasets) for metric in model.metrics))
     ]
     for clause in reversed(entries(call, "order_by")):
         _sort(models, clause)
@@ -212,14 +216,29 @@ def search(call: Call) -> JSON:
     return answer | ({"next_page_token": page.token} if page.token else {})
 
 
+def _datasets(call: Call) -> list[Mapping[str, Any]]:
+    datasets = entries(call, "datasets")
+    if not all(dataset.get("dataset_name") for dataset in datasets):
+        raise invalid("`dataset_name` in the `datasets` clause must be specified.")
+    return datasets
+
+
 def _matches(model: LoggedModel, term: Term, datasets: Sequence[Mapping[str, Any]]) -> bool:
-    value = _value(model, term.kind, term.key, datasets)
+    if term.kind == "metric":
+        values: list[Any] = _metric_values(model, term.key, datasets)
+    else:
+        value = _value(model, term.kind, term.key)
+        values = [] if value is None else [value]
     if term.operator in ("IS NULL", "IS NOT NULL"):
-        return (value is None) == (term.operator == "IS NULL")
-    is_number = term.kind == "metric" or isinstance(value, float)
-    if value is not None and is_number != isinstance(term.value, float):
+        return (not values) == (term.operator == "IS NULL")
+    if any(isinstance(value, float) != isinstance(term.value, float) for value in values):
         raise invalid(f"Invalid value {term.value!r} for {term.kind} {term.key!r}: numbers without, texts in quotes")
-    return value is not None and text_matches(term, value)
+    return any(text_matches(term, value) for value in values)
+
+
+def _metric_values(model: LoggedModel, key: str, datasets: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the latest values of a metric, one of each dataset."""
+    return [float(metric["value"]) for metric in model.metrics if metric.get("key") == key and _is_of(metric, datasets)]
 
 
 def _value(model: LoggedModel, kind: str, key: str, datasets: Sequence[Mapping[str, Any]] = ()) -> Any:
@@ -228,9 +247,7 @@ def _value(model: LoggedModel, kind: str, key: str, datasets: Sequence[Mapping[s
     if kind == "tag":
         return model.tags.get(key)
     if kind == "metric":
-        values = (metric for metric in model.metrics if metric.get("key") == key and _is_of(metric, datasets))
-        metric = next(values, None)
-        return float(metric["value"]) if metric else None
+        return next(iter(_metric_values(model, key, datasets)), None)
     if kind != "attribute" or key not in _ATTRIBUTES:
         raise invalid(f"Invalid attribute key {key!r}; use one of {', '.join(sorted(_ATTRIBUTES))}")
     return _ATTRIBUTES[key](model)

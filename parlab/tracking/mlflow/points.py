@@ -40,8 +40,6 @@ def points_of(items: Sequence[Mapping[str, Any]], place: str) -> list[Point]:
         if is_plain:
             points.append(Point(key, value, timestamp, step))
             continue
-        if place and item.get("timestamp") is None:
-            raise invalid_value(place, items, f"Missing value for {place}[{index}].timestamp")
         point = point_of(item, f"{place}[{index}]." if place else "")
         checked.add(point.key)
         points.append(point)
@@ -54,6 +52,8 @@ def point_of(item: Mapping[str, Any], place: str) -> Point:
         if item.get("value") is None:
             raise required(f"{place}value")
         raise invalid_value(f"{place}value", item.get("value"), f"metric {key!r} needs a number")
+    if place and item.get("timestamp") is None:
+        raise required(f"{place}timestamp")
     timestamp, step = integer(item.get("timestamp", 0)), integer(item.get("step") or 0)
     if timestamp is None or not 0 <= timestamp < MAX_TIME_MS:
         raise invalid_value(f"{place}timestamp", item.get("timestamp"), "expected unix milliseconds")
