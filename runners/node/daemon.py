@@ -31,6 +31,7 @@ from runners.node.clocks import ClockOffset
 from runners.node.daemon_settings import Settings, parse, read_duration, read_settings
 from runners.node.jobs.state import JobStateDir
 from runners.node.keeper import Command, Keeper, Node
+from runners.node.kubernetes.pool import Pool
 from runners.node.launch import launch
 from runners.node.run_as import check_account, secret_paths
 from runners.node.rundir import StateDir, lock
@@ -133,22 +134,29 @@ class Daemon:
                 state, hardware=self._hardware, limits=settings.limits, command=command, node=node, pool=settings.slurm
             )
         if settings.kubernetes is not None and isinstance(state, JobStateDir):
-            # Its client is a package of an extra, and heavy.
-            from runners.node.kubernetes.apart import Road
-            from runners.node.kubernetes.keeper import KubernetesKeeper
-
             self._hardware |= {"gpus": [], "kubernetes": {"namespace": settings.kubernetes.namespace}}
-            return KubernetesKeeper(
-                state,
-                hardware=self._hardware,
-                limits=settings.limits,
-                command=command,
-                node=node,
-                pool=settings.kubernetes,
-                pool_name=settings.pool,
-                road=Road(settings.node, self._keys.current, self._broker.posted),
-            )
+            return self._new_kubernetes_keeper(state, command, node, settings.kubernetes)
         return Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
+
+    def _new_kubernetes_keeper(self, state: JobStateDir, command: Command, node: Node, pool: Pool) -> Keeper:
+        # Its client is a package of an extra, and heavy.
+        from runners.node.kubernetes.keeper import KubernetesKeeper
+        from runners.node.kubernetes.without_volume.exchange import ServerAnswers
+        from runners.node.kubernetes.without_volume.keeper import PostingKeeper
+
+        settings = self._settings
+        shared: dict[str, Any] = {
+            "hardware": self._hardware,
+            "limits": settings.limits,
+            "command": command,
+            "node": node,
+            "pool": pool,
+            "pool_name": settings.pool,
+        }
+        if pool.volume.is_shared:
+            return KubernetesKeeper(state, **shared)
+        answers = ServerAnswers(settings.node, self._keys.current, self._broker.posted)
+        return PostingKeeper(state, answers=answers, **shared)
 
     def _write_broker(self) -> None:
         """Let the nodes of a batch system ship by themselves, or not."""

@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from runners.node.jobs.state import JobRecord, JobStateDir
+from runners.node.kubernetes import manifests
+from runners.node.kubernetes.without_volume import manifests as without_volume
 from runners.supervisor.processes import marked
 from tests.conftest import SMALL
 from tests.kubernetes.plane.api import Object
@@ -24,6 +26,7 @@ from tests.slurm.conftest import AttentiveServer
 __all__ = ["controller", "pods", "server"]
 
 CLAIM = "state"
+MEMBERS = {manifests.MEMBER, without_volume.MEMBER}
 WAITS = """
 import os, pathlib, sys, time
 print("started in", os.environ["POD_NAME"], "secret", os.environ.get("PARLAB_NODE_KEY"), flush=True)
@@ -112,7 +115,7 @@ def members_of(pod: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            if "runners.node.kubernetes.member" in (process.info["cmdline"] or []):
+            if MEMBERS & set(process.info["cmdline"] or []):
                 found += [process] if process.environ().get("POD_NAME") == pod else []
     return sorted(found, key=lambda process: process.pid)
 

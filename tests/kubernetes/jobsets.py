@@ -141,12 +141,13 @@ class Controller:
         """Make one step towards what a JobSet states."""
         if jobset["metadata"].get("deletionTimestamp"):
             return
-        if jobset.get("status", {}).get("terminalState"):
-            self._expire(jobset)
-            return
         space = f"/api/v1/namespaces/{jobset['metadata']['namespace']}"
         chosen = f"{LABEL}/jobset-uid={jobset['metadata']['uid']}"
         pods = self._api.items(f"{space}/pods", labelSelector=chosen)
+        if jobset.get("status", {}).get("terminalState"):
+            self._end_active(space, pods)
+            self._expire(jobset)
+            return
         restart = jobset.get("status", {}).get("restarts", 0)
         for pod in pods:
             is_old = _label(pod, "restart-attempt") != str(restart) or jobset["spec"].get("suspend")
@@ -156,6 +157,12 @@ class Controller:
         if not jobset["spec"].get("suspend") and len(current) == len(pods):
             self._create_missing(jobset, space, current, restart)
         self._report(jobset, current, restart)
+
+    def _end_active(self, space: str, pods: list[Object]) -> None:
+        """Delete the pods that go on although the JobSet has ended."""
+        for pod in pods:
+            if pod["status"]["phase"] in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp"):
+                self._api.delete(f"{space}/pods/{pod['metadata']['name']}")
 
     def _create_missing(self, jobset: Object, space: str, pods: list[Object], restart: int) -> None:
         network = _network(jobset)
@@ -215,8 +222,11 @@ def _size(job: Job) -> int:
 
 
 def _has_failed(job: Job, pods: list[Object]) -> bool:
+    """Return whether pods have failed, or containers have started again, more often than allowed."""
+    limit = int(job.spec.get("backoffLimit", BACKOFF_LIMIT))
     failures = [pod for pod in pods if pod["status"]["phase"] == "Failed"]
-    return len(failures) > int(job.spec.get("backoffLimit", BACKOFF_LIMIT))
+    starts = [each.get("restartCount", 0) for pod in pods for each in pod["status"].get("containerStatuses", [])]
+    return len(failures) > limit or (sum(starts) >= limit if limit else sum(starts) > 0)
 
 
 def _has_succeeded(job: Job, pods: list[Object]) -> bool:

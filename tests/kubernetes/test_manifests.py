@@ -13,6 +13,7 @@ from runners.config import RunConfig
 from runners.node.kubernetes import manifests
 from runners.node.kubernetes.manifests import Order
 from runners.node.kubernetes.pool import Volume
+from runners.node.kubernetes.without_volume.manifests import MEMBER, pod_patch
 from tests.conftest import SMALL
 
 ORDER = Order(
@@ -71,12 +72,14 @@ def through_the_client(content: Any, kind: str) -> Any:
         },
     ],
 )
-def test_all_that_is_written_is_known_to_the_clients_models(sections: dict[str, Any]) -> None:
-    for pod in manifests.plain_pods(config(**sections), ORDER):
+@pytest.mark.parametrize("has_volume", [True, False])
+def test_all_that_is_written_is_known_to_the_clients_models(sections: dict[str, Any], has_volume: bool) -> None:
+    order = ORDER if has_volume else posting_order()
+    for pod in manifests.plain_pods(config(**sections), order):
         assert through_the_client(pod, "V1Pod") == pod
-    job = manifests.indexed_job(config(**sections), ORDER)
+    job = manifests.indexed_job(config(**sections), order)
     assert through_the_client(job, "V1Job") == job
-    jobset = manifests.jobset(config(**sections), ORDER)
+    jobset = manifests.jobset(config(**sections), order)
     (replicated,) = jobset["spec"]["replicatedJobs"]
     assert through_the_client(replicated["template"], "V1JobTemplateSpec") == replicated["template"]
 
@@ -121,9 +124,16 @@ def test_pods_see_the_state_directory_where_the_controller_does() -> None:
     assert pod["spec"]["volumes"][0]["hostPath"] == {"path": "/lustre/parlab", "type": "Directory"}
 
 
+def posting_order() -> manifests.Order:
+    """Return an order whose pods share no volume with their controller."""
+    secret = {"order.json": '{"secret": "8f3a"}'}
+    without = ORDER._replace(volume=Volume(), member=MEMBER, secret=secret, rest_s=60)
+    return without._replace(patch=pod_patch(ORDER.name))
+
+
 def test_without_a_shared_volume_the_order_is_a_secret_and_the_spool_is_the_pods_own() -> None:
-    apart = ORDER._replace(volume=Volume(), content='{"secret": "8f3a"}', rest_s=60)
-    (pod,) = manifests.plain_pods(config(launcher={"grace_s": 5}), apart)
+    order = posting_order()
+    (pod,) = manifests.plain_pods(config(launcher={"grace_s": 5}), order)
     (container,) = pod["spec"]["containers"]
     places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert places == {"parlab-state": "/state", "parlab-order": "/parlab/order", "parlab-word": "/parlab/word"}
@@ -132,9 +142,14 @@ def test_without_a_shared_volume_the_order_is_a_secret_and_the_spool_is_the_pods
     assert volumes["parlab-order"]["secret"]["secretName"] == ORDER.name
     assert "8f3a" not in json.dumps(pod)
     assert container["terminationMessagePath"] == "/parlab/end"
+    assert pod["spec"]["restartPolicy"] == "OnFailure", "a second start posts what the first one has left"
+    for job in (manifests.indexed_job(config(), order), manifests.jobset(config(), order)):
+        text = json.dumps(job)
+        assert all(place in text for place in ('"/parlab/order"', '"/parlab/word"', '"OnFailure"', f'"{MEMBER}"'))
+        assert "8f3a" not in text
     assert pod["spec"]["terminationGracePeriodSeconds"] == 5 + 15 + 60
-    secret = manifests.order_secret(apart, OWNER)
-    assert secret["stringData"] == {"order.json": apart.content}
+    secret = manifests.secret(order, OWNER)
+    assert secret["stringData"] == {"order.json": '{"secret": "8f3a"}'}
     assert secret["metadata"]["ownerReferences"][0]["name"] == "first"
     assert through_the_client(secret, "V1Secret") == secret
 

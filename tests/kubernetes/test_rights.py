@@ -15,7 +15,7 @@ from runners.node.keeper import Limits
 from runners.node.kubernetes.api import Api
 from runners.node.kubernetes.keeper import KubernetesKeeper
 from runners.node.kubernetes.pool import Pool, Volume
-from runners.node.kubernetes.rights import APART, RIGHTS, missing
+from runners.node.kubernetes.rights import RIGHTS, WITHOUT_VOLUME, missing
 from runners.wire.protocol import RunSpec
 from tests.kubernetes.controllers import config
 from tests.kubernetes.plane.api import Object
@@ -24,7 +24,13 @@ from tests.patience import wait_for
 from tests.runners.conftest import NODE
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "pool-rbac.yaml"
-ONLY_WITH = {"jobs": "job", "jobsets": "jobset", "localqueues": "queue", "podgroups": "volcano", "secrets": APART}
+ONLY_WITH = {
+    "jobs": "job",
+    "jobsets": "jobset",
+    "localqueues": "queue",
+    "podgroups": "volcano",
+    "secrets": WITHOUT_VOLUME,
+}
 """Resource -> what alone needs rights to it."""
 NAMESPACE, ACCOUNT = "parlab-runs", "parlab-pool"
 
@@ -53,7 +59,7 @@ def granted(role: Object) -> list[tuple[str, str, str]]:
 
 def only_with(right: tuple[str, str, str]) -> str:
     """Return what alone needs a right; empty: every pool."""
-    return APART if right[1:] == ("pods", "patch") else ONLY_WITH.get(right[1], "")
+    return WITHOUT_VOLUME if right[1:] == ("pods", "patch") else ONLY_WITH.get(right[1], "")
 
 
 def without(right: tuple[str, str, str]) -> Object:

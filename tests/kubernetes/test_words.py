@@ -277,3 +277,27 @@ def test_a_refusal_names_the_field_that_it_is_about() -> None:
     text = refusal("no PriorityClass with name urgent was found", 403, config)
     assert text.startswith("kubernetes.priority_class urgent: Kubernetes refused the run (403): no PriorityClass")
     assert text.endswith("; correct kubernetes.priority_class")
+
+
+def restarted(**state: Any) -> dict[str, Any]:
+    """Return the state of a container that was killed, and started again."""
+    ended = {"exitCode": 137, "reason": state.pop("reason", "Error")}
+    return {"containerStatuses": [{"name": "parlab", "state": state, "lastState": {"terminated": ended}}]}
+
+
+def test_a_container_that_was_started_again_ended_as_the_first_time() -> None:
+    done = {"terminated": {"exitCode": 0, "reason": "Completed", "message": '{"parlab_pod": 1}'}}
+    for phase, state, meta in (
+        ("Succeeded", done, {}),
+        ("Running", {"running": {}}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}),  # by a Job, as one has failed
+        ("Running", {"waiting": {"reason": "CrashLoopBackOff"}}, {}),
+    ):
+        past = Past("p", pod(phase, "n1", meta, **restarted(**state)))
+        words = ending(past, "/d", has_started=True, was_stopped=False)
+        assert (words.state, words.text) == (
+            "lost",
+            "pod p on n1 ended as Error with exit code 137: its supervisor was killed",
+        )
+    out = Past("p", pod("Succeeded", "n1", **restarted(**done, reason="OOMKilled")))
+    assert ending(out, "/d", has_started=True, was_stopped=False).state == "oom"
+    assert pod("Running", "n1", **restarted(waiting={"reason": "CrashLoopBackOff"})).is_looping

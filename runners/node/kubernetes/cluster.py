@@ -114,16 +114,24 @@ class Cluster:
             self._index = (version, (events, of_pods, above))
         return self._index[1]
 
-    def new_events(self) -> list[Event]:
-        """Return the events since the last call, or none; after a start all that the server still has."""
+    def new_events(self) -> dict[tuple[int, int, int], list[str]]:
+        """Return the events since the last call as texts, by run, attempt and node_rank.
+
+        After a start these are all that the server still has.
+        """
         version = self._events.version
         if version == self._events_seen:
-            return []
+            return {}
         self._events_seen = version
         events = self.events()
         new = [event for event in events if self._seen.get(event.uid) != event.times]
         self._seen = {event.uid: event.times for event in events}
-        return new
+        ranks = {pod.name: pod.node_rank for pod in [*self.past().values(), *self.living()]}
+        texts: dict[tuple[int, int, int], list[str]] = {}
+        for event in new:
+            place = (*self.key_of(event.name), ranks.get(event.name, self.rank_of(event.name)))
+            texts.setdefault(place, []).append(str(event))
+        return texts
 
     def forget(self, held: set[tuple[int, int]]) -> None:
         """Forget what is gone of other attempts than those."""
@@ -192,8 +200,8 @@ class Cluster:
         return first, wanted[0]
 
     def _create_secret(self, order: Order, owner: Object) -> None:
-        if order.content:
-            self._api.create(self._api.path("v1", "secrets"), manifests.order_secret(order, owner))
+        if order.secret:
+            self._api.create(self._api.path("v1", "secrets"), manifests.secret(order, owner))
 
     def _create_job(self, config: RunConfig, order: Order, objects: str) -> tuple[Any, Object]:
         group, build = _JOBS[objects]

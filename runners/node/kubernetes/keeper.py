@@ -15,25 +15,20 @@ from runners.node.jobs.keeper import JobKeeper, Key
 from runners.node.jobs.state import JobDir, JobRecord, JobStateDir
 from runners.node.jobs.system import SystemRefused
 from runners.node.keeper import Command, Limits, Node
-from runners.node.kubernetes import manifests, rights, words
-from runners.node.kubernetes.apart import Apart, Road
+from runners.node.kubernetes import manifests, words
 from runners.node.kubernetes.api import Api, KubernetesRefused
 from runners.node.kubernetes.cleaning import Cleaner
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.event_log import EventLog
 from runners.node.kubernetes.lease import Lease
-from runners.node.kubernetes.order_secret import COMMANDS_FILE
-from runners.node.kubernetes.pods import Pod
+from runners.node.kubernetes.pods import COMMANDS_FILE, Pod
 from runners.node.kubernetes.pool import Pool
 from runners.node.kubernetes.problems import problems, quota_text, refusal
+from runners.node.kubernetes.rights import FORBIDDEN_S, REMEDY, OwnRights
 from runners.node.launch.containers import PACKAGE_ROOT
 from runners.node.rundir import RunDir, write_atomically
-from runners.wire.protocol import Cancel, Go
+from runners.wire.protocol import Cancel
 
-RIGHTS_S = 60.0
-"""Seconds between two looks at rights that are missing."""
-FORBIDDEN_S = 6.0
-"""Time after which a refusal for want of a right counts; a server that has just started refuses everybody."""
 QUOTA_S = 5.0
 """Seconds between two tries of a run that waits for a quota."""
 QUIET_S = 10.0
@@ -49,11 +44,15 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesKeeper(JobKeeper):
-    """The runs of one state directory, as pods."""
+    """The runs of one state directory, as pods that have it on a volume."""
 
     kind = "kubernetes"
     foreign_sections = ()
     system = "Kubernetes"
+    further_rights: tuple[str, ...] = ()
+    """What needs rights besides those of every pool."""
+    rest_s = 0.0
+    """Time for which an ended pod may wait for the server."""
 
     def __init__(
         self,
@@ -67,9 +66,7 @@ class KubernetesKeeper(JobKeeper):
         node: Node | None = None,
         api: Api | None = None,
         holder: str = "",
-        road: Road | None = None,
     ) -> None:
-        """`road` is needed where pods share no volume with the controller."""
         super().__init__(state, hardware=hardware, limits=limits, command=command, pace=pool.pace, node=node)
         self._pool, self._pool_name = pool, pool_name
         # The pods of a gang come one after the other: a node may have to pull the image first.
@@ -79,10 +76,7 @@ class KubernetesKeeper(JobKeeper):
         self._lease = Lease(self._api, f"parlab-{state.id}", holder)
         self._cleaner = Cleaner(self._cluster, state)
         self._has_started = False
-        self._missing: list[str] = []
-        self._suspected: list[str] = []
-        self._rights_due = float("-inf")
-        self._forbidden_since: dict[Key, float] = {}
+        self._rights = OwnRights(self._api)
         self._blocked: dict[Key, float] = {}
         """When a run that waits for a quota is tried again."""
         self._refused_since: float | None = None
@@ -92,21 +86,6 @@ class KubernetesKeeper(JobKeeper):
         self._served: dict[Key, tuple[float, dict[int, Pod]]] = {}
         """When an attempt was served last, and its pods then."""
         self._cancelled_since: dict[str, float] = {}
-        self._apart: Apart | None = None
-        if not pool.volume.is_shared:
-            if road is None:
-                raise ValueError("pods without a shared volume need a road to the server")
-            self._apart = Apart(self._cluster, pool, road, state.id)
-
-    def go(self, go: Go) -> None:
-        """Start the ranks of a prepared attempt; pods that share no volume are told with the next look."""
-        if self._apart is None:
-            super().go(go)
-            return
-        run = self._jobs.find(go.run, go.attempt, go.node_rank)
-        if run.exists and not run.has_go:
-            run.write_go(go.model_dump(mode="json"))
-            self._serve_soon((go.run, go.attempt))
 
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt, whether it waits or runs."""
@@ -166,13 +145,14 @@ class KubernetesKeeper(JobKeeper):
                 log.error("%s: refused: %s", runs[0], error)
                 self._waiting[key] = f"Kubernetes refuses: {error}"
         self._note_events(living)
-        present = {pod.uid for pod in pods}
+        self._forget_pods({pod.uid for pod in pods})
+        self._cleaner.clean(pods)
+
+    def _forget_pods(self, present: set[str]) -> None:
+        """Forget what is known of pods that are gone."""
         for facts in (self._cancelled_since, self._stuck_since):
             for uid in facts.keys() - present:
                 del facts[uid]
-        if self._apart is not None:
-            self._apart.forget(present)
-        self._cleaner.clean(pods)
 
     def _is_quiet(self, key: Key, runs: list[JobDir], pods: dict[int, Pod], now: float) -> bool:
         """Return whether nothing has happened to the pods of an attempt since it was served a moment ago."""
@@ -183,19 +163,10 @@ class KubernetesKeeper(JobKeeper):
 
     def _note_events(self, living: list[JobDir]) -> None:
         """Write down the new events of pods, and of what creates them."""
-        events = self._cluster.new_events()
-        if not events:
-            return
-        runs = {(run.run, run.attempt, run.node_rank): run for run in living if run.exists}
-        ranks = {pod.name: pod.node_rank for pod in [*self._cluster.past().values(), *self._cluster.living()]}
-        texts: dict[tuple[int, int, int], list[str]] = {}
-        for event in events:
-            rank = ranks.get(event.name, self._cluster.rank_of(event.name))
-            place = (*self._cluster.key_of(event.name), rank)
-            texts.setdefault(place, []).append(str(event))
-        for place, lines in texts.items():
-            if place in runs:
-                EventLog(runs[place]).add(lines)
+        texts = self._cluster.new_events()
+        for run in living if texts else ():
+            if (lines := texts.get((run.run, run.attempt, run.node_rank))) and run.exists:
+                EventLog(run).add(lines)
 
     def _append_end(self, run: RunDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
         EventLog(run).close()
@@ -207,22 +178,16 @@ class KubernetesKeeper(JobKeeper):
             self._waiting[run.run, run.attempt] = f"controller {self._lease.other} of this state directory acts"
 
     def _read_rights(self) -> None:
-        now = time.monotonic()
-        if now < self._rights_due:
-            return
         objects = self._cluster.objects(self._pool.objects)
-        missing = rights.missing(self._api, objects, *([] if self._pool.volume.is_shared else [rights.APART]))
-        # A server that has just started grants nothing: what is missing is missing the second time.
-        is_again = bool(missing) and missing == self._suspected
-        self._missing, self._suspected = missing if is_again else [], missing
-        self._rights_due = now + (RIGHTS_S if is_again else FORBIDDEN_S) if missing else float("inf")
-        if is_again:
-            log.error("the account may not %s in %s; %s", ", ".join(missing), self._pool.namespace, rights.REMEDY)
+        if not self._rights.look(objects, *self.further_rights):
+            return
+        if missing := self._rights.missing:
+            log.error("the account may not %s in %s; %s", ", ".join(missing), self._pool.namespace, REMEDY)
         self._hardware["kubernetes"] = {
             "namespace": self._pool.namespace,
             "objects": objects,
             "image": self._pool.image,
-            "missing_rights": self._missing,
+            "missing_rights": self._rights.missing,
         }
 
     def _refuse_all(self, living: list[JobDir], reason: str) -> None:
@@ -231,7 +196,7 @@ class KubernetesKeeper(JobKeeper):
         self._refused_since = self._refused_since or now
         for run in living:
             key = run.run, run.attempt
-            text = f"Kubernetes refuses: {reason}; {rights.REMEDY}"
+            text = f"Kubernetes refuses: {reason}; {REMEDY}"
             self._waiting[key] = text
             if now - self._refused_since > FORBIDDEN_S and not self._is_submitted(key):
                 self._end(run, "failed", f"cluster.pool {self._pool_name}: {text}")
@@ -257,8 +222,7 @@ class KubernetesKeeper(JobKeeper):
                 if not pod.is_deleted:
                     self._cluster.delete_pod(pod)
             else:
-                if self._apart is not None:
-                    self._apart.tell(run, pod)
+                self._tell(run, pod)
                 self._pass_on_cancel(run, pod)
                 waits.append(self._wait_of(run, pod))
         text = next((wait for wait in waits if wait), "")
@@ -266,6 +230,9 @@ class KubernetesKeeper(JobKeeper):
             self._waiting[key] = text
         else:
             self._waiting.pop(key, None)
+
+    def _tell(self, run: JobDir, pod: Pod) -> None:
+        """Tell a pod what is new for it: it reads the directory of its run."""
 
     def _wait_of(self, run: JobDir, pod: Pod) -> str:
         """Return why a pod waits; end one that waits in vain."""
@@ -299,15 +266,10 @@ class KubernetesKeeper(JobKeeper):
             return
         now = time.monotonic()
         since = self._cancelled_since.setdefault(pod.uid, now)
-        grace_s = float(run.read_launch().get("grace_s", 0)) + manifests.AFTER_GRACE_S + self._rest_s
+        grace_s = float(run.read_launch().get("grace_s", 0)) + manifests.AFTER_GRACE_S + self.rest_s
         if now - since >= (grace_s if pod.is_running else 0.0):
             log.info("%s: deleting pod %s", run, pod.name)
             self._cluster.delete_pod(pod)
-
-    @property
-    def _rest_s(self) -> float:
-        """Time for which an ended pod may wait for the server."""
-        return 0.0 if self._apart is None else self._pool.rest_s
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
@@ -320,7 +282,7 @@ class KubernetesKeeper(JobKeeper):
         return True
 
     def _problems(self, config: RunConfig) -> list[Problem]:
-        found = list(problems(config, self._pool, self._missing, self._node.allowed.images))
+        found = list(problems(config, self._pool, self._rights.missing, self._node.allowed.images))
         queue = config.kubernetes.queue
         if not found and queue and (reason := self._cluster.queue_problem(queue, config.kubernetes.queue_system)):
             found.append(Problem("kubernetes.queue", queue, reason))
@@ -357,22 +319,12 @@ class KubernetesKeeper(JobKeeper):
                 return
             self._blocked[key] = time.monotonic() + QUOTA_S
             self._waiting[key] = text
-        elif error.is_forbidden and not self._is_forbidden_for_good(key):
-            self._waiting[key] = f"Kubernetes refuses: {error}; {rights.REMEDY}"
+        elif error.is_forbidden and not self._rights.is_refused_for_good(key):
+            self._waiting[key] = f"Kubernetes refuses: {error}; {REMEDY}"
         elif error.is_forbidden:
-            self._refuse(runs, f"cluster.pool {self._pool_name}: Kubernetes refuses: {error}; {rights.REMEDY}")
+            self._refuse(runs, f"cluster.pool {self._pool_name}: Kubernetes refuses: {error}; {REMEDY}")
         else:
             self._refuse(runs, refusal(str(error), error.status, config))
-
-    def _is_forbidden_for_good(self, key: Key) -> bool:
-        """Return whether a right is missing for longer than while a server starts."""
-        self._rights_due = min(self._rights_due, time.monotonic() + FORBIDDEN_S)
-        return time.monotonic() - self._forbidden_since.setdefault(key, time.monotonic()) > FORBIDDEN_S
-
-    def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
-        if self._apart is not None:
-            JobDir(draft.path).take_over_shipping("its pod")
-        super()._spawn(draft, added)
 
     def _order(self, key: Key, runs: list[JobDir], config: RunConfig) -> manifests.Order:
         image = config.kubernetes.image or self._pool.image
@@ -391,8 +343,7 @@ class KubernetesKeeper(JobKeeper):
             prefix=sys.prefix,
             account=(os.getuid(), os.getgid()) if os.getuid() else None,
             variables={"PARLAB_POD_IMAGE": image, **self._commands()},
-            content=self._apart.content(runs) if self._apart is not None else "",
-            rest_s=self._rest_s,
+            rest_s=self.rest_s,
         )
 
     def _commands(self) -> dict[str, str]:
@@ -404,20 +355,6 @@ class KubernetesKeeper(JobKeeper):
         return {ALLOWED_COMMANDS: str(path)}
 
     # --- ending ------------------------------------------------------------------------------------------------------
-
-    def _unreported(self, runs: list[JobDir]) -> list[JobDir]:
-        """Record the ends that were reported; of pods without a shared volume the server has the reports."""
-        if self._apart is None:
-            return super()._unreported(runs)
-        stored = self._apart.hear(runs)
-        for run in stored:
-            self._finish(run)
-        return super()._unreported([run for run in runs if run not in stored])
-
-    def _finish(self, run: JobDir) -> None:
-        """Forget a run whose final report the server has from its pod."""
-        log.info("%s: stored by the server", run)
-        self._state.finish(run)
 
     def _without_pod(self, run: JobDir, record: JobRecord) -> str:
         """Return why a member has no living pod yet; settle one whose pod has ended or is gone."""
@@ -455,30 +392,16 @@ class KubernetesKeeper(JobKeeper):
             return f"Kubernetes: {name} is suspended: its queue has not admitted it yet"
         return f"Kubernetes: {name} has no pods yet"
 
-    def _settle_pod(self, run: JobDir, name: str, pod: Pod | None) -> None:
-        """Write the final report of a member whose pod has ended or is gone, in the words of Kubernetes."""
+    def _settle_pod(self, run: JobDir, name: str, pod: Pod | None, left: str = "") -> None:
+        """Write the final report of a member whose pod has ended or is gone, in the words of Kubernetes and `left`."""
         now = time.monotonic()
-        key = run.path.name
-        since = self._over_since.setdefault(key, now)
-        end = None
-        if self._apart is not None:
-            if not self._apart.is_heard:
-                return  # the server may have its report
-            end = self._apart.end_of(run, pod)
-            if end is not None and end.is_stored:
-                self._finish(run)
-                return
+        since = self._over_since.setdefault(run.path.name, now)
         has_started = bool(run.started_at())
         if has_started and not run.was_stopped and now - since < self._pace.settle_s:
             return
-        left = self._apart.left_text(end) if self._apart is not None else ""
-        if end is not None and end.report is not None:
-            self._end(run, end.report.state, end.report.reason + left, is_consequence=end.report.is_consequence)
-            return
         last = pod or self._cluster.past().get(name)
-        events = self._cluster.events_of(name)
         is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
-        past = words.Past(name, last, events, is_closed)
+        past = words.Past(name, last, self._cluster.events_of(name), is_closed)
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
         self._settle_member(run, outcome._replace(text=outcome.text + left), is_consequence=False)
 
@@ -488,9 +411,8 @@ class KubernetesKeeper(JobKeeper):
             for name in [name for name in facts if _key_name(name) not in names]:
                 del facts[name]
         self._blocked = {key: at for key, at in self._blocked.items() if key in held}
-        for key in (self._served.keys() | self._forbidden_since.keys()) - held:
-            self._served.pop(key, None)
-            self._forbidden_since.pop(key, None)
+        self._served = {key: served for key, served in self._served.items() if key in held}
+        self._rights.forget(held)
         self._cleaner.leave(held)
         self._cluster.forget(held)
         super()._forget(held)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runners.config import RunConfig
-from runners.node.kubernetes import order_secret as order_files
 from runners.node.kubernetes import pods
 from runners.node.kubernetes.pool import Volume
 
@@ -21,8 +20,8 @@ JOBSET = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "parlab"
 RUNTIME = "runtime"
 STATE, MEMORY = "parlab-state", "parlab-shm"
-ORDER, WORD = "parlab-order", "parlab-word"
 REPLICATED_JOB = "node"
+MEMBER = "runners.node.kubernetes.member"
 
 
 class Order(NamedTuple):
@@ -49,8 +48,12 @@ class Order(NamedTuple):
     """User and group of the controller, which must read what pods write; None: those of the image."""
     variables: Mapping[str, str] = {}
     """Further variables of the supervisor."""
-    content: str = ""
-    """Of the Secret, where pods share no volume with the controller."""
+    member: str = MEMBER
+    """Module that the pods run."""
+    secret: Mapping[str, str] = {}
+    """Texts of a Secret that has the name of the order; empty: there is none."""
+    patch: Mapping[str, Any] = {}
+    """What pods have besides."""
     rest_s: float = 0.0
     """Time beyond their grace for which pods may wait for the server."""
 
@@ -197,13 +200,13 @@ def headless_service(order: Order, owner: Mapping[str, Any]) -> Object:
     }
 
 
-def order_secret(order: Order, owner: Mapping[str, Any]) -> Object:
-    """Return the Secret with the order of pods that share no volume with their controller; it goes with its owner."""
+def secret(order: Order, owner: Mapping[str, Any]) -> Object:
+    """Return the Secret of an order, which goes with its owner."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": order.name, "labels": order.labels, "ownerReferences": [_reference(owner)]},
-        "stringData": {order_files.FILE: order.content},
+        "stringData": dict(order.secret),
     }
 
 
@@ -245,7 +248,9 @@ def pod_template(config: RunConfig, order: Order) -> Object:
         spec["serviceAccountName"] = kubernetes.service_account
     if kubernetes.queue and kubernetes.queue_system == "volcano":
         spec["schedulerName"] = "volcano"
-    return {"metadata": {"labels": order.labels, "annotations": annotations}, "spec": spec}
+    metadata = {"labels": order.labels, "annotations": annotations}
+    made: Object = patched({"metadata": metadata, "spec": spec}, order.patch)
+    return made
 
 
 def _has_own_image(config: RunConfig, order: Order) -> bool:
@@ -263,11 +268,10 @@ def _container(config: RunConfig, order: Order) -> Object:
     return {
         "name": CONTAINER,
         "image": image_of(config, order),
-        "command": [order.python, "-m", "runners.node.kubernetes.member", order.run_directory],
+        "command": [order.python, "-m", order.member, order.run_directory],
         "env": env,
         "resources": resources(config),
         "volumeMounts": _mounts(config, order),
-        **({} if order.volume.is_shared else {"terminationMessagePath": order_files.END_FILE}),
     }
 
 
@@ -291,9 +295,6 @@ def _mounts(config: RunConfig, order: Order) -> list[Object]:
     if order.volume.sub_path:
         state["subPath"] = order.volume.sub_path
     mounts = [state]
-    if not order.volume.is_shared:
-        mounts.append({"name": ORDER, "mountPath": str(order_files.PLACE), "readOnly": True})
-        mounts.append({"name": WORD, "mountPath": str(order_files.WORD_PLACE), "readOnly": True})
     mounts += [{"name": f"claim-{place}", "mountPath": path} for place, path in enumerate(kubernetes.claims.values())]
     mounts += [
         {"name": f"secret-{place}", "mountPath": path, "readOnly": True}
@@ -308,18 +309,7 @@ def _mounts(config: RunConfig, order: Order) -> list[Object]:
 
 def _volumes(config: RunConfig, order: Order) -> list[Object]:
     kubernetes = config.kubernetes
-    volume = order.volume
-    if volume.claim:
-        state: Object = {"persistentVolumeClaim": {"claimName": volume.claim}}
-    elif volume.host_path:
-        state = {"hostPath": {"path": volume.host_path, "type": "Directory"}}
-    else:
-        state = {"emptyDir": {}}
-    volumes: list[Object] = [{"name": STATE, **state}]
-    if not volume.is_shared:
-        field = {"fieldPath": f"metadata.annotations['{pods.WORD}']"}
-        volumes.append({"name": ORDER, "secret": {"secretName": order.name, "defaultMode": 0o444}})
-        volumes.append({"name": WORD, "downwardAPI": {"items": [{"path": order_files.WORD_FILE, "fieldRef": field}]}})
+    volumes: list[Object] = [{"name": STATE, **order.volume.source}]
     for place, claim in enumerate(kubernetes.claims):
         volumes.append({"name": f"claim-{place}", "persistentVolumeClaim": {"claimName": claim}})
     for place, secret in enumerate(kubernetes.secrets):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 CONTROLLER = "parlab/controller"
@@ -20,6 +20,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 
+COMMANDS_FILE = "allowed-commands.json"
+"""In the state directory: what ALLOWED_COMMANDS names in pods."""
 ENDED = ("Succeeded", "Failed")
 TOLD = '{"parlab_pod"'
 """Beginning of a termination message of ours."""
@@ -65,6 +67,8 @@ class Pod(NamedTuple):
     is_running: bool
     """Whether its container runs; one that prepares for it does not count."""
     ended: Ended | None
+    ended_before: Ended | None
+    """How its container ended before it was started again."""
     ttl_s: float
     """Time that it stays after its end."""
     image: str
@@ -80,6 +84,11 @@ class Pod(NamedTuple):
     @property
     def is_over(self) -> bool:
         return self.phase in ENDED
+
+    @property
+    def is_looping(self) -> bool:
+        """Whether its container ends whenever it is started."""
+        return self.waiting[0] == "CrashLoopBackOff"
 
     @property
     def is_gated(self) -> bool:
@@ -102,6 +111,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         return None
     own = _states(status, "containerStatuses")
     states = [*_states(status, "initContainerStatuses"), *own]
+    before = [_states(status, name, "lastState") for name in ("initContainerStatuses", "containerStatuses")]
     return Pod(
         metadata["name"],
         metadata["uid"],
@@ -114,7 +124,8 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         message=status.get("message") or "",
         waiting=_waiting(states),
         is_running=any("running" in state for state in own),
-        ended=next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None),
+        ended=_last_end(states),
+        ended_before=_last_end([*before[0], *before[1]]),
         ttl_s=float((metadata.get("annotations") or {}).get(TTL, 0)),
         image=next((each.get("image", "") for each in data.get("spec", {}).get("containers") or ()), ""),
         owner=_owner(metadata),
@@ -130,8 +141,12 @@ def _place(metadata: Mapping[str, Any]) -> tuple[int, int, int] | None:
     return (int(numbers[0]), int(numbers[1]), int(numbers[2])) if all(map(str.isdecimal, numbers)) else None
 
 
-def _states(status: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    return [container.get("state") or {} for container in status.get(name) or ()]
+def _states(status: Mapping[str, Any], name: str, which: str = "state") -> list[Mapping[str, Any]]:
+    return [container.get(which) or {} for container in status.get(name) or ()]
+
+
+def _last_end(states: Sequence[Mapping[str, Any]]) -> Ended | None:
+    return next((_ended(state["terminated"]) for state in reversed(states) if "terminated" in state), None)
 
 
 def _waiting(states: Iterable[Mapping[str, Any]]) -> tuple[str, str]:

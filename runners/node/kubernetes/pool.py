@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from runners.node.jobs.pool import Pace, read_pace, read_seconds
@@ -35,6 +35,15 @@ class Volume(NamedTuple):
     def is_shared(self) -> bool:
         """Whether there is one; else pods have their spools for themselves, and post them to the server."""
         return bool(self.claim or self.host_path)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What it is in a pod."""
+        if self.claim:
+            return {"persistentVolumeClaim": {"claimName": self.claim}}
+        if self.host_path:
+            return {"hostPath": {"path": self.host_path, "type": "Directory"}}
+        return {"emptyDir": {}}
 
 
 class Pool(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 
 from runners.config import Problem, RunConfig
 from runners.node.kubernetes.pool import Pool
@@ -52,30 +51,10 @@ def problems(config: RunConfig, pool: Pool, missing: Sequence[str], images: tupl
     if config.network.apply != "none":
         message = "links between pods cannot be shaped or emulated; use network.apply none"
         yield Problem("network.apply", config.network.apply, message)
-    if not pool.volume.is_shared and (problem := _checkpoint_problem(config)):
-        yield problem
     places = [*config.kubernetes.claims.values(), *config.kubernetes.secrets.values()]
     for place in sorted({place for place in places if places.count(place) > 1}):
         message = f"{place} is named twice in kubernetes.claims and kubernetes.secrets; use a directory for each"
         yield Problem("kubernetes.claims", place, message)
-
-
-def _checkpoint_problem(config: RunConfig) -> Problem | None:
-    """Return why an attempt would not see the checkpoints of the one before: they would go with its pod."""
-    directory = config.checkpoint.directory
-    if not (config.checkpoint.is_on or config.launcher.chain):
-        return None
-    if directory and (config.kubernetes.patch or _is_claimed(directory, config)):
-        return None
-    message = (
-        f"directory {directory or 'of the pool'} is gone with the pod, because pods of this pool share no volume; use"
-        " one that kubernetes.claims mounts"
-    )
-    return Problem("checkpoint.directory", directory, message)
-
-
-def _is_claimed(directory: str, config: RunConfig) -> bool:
-    return any(PurePosixPath(directory).is_relative_to(place) for place in config.kubernetes.claims.values())
 
 
 def refusal(message: str, status: int, config: RunConfig) -> str:

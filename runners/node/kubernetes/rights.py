@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Container, Hashable
 from typing import NamedTuple
 
 from runners.node.kubernetes.api import Api
 
-APART = "no volume"
+WITHOUT_VOLUME = "no volume"
+AGAIN_S = 60.0
+"""Seconds between two looks at rights that are missing."""
+FORBIDDEN_S = 6.0
+"""Time after which a refusal for want of a right counts; a server that has just started refuses everybody."""
 REMEDY = "kubectl apply -f deploy/kubernetes/pool-rbac.yaml grants what is needed"
 
 
@@ -26,8 +32,8 @@ RIGHTS = (
     Right("", "events", ("list", "watch")),
     Right("", "services", ("create",)),
     Right("coordination.k8s.io", "leases", ("create", "get", "update")),
-    Right("", "pods", ("patch",), APART),
-    Right("", "secrets", ("create",), APART),
+    Right("", "pods", ("patch",), WITHOUT_VOLUME),
+    Right("", "secrets", ("create",), WITHOUT_VOLUME),
     Right("batch", "jobs", ("create", "get", "delete"), "job"),
     Right("kueue.x-k8s.io", "localqueues", ("get",), "queue"),
     Right("scheduling.volcano.sh", "podgroups", ("create",), "volcano"),
@@ -47,6 +53,39 @@ def missing(api: Api, *used: str) -> list[str]:
         for verb in right.verbs
         if not _has(api, verb, right)
     ]
+
+
+class OwnRights:
+    """What the account of a controller may not do."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.missing: list[str] = []
+        self._suspected: list[str] = []
+        self._due = float("-inf")
+        self._refused_since: dict[Hashable, float] = {}
+
+    def look(self, *used: str) -> bool:
+        """Ask the server if that is due; return whether it was. Raises KubernetesAway."""
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        found = missing(self._api, *used)
+        # A server that has just started grants nothing: what is missing is missing the second time.
+        is_again = bool(found) and found == self._suspected
+        self.missing, self._suspected = found if is_again else [], found
+        self._due = now + (AGAIN_S if is_again else FORBIDDEN_S) if found else float("inf")
+        return True
+
+    def is_refused_for_good(self, what: Hashable) -> bool:
+        """Return whether the server refuses something for longer than while it starts."""
+        now = time.monotonic()
+        self._due = min(self._due, now + FORBIDDEN_S)
+        return now - self._refused_since.setdefault(what, now) > FORBIDDEN_S
+
+    def forget(self, held: Container[Hashable]) -> None:
+        """Forget the refusals of all but those."""
+        self._refused_since = {what: since for what, since in self._refused_since.items() if what in held}
 
 
 def _has(api: Api, verb: str, right: Right) -> bool:

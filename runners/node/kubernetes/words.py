@@ -142,15 +142,20 @@ def ending(past: Past, directory: str, *, has_started: bool, was_stopped: bool) 
     pod = past.last
     where = f" on {pod.node}" if pod and pod.node else ""
     prefix = f"pod {past.name}{where}"
-    if pod is not None and pod.is_over and not (was_stopped and _is_only_deleted(pod)):
+    has_ended = pod is not None and bool(pod.is_over or pod.ended_before)
+    if pod is not None and has_ended and not (was_stopped and _is_only_deleted(pod)):
         return _of_container(pod, prefix, directory, has_started=has_started)
     return _of_deletion(past, prefix, was_stopped=was_stopped)
 
 
 def _is_only_deleted(pod: Pod) -> bool:
     """Return whether a pod ended because it was deleted: its kubelet may report the end before the pod is gone."""
-    has_reason = bool(_disruption(pod)) or pod.reason in _REASONS or bool(pod.ended and pod.ended.reason == "OOMKilled")
+    has_reason = bool(_disruption(pod)) or pod.reason in _REASONS or _ran_out_of_memory(pod)
     return pod.is_deleted and not has_reason
+
+
+def _ran_out_of_memory(pod: Pod) -> bool:
+    return any(ended is not None and ended.reason == "OOMKilled" for ended in (pod.ended_before, pod.ended))
 
 
 def _of_container(pod: Pod, prefix: str, directory: str, *, has_started: bool) -> Words:
@@ -158,8 +163,9 @@ def _of_container(pod: Pod, prefix: str, directory: str, *, has_started: bool) -
         return _said(prefix, disruption, pod.message)
     if words := _REASONS.get(pod.reason):
         return _said(f"{prefix} ended as {pod.reason}", words, pod.message)
-    code = pod.ended.exit_code if pod.ended else -1
-    reason = pod.ended.reason if pod.ended else pod.reason
+    ended = pod.ended_before or pod.ended  # a second start only tells what the first one has left
+    code = ended.exit_code if ended else -1
+    reason = ended.reason if ended else pod.reason
     prefix = f"{prefix} ended as {reason or pod.phase}"
     if reason == "OOMKilled":
         return Words(RunState.OOM, f"{prefix}: it ran out of the memory of its pod; {_MEMORY}")
@@ -169,7 +175,7 @@ def _of_container(pod: Pod, prefix: str, directory: str, *, has_started: bool) -
     if code == STARTED_BEFORE:
         text = "it was started a second time, which would double its output"
         return Words(RunState.LOST, f"{prefix}: {text}")
-    message = f": {_line(pod.ended.message or pod.message)}" if pod.ended and (pod.ended.message or pod.message) else ""
+    message = f": {_line(ended.message or pod.message)}" if ended and (ended.message or pod.message) else ""
     if has_started:
         return Words(RunState.LOST, f"{prefix} with exit code {code}{message}: its supervisor was killed")
     remedy = "kubectl logs has its output; has kubernetes.image parlab and its Python?"

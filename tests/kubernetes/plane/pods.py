@@ -23,7 +23,7 @@ END = "plane.test/end"
 POLL_S = 0.05
 RETRY_S = 0.5
 BACK_OFF_S = 1.0
-"""Pause before a container starts again; real kubelets begin with ten seconds."""
+"""Pause before a container starts for the third time; real kubelets begin with ten seconds."""
 PULL_ERRORS = {
     "missing": "failed to resolve reference: not found",
     "denied": "failed to resolve reference: pull access denied, repository does not exist or may require authorization",
@@ -51,6 +51,7 @@ class Pod:
         self.address = manifest.get("status", {}).get("podIP") or own
         self._states: dict[str, Object] = {}
         self._restarts: dict[str, int] = {}
+        self._last_ends: dict[str, Object] = {}
         self._grace_s: float | None = None
         self._volumes: Volumes | None = None
         self._annotations = meta.get("annotations")
@@ -219,9 +220,11 @@ class Pod:
         again = policy != "Never" and (code != 0 or (policy == "Always" and not is_init))
         if not again or self._grace_s is not None:
             return False
-        self._states[name] = _waiting("CrashLoopBackOff", f"back-off restarting failed container {name}")
-        self._report("Running")
-        self._pause(BACK_OFF_S)
+        self._last_ends[name] = self._states[name]
+        if self._restarts[name]:  # at once for the first time
+            self._states[name] = _waiting("CrashLoopBackOff", f"back-off restarting failed container {name}")
+            self._report("Running")
+            self._pause(BACK_OFF_S)
         self._restarts[name] += 1
         return True
 
@@ -363,6 +366,7 @@ class Pod:
             "ready": "running" in state,
             "restartCount": self._restarts.get(spec["name"], 0),
             "state": state,
+            "lastState": self._last_ends.get(spec["name"], {}),
         }
 
     def _patiently(self, call: Any) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from parlab.client.http import Connection, Unreachable
 from runners.node.jobs.state import JobDir, JobStateDir
-from runners.node.kubernetes.order_secret import Server
-from runners.node.kubernetes.posting import GATHER_S, post_rest
+from runners.node.kubernetes.without_volume.order import Server
+from runners.node.kubernetes.without_volume.posting import GATHER_S, post_rest
 from runners.supervisor import spool
 from runners.supervisor.spool import SpoolWriter
 from runners.wire.protocol import Acknowledge, Batch, Posted, Report, sign

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runners.node.jobs.state import JobDir
+from runners.node.kubernetes.pods import COMMANDS_FILE
 from runners.node.rundir import RunDir, directory_name, write_atomically
 from runners.supervisor.spool import SpoolWriter
 from runners.wire.trust import Key
 
 PLACE = Path("/parlab/order")
 FILE = "order.json"
-COMMANDS_FILE = "allowed-commands.json"
-"""In the state directory: what ALLOWED_COMMANDS names in pods."""
 WORD_PLACE = Path("/parlab/word")
 WORD_FILE = "word"
 END_FILE = "/parlab/end"
@@ -71,10 +70,14 @@ def read_order(place: Path = PLACE) -> PodOrder:
     return PodOrder(**json.loads((place / FILE).read_text()))
 
 
-def write_run(order: PodOrder, first: RunDir, node_rank: int) -> RunDir:
-    """Write the files of a run where a shared volume would have them; return its directory."""
-    root = first.path.parent.parent
-    run = RunDir(first.path.with_name(directory_name(first.run, first.attempt, node_rank)))
+def run_of(first: RunDir, node_rank: int) -> RunDir:
+    """Return the directory of a member from that of node_rank 0."""
+    return RunDir(first.path.with_name(directory_name(first.run, first.attempt, node_rank)))
+
+
+def write_run(order: PodOrder, run: RunDir) -> None:
+    """Write the files of a run where a shared volume would have them."""
+    root, node_rank = run.path.parent.parent, run.node_rank
     run.path.mkdir(parents=True, mode=0o700)
     write_atomically(root / "id", order.state_id)
     if order.commands:
@@ -84,4 +87,3 @@ def write_run(order: PodOrder, first: RunDir, node_rank: int) -> RunDir:
     with SpoolWriter(run.spool) as writer:
         writer.reserve()
     run.write_launch({**order.launches[0], **(order.launches[node_rank] if node_rank else {})})
-    return run

@@ -4,130 +4,56 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import User
 
 from parlab.fleet import services
-from parlab.lab.models import Config, Node, Run
 from parlab.series import log, store
 from runners.wire.protocol import RunState
 from tests.chains.world import World
-from tests.fleet.conftest import broker
-from tests.fleet.workers import Workers
 from tests.kubernetes.controllers import Controller, members_of
-from tests.kubernetes.gate import Gate
 from tests.kubernetes.plane.cluster import Plane
+from tests.kubernetes.without_volume.conftest import Launch, ended, gone, ticked, ticks
+from tests.kubernetes.without_volume.gate import Gate
 from tests.patience import wait_for
 from tests.runners.test_nodes import over_three
 
-__all__ = ["broker"]
-
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.kubernetes]
 
-COMMAND = [sys.executable, str(Path(__file__).with_name("ticking.py"))]
 AWAY_S = 20.0
-Launch = Callable[..., Run]
 
 
-@pytest.fixture
-def gate(live_server: Any) -> Iterator[Gate]:
-    """The address of the server for pods, which can be closed."""
-    gate = Gate(live_server.thread.port)
-    yield gate
-    gate.close()
+@pytest.mark.parametrize("objects", ["jobset"], indirect=True)
+def test_a_gang_trains_in_the_pods_of_a_jobset(
+    world: World, controller: Controller, plane: Plane, namespace: str, launch: Launch
+) -> None:
+    sections = {"train": {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 20, "warmup_steps": 1}}
+    cluster = {"nodes": 3, "device": "cpu", "pool": "hpc"}
+    run = launch(over_three(cluster=cluster, kubernetes={"cpu": 5}, **sections))
+    jobsets = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{namespace}/jobsets"
+    world.until(lambda: len(controller.pods()) == 3, "it has pods")
+    (jobset,) = plane.api.items(jobsets)
+    (secret,) = [
+        each for each in plane.api.items(f"/api/v1/namespaces/{namespace}/secrets") if each["type"] == "Opaque"
+    ]
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == jobset["metadata"]["uid"], "it goes with the JobSet"
+    ended(world, run, RunState.FINISHED, 300)
+    attempt = run.current_attempt()
+    assert store.read(attempt.pk, "loss", rank=2).steps.tolist() == list(range(1, 21))
+    assert {member.state for member in attempt.members.all()} == {"finished"}
+    gone(world, controller, run)
 
 
-@pytest.fixture
-def controller(plane: Plane, namespace: str, broker: str, tmp_path: Path, gate: Gate) -> Iterator[Controller]:
-    """A controller whose pods see nothing of its state directory."""
-    machine = Controller(tmp_path, broker, plane, namespace)
-    allowed = tmp_path / "allowed.json"
-    allowed.write_text(json.dumps([COMMAND]))
-    machine.volume = ("--volume", "none", "--server", gate.url)
-    machine.environment |= {
-        "TEST_SCRIPTS": "",
-        "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
-        "PARLAB_ALLOWED_COMMANDS": str(allowed),
-        "PARLAB_KUBERNETES_REST_S": "60",
-    }
-    machine.options = ("--pool", "hpc", "--slots", "3")
-    machine.start_daemon()
-    yield machine
-    print(machine.log.read_text()[-8000:])  # shown when the test fails
-    plane.wait_until_served()
-    plane.clear(namespace)
-    assert not machine.close()
-
-
-@pytest.fixture
-def world(controller: Controller, broker: str) -> Iterator[World]:
-    workers = Workers(broker)
-    world = World(workers, [controller])
-    workers.until(lambda: Node.objects.online().filter(pool="hpc").exists(), "the controller is registered")
-    yield world
-    workers.connection.release()
-
-
-@pytest.fixture
-def launch(world: World, make_config: Callable[..., Config], user: User) -> Launch:
-    """Launch a run."""
-
-    def launched(data: dict[str, Any]) -> Run:
-        (run,) = services.launch(config=make_config(data=data), user=user).created
-        return run
-
-    return launched
-
-
-def ticks(count: int, delay_s: float, **sections: Any) -> dict[str, Any]:
-    """Return the configuration of a run that ticks."""
-    return {
-        "parallel": {"engine": "command"},
-        "command": {"argv": [*COMMAND, str(count), str(delay_s)]},
-        "launcher": {"kind": "plain", "grace_s": 5, "timeout_s": 600, "max_attempts": 1},
-        "cluster": {"device": "cpu", "pool": "hpc"},
-        **sections,
-    }
-
-
-def text(run: Run) -> bytes:
-    return b"".join(log.read_log(run.current_attempt().pk))
-
-
-def ticked(run: Run) -> list[int]:
-    """Return the ticks in the log of a run, as they came."""
-    return [int(line.split()[1]) for line in text(run).splitlines() if line.startswith(b"tick ")]
-
-
-def ended(world: World, run: Run, state: RunState, within_s: float = 120.0) -> str:
-    """Wait for the end of a run, which must be this one; return its reason."""
-
-    def has_ended() -> bool:
-        run.refresh_from_db()
-        return run.is_final
-
-    world.until(has_ended, "the run ends", within_s)
-    assert (run.state, run.reason) == (state, run.reason)
-    assert ticked(run) == list(range(1, len(ticked(run)) + 1)), "every line once"
-    return str(run.reason)
-
-
-def gone(world: World, controller: Controller, run: Run) -> None:
-    """Check that nothing of a run is left at the controller, and no pod of it lives."""
-
-    def nothing() -> bool:
-        living = [each for each in controller.pods() if each["status"]["phase"] in ("Pending", "Running")]
-        return not living and not controller.run_dir(run.pk).exists and not controller.processes(run.pk)
-
-    world.until(nothing, "nothing of the run is left")
+@pytest.mark.parametrize("objects", ["jobset"], indirect=True)
+def test_a_cancel_ends_the_pods_of_a_jobset(world: World, controller: Controller, launch: Launch) -> None:
+    run = launch(ticks(5000, 0.1))
+    world.until(lambda: len(ticked(run)) > 3, "it ticks")
+    services.cancel(run=run)
+    assert ended(world, run, RunState.CANCELLED) == "cancelled by a person"
+    gone(world, controller, run)
 
 
 def test_a_gang_trains_while_the_server_is_away_for_a_while(
@@ -181,12 +107,31 @@ def test_a_killed_supervisor_is_lost_with_all_that_it_has_said(
     gone(world, controller, run)
 
 
-def test_a_killed_first_process_is_lost(world: World, controller: Controller, launch: Launch) -> None:
+@pytest.mark.parametrize("objects", ["pods", "jobset"], indirect=True)
+def test_what_a_killed_first_process_had_not_posted_is_posted_when_its_container_starts_again(
+    world: World, controller: Controller, gate: Gate, launch: Launch
+) -> None:
     run = launch(ticks(5000, 0.1))
     world.until(lambda: len(ticked(run)) > 3, "it ticks")
+    before = len(ticked(run))
+    gate.shut()
+    shut_at = time.monotonic()
+    world.until(lambda: time.monotonic() - shut_at > 4, "it ticks on")
     first: psutil.Process = wait_for(lambda: members_of(controller.pod_name(run.pk)), "its pod")[0]
     first.send_signal(signal.SIGKILL)
+    killed_at = time.monotonic()
+    world.until(lambda: time.monotonic() - killed_at > 3, "its container has started again")
+    gate.open()
     assert "with exit code 137: its supervisor was killed" in ended(world, run, RunState.LOST)
+    assert len(ticked(run)) > before + 25, "what it printed while the server was away"
+    gone(world, controller, run)
+
+
+def test_a_container_that_does_not_start_fails_the_run(world: World, controller: Controller, launch: Launch) -> None:
+    broken = {"spec": {"containers": [{"name": "parlab", "command": ["python", "-c", "raise SystemExit(3)"]}]}}
+    run = launch(ticks(10, 0.1, kubernetes={"patch": broken}))
+    reason = ended(world, run, RunState.FAILED)
+    assert "ended as Error with exit code 3 before its supervisor started; kubectl logs has its output" in reason
     gone(world, controller, run)
 
 

@@ -11,11 +11,11 @@ from runners.node.abilities import allowed_commands
 from runners.node.jobs.state import JobDir
 from runners.node.kubernetes.cluster import Cluster
 from runners.node.kubernetes.event_log import EventLog
-from runners.node.kubernetes.order_secret import PodOrder, order_text
-from runners.node.kubernetes.pod_end import PodEnd, read_end
-from runners.node.kubernetes.pod_word import word_of
 from runners.node.kubernetes.pods import Pod
 from runners.node.kubernetes.pool import Pool
+from runners.node.kubernetes.without_volume.end import PodEnd, read_end
+from runners.node.kubernetes.without_volume.order import PodOrder, order_text
+from runners.node.kubernetes.without_volume.word import word_of
 from runners.supervisor.shipping import BrokerAway
 from runners.wire.protocol import Acknowledge, PodNote
 from runners.wire.trust import Key, attempt_key
@@ -23,8 +23,8 @@ from runners.wire.trust import Key, attempt_key
 log = logging.getLogger(__name__)
 
 
-class Road(NamedTuple):
-    """How a controller takes part in what its pods and the server exchange."""
+class ServerAnswers(NamedTuple):
+    """What a controller has of what its pods and the server exchange."""
 
     node: str
     key: Callable[[], Key]
@@ -33,25 +33,25 @@ class Road(NamedTuple):
     """Returns the last answers to pods (run, attempt, node_rank); may raise BrokerAway."""
 
 
-class Apart:
-    """The pods of one controller."""
+class Exchange:
+    """Between one controller and its pods."""
 
-    def __init__(self, cluster: Cluster, pool: Pool, road: Road, state_id: str) -> None:
-        self._cluster, self._pool, self._road, self._state_id = cluster, pool, road, state_id
+    def __init__(self, cluster: Cluster, pool: Pool, answers: ServerAnswers, state_id: str) -> None:
+        self._cluster, self._pool, self._answers, self._state_id = cluster, pool, answers, state_id
         self._told: dict[str, str] = {}
         self.is_heard = True
         """Whether the answers could be read: an end that the server has stored must not be taken for a loss."""
 
-    def content(self, runs: Sequence[JobDir]) -> str:
-        """Return the content of the Secret of an attempt."""
-        key = attempt_key(self._road.key(), runs[0].run, runs[0].attempt)
+    def order_text(self, runs: Sequence[JobDir]) -> str:
+        """Return the order of an attempt for its Secret."""
+        key = attempt_key(self._answers.key(), runs[0].run, runs[0].attempt)
         order = PodOrder(
             state_id=self._state_id,
             spec={},
             config={},
             launches=(),
             url=self._pool.server,
-            node=self._road.node,
+            node=self._answers.node,
             key_id=key.id,
             secret=key.secret.hex(),
             rest_s=self._pool.rest_s,
@@ -63,7 +63,7 @@ class Apart:
         """Write down what the pods of these runs have told; return those whose end the server has stored."""
         by_member = {(run.run, run.attempt, run.node_rank): run for run in runs}
         try:
-            answers = self._road.posted(list(by_member))
+            answers = self._answers.posted(list(by_member))
         except BrokerAway:
             self.is_heard = False
             return []

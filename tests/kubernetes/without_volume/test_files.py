@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from runners.node.jobs.state import JobDir, JobStateDir
-from runners.node.kubernetes.apart import Apart, Road, write_note
 from runners.node.kubernetes.event_log import EventLog
-from runners.node.kubernetes.order_secret import PodOrder, order_text, write_run
-from runners.node.kubernetes.pod_end import read_end, write_end
-from runners.node.kubernetes.pod_word import Listener, word_of
 from runners.node.kubernetes.pool import Pool, Volume
+from runners.node.kubernetes.without_volume.end import read_end, write_end
+from runners.node.kubernetes.without_volume.exchange import Exchange, ServerAnswers, write_note
+from runners.node.kubernetes.without_volume.order import PodOrder, order_text, run_of, write_run
+from runners.node.kubernetes.without_volume.word import Listener, word_of
 from runners.supervisor import spool
 from runners.supervisor.shipping import BrokerAway
 from runners.supervisor.spool import SpoolWriter
@@ -38,8 +38,8 @@ def test_the_secret_has_what_all_pods_share_once(tmp_path: Path) -> None:
     text = order_text(runs, PodOrder("abc", {}, {}, (), "http://s", "k", "", "00", 60.0, [["/bin/x"]]))
     assert len(text) < LONG + 1000
     order = PodOrder(**json.loads(text))
-    first = JobStateDir(tmp_path / "pod").find(7, 1)
-    run = write_run(order, first, 2)
+    run = run_of(JobStateDir(tmp_path / "pod").find(7, 1), 2)
+    write_run(order, run)
     assert run.path.name == "7-1-2"
     assert run.read_launch() == runs[0].read_launch()
     assert json.loads(run.spec.read_text())["node_rank"] == 2
@@ -84,14 +84,14 @@ def test_the_end_of_a_pod_has_the_report_that_the_server_did_not_take(tmp_path: 
     with SpoolWriter(run.spool) as writer:
         writer.append_report(Report(state="failed", at=1.0, reason=LONG * "r", traceback=LONG * "t", exit_code=3))
     path = tmp_path / "end"
-    write_end(run, spool.tail(run.spool), path)
+    write_end(run, spool.tail(run.spool), 137, path)
     assert path.stat().st_size < 4096
     end = read_end(path.read_text())
     assert end is not None
     assert end.report is not None
-    assert (end.report.state, end.report.exit_code, end.is_stored) == ("failed", 3, False)
+    assert (end.report.state, end.report.exit_code, end.is_stored, end.exit_code) == ("failed", 3, False, 137)
     run.acknowledge(spool.tail(run.spool))
-    write_end(run, 0, path)
+    write_end(run, 0, 0, path)
     stored = read_end(path.read_text())
     assert stored is not None
     assert (stored.is_stored, stored.report) == (True, None)
@@ -99,10 +99,11 @@ def test_the_end_of_a_pod_has_the_report_that_the_server_did_not_take(tmp_path: 
     assert read_end('{"parlab_pod": 1}') is None
 
 
-def heard(run: JobDir, posted: Any) -> tuple[Apart, list[JobDir]]:
+def heard(run: JobDir, posted: Any) -> tuple[Exchange, list[JobDir]]:
     cluster: Any = None
-    apart = Apart(cluster, Pool("n", Volume(), rest_s=60), Road("k", lambda: Key("", b""), posted), "abc")
-    return apart, apart.hear([run])
+    answers = ServerAnswers("k", lambda: Key("", b""), posted)
+    exchange = Exchange(cluster, Pool("n", Volume(), rest_s=60), answers, "abc")
+    return exchange, exchange.hear([run])
 
 
 def test_what_a_pod_has_told_is_written_where_a_shared_volume_would_have_it(tmp_path: Path) -> None:
@@ -124,5 +125,5 @@ def test_nothing_is_settled_while_the_answers_cannot_be_read(tmp_path: Path) -> 
     def away(_: Any) -> Any:
         raise BrokerAway("away")
 
-    apart, stored = heard(made(tmp_path), away)
-    assert (stored, apart.is_heard) == ([], False)
+    exchange, stored = heard(made(tmp_path), away)
+    assert (stored, exchange.is_heard) == ([], False)

@@ -1,4 +1,4 @@
-"""In a pod without a shared volume: `python -m runners.node.kubernetes.posting RUN_DIR` posts its spool to the server.
+"""In a pod without a volume: `python -m runners.node.kubernetes.without_volume.posting RUN_DIR` posts its spool.
 
 Batches are those of every node, signed with a key that is good for this attempt alone, in requests of HTTP in place of
 Redis. The server answers each with the position that is stored.
@@ -15,13 +15,13 @@ from typing import Any
 from parlab.client.http import Connection, Refused, Unreachable
 from runners.node.jobs.shipper import NodeShipper, ship_beside_supervisor
 from runners.node.jobs.state import JobDir
-from runners.node.kubernetes.order_secret import Server, read_order
+from runners.node.kubernetes.without_volume.order import Server, read_order
 from runners.supervisor import spool
 from runners.supervisor.shipping import BrokerAway, Outgoing
 from runners.wire.protocol import Acknowledge, Batch, PodNote, Posted, Report, verify
 from runners.wire.trust import Untrusted, seal
 
-MODULE = "runners.node.kubernetes.posting"
+MODULE = "runners.node.kubernetes.without_volume.posting"
 REQUEST_S = 20.0
 """Time for one request: an end of a run with a long log takes the server some seconds."""
 GATHER_S = 1.0
@@ -34,7 +34,7 @@ SAY_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class ServerRoad:
+class HttpServer:
     """The server behind HTTP, with the methods of a broker that a shipper needs."""
 
     def __init__(self, run: JobDir, server: Server) -> None:
@@ -101,14 +101,14 @@ def end_of(run: JobDir) -> int | None:
 
 def post_rest(run: JobDir, server: Server, within_s: float) -> int:
     """Post what the server has not stored yet, and wait for it; return the bytes that it did not take in time."""
-    road = ServerRoad(run, server)
-    shipper = _shipper_on(road, run, server)
+    http = HttpServer(run, server)
+    shipper = _shipper_on(http, run, server)
     deadline, said_at = time.monotonic() + within_s, time.monotonic()
     while (now := time.monotonic()) < deadline and not run.is_rejected:
         try:
             shipper.turn(now)
             if shipper.is_stored:
-                road.note(end_of(run))
+                http.note(end_of(run))
                 return 0
         except BrokerAway as error:
             if now - said_at > SAY_S:
@@ -125,11 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _shipper(run: JobDir) -> NodeShipper:
     server = read_order().server_of(run)
-    return _shipper_on(ServerRoad(run, server), run, server)
+    return _shipper_on(HttpServer(run, server), run, server)
 
 
-def _shipper_on(road: ServerRoad, run: JobDir, server: Server) -> NodeShipper:
-    return NodeShipper(run, road, server.node, give_up_s=float("inf"), gather_s=GATHER_S)
+def _shipper_on(http: HttpServer, run: JobDir, server: Server) -> NodeShipper:
+    return NodeShipper(run, http, server.node, give_up_s=float("inf"), gather_s=GATHER_S)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runners.node.jobs.state import JobDir
-from runners.node.kubernetes.order_secret import END_FILE
 from runners.node.kubernetes.pods import TOLD
-from runners.node.kubernetes.posting import end_of, note_of
+from runners.node.kubernetes.without_volume.order import END_FILE
+from runners.node.kubernetes.without_volume.posting import end_of, note_of
 from runners.supervisor import spool
 from runners.wire.protocol import PodNote, Report
 
@@ -25,6 +25,8 @@ class PodEnd(NamedTuple):
     left: int
     """Bytes that the server has not taken, and that are gone with the pod."""
     note: PodNote
+    exit_code: int = 0
+    """Exit code of the supervisor; the container itself ends with 0, or it would be started again."""
     report: Report | None = None
     """The final report, if it is among them."""
 
@@ -34,7 +36,7 @@ class PodEnd(NamedTuple):
         return self.note.is_over(self.position)
 
 
-def write_end(run: JobDir, left: int, path: Path = Path(END_FILE)) -> None:
+def write_end(run: JobDir, left: int, exit_code: int, path: Path = Path(END_FILE)) -> None:
     """Leave the termination message."""
     report = spool.final_report(run.spool) if left else None
     content: dict[str, Any] = {
@@ -42,6 +44,7 @@ def write_end(run: JobDir, left: int, path: Path = Path(END_FILE)) -> None:
         "position": run.acknowledged(),
         "left": left,
         "note": note_of(run, end_of(run)).model_dump(),
+        "exit_code": exit_code,
         "report": _shortened(report) if report else None,
     }
     path.write_text(json.dumps(content))
@@ -59,6 +62,7 @@ def read_end(message: str) -> PodEnd | None:
     try:
         content = json.loads(message)
         report = Report.model_validate(content["report"]) if content["report"] else None
-        return PodEnd(content["position"], content["left"], PodNote.model_validate(content["note"]), report)
+        note = PodNote.model_validate(content["note"])
+        return PodEnd(content["position"], content["left"], note, int(content.get("exit_code", 0)), report)
     except (ValueError, KeyError, TypeError):
         return None
