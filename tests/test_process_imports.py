@@ -27,8 +27,8 @@ START_BEAT = "from parlab.celery import app; app.Beat(quiet=True).init_loader()"
         (START_BEAT, NODE - {"django.conf"} | {"parlab.lab", "parlab.fleet", "parlab.ingest", "parlab.pages"}),
         ("import runners.node.daemon", NODE | {"kubernetes"}),
         ("import runners.supervisor.supervise", NODE | {"celery", "kombu", "redis", "runners.config"}),
-        ("import runners.node.slurm.member", NODE | {"celery", "kombu"}),
-        ("import runners.node.kubernetes.member", NODE | {"celery", "kombu", "kubernetes"}),
+        ("import runners.node.slurm.member", NODE | {"celery", "kombu", "redis"}),
+        ("import runners.node.kubernetes.member", NODE | {"celery", "kombu", "redis", "runners.config", "kubernetes"}),
         ("import runners.engines.command", NODE | {"celery", "kombu", "redis"}),
     ],
     ids=[

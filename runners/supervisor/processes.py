@@ -20,6 +20,7 @@ STACK_SIGNAL = signal.SIGUSR1
 """Makes a rank write the Python stacks of all its threads to standard error, even while it waits."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,6 +30,11 @@ def adopt_orphans() -> None:
     """Become the parent of all descendants whose own parent ends, so that none is missed."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "the kernel does not allow this process to adopt its orphaned descendants")
+
+
+def call_this(name: str) -> None:
+    """Name this process for lists of processes: its command line is that of the one from which it was forked."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def limit_memory(mib: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from runners.node.jobs import reach
 from runners.node.jobs.state import JobRecord, JobStateDir
 from runners.node.kubernetes import manifests
 from runners.node.kubernetes.without_volume import manifests as without_volume
@@ -102,7 +103,7 @@ class Controller(NodeMachine):
         """Return the supervisor of a run: in its pod it has another number."""
         pod = self.pod_name(run, 1, node_rank)
         found = wait_for(lambda: members_of(pod), f"supervisor of run {run}")
-        process: psutil.Process = found[-1]  # the first one is its parent, the first process of the pod
+        process: psutil.Process = found[-1]  # the other one is its parent, the first process of the pod
         return process
 
     def processes(self, run: int | None = None) -> list[psutil.Process]:
@@ -111,11 +112,11 @@ class Controller(NodeMachine):
 
 
 def members_of(pod: str) -> list[psutil.Process]:
-    """Return the processes of the member of a pod, the oldest first."""
+    """Return the processes of the member of a pod but the one that ships, the oldest first."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            if MEMBERS & set(process.info["cmdline"] or []):
+            if MEMBERS & set(process.info["cmdline"] or []) and process.name() != reach.NAME:
                 found += [process] if process.environ().get("POD_NAME") == pod else []
     return sorted(found, key=lambda process: process.pid)
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+import redis
 
 from runners.node.jobs import reach
 from runners.node.jobs.shipper import NodeShipper
 from runners.node.jobs.state import JobDir, JobStateDir
 from runners.supervisor.shipping import BrokerAway, Outgoing, Shipment
 from runners.supervisor.spool import SpoolWriter
-from runners.wire.protocol import Batch, Report
+from runners.wire.protocol import Batch, Report, login_key
 from runners.wire.trust import Key
+from tests.patience import wait_for
 from tests.runners.conftest import Server
 from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import WAITS, Jobs, LoginNode, config
+from tests.slurm.conftest import WAITS, Jobs, LoginNode, config, start_own_redis
 
 
 def shipped_by(server: Server, run: int) -> str:
@@ -35,14 +41,15 @@ def test_a_compute_node_that_reaches_redis_ships_without_the_daemon(
     run, _ = jobs.ready()
     assert shipped_by(server, run) == "compute node"
     login.kill_daemon()
+    before = len(server.batches)
     login.open(run)
     assert server.end_of(run).state == "finished"
+    assert all(batch.is_polled for batch in server.batches[before:]), "from the compute node"
     assert [line for line in server.lines(run) if line.startswith(b"started")] == server.lines(run)[:1]
     assert server.lines(run)[1:] == [b"done"]
     login.start_daemon()
     server.until(lambda: not login.run_dir(run).exists, "the daemon deletes the run without sending it again")
     assert server.lines(run)[1:] == [b"done"]
-    assert all(batch.is_polled for batch in server.batches if batch.run == run)
 
 
 OWN = Key("k1", b"secret")
@@ -169,6 +176,76 @@ def test_why_the_login_node_ships(
     state = JobStateDir(tmp_path)
     settings(state, redis_url)
     assert reason in reach.why_not(state)
+
+
+@pytest.fixture
+def closed_redis(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A Redis with a password; its URL, and the same without the password."""
+    (tmp_path / "redis").mkdir()
+    process, url = start_own_redis(tmp_path / "redis")
+    password = "a:b@c/d"
+    with redis.Redis.from_url(url) as client:
+        wait_for(lambda: answers(client), "Redis answers")
+        client.config_set("requirepass", password)
+    yield url.replace("redis://", f"redis://:{quote(password, safe='')}@"), url
+    process.kill()
+    process.wait()
+
+
+def answers(client: redis.Redis) -> bool:
+    with contextlib.suppress(redis.ConnectionError):
+        return bool(client.ping())
+    return False
+
+
+def test_a_redis_with_a_password_is_asked_without_its_client(tmp_path: Path, closed_redis: tuple[str, str]) -> None:
+    state, (url, without) = JobStateDir(tmp_path), closed_redis
+    for number in (0, 1):
+        own = url.replace("/0", f"/{number}")
+        state.write_broker(own, "l", OWN)
+        assert "another Redis answers" in reach.why_not(state)
+        with redis.Redis.from_url(own) as client:
+            client.set(login_key(state.id), "l")
+        assert reach.why_not(state) == ""
+    state.write_broker(without, "l", OWN)
+    assert "this node does not reach Redis: NOAUTH" in reach.why_not(state)
+
+
+PROBE = "tests.slurm.shipping_probe"
+
+
+@pytest.mark.parametrize(
+    ("is_at_once", "is_stored", "ships"), [(True, True, True), (False, True, False), (False, False, True)]
+)
+def test_shipping_from_the_node_loads_nothing_for_a_short_run_that_the_login_node_ships(
+    job_dir: JobDir,
+    monkeypatch: pytest.MonkeyPatch,
+    is_at_once: bool,
+    is_stored: bool,
+    ships: bool,
+) -> None:
+    monkeypatch.setattr(reach, "ENDED_S", 0.2)
+    with SpoolWriter(job_dir.spool) as writer:
+        writer.append_output(b"hello")
+        job_dir.acknowledge(writer.position if is_stored else 0)
+    with reach.start(job_dir, reach.Shipping(PROBE, is_at_once=is_at_once)) as connection:
+        connection.settimeout(20)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"", "it has ended"
+    assert (job_dir.path / "probe").exists() == ships
+
+
+def test_shipping_from_the_node_begins_a_while_after_the_ranks(
+    job_dir: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "LOADING_S", 0.5)
+    monkeypatch.setattr(reach, "LOOK_S", 0.05)
+    with reach.start(job_dir, reach.Shipping(PROBE, is_at_once=False)):
+        time.sleep(0.3)
+        job_dir.write_go({})
+        told_at = time.monotonic()
+        wait_for((job_dir.path / "probe").exists, "it ships")
+        assert time.monotonic() - told_at > 0.4
 
 
 def test_the_file_with_the_password_of_redis_is_private(tmp_path: Path) -> None:

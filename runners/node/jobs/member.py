@@ -7,8 +7,10 @@ the system stops it, it leaves the final report to the daemon, which asks the sy
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import select
 import signal
 import socket
 import time
@@ -17,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runners.config import RunConfig
 from runners.node.addresses import AddressError, Place, choose
 from runners.node.jobs import reach
 from runners.node.jobs.state import JobDir, JobStateDir
@@ -40,8 +41,8 @@ log = logging.getLogger(__name__)
 class JobSupervisor(Supervisor):
     """A supervisor that the system may stop; its output may be shipped from its node."""
 
-    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
-        """`shipping` is the pipe that ends the shipping when it is closed."""
+    def __init__(self, run: RunDir, shipping: socket.socket | None = None) -> None:
+        """`shipping` is the connection to what ships from here."""
         super().__init__(run)
         self._shipping = shipping
         self._looked_at = 0.0
@@ -70,10 +71,10 @@ class JobSupervisor(Supervisor):
             self.samples.stop()
             self._remove_container()
             self.recorder.spool.close()
-            self._finish_shipping(run)
+            self._finish_shipping()
         else:
             super()._report_end()
-            self._finish_shipping(run)
+            self._finish_shipping()
             run.end()
 
     @property
@@ -81,14 +82,12 @@ class JobSupervisor(Supervisor):
         """The exit code of the launcher; that of a killed one if it has none."""
         return -signal.SIGKILL if self.exit_code is None else self.exit_code
 
-    def _finish_shipping(self, run: JobDir) -> None:
+    def _finish_shipping(self) -> None:
         """Let the last batches be shipped from here, so that the daemon need not send them again."""
         if self._shipping is None:
             return
-        os.close(self._shipping)
-        deadline = time.monotonic() + reach.FLUSH_S
-        while run.is_shipped_elsewhere and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self._shipping.shutdown(socket.SHUT_WR)
+        select.select([self._shipping], [], [], reach.ENDED_S + reach.FLUSH_S)
 
 
 class Here(NamedTuple):
@@ -122,12 +121,9 @@ def supervise_part(
     path: Path,
     here: Callable[[Mapping[str, str], JobStateDir], Here],
     supervisor: type[JobSupervisor],
-    shipper: str = reach.SHIPPER,
+    shipping: reach.Shipping = reach.REDIS,
 ) -> int | None:
-    """Supervise this node's part of a run; return the exit code, or None if it had a supervisor before.
-
-    `shipper` is the module that ships from here.
-    """
+    """Supervise this node's part of a run; return the exit code, or None if it had a supervisor before."""
     run = take(RunDir(path))
     if run is None:
         return None
@@ -138,7 +134,7 @@ def supervise_part(
         return refuse(run, "failed", str(error))
     if reason := failed_check(run, node.node):
         return refuse(run, "lost", reason, run.read_launch()["hardware"])
-    supervise(run, partial(supervisor, shipping=start_shipping(run, node.why_not, shipper)))
+    supervise(run, partial(supervisor, shipping=start_shipping(run, node.why_not, shipping)))
     return 0
 
 
@@ -156,23 +152,33 @@ def take(path: RunDir) -> JobDir | None:
 
 def describe(run: JobDir, here: Here) -> None:
     """Complete the launch file with hardware and address of this node, and the job; raises AddressError."""
-    config = RunConfig.model_validate_json(run.config.read_text())
-    run.write_launch(described(run.read_launch(), config, os.environ, here))
+    run.write_launch(described(run.read_launch(), json.loads(run.config.read_text()), os.environ, here))
 
 
 def described(
-    launch: Mapping[str, Any], config: RunConfig, environment: Mapping[str, str], here: Here
+    launch: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, str], here: Here
 ) -> dict[str, Any]:
     """Return the launch file with hardware and address of this node, and the job; raises AddressError."""
     hardware, share = telemetry.hardware(), Share(**launch["share"])
-    place = choose(config.cluster.interface, here.address) if share.nodes > 1 else Place(share.address, share.interface)
+    wanted = config.get("cluster", {}).get("interface")
+    place = choose(wanted, here.address) if share.nodes > 1 else Place(share.address, share.interface)
     return {
         **launch,
         "hardware": {**hardware, here.key: {**here.job, "script": launch.get("script", "")}},
-        "gpus": gpus.used_by(config, hardware["gpus"], environment, nodes=share.nodes),
+        "gpus": _gpus_used(config, hardware["gpus"], environment, share.nodes),
         "share": share._replace(address=place.address, interface=place.interface)._asdict(),
         "is_on_node": True,
     }
+
+
+def _gpus_used(
+    config: Mapping[str, Any], present: list[dict[str, Any]], environment: Mapping[str, str], nodes: int
+) -> list[dict[str, Any]]:
+    if not present and "CUDA_VISIBLE_DEVICES" not in environment:
+        return []
+    from runners.config import RunConfig  # takes longer to load than all else; nodes without GPUs do without
+
+    return gpus.used_by(RunConfig.model_validate(config), present, environment, nodes=nodes)
 
 
 def refuse(run: JobDir, state: str, reason: str, environment: Mapping[str, Any] | None = None) -> int:
@@ -196,9 +202,6 @@ def shipped_by(state: JobStateDir) -> tuple[str, str]:
     return why_not, f"login node, because {why_not}" if why_not else "compute node"
 
 
-def start_shipping(run: JobDir, why_not: str, shipper: str = reach.SHIPPER) -> int | None:
-    """Start to ship from here, unless something speaks against it; return the pipe that ends it when it is closed."""
-    if why_not:
-        return None
-    run.take_over_shipping(socket.gethostname())
-    return reach.start(run, shipper)
+def start_shipping(run: JobDir, why_not: str, shipping: reach.Shipping) -> socket.socket | None:
+    """Start to ship from here, unless something speaks against it; return the connection that ends it."""
+    return None if why_not else reach.start(run, shipping)

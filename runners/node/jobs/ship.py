@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from runners.node.jobs.reach import SHIPPER
+from runners.node.jobs.reach import REDIS
 from runners.node.jobs.shipper import NodeShipper, ship_beside_supervisor
 from runners.node.jobs.state import BrokerKeys, JobDir, JobStateDir
 from runners.wire.broker import Broker
@@ -27,7 +27,7 @@ def shipper(run: JobDir) -> NodeShipper | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line."""
-    return ship_beside_supervisor(arguments, SHIPPER, __doc__ or "", shipper)
+    return ship_beside_supervisor(arguments, REDIS.module, __doc__ or "", shipper)
 
 
 if __name__ == "__main__":

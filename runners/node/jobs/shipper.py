@@ -6,7 +6,7 @@ import argparse
 import logging
 import select
 import signal
-import sys
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ class NodeShipper:
         return self._away_since is None
 
     def ship(self, supervisor: int) -> None:
-        """Ship until the other end of a pipe is closed and all is stored."""
+        """Ship until the supervisor shuts its end of a connection and all is stored."""
         deadline = float("inf")
         while (now := time.monotonic()) < deadline:
             if deadline == float("inf") and select.select([supervisor], [], [], 0)[0]:
@@ -125,14 +125,15 @@ def ship_beside_supervisor(
 ) -> int:
     """Run a module that ships one run from the command line, until its standard input is closed."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=described)
-    parser.add_argument("run_dir", type=Path, help="directory of the run; standard input is a pipe of its supervisor")
+    parser.add_argument("run_dir", type=Path, help="directory of the run; standard input leads to its supervisor")
     run = JobDir(parser.parse_args(arguments).run_dir)
     start_logging()
     # The system signals all processes of a job; this one ends with its supervisor.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         if (made := shipper(run)) is not None:
-            made.ship(sys.stdin.fileno())
+            run.take_over_shipping(socket.gethostname())
+            made.ship(0)
     finally:
         run.give_back_shipping()
     return 0

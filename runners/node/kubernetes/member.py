@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 class PodSupervisor(JobSupervisor):
     """A supervisor in a pod, which inserts the events of its pod into the output."""
 
-    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
+    def __init__(self, run: RunDir, shipping: socket.socket | None = None) -> None:
         super().__init__(run, shipping)
         self._events = EventLog(run)
         self._events_at = float("-inf")

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class SlurmSupervisor(JobSupervisor):
     """A supervisor of a job of Slurm, which sends a signal ahead of its limit, and whose next job may wait already."""
 
-    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
+    def __init__(self, run: RunDir, shipping: socket.socket | None = None) -> None:
         super().__init__(run, shipping)
         state = JobStateDir(run.path.parent.parent)
         self._job, self._next = state.job(run.run, run.attempt), state.job(run.run, run.attempt + 1)

@@ -1,8 +1,11 @@
-"""A pool of Kubernetes: what it adds to the start of a gang, how late its pages are, and what a thousand pods cost."""
+"""A pool of Kubernetes: the start of a gang, how late its pages are, and what a thousand pods cost."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import psutil
 from django.conf import settings
@@ -22,7 +26,12 @@ from parlab.fleet import services
 from parlab.lab.models import Experiment, Node, Run
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
+from parlab.series import store
 from runners.node.kubernetes.pods import ATTEMPT, CONTROLLER, NODE_RANK, RUN, TTL
+from runners.wire.trust import shared_key
+from tests.bench import ROOT
+from tests.bench.client import server
+from tests.bench.database import new_attempt
 from tests.bench.lists import PLAIN_FILES
 from tests.bench.nodes import PIPELINE, Nodes, SeeingWorkers, broker, events_of, first_step
 from tests.bench.result import Result, Scale, Unavailable
@@ -32,6 +41,7 @@ from tests.kubernetes.plane.api import STRATEGIC, Object
 from tests.kubernetes.plane.build import why_not
 from tests.kubernetes.plane.cluster import Plane, running
 from tests.kubernetes.plane.pods import END
+from tests.kubernetes.without_volume.simulated import NODE, NUMBERS, Pods, Seen
 from tests.patience import TRAINING_S, wait_for
 
 POOL = "bench-kubernetes"
@@ -39,6 +49,7 @@ PORT = 29_512
 PODS, HOLLOW = 1_000, "hollow"
 WATCHED_S = 30.0
 ENDED, FIRST_ENDED = 10_000, 1_000_000
+POSTING, PROCESSES = 200, 4
 
 
 class World:
@@ -255,3 +266,48 @@ def _running(built: World) -> int:
     services.dispatch()
     pods = built.plane.api.items(f"/api/v1/namespaces/{built.namespace}/pods", fieldSelector="status.phase=Running")
     return len(pods)
+
+
+def posting_pods_lag_s(scale: Scale) -> Result:
+    """Measure from a step in a pod to the answer that it is stored, over 200 pods without a volume at one server."""
+    count, seconds = (20, 4.0) if scale.is_quick else (POSTING, WATCHED_S)
+    attempts = [new_attempt() for _ in range(count)]
+    with tempfile.TemporaryDirectory(prefix="parlab-posting-") as name, _posted_to(Path(name)) as url:
+        key = shared_key(settings.NODE_KEY, NODE)
+        groups = [[(each.run_id, each.number) for each in attempts[place::PROCESSES]] for place in range(PROCESSES)]
+        own = key.id, key.secret.hex()
+        pods = [Pods(url, own, group, f"{name}/{place}", seconds) for place, group in enumerate(groups)]
+        seen = _simulated(pods)
+    lags = sorted(lag for each in seen for lag in each.lags)
+    errors = [error for each in seen for error in each.errors]
+    steps, left = sum(each.steps for each in seen), sum(each.left for each in seen)
+    stored = sum(info.points for each in attempts for info in store.metrics(each.pk) if info.name == "loss")
+    if left or stored != steps:
+        raise RuntimeError(f"{stored} of {steps} steps are stored, {left} pods have not ended: {errors[:3]}")
+    against = f"median {median(lags):.2f} s, worst {lags[-1]:.2f} s; {NUMBERS * steps / seconds:,.0f} points/s"
+    return Result(lags[int(len(lags) * 0.99)], f"{against}, {len(errors)} errors {errors[:1] or ''}".strip(), 1)
+
+
+@contextmanager
+def _posted_to(directory: Path) -> Iterator[str]:
+    """Start a Redis, and a server that knows the key of this process; yields the address of the server."""
+    with broker(directory) as (url, _):
+        own = {"PARLAB_NODE_KEY": settings.NODE_KEY.decode(), "PARLAB_SHARED_NODE_KEY": "1", "REDIS_URL": url}
+        with mock.patch.dict(os.environ, own), server() as (address, _):
+            yield address
+
+
+def _simulated(pods: list[Pods]) -> list[Seen]:
+    """Run pods, each group in a process."""
+    command = [sys.executable, "-m", "tests.kubernetes.without_volume.simulated"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in pods]
+    try:
+        for process, group in zip(processes, pods, strict=True):
+            process.stdin.write(json.dumps(group._asdict()))
+            process.stdin.close()
+        return [Seen(**json.loads(process.stdout.read())) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -117,7 +117,8 @@ def test_what_a_killed_first_process_had_not_posted_is_posted_when_its_container
     gate.shut()
     shut_at = time.monotonic()
     world.until(lambda: time.monotonic() - shut_at > 4, "it ticks on")
-    first: psutil.Process = wait_for(lambda: members_of(controller.pod_name(run.pk)), "its pod")[0]
+    (pod,) = controller.pods()
+    first: psutil.Process = wait_for(lambda: members_of(pod["metadata"]["name"]), "its pod")[0]
     first.send_signal(signal.SIGKILL)
     killed_at = time.monotonic()
     world.until(lambda: time.monotonic() - killed_at > 3, "its container has started again")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 class PostingSupervisor(PodSupervisor):
     """A supervisor that is told by its controller what a daemon would do in the directory of the run."""
 
-    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
+    def __init__(self, run: RunDir, shipping: socket.socket | None = None) -> None:
         super().__init__(run, shipping)
         state = JobStateDir(run.path.parent.parent)
         keeper = Keeper(state, hardware={}, limits=Limits(), command=launch.command)
@@ -58,7 +59,7 @@ class PostingFirstProcess(FirstProcess):
         self._order = order
 
     def _supervise(self) -> int | None:
-        return member.supervise_part(self._path, here, PostingSupervisor, posting.MODULE)
+        return member.supervise_part(self._path, here, PostingSupervisor, posting.HTTP)
 
     def _leave(self, status: int) -> int:
         run = JobDir(self._path)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parlab.client.http import Connection, Refused, Unreachable
+from runners.node.jobs.reach import Shipping
 from runners.node.jobs.shipper import NodeShipper, ship_beside_supervisor
 from runners.node.jobs.state import JobDir
 from runners.node.kubernetes.without_volume.order import Server, read_order
@@ -21,7 +22,7 @@ from runners.supervisor.shipping import BrokerAway, Outgoing
 from runners.wire.protocol import Acknowledge, Batch, PodNote, Posted, Report, verify
 from runners.wire.trust import Untrusted, seal
 
-MODULE = "runners.node.kubernetes.without_volume.posting"
+HTTP = Shipping("runners.node.kubernetes.without_volume.posting", is_at_once=True)
 REQUEST_S = 20.0
 """Time for one request: an end of a run with a long log takes the server some seconds."""
 GATHER_S = 1.0
@@ -120,7 +121,7 @@ def post_rest(run: JobDir, server: Server, within_s: float) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line."""
-    return ship_beside_supervisor(arguments, MODULE, __doc__ or "", _shipper)
+    return ship_beside_supervisor(arguments, HTTP.module, __doc__ or "", _shipper)
 
 
 def _shipper(run: JobDir) -> NodeShipper:
