@@ -11,8 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.ingest.batches.posted import posted_batch_apply
+from parlab.ingest.batches.posted import posted_batch_open, posted_batches_apply
 from parlab.lab.models.access.viewer import viewing
+from parlab.tracking.spool_views import NO_KEY, OTHER_VERSION
 from runners.wire.trust import Untrusted
 
 from .errors import Problem
@@ -51,12 +52,11 @@ class Spools(APIView):
         body.is_valid(raise_exception=True)
         try:
             with viewing(None):  # the signature is the permission
-                answer = posted_batch_apply(run=run_id, attempt=attempt, envelope=dict(body.validated_data))
+                posted = posted_batch_open(run=run_id, attempt=attempt, envelope=dict(body.validated_data))
+                (answer,) = posted_batches_apply(posted=[posted])
         except Untrusted as error:
-            remedy = "check the key of the node of this pool; kubectl logs of its controller names it"
-            raise Refused("the signature is not accepted", field="signature", value=None, remedy=remedy) from error
+            raise Refused("the signature is not accepted", field="signature", value=None, remedy=NO_KEY) from error
         except ValueError as error:
-            remedy = "use the same version of parlab in the image of the pool and on the server"
             first = str(error).splitlines()[0][:200]
-            raise Problem(f"invalid batch: {first}", field="payload", value=None, remedy=remedy) from error
+            raise Problem(f"invalid batch: {first}", field="payload", value=None, remedy=OTHER_VERSION) from error
         return Response(answer, headers={"Cache-Control": "no-store"})

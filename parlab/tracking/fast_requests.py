@@ -2,10 +2,10 @@
 
 Under ASGI, Django runs every synchronous middleware in another thread and opens a connection to the database for each
 request, which takes ten times as long as storing ten points. The views of the routes below need none of it: they
-authenticate by token, and answer in JSON. Their threads keep their connections.
+authenticate by token or signature, and answer in JSON. Their threads keep their connections.
 
-Batches of parlab's client that arrive while others are being stored are stored together, in one transaction: the busier
-the server is, the less each batch costs.
+Batches of parlab's client, and those that pods post, that arrive while others are being stored are stored together, in
+one transaction: the busier the server is, the less each batch costs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from django.contrib.auth.models import AnonymousUser
 from django.core.handlers.asgi import ASGIRequest
@@ -37,6 +37,7 @@ from parlab.limits import Application, Receive, Scope, Send
 from .mlflow import runs as mlflow
 from .mlflow.protocol import endpoint
 from .mlflow.urls import PREFIXES
+from .spool_views import WaitingSpool, spool_received, spools_store
 from .stream_views import Waiting, batches_store, received
 
 logger = logging.getLogger(__name__)
@@ -58,17 +59,28 @@ _ENDPOINTS = {
 _VIEWS = {
     f"/{prefix}/{name}": endpoint("POST", function) for prefix in PREFIXES for name, function in _ENDPOINTS.items()
 }
+_SPOOL = re.compile(r"/api/spools/(\d{1,18})/(\d{1,9})/")
 _STREAM = re.compile(r"/api/runs/([^/]+)/streams/([^/]+)/")
 _TOKEN = re.compile(rb"(?i:bearer|token) +\S{1,200}")
 
 
+Senders = dict[str, Viewer]
+"""Those of requests that arrived together, by their tokens."""
+
+
+class BatchView(Protocol):
+    """Checks a batch; the response may wait for it to be stored."""
+
+    def __call__(self, request: HttpRequest, *, senders: Senders) -> HttpResponse:
+        """Answer a request."""
+
+
 class _Arrival(NamedTuple):
-    """A batch of a stream whose client waits for the response."""
+    """A batch whose client waits for the response."""
 
     scope: Scope
     body: bytes
-    run: str
-    stream: str
+    view: BatchView
     response: asyncio.Future[HttpResponse]
 
     def respond(self, response: HttpResponse) -> None:
@@ -95,7 +107,7 @@ class ReportRoad:
         self._is_storing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer, size = self._answer_of(scope) if _is_report(scope) else None, _size(scope)
+        answer, size = self._answer_of(scope), _size(scope)
         if answer is None or not 0 <= size <= MAX_BODY_BYTES or self._held + size > HELD_BYTES:
             await self._application(scope, receive, send)
             return
@@ -114,20 +126,26 @@ class ReportRoad:
 
     def _answer_of(self, scope: Scope) -> Callable[[bytes], Awaitable[HttpResponse]] | None:
         """Return what answers a request here, given its body."""
+        if not _is_post(scope):
+            return None
+        if match := _SPOOL.fullmatch(scope["path"]):
+            return partial(self._stored, scope, partial(spool_received, run=int(match[1]), attempt=int(match[2])))
+        if not _has_token(scope):
+            return None
         view = _VIEWS.get(scope["path"])
         if view is not None:
             return partial(self._answered, view, scope)
         match = _STREAM.fullmatch(scope["path"])
-        return partial(self._stored, scope, match[1], match[2]) if match else None
+        return partial(self._stored, scope, partial(received, run=match[1], key=match[2])) if match else None
 
     async def _answered(self, view: View, scope: Scope, body: bytes) -> HttpResponse:
         return await asyncio.get_running_loop().run_in_executor(self.pool, _answer, view, scope, body)
 
-    def _stored(self, scope: Scope, run: str, stream: str, body: bytes) -> asyncio.Future[HttpResponse]:
+    def _stored(self, scope: Scope, view: BatchView, body: bytes) -> asyncio.Future[HttpResponse]:
         """Return the response to a batch, which is stored with those that wait at the same time."""
         response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._arrivals.append(_Arrival(scope, body, run, stream, response))
+            self._arrivals.append(_Arrival(scope, body, view, response))
             if not self._is_storing:
                 self._is_storing = True
                 self.pool.submit(self._store)
@@ -139,7 +157,7 @@ class ReportRoad:
             try:
                 responses = _answers(arrivals)
             except Exception:
-                logger.exception("%d batches of streams are not stored; their clients send them again", len(arrivals))
+                logger.exception("%d batches are not stored; their clients send them again", len(arrivals))
                 responses = [HttpResponse(status=500)] * len(arrivals)
             for arrival, response in zip(arrivals, responses, strict=True):
                 arrival.respond(response)
@@ -156,40 +174,45 @@ class ReportRoad:
 
 def _answers(arrivals: Sequence[_Arrival]) -> list[HttpResponse]:
     """Check each batch, store all that are valid together, and return the responses."""
-    senders: dict[str, Viewer] = {}
-    responses = [
-        _answer(partial(received, run=arrival.run, key=arrival.stream, senders=senders), arrival.scope, arrival.body)
-        for arrival in arrivals
-    ]
-    waiting = [response for response in responses if isinstance(response, Waiting)]
+    senders: Senders = {}
+    responses = [_answer(partial(arrival.view, senders=senders), arrival.scope, arrival.body) for arrival in arrivals]
+    failed: dict[int, HttpResponse] = {}
+    for kind, keep in _KINDS:
+        failed |= _store([response for response in responses if isinstance(response, kind)], keep)
+    return [failed.get(id(response), response) for response in responses]
+
+
+_KINDS: tuple[tuple[type[Waiting] | type[WaitingSpool], Callable[[Sequence[Any]], None]], ...] = (
+    (Waiting, batches_store),
+    (WaitingSpool, spools_store),
+)
+"""Responses that wait -> what stores their batches."""
+
+
+def _store(waiting: Sequence[Any], keep: Callable[[Sequence[Any]], None]) -> dict[int, HttpResponse]:
+    """Store batches together; return the responses to those that cannot be stored, by the ids of those that waited."""
     try:
         if waiting:
-            batches_store(waiting)
+            keep(waiting)
     except Exception as error:
         # One batch that cannot be stored holds up no other, unless it is the database that fails.
-        is_alone = len(waiting) == 1 or isinstance(error, OperationalError)
-        failed = {id(each): _failure(each, error) if is_alone else _stored_alone(each) for each in waiting}
-        return [failed.get(id(response), response) for response in responses]
-    return responses
+        if len(waiting) == 1 or isinstance(error, OperationalError):
+            return {id(each): _failure(each, error) for each in waiting}
+        return {key: failure for each in waiting for key, failure in _store([each], keep).items()}
+    return {}
 
 
-def _stored_alone(response: Waiting) -> HttpResponse:
-    try:
-        batches_store([response])
-    except Exception as error:
-        return _failure(response, error)
-    return response
-
-
-def _failure(response: Waiting, error: Exception) -> HttpResponse:
+def _failure(response: Any, error: Exception) -> HttpResponse:
     failure: Any = response_for_exception(response.request, error)
     return failure  # type: ignore[no-any-return]  # responses to exceptions are whole
 
 
-def _is_report(scope: Scope) -> bool:
-    """Return whether a request posts something with a token, under the usual path."""
-    if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
-        return False
+def _is_post(scope: Scope) -> bool:
+    """Return whether a request posts something under the usual path."""
+    return scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path")
+
+
+def _has_token(scope: Scope) -> bool:
     # A password takes a tenth of a second to check, and counts as an attempt to log in.
     return bool(_TOKEN.fullmatch(_header(scope, b"authorization")))
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
+import redis
 from django.contrib.auth.models import User
 from django.db import connections
 
 from parlab.client import journal
-from parlab.lab.models import LatestMetric, Stream, TrackedRun
+from parlab.ingest.batches import services
+from parlab.lab.models import Attempt, LatestMetric, Node, Stream, TrackedRun
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
-from parlab.series import store
+from parlab.series import log, store
 from parlab.tracking import runs, streams
 from parlab.tracking.fast_requests import HELD_BYTES, MAX_BODY_BYTES, ReportRoad
+from runners.wire.protocol import Acknowledge, Batch, PodNote, Posted, answer_key, verify
+from runners.wire.trust import Key, attempt_key, seal, shared_key
+from tests.conftest import place
 
 LOG_METRIC = "/api/2.0/mlflow/runs/log-metric"
 
@@ -216,3 +222,48 @@ def test_a_batch_that_cannot_be_stored_holds_up_no_other(
     answers = exchanged([batch(run, run, 0, line(1), secret) for run in ("bad", "good")], Long())
     assert [answer[0]["status"] for answer in answers] == [500, 200]
     assert dict(Stream.objects.values_list("key", "committed"))["bad"] == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batches_that_pods_post_at_once_are_stored_together_and_answered_one_by_one(
+    make_attempt: Callable[..., Attempt], redis_url: str, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.REDIS_URL = redis_url
+    attempts = [make_attempt(state="running") for _ in range(4)]
+    node = Node.objects.create(name="n1")
+    for attempt in attempts:
+        place(attempt, node)
+    together: list[int] = []
+    apply = services.batches_apply
+
+    def counted(*, batches: Sequence[Batch]) -> Any:
+        together.append(len(batches))
+        time.sleep(0.2)  # those that come meanwhile wait
+        return apply(batches=batches)
+
+    monkeypatch.setattr(services, "batches_apply", counted)
+    key = shared_key(settings.NODE_KEY, "n1")
+
+    def sent(run: int, number: int, own: Key) -> Sent:
+        batch = Batch(run=run, attempt=number, node="n1", sequence=0, next_sequence=6, output=b"hello\n")
+        content = Posted(batch=batch.to_wire(), note=PodNote(started_at=5.0)).model_dump(mode="json")
+        body = json.dumps(seal("posted", "n1", content, own, lifetime_s=None)).encode()
+        return Sent(f"/api/spools/{run}/{number}/", body)
+
+    keys = [attempt_key(key, each.run_id, each.number) for each in attempts]
+    posts = [sent(each.run_id, each.number, own) for each, own in zip(attempts, keys, strict=True)]
+    posts[1] = sent(attempts[1].run_id, 1, keys[0])
+    posts[2] = posts[2]._replace(body=b"{")
+    long = Long()
+    answers = requests([*posts, posts[3]], long)
+    assert long.paths == []
+    assert [status for status, _ in answers] == [200, 401, 400, 200, 200]
+    assert answers[1][1]["errors"][0]["message"] == "the signature is not accepted"
+    for index in (0, 3, 4):
+        own = keys[min(index, 3)]
+        stored = verify(answers[index][1], lambda *_, own=own: own.secret, Acknowledge, node="n1")  # type: ignore[misc]
+        assert (stored.position, stored.note) == (6, PodNote(started_at=5.0))
+    assert len(together) < 3
+    assert [b"".join(log.read_log(each.pk)) for each in attempts] == [b"hello\n", b"", b"", b"hello\n"]
+    for each in (attempts[0], attempts[3]):
+        assert redis.Redis.from_url(redis_url).exists(answer_key(each.run_id, each.number, 0)), "for the controller"

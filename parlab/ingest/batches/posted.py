@@ -4,46 +4,77 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import redis
 from django.conf import settings
 
-from parlab.ingest.batches.services import batch_apply
+from parlab.ingest.batches import services
 from parlab.ingest.batches.waiting import client
-from parlab.lab.services.access.node_keys import find_attempt_key, signing_key
-from runners.wire.protocol import POSTED_LIFETIME_S, Acknowledge, Batch, Posted, answer_key, sign
+from parlab.lab.services.access.node_keys import find_attempt_key, signing_keys
+from runners.wire.protocol import POSTED_LIFETIME_S, Acknowledge, Batch, PodNote, Posted, answer_key, sign
 from runners.wire.trust import Key, Untrusted, open_envelope
 
 logger = logging.getLogger(__name__)
 
 
-def posted_batch_apply(*, run: int, attempt: int, envelope: Any) -> dict[str, Any]:
-    """Store a batch if it is the next one; return the signed answer.
+class PostedBatch(NamedTuple):
+    """A batch whose signature is genuine."""
 
-    The controller of the pod finds the answer in Redis, with what the pod has noted. Raises Untrusted, ValueError.
-    """
-    opened = open_envelope(envelope, "posted", partial(find_attempt_key, run=run, attempt=attempt))
+    batch: Batch
+    note: PodNote
+    key: Key
+    """The key of the attempt, which signs the answer too."""
+
+
+def posted_batch_open(*, run: int, attempt: int, envelope: Any) -> PostedBatch:
+    """Check the signature and the fields of a batch. Raises Untrusted, ValueError."""
+    secrets: list[bytes] = []
+
+    def find(node: str, key_id: str) -> bytes:
+        secrets.append(find_attempt_key(node, key_id, run=run, attempt=attempt))
+        return secrets[0]
+
+    opened = open_envelope(envelope, "posted", find)
     posted = Posted.model_validate(opened.content)
     batch = Batch.from_wire(posted.batch)
     if (batch.run, batch.attempt, batch.node) != (run, attempt, opened.node):
         raise Untrusted(f"batch of run {batch.run} attempt {batch.attempt}, signed for another one", opened.node)
-    position = batch_apply(batch=batch)
-    names: dict[str, Any] = {"run": run, "attempt": attempt, "node": opened.node, "node_rank": batch.node_rank}
-    answer = Acknowledge(**names, position=position, note=posted.note)
-    _leave_for_controller(answer)
-    own = Key(opened.key_id, find_attempt_key(opened.node, opened.key_id, run=run, attempt=attempt))
-    return sign(answer, own)
+    services.check_positions(batch)
+    return PostedBatch(batch, posted.note, Key(opened.key_id, secrets[0]))
 
 
-def _leave_for_controller(answer: Acknowledge) -> None:
-    key = signing_key(answer.node)
-    if key is None:
-        return
-    envelope = json.dumps(sign(answer, key, lifetime_s=POSTED_LIFETIME_S))
-    place = answer_key(answer.run, answer.attempt, answer.node_rank)
+def posted_batches_apply(*, posted: Sequence[PostedBatch]) -> list[dict[str, Any]]:
+    """Store batches, each if it is the next one of its spool, in one transaction; return the signed answers.
+
+    The controllers of the pods find the answers in Redis, with what the pods have noted.
+    """
+    applied = services.batches_apply(batches=[each.batch for each in posted])
+    for attempt in applied.grown:
+        services.summarise_at_intervals(attempt)
+    for attempt in applied.ended:
+        services.log_end(attempt)
+    answers = [_answer(each, position) for each, position in zip(posted, applied.positions, strict=True)]
+    _leave_for_controllers(answers)
+    return [sign(answer, each.key) for answer, each in zip(answers, posted, strict=True)]
+
+
+def _answer(posted: PostedBatch, position: int) -> Acknowledge:
+    batch = posted.batch
+    names: dict[str, Any] = {"run": batch.run, "attempt": batch.attempt, "node": batch.node}
+    return Acknowledge(**names, node_rank=batch.node_rank, position=position, note=posted.note)
+
+
+def _leave_for_controllers(answers: Sequence[Acknowledge]) -> None:
+    keys = signing_keys({answer.node for answer in answers})
     try:
-        client(settings.REDIS_URL).set(place, envelope, ex=POSTED_LIFETIME_S)
+        with client(settings.REDIS_URL).pipeline(transaction=False) as pipeline:
+            for answer in answers:
+                if (key := keys[answer.node]) is not None:
+                    envelope = json.dumps(sign(answer, key, lifetime_s=POSTED_LIFETIME_S))
+                    place = answer_key(answer.run, answer.attempt, answer.node_rank)
+                    pipeline.set(place, envelope, ex=POSTED_LIFETIME_S)
+            pipeline.execute()
     except (redis.RedisError, OSError) as error:
-        logger.warning("the controller of node %s does not see an answer; the next one follows: %s", answer.node, error)
+        logger.warning("%d answers do not reach their controllers; the next ones follow: %s", len(answers), error)
