@@ -217,6 +217,7 @@ class _Packer:
 
     def __init__(self) -> None:
         self._shared: dict[tuple[tuple[bytes, ...], int], list[_Piece]] = {}
+        self._ranges: dict[int, tuple[int, int]] = {}
         self.full: list[tuple[Chunk, Columns]] = []
         """The chunks that have become full, with their points."""
 
@@ -234,23 +235,23 @@ class _Packer:
         else:
             held = [body, last] if body is not None else [last]
             position = held[0].position
-        pieces = zip(
-            self._pieces_once([chunk.steps for chunk in held], new.steps),
-            self._pieces_once([chunk.times for chunk in held], new.times),
-            _pieces([chunk.values for chunk in held], new.values),
-            strict=True,
-        )
-        chunk = None
-        for step, time, value in pieces:
-            if chunk is not None:
-                yield chunk
-            size, steps = len(value.column), (int(step.column.min()), int(step.column.max()))
-            chunk = Chunk(*series, position, False, size, *steps, step.packed, time.packed, value.packed)
+        steps = self._pieces_once([chunk.steps for chunk in held], new.steps)
+        times = self._pieces_once([chunk.times for chunk in held], new.times)
+        values = _pieces([chunk.values for chunk in held], new.values)
+        for number, (step, time, value) in enumerate(zip(steps, times, values, strict=True), 1):
+            size = len(value.column)
+            parts = (*self._range(step), step.packed, time.packed, value.packed)
+            chunk = Chunk(*series, position, number == len(values), size, *parts)
             position += size
             if size == CHUNK_POINTS:
                 self.full.append((chunk, Columns(step.column, time.column, value.column)))
-        if chunk is not None:
-            yield chunk._replace(is_last=True)
+            yield chunk
+
+    def _range(self, step: _Piece) -> tuple[int, int]:
+        """Return the first and the last step of a shared piece."""
+        if (found := self._ranges.get(id(step))) is None:
+            found = self._ranges[id(step)] = int(step.column.min()), int(step.column.max())
+        return found
 
     def _pieces_once(self, held: Sequence[bytes | memoryview], new: NDArray[Any]) -> list[_Piece]:
         # The caller keeps the arrays alive, so their ids are unique.

@@ -301,14 +301,16 @@ def known_name(name: str) -> Known | None:
             return known._replace(quantity=BY_NAME["tokens_per_s_per_gpu"])
         if known is not None and known.quantity.name == "flops_per_gpu":
             return known
-    if name.isascii() and (whole := _without_unit(name)) is not None:
+    whole = _without_unit(name)
+    if whole is not None and name.isascii():
         return whole
     path, _, last = name.rpartition("/")
     if path and not set(path.lower().split("/")) & _TRAINING:
         return None  # `eval/loss` is another quantity
-    for candidate in (name, last):
-        if (known := _without_unit(candidate) or _with_unit(candidate)) is not None:
-            return known
+    if (known := whole or _with_unit(name)) is not None:
+        return known
+    if path and (known := _without_unit(last) or _with_unit(last)) is not None:
+        return known
     # A downloaded scalar of TensorBoard has no slashes.
     rest = name.lower().removeprefix("throughput_")
     return known_name(rest) if len(rest) < len(name) else None
