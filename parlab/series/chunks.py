@@ -239,9 +239,8 @@ class _Packer:
         times = self._pieces_once([chunk.times for chunk in held], new.times)
         values = _pieces([chunk.values for chunk in held], new.values)
         for number, (step, time, value) in enumerate(zip(steps, times, values, strict=True), 1):
-            size = len(value.column)
-            parts = (*self._range(step), step.packed, time.packed, value.packed)
-            chunk = Chunk(*series, position, number == len(values), size, *parts)
+            size, is_last, steps_of = len(value.column), number == len(values), self._range(step)
+            chunk = Chunk(*series, position, is_last, size, *steps_of, step.packed, time.packed, value.packed)
             position += size
             if size == CHUNK_POINTS:
                 self.full.append((chunk, Columns(step.column, time.column, value.column)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runners.node.kubernetes.pool import IMAGE_S
-from tests.kubernetes.controllers import Controller
+from tests.kubernetes.controllers import Controller, members_of
+from tests.kubernetes.jobsets import INDEX
 from tests.kubernetes.plane.cluster import Plane
 from tests.patience import wait_for
 from tests.runners.conftest import NODE
@@ -75,6 +77,26 @@ def test_a_pipeline_trains_over_the_pods_of_a_jobset(gang: Gang, plane: Plane, n
     described = [gang.reports[node_rank][1].environment["kubernetes"] for node_rank in range(3)]
     assert {each["node"] for each in described} == {"n1", "n2", "n3"}
     assert len({each["pod"] for each in described}) == 3
+
+
+@pytest.mark.parametrize("gang", ["jobset"], indirect=True)
+def test_a_killed_supervisor_is_the_cause_although_its_jobset_ends_the_others(
+    gang: Gang, plane: Plane, namespace: str
+) -> None:
+    gang.script(WAITS)
+    gang.start(over_three(kubernetes={"patch": SPREAD}))
+    for node_rank in range(3):
+        gang.says(node_rank, b"started on")
+    names = {pod["metadata"]["annotations"][INDEX]: pod["metadata"]["name"] for pod in plane.pods(namespace)}
+    gang.cancels_peers = False  # Kubernetes ends them
+    members_of(names["1"])[-1].send_signal(signal.SIGKILL)
+    ends = gang.ends()
+    assert (ends[1].state, ends[1].is_consequence) == ("lost", False), [end.reason for end in ends]
+    assert "its supervisor was killed" in ends[1].reason
+    for node_rank in (0, 2):
+        assert (ends[node_rank].state, ends[node_rank].is_consequence) == ("cancelled", True)
+        assert ends[node_rank].reason.endswith("was deleted by its job, because another pod of it has failed")
+    wait_for(lambda: not gang.machines[0].processes(1), "no process of the run is left")
 
 
 @pytest.mark.parametrize("gang", ["pods", "jobset"], indirect=True)

@@ -27,7 +27,7 @@ from runners.node.kubernetes.problems import problems, quota_text, refusal
 from runners.node.kubernetes.rights import FORBIDDEN_S, REMEDY, OwnRights
 from runners.node.launch.containers import PACKAGE_ROOT
 from runners.node.rundir import RunDir, write_atomically
-from runners.wire.protocol import Cancel
+from runners.wire.protocol import Cancel, RunState
 
 QUOTA_S = 5.0
 """Seconds between two tries of a run that waits for a quota."""
@@ -403,7 +403,17 @@ class KubernetesKeeper(JobKeeper):
         is_closed = self._cluster.is_closed(last.node) if last and pod is None else False
         past = words.Past(name, last, self._cluster.events_of(name), is_closed)
         outcome = words.ending(past, str(run.path), has_started=has_started, was_stopped=run.was_stopped)
-        self._settle_member(run, outcome._replace(text=outcome.text + left), is_consequence=False)
+        if is_consequence := outcome.state is RunState.CANCELLED and self._has_job_failed(run, last):
+            outcome = words.ended_with_job(name)
+        self._settle_member(run, outcome._replace(text=outcome.text + left), is_consequence=is_consequence)
+
+    def _has_job_failed(self, run: JobDir, pod: Pod | None) -> bool:
+        """Return whether a job has deleted a pod because another one of it has failed, or was started again."""
+        if pod is None or not pod.owner:
+            return False
+        past = [each for each in self._cluster.past().values() if each.key == pod.key]
+        others = [each for each in (*self._cluster.pods_of(*pod.key), *past) if each.node_rank != run.node_rank]
+        return any(each.phase == "Failed" or each.ended_before for each in others)
 
     def _forget(self, held: set[Key]) -> None:
         names = {f"{run}-{attempt}" for run, attempt in held}

@@ -148,6 +148,11 @@ def ending(past: Past, directory: str, *, has_started: bool, was_stopped: bool) 
     return _of_deletion(past, prefix, was_stopped=was_stopped)
 
 
+def ended_with_job(name: str) -> Words:
+    """Return how a member ended whose pod a job has deleted because another one of it has failed."""
+    return Words(RunState.CANCELLED, f"pod {name} was deleted by its job, because another pod of it has failed")
+
+
 def _is_only_deleted(pod: Pod) -> bool:
     """Return whether a pod ended because it was deleted: its kubelet may report the end before the pod is gone."""
     has_reason = bool(_disruption(pod)) or pod.reason in _REASONS or _ran_out_of_memory(pod)

@@ -281,7 +281,7 @@ def posting_pods_lag_s(scale: Scale) -> Result:
     lags = sorted(lag for each in seen for lag in each.lags)
     errors = [error for each in seen for error in each.errors]
     steps, left = sum(each.steps for each in seen), sum(each.left for each in seen)
-    stored = sum(info.points for each in attempts for info in store.metrics(each.pk) if info.name == "loss")
+    stored = sum(info.points for each in attempts for info in store.metrics(each.pk) if info.metric == "loss")
     if left or stored != steps:
         raise RuntimeError(f"{stored} of {steps} steps are stored, {left} pods have not ended: {errors[:3]}")
     against = f"median {median(lags):.2f} s, worst {lags[-1]:.2f} s; {NUMBERS * steps / seconds:,.0f} points/s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -19,8 +18,6 @@ from runners.node.kubernetes.without_volume.word import word_of
 from runners.supervisor.shipping import BrokerAway
 from runners.wire.protocol import Acknowledge, PodNote
 from runners.wire.trust import Key, attempt_key
-
-log = logging.getLogger(__name__)
 
 
 class ServerAnswers(NamedTuple):
