@@ -261,7 +261,7 @@ def test_batches_that_pods_post_at_once_are_stored_together_and_answered_one_by_
     assert answers[1][1]["errors"][0]["message"] == "the signature is not accepted"
     for index in (0, 3, 4):
         own = keys[min(index, 3)]
-        stored = verify(answers[index][1], lambda *_, own=own: own.secret, Acknowledge, node="n1")  # type: ignore[misc]
+        stored = verify(answers[index][1], lambda *_, own=own: own.secret, Acknowledge, node="n1")
         assert (stored.position, stored.note) == (6, PodNote(started_at=5.0))
     assert len(together) < 3
     assert [b"".join(log.read_log(each.pk)) for each in attempts] == [b"hello\n", b"", b"", b"hello\n"]

@@ -5,7 +5,9 @@ Apart from runners.node.jobs.ship, so that the supervisor does not import what o
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import os
 import select
 import signal
@@ -20,6 +22,8 @@ from parlab.client.json_log import start_logging
 from runners.node.jobs.state import JobDir, JobStateDir
 from runners.supervisor import processes
 from runners.wire.protocol import login_key
+
+log = logging.getLogger(__name__)
 
 NAME = "parlab-ship"
 """Of the process that ships."""
@@ -111,6 +115,8 @@ def start(run: JobDir, shipping: Shipping) -> socket.socket:
         os._exit(0)
     try:
         _ship(run, shipping, other.fileno())
+    except Exception:
+        log.exception("%s: shipping failed", run)
     finally:
         os._exit(0)
 
@@ -124,7 +130,10 @@ def _ship(run: JobDir, shipping: Shipping, supervisor: int) -> None:
     output = os.open(run.path / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for place, descriptor in enumerate((supervisor, output, output)):
         os.dup2(descriptor, place)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # above all the lock of the run, and the other end of this connection
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2:  # above all the lock of the run, and the other end of this connection
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
     start_logging()
     if shipping.is_at_once or _have_loaded(run):
         importlib.import_module(shipping.module).main([str(run.path)])

@@ -300,13 +300,14 @@ def _posted_to(directory: Path) -> Iterator[str]:
 def _simulated(pods: list[Pods]) -> list[Seen]:
     """Run pods, each group in a process."""
     command = [sys.executable, "-m", "tests.kubernetes.without_volume.simulated"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in pods]
+    pipe, processes = subprocess.PIPE, list[subprocess.Popen[bytes]]()
     try:
-        for process, group in zip(processes, pods, strict=True):
-            process.stdin.write(json.dumps(group._asdict()))
-            process.stdin.close()
-        return [Seen(**json.loads(process.stdout.read())) for process in processes]
+        for group in pods:
+            given = Path(f"{group.directory}.json")
+            given.write_text(json.dumps(group._asdict()))
+            with given.open() as stdin:
+                processes.append(subprocess.Popen(command, cwd=ROOT, stdin=stdin, stdout=pipe))
+        return [Seen(**json.loads(process.communicate()[0])) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -74,7 +74,8 @@ class Pod:
     def see(self, manifest: Object) -> None:
         """Take note of a change of the pod."""
         self._manifest, meta = manifest, manifest["metadata"]
-        self._verdict = self._verdict or meta.get("annotations", {}).get(END, "")
+        if not self._last_ends:  # a container that was started again has met it
+            self._verdict = self._verdict or meta.get("annotations", {}).get(END, "")
         if self._volumes is not None and meta.get("annotations") != self._annotations:
             self._annotations = meta.get("annotations")
             self._volumes.refresh(manifest)
@@ -220,7 +221,7 @@ class Pod:
         again = policy != "Never" and (code != 0 or (policy == "Always" and not is_init))
         if not again or self._grace_s is not None:
             return False
-        self._last_ends[name] = self._states[name]
+        self._last_ends[name], self._verdict = self._states[name], ""
         if self._restarts[name]:  # at once for the first time
             self._states[name] = _waiting("CrashLoopBackOff", f"back-off restarting failed container {name}")
             self._report("Running")

@@ -128,6 +128,23 @@ def test_what_a_killed_first_process_had_not_posted_is_posted_when_its_container
     gone(world, controller, run)
 
 
+def test_a_container_without_memory_is_oom_with_all_that_it_has_printed(
+    world: World, controller: Controller, plane: Plane, gate: Gate, launch: Launch
+) -> None:
+    run = launch(ticks(5000, 0.1))
+    world.until(lambda: len(ticked(run)) > 3, "it ticks")
+    before = len(ticked(run))
+    gate.shut()
+    shut_at = time.monotonic()
+    world.until(lambda: time.monotonic() - shut_at > 4, "it ticks on")
+    plane.end_pod(controller.namespace, controller.pod_name(run.pk), "OOMKilled")
+    world.until(lambda: time.monotonic() - shut_at > 7, "its container has started again")
+    gate.open()
+    assert "it ran out of the memory of its pod; raise kubernetes.memory_mib" in ended(world, run, RunState.OOM)
+    assert len(ticked(run)) > before + 25, "what it printed while the server was away"
+    gone(world, controller, run)
+
+
 def test_a_container_that_does_not_start_fails_the_run(world: World, controller: Controller, launch: Launch) -> None:
     broken = {"spec": {"containers": [{"name": "parlab", "command": ["python", "-c", "raise SystemExit(3)"]}]}}
     run = launch(ticks(10, 0.1, kubernetes={"patch": broken}))
