@@ -132,7 +132,9 @@ class Plane:
         return self.api.items(f"/api/v1/namespaces/{namespace}/pods", **({"labelSelector": labels} if labels else {}))
 
     def clear(self, namespace: str) -> None:
-        """Delete all pods of a namespace, at once and without waiting for their kubelets."""
+        """Delete all pods of a namespace at once, without waiting for their kubelets, and what would create them."""
+        with contextlib.suppress(ApiError):  # where JobSets are served
+            self.api.call("DELETE", f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{namespace}/jobsets")
         path = f"/api/v1/namespaces/{namespace}/pods"
         self.api.call("DELETE", path, {"gracePeriodSeconds": 0})
         wait_for(lambda: not self.pods(namespace), f"namespace {namespace} is empty")
