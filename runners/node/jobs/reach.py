@@ -30,7 +30,7 @@ NAME = "parlab-ship"
 CONNECT_S = 3.0
 FLUSH_S = 5.0
 """Time at the end of a run for the answers to its last batches; then the login node asks for them."""
-LOADING_S = 10.0
+LOADING_S = 30.0
 """Time in which ranks load their libraries: a shipper that loads its own then would hold them up."""
 ENDED_S = 2.0
 """Time for the login node to ship the last batches of a run that ends before."""
