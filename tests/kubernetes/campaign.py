@@ -82,6 +82,7 @@ class Campaign:
         self._fill()
         for number in range(1, faults + 1):
             time.sleep(self.chance.uniform(0, 1))
+            self.plane.mend()
             kind = self.chance.choice(kinds)
             least = {run: self._spooled(run) for run in self.runs}
             began = time.monotonic()

@@ -45,10 +45,7 @@ def jobsets(running_plane: Plane) -> Iterator[None]:
 @pytest.fixture
 def plane(running_plane: Plane) -> Iterator[Plane]:
     """The plane, whole even if the last test has left it without a service or a node."""
-    for name in ("etcd", "apiserver", "controllers", "scheduler"):
-        if not running_plane.is_running(name):
-            running_plane.start_service(name)
-    running_plane.wait_until_served()
+    running_plane.mend()
     for node in NODES:
         if not running_plane.is_running(node):
             running_plane.start_node(node)

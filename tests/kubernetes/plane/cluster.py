@@ -30,6 +30,7 @@ from tests.kubernetes.plane.pods import END
 from tests.patience import wait_for
 
 NODES = ("n1", "n2", "n3")
+SERVICES = ("etcd", "apiserver", "controllers", "scheduler")
 TOKEN = "token-of-the-administrator"
 CONTROLLERS = (
     *("job", "cronjob", "deployment", "replicaset", "statefulset", "disruption", "resourcequota"),
@@ -82,9 +83,15 @@ class Plane:
         wait_for(lambda: self.api.text("/readyz") == "ok", "the API server is ready")
 
     def start_service(self, name: str) -> None:
-        """Start etcd, apiserver, controllers or scheduler."""
-        if name not in self._processes:
+        """Start etcd, apiserver, controllers or scheduler, unless it runs."""
+        if not self.is_running(name):
             self._spawn(name, self._commands[name])
+
+    def mend(self) -> None:
+        """Start the services that do not run: controllers and scheduler may end by themselves when etcd was away."""
+        for name in SERVICES:
+            self.start_service(name)
+        self.wait_until_served()
 
     def kill(self, name: str) -> None:
         """Kill a service or a kubelet with signal 9; pods go on."""
