@@ -9,9 +9,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.bench.benchmark import Benchmark
 from tests.bench.result import Result, Scale, Unavailable
@@ -39,6 +42,7 @@ def run_all(benchmarks: Iterable[Benchmark], scale: Scale, output: Path) -> int:
         except KeyboardInterrupt:
             _print(f"{name:<32} interrupted; the figures above are kept")
             code = INTERRUPTED
+            _end_children()
             break
         except BaseException:  # those of pytest, which helpers of tests raise, are no Exception
             traceback.print_exc()
@@ -77,6 +81,15 @@ def interrupt(*_: object) -> None:
     """Handle SIGTERM as Ctrl-C, once: nothing may interrupt a benchmark while it ends what it has started."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
+
+
+def _end_children() -> None:
+    """End what a benchmark was about to start when it was interrupted, and does not know yet."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with suppress(psutil.Error):
+            child.kill()
+    psutil.wait_procs(children, timeout=5)
 
 
 def _run_to_end(process: subprocess.Popen[bytes]) -> None:
