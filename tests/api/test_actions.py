@@ -118,7 +118,7 @@ def test_a_run_that_has_ended_cannot_be_cancelled(api: Client, make_attempt: Cal
 
 def test_series_are_read_whole_and_thinned(reader: Client, run: Run) -> None:
     listed = reader.get(f"{EXPERIMENT}runs/1/metrics/").json()
-    assert listed == {"attempt": 1, "series": [{"metric": "loss", "rank": 0, "points": 2_000}]}
+    assert listed == {"attempt": 1, "series": [{"metric": "loss", "rank": 0, "points": 2_000, "kind": ""}]}
     whole = reader.get(f"{EXPERIMENT}runs/1/series/?metric=loss").json()
     [rank] = whole["ranks"]
     assert (len(rank["values"]), whole["is_thinned"], rank["values"][10:12]) == (2_000, False, ["NaN", "Infinity"])
