@@ -17,7 +17,8 @@ from pytest_django.live_server_helper import LiveServer
 from parlab.agents.answers import MAX_BYTES, thinned, written
 from parlab.agents.budget import Budget, Refusal, Started
 from parlab.lab.models import AuditEntry, InboxItem, LaunchApproval, Role, Run
-from parlab.lab.services.access.projects import member_set, project_change, project_create
+from parlab.lab.services.access.budgets import budget_set
+from parlab.lab.services.access.projects import member_set, project_create
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
@@ -145,12 +146,16 @@ def _holds(check: Check, text: str) -> bool:
 def test_an_agent_launches_within_both_budgets_and_cancels_only_what_it_started(
     environ: dict[str, str], admin: User
 ) -> None:
-    project = project_change(project=project_create(name="Vision", user=admin), budget=3.0)
+    project = budget_set(project=project_create(name="Vision", user=admin), hours=3.0, user=admin)
     worker = User.objects.create_user("worker")
     member_set(project=project, user=worker, role=Role.OPERATOR)
     for name, hours in (("small", 1), ("large", 4), ("by-a-person", 1)):
         experiment = experiment_create(name=name, owner=worker, project=project)
-        data = {**SMALL, "cluster": {"device": "cuda", "gpus_per_node": 2}, "launcher": {"timeout_s": 3600 * hours}}
+        data = {
+            **SMALL,
+            "cluster": {"device": "cuda", "gpus_per_node": 2},
+            "launcher": {"timeout_s": 3600 * hours, "max_attempts": 1},
+        }
         config = config_save(experiment=experiment, data=data, sweep={}, user=worker)
     config_launch(config=config, user=admin)
     environ = {**environ, "PARLAB_TOKEN": token_create(user=worker, name="agents", by=worker, project=project)[1]}

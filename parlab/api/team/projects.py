@@ -20,6 +20,7 @@ from parlab.api.serializers import Errors
 from parlab.lab.models import Experiment, Membership, Project, Role
 from parlab.lab.selectors.projects import seen_project, seen_projects
 from parlab.lab.services.access import projects as services
+from parlab.lab.services.access.budgets import budget_set
 from parlab.lab.services.access.rights import may_manage, viewer_for
 
 
@@ -27,7 +28,9 @@ class ProjectItem(drf.Serializer[Any]):
     """A project that the user sees."""
 
     approval_gpu_hours = drf.FloatField(
-        allow_null=True, help_text="GPU hours that a person may have queued and running without an approval; null: any."
+        allow_null=True,
+        help_text="GPU hours that a person may have queued and running without an approval; null: those of the shared"
+        " project, in that one any.",
     )
 
     slug = drf.SlugField()
@@ -47,7 +50,9 @@ class ProjectRequest(drf.Serializer[Any]):
 class ProjectChange(drf.Serializer[Any]):
     """What to change; omitted fields stay as they are."""
 
-    approval_gpu_hours = drf.FloatField(required=False, allow_null=True, min_value=0, help_text="null: any.")
+    approval_gpu_hours = drf.FloatField(
+        required=False, allow_null=True, min_value=0, help_text="Administrators; null: as in the shared project."
+    )
 
     name = drf.CharField(max_length=80, required=False)
     visibility = drf.ChoiceField(Project.Visibility.choices, required=False)
@@ -134,9 +139,12 @@ class OneProject(APIView):
             user_with("lab.change_node", request)
             with refused("pools", pools):
                 services.pools_set(project=project, pools=pools)
-        budget = options.pop("approval_gpu_hours", "")
+        if "approval_gpu_hours" in options:
+            hours = options.pop("approval_gpu_hours")
+            with refused("approval_gpu_hours", hours):
+                budget_set(project=project, hours=hours, user=request.user)
         with refused("name", options.get("name")):
-            services.project_change(project=project, budget=budget, **options)
+            services.project_change(project=project, **options)
         return Response(_item(request, project))
 
 

@@ -16,8 +16,10 @@ class LaunchApproval(models.Model):
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="launch_approvals")
     asked_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     asked_at = models.DateTimeField(auto_now_add=True)
-    gpu_hours = models.FloatField(help_text="What its runs may take at most.")
-    budget = models.FloatField(help_text="That of the project at that time.")
+    gpu_hours = models.FloatField(
+        null=True, help_text="What its runs may take at most; empty: a chain of them has no time limit."
+    )
+    budget = models.FloatField(help_text="That which counted in the project at that time.")
     is_approved = models.BooleanField(null=True, help_text="Empty: nobody has decided.")
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     decided_at = models.DateTimeField(null=True, blank=True)
@@ -28,7 +30,12 @@ class LaunchApproval(models.Model):
         ordering = ["-pk"]
 
     def __str__(self) -> str:
-        return f"{self.gpu_hours:.3g} GPU hours asked by {self.asked_by}"
+        return f"{self.amount} asked by {self.asked_by}"
+
+    @property
+    def amount(self) -> str:
+        """What its runs may take, with the unit."""
+        return "GPU hours without a limit" if self.gpu_hours is None else f"{self.gpu_hours:.3g} GPU hours"
 
     @property
     def key(self) -> str:

@@ -178,6 +178,15 @@ class Run(models.Model):
     )
     """Number of GPUs, or of processes if the run used no GPUs; NULL if a file states neither it nor a whole layout."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    queued_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        db_index=False,
+        help_text="Who relaunched it last, whose budget it counts in; empty: who launched it.",
+    )
     queued_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)

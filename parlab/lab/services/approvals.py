@@ -1,12 +1,13 @@
 """Approval of launches: beyond the budget of a project, runs wait in the queue until a maintainer has decided.
 
-A budget counts GPU hours that a person has queued and running in the project without an approval, each run with its
-time limit; so many small launches are treated as a large one. Every launch passes here, whatever road it came by.
+A budget counts GPU hours that a person has queued and running without an approval where the budget holds, each run with
+its time limit; so many small launches are treated as a large one. Every launch passes here, whatever road it came by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -15,10 +16,9 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Event, LaunchApproval, Project, Role, Run
-from parlab.lab.models.access.viewer import viewer_of
-from parlab.lab.services.access.rights import project_of, viewer_for
-from runners.config.devices import DEVICES
+from parlab.lab.models import Attempt, Event, LaunchApproval, Project, Run
+from parlab.lab.services.access.budgets import budget_holder, gpu_hours, is_above_budget, may_decide
+from parlab.lab.services.access.rights import project_of
 from runners.wire.protocol import RunState
 
 from . import events
@@ -26,14 +26,6 @@ from .inbox import item_open, items_close
 
 ACTIVE = (RunState.QUEUED, RunState.DISPATCHED, RunState.RUNNING)
 REFUSED = "not approved"
-
-
-def gpu_hours(resolved: Mapping[str, Any]) -> float:
-    """Return the GPU hours that a run may take at most; none on the CPU."""
-    cluster, limit_s = resolved["cluster"], float(resolved["launcher"]["timeout_s"])
-    if not DEVICES[cluster["device"]].may_use_gpus:
-        return 0.0
-    return int(cluster["gpus_per_node"] or 1) * int(cluster.get("nodes") or 1) * limit_s / 3600
 
 
 def may_start() -> Q:
@@ -46,20 +38,22 @@ def approval_ask(*, runs: Sequence[Run], user: User) -> LaunchApproval | None:
     if not runs:
         return None
     experiment = runs[0].experiment
-    project = Project.objects.get(pk=project_of(runs[0]))
-    budget = project.approval_gpu_hours
-    # Not the viewer of the request, whose token may belong to another person than the run.
-    if budget is None or viewer_of(user).has_role(Role.MAINTAINER, project.pk):
+    holder = budget_holder(project_of(runs[0]))
+    budget = holder.approval_gpu_hours
+    asked = sum(gpu_hours(run.resolved, run.attempt_number) for run in runs)
+    if budget is None or not asked or is_above_budget(user, holder):
         return None
-    asked = sum(gpu_hours(run.resolved) for run in runs)
-    if asked + _outstanding(project, user, runs) <= budget:
+    # Launches at the same moment wait for each other here, so that each counts those before it.
+    Project.objects.select_for_update(no_key=True).get(pk=holder.pk)
+    if asked + _outstanding(holder, user, runs) <= budget:
         return None
-    approval = LaunchApproval.objects.create(experiment=experiment, asked_by=user, gpu_hours=asked, budget=budget)
+    hours = asked if math.isfinite(asked) else None
+    approval = LaunchApproval.objects.create(experiment=experiment, asked_by=user, gpu_hours=hours, budget=budget)
     Run.everything.filter(pk__in=[run.pk for run in runs]).update(approval=approval)
     for run in runs:
         run.approval = approval
     facts = {
-        "gpu_hours": asked,
+        "gpu_hours": hours,
         "budget": budget,
         "runs": len(runs),
         "user": user.get_username(),
@@ -69,27 +63,32 @@ def approval_ask(*, runs: Sequence[Run], user: User) -> LaunchApproval | None:
         kind=Event.Kind.LAUNCH_ASKED, key=approval.key, experiment=experiment, path=experiment.get_absolute_url(),
         data=facts, run_id=runs[0].pk if len(runs) == 1 else None,
     )  # fmt: skip
-    text = f"{user} asks for {asked:.3g} GPU hours in {experiment.name}, beyond the budget of {budget:g}"
+    text = f"{user} asks for {approval.amount} in {experiment.name}, beyond the budget of {budget:g}"
     events.event_add(
         kind=Event.Kind.LAUNCH_ASKED, text=text, path=experiment.get_absolute_url(), experiment=experiment, data=facts
     )
     return approval
 
 
-def _outstanding(project: Project, user: User, beside: Sequence[Run]) -> float:
-    mine = Run.everything.filter(
-        experiment__project=project, created_by=user, state__in=ACTIVE, approval=None, origin=Run.Origin.MEASURED
-    )
-    others = mine.exclude(pk__in=[run.pk for run in beside])
-    return sum(gpu_hours(resolved) for resolved in others.values_list("resolved", flat=True))
+def _outstanding(holder: Project, user: User, beside: Sequence[Run]) -> float:
+    there = Q(experiment__project=holder)
+    if holder.is_shared:
+        there |= Q(experiment__project__approval_gpu_hours=None)
+    mine = Q(queued_by=user) | Q(queued_by=None, created_by=user)
+    # In all projects of the budget, also in those that a token does not reach.
+    active = Run._base_manager.filter(there, mine, state__in=ACTIVE, approval=None, origin=Run.Origin.MEASURED)
+    others = active.exclude(pk__in=[run.pk for run in beside])
+    return sum(gpu_hours(*row) for row in others.values_list("resolved", "attempt_number"))
 
 
 @transaction.atomic
 def approval_decide(*, approval: LaunchApproval, user: User, is_approved: bool) -> int:
     """Let runs start, or cancel them; returns how many. Raises PermissionDenied, and ValueError if it was decided."""
     project = project_of(approval)
-    if not viewer_for(user).has_role(Role.MAINTAINER, project) or hasattr(user, "service_account"):
-        raise PermissionDenied("Launches beyond the budget are decided by people who maintain the project.")
+    if not may_decide(user, project):
+        raise PermissionDenied(
+            f"Launches beyond the budget are decided by people who maintain project {budget_holder(project)}."
+        )
     decision = {"is_approved": is_approved, "decided_by": user, "decided_at": timezone.now()}
     if not LaunchApproval.objects.filter(pk=approval.pk, is_approved=None).update(**decision):
         raise ValueError("somebody has decided already")

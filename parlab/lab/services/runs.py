@@ -171,9 +171,9 @@ def run_relaunch(*, run: Run, user: User) -> Attempt:
     attempt = queue_next_attempt(current)
     # A relaunched run goes to the end of the queue; a run that was lost with its node keeps its place.
     Run.everything.filter(pk=current.pk).update(
-        queued_at=timezone.now(), approval=None, chain_from=attempt.number, chain_ended_at=None
+        queued_at=timezone.now(), queued_by=user, approval=None, chain_from=attempt.number, chain_ended_at=None
     )
-    current.approval = None
+    current.approval, current.attempt_number = None, attempt.number
     approval_ask(runs=[current], user=user)
     return attempt
 

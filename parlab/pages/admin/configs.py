@@ -113,7 +113,7 @@ def launch_sentence(launch: Launch) -> str:
     """Describe the result of a launch, including points that cannot run."""
     parts = [f"launched {len(launch.created)} {_plural('run', len(launch.created))}"]
     if launch.approval is not None:
-        parts.append(f"{launch.approval.gpu_hours:.3g} GPU hours wait for the approval of a maintainer")
+        parts.append(f"{launch.approval.amount} wait for the approval of a maintainer")
     if launch.existing:
         parts.append(f"{launch.existing} {_plural('point', launch.existing)} already had a run")
     if launch.invalid:

@@ -208,11 +208,10 @@ def _short(text: str) -> str:
 
 
 def _asked(item: InboxItem) -> SafeString:
-    data = item.data
-    return format_html(
-        '{} asks for <b class="warn">{} GPU h</b>, budget {}',
-        data.get("user"), significant(data.get("gpu_hours")), significant(data.get("budget")),
-    )  # fmt: skip
+    data, hours = item.data, item.data.get("gpu_hours")
+    amount = "a chain without time limit" if hours is None else f"{significant(hours)} GPU h"
+    text = '{} asks for <b class="warn">{}</b>, budget {}'
+    return format_html(text, data.get("user"), amount, significant(data.get("budget")))
 
 
 def _silent(item: InboxItem) -> SafeString:

@@ -23,7 +23,8 @@ class Project(models.Model):
     approval_gpu_hours = models.FloatField(
         null=True,
         blank=True,
-        help_text="GPU hours that a person may have queued and running; beyond them a maintainer approves. Empty: any.",
+        help_text="GPU hours that a person may have queued and running; beyond them a maintainer approves."
+        " Empty: those of the shared project; in that one any.",
     )
     is_shared = models.BooleanField(
         default=False,

@@ -27,7 +27,6 @@ from parlab.lab.services.configs import lock_experiment
 from .rights import may_change, may_work, refusal
 
 _NAME, _SLUG = 80, 40
-MAX_BUDGET = 1e9
 
 
 def project_create(*, name: str, visibility: str = Project.Visibility.PRIVATE, user: User) -> Project:
@@ -45,19 +44,15 @@ def project_create(*, name: str, visibility: str = Project.Visibility.PRIVATE, u
     return project
 
 
-def project_change(
-    *, project: Project, name: str | None = None, visibility: str | None = None, budget: float | str | None = ""
-) -> Project:
-    """Rename a project, change who sees it, or the GPU hours that need no approval (None: any); its slug stays."""
+def project_change(*, project: Project, name: str | None = None, visibility: str | None = None) -> Project:
+    """Rename a project, or change who sees it; its slug stays."""
     if name is not None:
         project.name = _name(name)
         if Project.objects.filter(name=project.name).exclude(pk=project.pk).exists():
             raise ValueError(f"name {project.name!r} is taken; choose another")
     if visibility is not None:
         project.visibility = _visibility(visibility)
-    if budget is None or isinstance(budget, float):
-        project.approval_gpu_hours = _budget(budget)
-    project.save(update_fields=["name", "visibility", "approval_gpu_hours"])
+    project.save(update_fields=["name", "visibility"])
     return project
 
 
@@ -159,12 +154,6 @@ def _name(name: str) -> str:
     if not name:
         raise ValueError("name is empty; enter the name of the project")
     return name
-
-
-def _budget(hours: float | None) -> float | None:
-    if hours is not None and not 0 <= hours <= MAX_BUDGET:
-        raise ValueError(f"approval_gpu_hours {hours:g} is out of range; use 0 to {MAX_BUDGET:g}, or none")
-    return hours
 
 
 def _visibility(value: str) -> str:

@@ -44,8 +44,9 @@ def launch(request: HttpRequest, slug: str, version: int) -> HttpResponse:
     if started:
         messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}.")
     if result.approval is not None:
-        hours = f"{result.approval.gpu_hours:.3g} GPU hours"
-        messages.info(request, f"They are beyond the budget: {hours} wait for the approval of a maintainer.")
+        messages.info(
+            request, f"They are beyond the budget: {result.approval.amount} wait for the approval of a maintainer."
+        )
     if result.restored:
         restored = f"{result.restored} {'run' if result.restored == 1 else 'runs'}"
         messages.success(

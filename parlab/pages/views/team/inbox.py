@@ -18,7 +18,7 @@ from parlab.fleet.approvals import approve
 from parlab.fleet.trials import batch_launch, smaller_batch
 from parlab.lab.models import Event, InboxItem, LaunchApproval
 from parlab.lab.services import inbox as service
-from parlab.lab.services.access.rights import may_manage
+from parlab.lab.services.access.budgets import may_decide
 from parlab.pages.reads.inbox import Inbox, inbox, neighbours
 from parlab.pages.reads.inbox_evidence import evidence_of
 from parlab.pages.rows.inbox import GROUPS, KINDS, inbox_row
@@ -137,7 +137,7 @@ def inbox_decide(request: HttpRequest, pk: int) -> HttpResponse:
 def _may_decide(item: InboxItem, user: User) -> bool:
     if item.kind != Event.Kind.LAUNCH_ASKED or item.experiment is None:
         return False
-    return may_manage(user, item.experiment.project)
+    return may_decide(user, item.experiment.project_id)
 
 
 @require_POST

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.lab.models import SCOPE_TEXTS, Experiment, Project, Role
 from parlab.lab.selectors.projects import accounts_with_tokens, seen_project, seen_projects
 from parlab.lab.services.access import projects as services
+from parlab.lab.services.access.budgets import budget_holder, budget_set
 from parlab.lab.services.access.rights import may_manage, viewer_for
 from parlab.pages.forms.token_choices import TOKEN_DAYS
 from parlab.pages.requests.viewers import CHOSEN
@@ -60,6 +61,8 @@ def project_page(request: HttpRequest, shown: Project, *, status: int = 200, **m
         "project": shown,
         "members": list(shown.memberships.select_related("user").filter(user__service_account=None)),
         "may_manage": manages,
+        "may_budget": viewer_for(request.user).sees_all,
+        "budget": budget_holder(shown.pk).approval_gpu_hours,
         "may_reserve": request.user.has_perm("lab.change_node"),
         "pools": ", ".join(shown.pools.values_list("pool", flat=True)),
         "roles": Role.choices,
@@ -95,13 +98,17 @@ def change(request: HttpRequest, slug: str, action: str) -> HttpResponse:
 
 def _settings(request: HttpRequest, changed: Project) -> str:
     name, visibility = request.POST.get("name", ""), request.POST.get("visibility", "")
-    text = request.POST.get("budget", "").strip()
+    if "budget" in request.POST:
+        budget_set(project=changed, hours=_budget(request.POST["budget"].strip()), user=request.user)
+    services.project_change(project=changed, name=name, visibility=visibility)
+    return "Saved."
+
+
+def _budget(text: str) -> float | None:
     try:
-        budget = float(text) if text else None
+        return float(text) if text else None
     except ValueError:
         raise ValueError(f"GPU hours {text[:20]!r} are no number; enter one, or nothing") from None
-    services.project_change(project=changed, name=name, visibility=visibility, budget=budget)
-    return "Saved."
 
 
 def _pools(request: HttpRequest, changed: Project) -> str:
