@@ -211,7 +211,8 @@ def _next(bisect: Bisect, commits: Sequence[Commit], values: Mapping[str, list[f
 
 
 def _order(bisect: Bisect, commit: Commit, count: int) -> Bisect:
-    order_place(watch=bisect.alert.watch, count=count, reason=f"bisection {bisect.pk}", commit=commit.sha)
+    reason = f"bisection {bisect.pk}"
+    order_place(watch=bisect.alert.watch, count=count, reason=reason, commit=commit.sha, user=bisect.created_by)
     return bisect
 
 

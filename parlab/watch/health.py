@@ -181,7 +181,8 @@ def sweep_order(*, node: Node, user: User) -> list[Order]:
     possible = [watch for watch in watches if is_possible(watch)]
     # The first sweeps of a node that has just joined are a sweep by hand, too.
     return [
-        watch.orders.filter(state=Order.State.OPEN).first() or order_place(watch=watch, count=1, reason="by hand")
+        watch.orders.filter(state=Order.State.OPEN).first()
+        or order_place(watch=watch, count=1, reason="by hand", user=user)
         for watch in possible
     ]
 

@@ -283,6 +283,14 @@ class Order(models.Model):
     )
     state = models.CharField(max_length=8, choices=State, default=State.OPEN)
     problem = models.TextField(blank=True)
+    ordered_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Who ordered them, whose budget they count in; empty: the watch by itself, for who made it.",
+    )
     created_at = models.DateTimeField(default=timezone.now)
     ended_at = models.DateTimeField(null=True, blank=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
@@ -12,9 +13,9 @@ from django.utils import timezone
 from parlab.charts.format import signed_percent
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Run
-from parlab.lab.services.configs import config_save
+from parlab.lab.services.configs import config_check, config_save
 from parlab.lab.services.runs import config_launch
-from runners.config import ConfigError
+from runners.config import ConfigError, digest
 from runners.wire.protocol import RunState
 
 from .collecting import note_of
@@ -28,8 +29,13 @@ BUDGET_PERIOD = timedelta(days=1)
 
 
 @transaction.atomic
-def order_place(*, watch: Watch, count: int, reason: str, commit: str = "", suspect: str = "") -> Order:
-    """Order runs of the configuration of a watch; the same open order is returned. Raise ValueError without one."""
+def order_place(
+    *, watch: Watch, count: int, reason: str, commit: str = "", suspect: str = "", user: User | None = None
+) -> Order:
+    """Order runs of the configuration of a watch, for a person or (None) by itself; the same open order is returned.
+
+    Raise ValueError without a configuration.
+    """
     Watch.objects.select_for_update(no_key=True).get(pk=watch.pk)
     if watch.config is None:
         raise ValueError(f"watch {watch.name} has no configuration; create one with a configuration to run it")
@@ -40,7 +46,7 @@ def order_place(*, watch: Watch, count: int, reason: str, commit: str = "", susp
         commit = newest.sha
     identity = {"commit": commit, "suspect": suspect, "reason": reason[:300]}
     same = watch.orders.filter(state=Order.State.OPEN, **identity).first()
-    return same or Order.objects.create(watch=watch, count=count, **identity)
+    return same or Order.objects.create(watch=watch, count=count, ordered_by=user, **identity)
 
 
 def orders_advance(*, watch: Watch) -> None:
@@ -61,7 +67,7 @@ def orders_advance(*, watch: Watch) -> None:
 def _advance(order: Order) -> str:
     """Launch or repeat the runs of an order; return why it cannot go on."""
     config = config_at(order.watch, order.commit)
-    user = order.watch.created_by
+    user = order.ordered_by or order.watch.created_by
     runs = {run.pk: run for run in config.runs.filter(origin=Run.Origin.MEASURED)}
     if not order.targets:
         before = {pk: run.attempt_number - (0 if run.is_final else 1) for pk, run in runs.items()}
@@ -95,13 +101,16 @@ def config_at(watch: Watch, commit: str) -> Config:
     assert watch.config is not None
     if not commit:
         return watch.config
-    note = f"{note_of(watch)}{commit}"
-    existing = watch.config.experiment.configs.filter(note=note[:300]).first()
+    note = f"{note_of(watch)}{commit}"[:300]
+    data, sweep = config_check(data=with_commit(watch.config.data, commit), sweep=watch.config.sweep)
+    # The digest, too: anybody who works in the project may have written the note.
+    same = {"note": note, "digest": digest({"data": data, "sweep": sweep})}
+    existing = watch.config.experiment.configs.filter(**same).first()
     return existing or config_save(
         experiment=watch.config.experiment,
-        data=with_commit(watch.config.data, commit),
-        sweep=watch.config.sweep,
-        note=note[:300],
+        data=data,
+        sweep=sweep,
+        note=note,
         user=watch.created_by,
         as_next=True,
     )

@@ -128,13 +128,13 @@ def watch_advance(*, watch: Watch) -> None:
     suspicions_settle(watch=watch)
 
 
-def watch_run(*, watch: Watch) -> Order:
+def watch_run(*, watch: Watch, user: User) -> Order:
     """Order runs of a watch now; raise ValueError if it has no configuration."""
     if watch.repository:
         repository_check(watch=watch)
     if not is_possible(watch):
         raise ValueError("a node of the watch is offline; start its daemon")
-    return order_place(watch=watch, count=watch.repeats, reason="by hand")
+    return order_place(watch=watch, count=watch.repeats, reason="by hand", user=user)
 
 
 ANSWERS = {

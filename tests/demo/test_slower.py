@@ -96,7 +96,7 @@ def test_the_alert_names_the_commit_bisection_finds_it_and_accepting_sets_the_ba
     bisect.refresh_from_db()
     assert (bisect.state, bisect.culprit) == (Bisect.State.DONE, culprit.sha)
     services.alert_answer(alert=alert, answer="expect", user=user, reason="on purpose")
-    services.watch_run(watch=watch)
+    services.watch_run(watch=watch, user=watch.created_by)
     play(watch)
     assert Alert.objects.get(is_worse=True).state == Alert.State.EXPECTED
 

@@ -17,15 +17,21 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Config, Node, Run
+from parlab.lab.models import Attempt, Config, Node, Project, Run
+from parlab.lab.models.access.viewer import shared_project_id
+from parlab.lab.services.access.budgets import budget_set
+from parlab.lab.services.configs import config_save
+from parlab.lab.services.runs import run_cancel_request
 from parlab.watch import services
 from parlab.watch.bisecting import bisect_advance, bisect_cost, bisect_start, bisect_switch, steps_of, verdict_of
+from parlab.watch.collecting import note_of
 from parlab.watch.commits import commit_of, with_commit
 from parlab.watch.models import Alert, Bisect, Order, Watch
-from parlab.watch.ordering import orders_advance
+from parlab.watch.ordering import config_at, order_place, orders_advance
 from parlab.watch.places import check_repository
 from parlab.watch.triggers import nodes_check, repository_check, schedule_check
 from runners.wire.protocol import RunState
+from tests.conftest import SMALL
 
 from .conftest import repeats
 
@@ -137,16 +143,47 @@ def test_a_schedule_orders_runs_once_per_time(make_config: Callable[..., Config]
 def test_an_order_runs_each_point_as_often_as_ordered(make_config: Callable[..., Config], user: User) -> None:
     config = make_config(sweep={"train.micro_batch_size": [1, 2]})
     watch = services.watch_create(name="Nightly", user=user, config=config, schedule="daily", repeats=3)
-    services.watch_run(watch=watch)
+    services.watch_run(watch=watch, user=watch.created_by)
     play(watch, lambda _: 0.1)
     assert sorted(config.runs.values_list("attempt_number", flat=True)) == [3, 3]
     assert watch.results.count() == 6
     assert Order.objects.get().state == Order.State.DONE
 
 
+def test_an_order_counts_in_the_budget_of_who_orders(make_config: Callable[..., Config], admin: User) -> None:
+    operator = User.objects.create_user("operator")
+    budget_set(project=Project.objects.get(pk=shared_project_id()), hours=1.0, user=admin)
+    launcher = {"timeout_s": 7200, "max_attempts": 1}
+    config = make_config(data={**SMALL, "cluster": {"device": "cuda"}, "launcher": launcher})
+    watch = services.watch_create(name="Nightly", user=admin, config=config)
+    services.watch_run(watch=watch, user=operator)
+    orders_advance(watch=watch)
+    run = Run.objects.get()
+    assert (run.created_by, run.approval is not None) == (operator, True)
+    run_cancel_request(run=run)
+    order_place(watch=watch, count=1, reason="by itself")
+    Order.objects.filter(ordered_by=operator).update(state=Order.State.DONE)
+    orders_advance(watch=watch)
+    run.refresh_from_db()
+    assert (run.state, run.queued_by, run.approval) == ("queued", admin, None)
+
+
+def test_a_configuration_with_the_note_of_a_watch_is_not_taken_for_its_own(make_watch: Callable[..., Watch]) -> None:
+    watch = make_watch()
+    assert watch.config is not None
+    other = User.objects.create_user("other")
+    foreign = config_save(
+        experiment=watch.config.experiment, data=SMALL, sweep={}, note=f"{note_of(watch)}{'a' * 40}", user=other,
+        as_next=True,
+    )  # fmt: skip
+    own = config_at(watch, "a" * 40)
+    assert own != foreign
+    assert config_at(watch, "a" * 40) == own
+
+
 def test_a_failed_run_ends_its_order_with_the_reason(make_config: Callable[..., Config], user: User) -> None:
     watch = services.watch_create(name="Nightly", user=user, config=make_config(), repeats=2)
-    services.watch_run(watch=watch)
+    services.watch_run(watch=watch, user=watch.created_by)
     orders_advance(watch=watch)
     Run.objects.update(state=RunState.FAILED, reason="no such file")
     orders_advance(watch=watch)
@@ -288,11 +325,11 @@ def test_a_suspicion_orders_the_runs_that_settle_it(make_config: Callable[..., C
     watch = services.watch_create(
         name="Nightly", user=user, config=make_config(), schedule="daily", repeats=12, max_extra=6
     )
-    services.watch_run(watch=watch)
+    services.watch_run(watch=watch, user=watch.created_by)
     play(watch, lambda _: 0.1)
     Watch.objects.update(repeats=1)
     watch.refresh_from_db()
-    services.watch_run(watch=watch)
+    services.watch_run(watch=watch, user=watch.created_by)
     play(watch, lambda _: 0.13)
     own = watch.orders.exclude(suspect="")
     assert own.exists()

@@ -201,9 +201,9 @@ class WatchRun(APIView):
 
     @extend_schema(operation_id="watches_run", request=None, responses={202: OrderItem, 400: Errors})
     def post(self, request: Request, pk: int) -> Response:
-        user_with("watch.change_watch", request)
+        user = user_with("watch.change_watch", request)
         with refused("id", pk):
-            order = services.watch_run(watch=_watch(pk))
+            order = services.watch_run(watch=_watch(pk), user=user)
         return Response(OrderItem(order).data, status=status.HTTP_202_ACCEPTED)
 
 

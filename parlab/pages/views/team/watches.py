@@ -189,7 +189,7 @@ def _import(request: HttpRequest, row: Watch) -> None:
 
 def _run(request: HttpRequest, row: Watch) -> None:
     try:
-        order = services.watch_run(watch=row)
+        order = services.watch_run(watch=row, user=cast(User, request.user))
     except ValueError as problem:
         messages.error(request, f"Not started: {problem}.")
         return
