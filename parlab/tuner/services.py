@@ -14,7 +14,7 @@ from django.utils import timezone
 from parlab.charts.format import SPACE, quantity
 from parlab.fleet import services as fleet
 from parlab.lab.models import Config, Event, Run
-from parlab.lab.services.access.rights import guard
+from parlab.lab.services.access.rights import guard, guard_change
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.events import event_add
 from parlab.lab.services.runs import config_launch
@@ -213,6 +213,7 @@ def study_cancel(*, study: Study) -> bool:
 
 
 def _switch(study: Study, from_states: tuple[str, ...], state: str) -> bool:
+    guard_change(study)  # its runs belong to whoever started it
     ended = timezone.now() if state == Study.State.CANCELLED else None
     rows = Study.objects.filter(pk=study.pk, state__in=from_states)
     return bool(rows.update(state=state, reason="", ended_at=ended))

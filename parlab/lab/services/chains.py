@@ -9,7 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from parlab.lab.models import Attempt, Node, Run
-from parlab.lab.services.access.rights import guard
+from parlab.lab.services.access.rights import guard_change
 from runners.config import Problem, RunConfig
 from runners.config.sections import LauncherSection
 from runners.wire.protocol import RunState
@@ -137,7 +137,7 @@ def _ran_long(attempt: Attempt) -> bool:
 @transaction.atomic
 def run_chain_end(*, run: Run) -> Run:
     """End the chain of a run after its current attempt; raises ValueError if it has none, or has ended."""
-    guard(run)
+    guard_change(run)
     current = Run.everything.select_for_update(no_key=True).get(pk=run.pk)
     if not current.is_chain:
         raise ValueError(f"run #{current.number} is no chain; launcher.chain is off in its configuration")

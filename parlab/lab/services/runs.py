@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, LaunchApproval, Run, Snapshot
 from parlab.lab.services.access.projects import closed_pools
-from parlab.lab.services.access.rights import guard, project_of
+from parlab.lab.services.access.rights import guard_change, project_of
 from runners.config import ConfigError, Point, Problem, RunConfig, repeated
 from runners.config.engines import engine_names
 from runners.wire.protocol import RunState
@@ -161,7 +161,7 @@ def _axis_text(value: Any) -> str:
 @transaction.atomic
 def run_relaunch(*, run: Run, user: User) -> Attempt:
     """Queue the next attempt of a run that has ended; raises ValueError for active, published and imported runs."""
-    guard(run)
+    guard_change(run)
     current = Run.everything.select_for_update(no_key=True).get(pk=run.pk)
     if current.origin != Run.Origin.MEASURED:
         raise ValueError(f"run #{current.number} was not measured by parlab; launch a config of your own to measure it")
@@ -184,7 +184,7 @@ def run_cancel_request(*, run: Run) -> RunState:
 
     Raises ValueError if the run has ended.
     """
-    guard(run)
+    guard_change(run)
     for _ in range(_CANCEL_ROUNDS):
         current = Run.everything.get(pk=run.pk)
         if current.is_final:

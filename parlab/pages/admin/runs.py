@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from parlab.charts.format import quantity
 from parlab.fleet import services as fleet
 from parlab.lab.models import Attempt, Run
+from parlab.lab.services.access.rights import may_change
 
 from .acting import CreatedBy, act_on_each, back, buttons, confirmation, link, pretty
 
@@ -126,9 +127,8 @@ class RunAdmin(CreatedBy, admin.ModelAdmin[Run]):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         run = self.get_object(request, object_id)
-        names = (
-            () if run is None or run.origin != Run.Origin.MEASURED else ("relaunch",) if run.is_final else ("cancel",)
-        )
+        is_offered = run is not None and run.origin == Run.Origin.MEASURED and may_change(request.user, run)
+        names = () if run is None or not is_offered else ("relaunch",) if run.is_final else ("cancel",)
         hidden = {"show_save": False, "show_save_and_continue": False, "show_close": False}
         context = (extra_context or {}) | hidden | buttons(self, request, *names)
         return super().change_view(request, object_id, form_url, context)

@@ -13,6 +13,7 @@ from django.urls import reverse
 from parlab.lab.models import Run
 from parlab.lab.selectors.analysis.plans import devices, devices_like
 from parlab.lab.selectors.palette import named_runs, run_of
+from parlab.lab.services.access.rights import may_change
 from parlab.planner.job.presets import PRESETS, Preset
 from runners.wire.protocol import ACTIVE_STATES, FINAL_STATES
 
@@ -102,7 +103,7 @@ def plain_actions(asked: Asked, *, most: int) -> list[Row]:
 
 def _state(asked: Asked) -> str:
     run = run_of(str(asked.place.number), user=asked.user, open_slug=asked.place.slug)
-    return run.state if run and run.origin == Run.Origin.MEASURED else ""
+    return run.state if run and run.origin == Run.Origin.MEASURED and may_change(asked.user, run) else ""
 
 
 def _fits(action: Action, asked: Asked, state: str) -> bool:

@@ -104,6 +104,13 @@ def guard(thing: models.Model) -> None:
         raise PermissionDenied(refusal(viewer.user, thing))
 
 
+def guard_change(thing: models.Model) -> None:
+    """Raise PermissionDenied if the person who asks may not change a row; tasks act for the server."""
+    viewer = current_viewer()
+    if viewer is not None:
+        require_change(viewer.user, thing)
+
+
 class ProjectRoles(ModelBackend):
     """Permissions by the role in the project that a request is about: a role gives them, and a viewer has none.
 

@@ -116,7 +116,7 @@ def _restore(request: HttpRequest, runs: Sequence[Run]) -> None:
     messages.success(request, f"{counted(len(ids), 'run')} restored.")
 
 
-_OF_OWNERS = ("archive", "restore")
+_OF_OWNERS = ("archive", "restore", "cancel", "relaunch")
 """Actions on one's own runs; maintainers of the project take them on all."""
 ACTIONS: Mapping[str, Action] = {
     "cancel": Action("lab.change_run", _cancel),
