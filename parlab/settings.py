@@ -327,6 +327,10 @@ ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
 STORAGE_LIMIT_GIB = env.float("PARLAB_STORAGE_LIMIT_GIB", default=1_000.0)
 # How many of them; 0: no limit.
 STORAGE_LIMIT_FILES = env.int("PARLAB_STORAGE_LIMIT_FILES", default=1_000_000)
+# What one project may keep of them; 0: no limit.
+PROJECT_STORAGE_LIMIT_GIB = env.float("PARLAB_PROJECT_STORAGE_LIMIT_GIB", default=10_000.0)
+# How many of them; 0: no limit.
+PROJECT_STORAGE_LIMIT_FILES = env.int("PARLAB_PROJECT_STORAGE_LIMIT_FILES", default=10_000_000)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 

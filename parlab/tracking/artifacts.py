@@ -14,8 +14,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -26,7 +26,8 @@ from django.db import transaction
 from parlab.lab.models import Artifact, TrackedRun
 from parlab.lab.models.access.viewer import viewing
 from parlab.lab.services import stored_files
-from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
+from parlab.lab.services.access.quotas import OF_PROJECT, OF_USER, QuotaExceeded, holder_check, owner_of, quota_check
+from parlab.lab.services.access.rights import project_of
 
 BLOCK_BYTES = 1 << 20
 MAX_PATH = 1_000
@@ -67,16 +68,18 @@ def artifact_store(*, tracked: TrackedRun, path: str, blocks: Iterable[bytes]) -
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         sha256, size = _write(draft, blocks, f"Artifact {path[:200]}")
-        _quota(owner_of(tracked.run), size)
+        with _within_quota():
+            quota_check(owner=owner_of(tracked.run), project=project_of(tracked), added=size)
         stored_files.file_store(object_name(sha256), draft)
     finally:
         draft.unlink(missing_ok=True)
     return _row_store(tracked, path, sha256, size)
 
 
-def _quota(owner: int, added: int) -> None:
+@contextmanager
+def _within_quota() -> Iterator[None]:
     try:
-        quota_check(owner=owner, added=added)
+        yield
     except QuotaExceeded as problem:
         raise BadArtifact(str(problem)) from problem
 
@@ -176,11 +179,11 @@ def object_read(sha256: str) -> bytes:
 
 def upload_create(*, tracked: TrackedRun) -> str:
     """Begin an upload in several parts; returns its ID."""
-    owner, upload_id = owner_of(tracked.run), secrets.token_hex(16)
-    _quota(owner, _pending_bytes(owner))
+    holders, upload_id = (owner_of(tracked.run), project_of(tracked)), secrets.token_hex(16)
+    _pending_check(holders)
     directory = _root() / "parts" / upload_id
     directory.mkdir(parents=True, mode=0o700)
-    (directory / _OWNER).write_text(str(owner))
+    (directory / _OWNER).write_text(" ".join(map(str, holders)))
     return upload_id
 
 
@@ -190,9 +193,8 @@ def part_store(*, upload_id: str, number: int, blocks: Iterable[bytes]) -> str:
     if not 1 <= number <= 10_000:
         raise BadArtifact(f"Invalid part number {number}; use 1 to 10000")
     draft = directory / f".{number}-{secrets.token_hex(4)}"
-    owner = directory / _OWNER
-    if owner.exists():
-        _quota(int(owner.read_text()), _pending_bytes(int(owner.read_text())))
+    if (directory / _OWNER).exists():
+        _pending_check(_holders(directory / _OWNER))
     try:
         sha256, _ = _write(draft, blocks, f"Part {number}")
         draft.rename(directory / f"{number:05d}")
@@ -230,12 +232,23 @@ def uploads_prune() -> int:
     return count
 
 
-def _pending_bytes(owner: int) -> int:
-    """Return the size of the parts of uploads that an owner has not completed."""
+def _holders(named: Path) -> tuple[int, ...]:
+    """Return owner and project of an upload; those of an earlier release name only the owner."""
+    return tuple(map(int, named.read_text().split()))
+
+
+def _pending_check(holders: Sequence[int]) -> None:
+    with _within_quota():
+        for place, (quota, holder) in enumerate(zip((OF_USER, OF_PROJECT), holders, strict=False)):
+            holder_check(quota=quota, holder=holder, added=_pending_bytes(place, holder))
+
+
+def _pending_bytes(place: int, holder: int) -> int:
+    """Return the size of the parts of uploads that an owner (place 0) or a project (1) has not completed."""
     total = 0
     for named in (_root() / "parts").glob(f"*/{_OWNER}"):
         with suppress(FileNotFoundError):
-            if named.read_text() == str(owner):
+            if _holders(named)[place : place + 1] == (holder,):
                 total += sum(part.stat().st_size for part in named.parent.iterdir())
     return total
 

@@ -16,7 +16,10 @@ from django.core.cache import cache
 from parlab.ingest.files.imports import Refused, upload_import
 from parlab.ingest.summaries.traces import trace_import
 from parlab.lab.models import Attempt, Experiment, RankTrace, TrackedRun
+from parlab.lab.models.access.viewer import viewer_of, viewing
+from parlab.lab.services.access.projects import project_create
 from parlab.lab.services.access.quotas import kept_by
+from parlab.lab.services.experiments import experiment_create
 from parlab.traces.chunks import BadTrace
 from parlab.tracking import artifacts
 from parlab.tracking.artifacts import BadArtifact
@@ -87,3 +90,38 @@ def test_parts_that_are_not_completed_count_and_are_removed_in_the_end(tracked: 
     with pytest.raises(BadArtifact, match="Unknown upload"):
         artifacts.part_store(upload_id=abandoned, number=3, blocks=[b"more"])
     assert artifacts.upload_create(tracked=tracked)
+
+
+def test_a_token_of_one_project_counts_what_its_owner_keeps_in_all(tracked: TrackedRun, user: User) -> None:
+    stored(tracked, "first", 2)
+    other = project_create(name="Vision", user=user)
+    with viewing(viewer_of(user, other.pk)):
+        assert kept_by(user.pk) == (2 * MIB, 1)
+        elsewhere = tracked_run_start(experiment=experiment_create(name="There", owner=user, project=other), user=user)
+        cache.clear()
+        with pytest.raises(BadArtifact, match="you keep 2 MiB of at most 3 MiB"):
+            stored(elsewhere, "second", 2)
+
+
+def test_a_project_has_a_limit_of_its_own_on_every_road(
+    tracked: TrackedRun, user: User, settings: Any, make_attempt: Callable[..., Attempt]
+) -> None:
+    settings.STORAGE_LIMIT_GIB, settings.PROJECT_STORAGE_LIMIT_GIB = 0, 3 / 1024
+    colleague = User.objects.create_user("colleague")
+    mine, theirs = tracked, tracked_run_start(experiment=tracked.run.experiment, user=colleague)
+    stored(mine, "first", 1.5)
+    stored(theirs, "first", 1.5)
+    expected = "the project keeps 3 MiB of at most 3 MiB; .*PARLAB_PROJECT_STORAGE_LIMIT_GIB"
+    with pytest.raises(BadArtifact, match=expected):
+        stored(mine, "second", 1)
+    with pytest.raises(Refused, match=expected):
+        upload_import(experiment=None, name="log", stream=io.BytesIO(b"x" * MIB), user=user)
+    with pytest.raises(BadTrace, match=expected):
+        trace_import(run=make_attempt().run, name="trace", file=io.BytesIO(bytes(MIB)), user=user)
+    other = experiment_create(name="There", owner=user, project=project_create(name="Vision", user=user))
+    stored(tracked_run_start(experiment=other, user=user), "second", 1)
+    artifacts.artifacts_delete(tracked=theirs, path="first")
+    upload = artifacts.upload_create(tracked=mine)
+    artifacts.part_store(upload_id=upload, number=1, blocks=[bytes(2 * MIB)])
+    with pytest.raises(BadArtifact, match="the project keeps 1 MiB of at most 3 MiB"):
+        artifacts.upload_create(tracked=theirs)

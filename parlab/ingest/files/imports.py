@@ -26,6 +26,7 @@ from parlab.ingest.files.requested_format import wanted_format, wanted_of
 from parlab.ingest.files.stored import Target, TrackerStore
 from parlab.ingest.files.workspace import Workspace, open_workspace
 from parlab.lab.models import Experiment, Source
+from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services.access.quotas import QuotaExceeded, quota_check
 
 __all__ = [
@@ -68,7 +69,8 @@ def upload_import(
     with open_workspace() as workspace:
         upload = received_upload(stream, name, workspace)
         try:
-            quota_check(owner=user.pk, added=upload.file.size)
+            project = home_project_id() if experiment is None else experiment.project_id
+            quota_check(owner=user.pk, project=project, added=upload.file.size)
         except QuotaExceeded as problem:
             raise Refused(str(problem)) from problem
         stores = stores_of(upload.members) if stores_of and target.format is None else []

@@ -31,7 +31,7 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
     name = display_name(name)
     sha256, size = _digest(file)
     try:
-        quota_check(owner=owner_of(run), added=size)
+        quota_check(owner=owner_of(run), project=run.experiment.project_id, added=size)
     except QuotaExceeded as problem:
         raise BadTrace(str(problem)) from problem
     folder = stored_files.root() / stored_files.TRACES

@@ -1,6 +1,6 @@
-"""How much each owner of runs may keep on the server: artifacts, traces and imported files.
+"""How much each owner of runs and each project may keep on the server: artifacts, traces and imported files.
 
-Who owns what is decided in `owner_of` and in the three rows of `_KEPT` alone.
+Whose what is, is decided in `owner_of` and in the three rows of `_KEPT` alone.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from django.core.cache import cache
 from django.db.models import Count, Model, Sum
 
 from parlab.lab.models import Artifact, RankTrace, Run, Source
+from parlab.lab.models.access.viewer import viewing
 
-_KEPT: tuple[tuple[type[Model], str], ...] = (
-    (Artifact, "tracked__run__created_by"),
-    (RankTrace, "run__created_by"),
-    (Source, "created_by"),
-)
-"""What counts, and the path to its owner."""
+_KEPT: tuple[tuple[type[Model], str], ...] = ((Artifact, "tracked__run__"), (RankTrace, "run__"), (Source, ""))
+"""What counts, and the path to what has its owner and its experiment."""
 _REMEMBERED_S = 60
 
 
 class QuotaExceeded(ValueError):
-    """The owner keeps as much as the limit allows."""
+    """The owner or the project keeps as much as the limit allows."""
 
 
 def owner_of(run: Run) -> int:
@@ -32,45 +29,62 @@ def owner_of(run: Run) -> int:
 
 
 class Kept(NamedTuple):
-    """What an owner keeps."""
+    """What an owner or a project keeps."""
 
     bytes: int
     files: int
 
 
-def kept_by(owner: int) -> Kept:
-    """Return how much an owner keeps."""
+class Quota(NamedTuple):
+    """A kind of limit: for whom, the name of its settings, and the field of a run or source that names the holder."""
+
+    who: str
+    setting: str
+    field: str
+
+
+OF_USER = Quota("you keep", "STORAGE_LIMIT", "created_by")
+OF_PROJECT = Quota("the project keeps", "PROJECT_STORAGE_LIMIT", "experiment__project")
+
+
+@viewing(None)
+def kept_by(holder: int, quota: Quota = OF_USER) -> Kept:
+    """Return how much an owner or a project keeps, also where a token does not reach."""
     rows = [
-        model._default_manager.filter(**{path: owner}).aggregate(bytes=Sum("size"), files=Count("pk"))
+        model._default_manager.filter(**{path + quota.field: holder}).aggregate(bytes=Sum("size"), files=Count("pk"))
         for model, path in _KEPT
     ]
     return Kept(sum(row["bytes"] or 0 for row in rows), sum(row["files"] for row in rows))
 
 
-def quota_check(*, owner: int, added: int) -> None:
-    """Raise QuotaExceeded if an owner keeps more than the limits with one more file of so many bytes.
+def quota_check(*, owner: int, project: int, added: int) -> None:
+    """Raise QuotaExceeded if an owner or a project keeps more than its limits with one more file of so many bytes."""
+    holder_check(quota=OF_USER, holder=owner, added=added)
+    holder_check(quota=OF_PROJECT, holder=project, added=added)
 
-    The sums are remembered for a minute, together with what is added meanwhile.
-    """
-    key = f"kept-{owner}"
+
+def holder_check(*, quota: Quota, holder: int, added: int) -> None:
+    """Check one of the two; the sums are remembered for a minute, together with what is added meanwhile."""
+    key = f"kept-{quota.setting}-{holder}"
     kept = cache.get(key)
-    if kept is None or _excess(kept, added):
-        kept = kept_by(owner)
+    if kept is None or _excess(quota, kept, added):
+        kept = kept_by(holder, quota)
     cache.set(key, Kept(kept.bytes + added, kept.files + 1), _REMEMBERED_S)
-    if excess := _excess(kept, added):
+    if excess := _excess(quota, kept, added):
         cache.delete(key)
         amount, setting = excess
         raise QuotaExceeded(
-            f"you keep {amount}; delete artifacts, traces or imports that you no longer need, or ask an administrator"
-            f" to raise {setting}"
+            f"{quota.who} {amount}; delete artifacts, traces or imports that you no longer need, or ask an"
+            f" administrator to raise PARLAB_{setting}"
         )
 
 
-def _excess(kept: Kept, added: int) -> tuple[str, str] | None:
+def _excess(quota: Quota, kept: Kept, added: int) -> tuple[str, str] | None:
     """Return how much is kept of a limit that would be exceeded, and its setting."""
-    most, most_files = int(settings.STORAGE_LIMIT_GIB * 2**30), settings.STORAGE_LIMIT_FILES
+    size, number = f"{quota.setting}_GIB", f"{quota.setting}_FILES"
+    most, most_files = int(getattr(settings, size) * 2**30), getattr(settings, number)
     if 0 < most < kept.bytes + added:
-        return f"{kept.bytes >> 20:,} MiB of at most {most >> 20:,} MiB", "PARLAB_STORAGE_LIMIT_GIB"
+        return f"{kept.bytes >> 20:,} MiB of at most {most >> 20:,} MiB", size
     if 0 < most_files < kept.files + 1:
-        return f"{kept.files:,} files of at most {most_files:,}", "PARLAB_STORAGE_LIMIT_FILES"
+        return f"{kept.files:,} files of at most {most_files:,}", number
     return None
