@@ -307,11 +307,14 @@ def test_relaunch_queues_the_next_attempt_and_is_refused_while_one_is_active(
     assert four_runs[0].attempts.count() == 2
 
 
-def test_the_right_to_change_runs_is_enough_to_cancel(
+def test_the_right_to_change_runs_is_enough_to_cancel_ones_own(
     allowed: Callable[..., Client], make_attempt: Callable[..., Attempt]
 ) -> None:
     make_attempt(state="queued")
-    assert allowed("change_run").post(f"{RUN}cancel/").status_code == 302
+    browser = allowed("change_run")
+    assert browser.post(f"{RUN}cancel/").status_code == 403
+    Run.objects.update(created_by=User.objects.get(username="change_run"))
+    assert browser.post(f"{RUN}cancel/").status_code == 302
     assert Run.objects.get().state == "cancelled"
 
 
