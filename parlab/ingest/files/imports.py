@@ -28,6 +28,7 @@ from parlab.ingest.files.workspace import Workspace, open_workspace
 from parlab.lab.models import Experiment, Source
 from parlab.lab.models.access.viewer import home_project_id
 from parlab.lab.services.access.quotas import QuotaExceeded, quota_check
+from parlab.lab.services.access.rights import project_of
 
 __all__ = [
     "Import",
@@ -69,7 +70,7 @@ def upload_import(
     with open_workspace() as workspace:
         upload = received_upload(stream, name, workspace)
         try:
-            project = home_project_id() if experiment is None else experiment.project_id
+            project = home_project_id() if experiment is None else project_of(experiment)
             quota_check(owner=user.pk, project=project, added=upload.file.size)
         except QuotaExceeded as problem:
             raise Refused(str(problem)) from problem

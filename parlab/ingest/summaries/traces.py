@@ -16,6 +16,7 @@ from parlab.ingest.files.received import BLOCK, display_name
 from parlab.lab.models import RankTrace, Run
 from parlab.lab.services import stored_files
 from parlab.lab.services.access.quotas import QuotaExceeded, owner_of, quota_check
+from parlab.lab.services.access.rights import project_of
 from parlab.traces.chunks import BadTrace
 from parlab.traces.lanes import StoredLanes
 from parlab.traces.stored import Analysis, rank_of
@@ -31,7 +32,7 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User | None) -> 
     name = display_name(name)
     sha256, size = _digest(file)
     try:
-        quota_check(owner=owner_of(run), project=run.experiment.project_id, added=size)
+        quota_check(owner=owner_of(run), project=project_of(run), added=size)
     except QuotaExceeded as problem:
         raise BadTrace(str(problem)) from problem
     folder = stored_files.root() / stored_files.TRACES

@@ -19,6 +19,7 @@ from parlab.fleet.trials import batch_launch, smaller_batch
 from parlab.lab.models import Event, InboxItem, LaunchApproval
 from parlab.lab.services import inbox as service
 from parlab.lab.services.access.budgets import may_decide
+from parlab.lab.services.access.rights import project_of
 from parlab.pages.reads.inbox import Inbox, inbox, neighbours
 from parlab.pages.reads.inbox_evidence import evidence_of
 from parlab.pages.rows.inbox import GROUPS, KINDS, inbox_row
@@ -137,7 +138,7 @@ def inbox_decide(request: HttpRequest, pk: int) -> HttpResponse:
 def _may_decide(item: InboxItem, user: User) -> bool:
     if item.kind != Event.Kind.LAUNCH_ASKED or item.experiment is None:
         return False
-    return may_decide(user, item.experiment.project_id)
+    return may_decide(user, project_of(item.experiment))
 
 
 @require_POST
