@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const follow = document.getElementById("follow");
+  if (!follow) return; // a run without output
   const log = () => document.getElementById("log");
   let top = 0;
   const toEnd = () => { const element = log(); if (element) element.scrollTop = element.scrollHeight; };

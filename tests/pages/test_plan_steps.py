@@ -47,6 +47,12 @@ def test_without_a_plan_the_steps_are_plain_and_nonsense_is_no_plan(viewer: Clie
     assert carried_plan("") is None
 
 
+def test_only_the_pages_of_plan_offer_training_and_simulation(page: Client) -> None:
+    # A page of Settings that no tab leads to.
+    assert "What is predicted" not in page.get("/projects/shared/").content.decode()
+    assert "What is predicted" in page.get(f"/plan/?{urlencode(PLAN)}").content.decode()
+
+
 def test_simulate_opens_with_the_pipeline_of_the_plan(viewer: Client) -> None:
     address = steps(viewer, f"/plan/?{urlencode(PLAN)}")["Simulate"]
     response = viewer.get(address)

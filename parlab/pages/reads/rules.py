@@ -36,8 +36,11 @@ def _rendered(path: Path, _changed_at: int) -> SafeString:
             if name and name not in anchors:
                 anchors.add(name)
                 tokens[number - 1].attrSet("id", name)
+        elif token.type == "table_open":
+            token.attrSet("tabindex", "0")  # it scrolls on narrow screens
     # Markup in the text was escaped by the parser (html: False), which also refuses javascript: links.
-    return SafeString(markdown.renderer.render(tokens, markdown.options, {}))
+    rendered = markdown.renderer.render(tokens, markdown.options, {})
+    return SafeString(rendered.replace("<pre>", '<pre tabindex="0">'))
 
 
 def _rule_of(token: Token) -> str:

@@ -164,7 +164,7 @@ def _beside(context: template.Context, opened: Entry | None, section: str) -> di
 
 
 def _is_way(page: Page, step: str) -> bool:
-    return step in (page.section, page.within)
+    return bool(step) and step in (page.section, page.within)
 
 
 def _carried_plan(context: template.Context, section: str) -> str:
