@@ -50,12 +50,8 @@ def posted_batches_apply(*, posted: Sequence[PostedBatch]) -> list[dict[str, Any
 
     The controllers of the pods find the answers in Redis, with what the pods have noted.
     """
-    applied = services.batches_apply(batches=[each.batch for each in posted])
-    for attempt in applied.grown:
-        services.summarise_at_intervals(attempt)
-    for attempt in applied.ended:
-        services.log_end(attempt)
-    answers = [_answer(each, position) for each, position in zip(posted, applied.positions, strict=True)]
+    positions = services.batches_apply_and_summarise(batches=[each.batch for each in posted])
+    answers = [_answer(each, position) for each, position in zip(posted, positions, strict=True)]
     _leave_for_controllers(answers)
     return [sign(answer, each.key) for answer, each in zip(answers, posted, strict=True)]
 

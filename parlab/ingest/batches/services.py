@@ -60,12 +60,17 @@ def batch_apply(*, batch: Batch) -> int:
 
     Duplicate or reordered batches leave series and log unchanged. Raises ValueError for invalid positions.
     """
-    applied = batches_apply(batches=[batch])
+    return batches_apply_and_summarise(batches=[batch])[0]
+
+
+def batches_apply_and_summarise(*, batches: Sequence[Batch]) -> list[int]:
+    """Store batches as `batches_apply` does, and do at once what follows; return the spool positions."""
+    applied = batches_apply(batches=batches)
     for attempt in applied.grown:
         summarise_at_intervals(attempt)
     for attempt in applied.ended:
         log_end(attempt)
-    return applied.positions[0]
+    return applied.positions
 
 
 def batches_apply(*, batches: Sequence[Batch]) -> Applied:

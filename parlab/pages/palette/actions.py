@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 
 from parlab.lab.models import Run
-from parlab.lab.selectors.analysis.plans import devices, devices_like
+from parlab.lab.selectors.analysis.plans import devices, devices_like, plain_name
 from parlab.lab.selectors.palette import named_runs, run_of
 from parlab.lab.services.access.rights import may_change
 from parlab.planner.job.presets import PRESETS, Preset
@@ -172,7 +172,7 @@ def _plan(asked: Asked) -> Iterator[Row]:
         number = _COUNT.match(word)
         if number and len(number[1]) < 10:
             count = int(number[1].replace(",", "")) * (1024 if number[2] else 1)
-        elif fitting := [entry for entry in models if _plain(word) in _plain(entry.name)]:
+        elif fitting := [entry for entry in models if plain_name(word) in plain_name(entry.name)]:
             models = fitting
         elif of_word := devices_like(word, names or catalogue):
             names = of_word
@@ -187,10 +187,6 @@ def _plan(asked: Asked) -> Iterator[Row]:
     chosen = names[0] if names else ""
     for entry in models[:MOST]:
         yield _planned(entry, count, chosen)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s._-]", "", name.lower())
 
 
 def _planned(entry: Preset, count: int, name: str) -> Row:

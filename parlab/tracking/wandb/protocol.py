@@ -125,9 +125,7 @@ Endpoint = Callable[[Call], JSON | HttpResponseBase]
 
 def json_of(text: str | bytes, name: str) -> Any:
     """Read JSON in which NaN and Infinity may occur, of bounded size in memory. Raises WandbError."""
-    counted = text.encode(errors="replace") if isinstance(text, str) else text
-    lists, objects, commas = map(counted.count, (b"[", b"{", b","))
-    if lists + objects > MAX_CONTAINERS or commas > MAX_VALUES:
+    if len(text) > MAX_CONTAINERS and _is_vast(text.encode(errors="replace") if isinstance(text, str) else text):
         raise WandbError(f"{name} has more than {MAX_CONTAINERS:,} lists or {MAX_VALUES:,} values; send less", 413)
     try:
         return orjson.loads(text)
@@ -137,6 +135,11 @@ def json_of(text: str | bytes, name: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise WandbError(f"{name} is not JSON: {str(error)[:200]}") from None
+
+
+def _is_vast(text: bytes) -> bool:
+    lists, objects, commas = map(text.count, (b"[", b"{", b","))
+    return lists + objects > MAX_CONTAINERS or commas > MAX_VALUES
 
 
 def endpoint(method: str, function: Endpoint, *, scope: str) -> Callable[..., HttpResponseBase]:

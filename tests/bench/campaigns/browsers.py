@@ -145,17 +145,19 @@ class Browser:
 
     def _answer(self, address: str, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, str]:
         """Ask; once more where the server had closed the idle connection, as browsers do."""
-        for is_kept in (self._connection.sock is not None, False):
-            try:
-                self._connection.request("GET", address, headers=headers)
-                response = self._connection.getresponse()
-            except (http.client.RemoteDisconnected, ConnectionError):
-                self._connection.close()
-                if not is_kept:
-                    raise
-            else:
-                return response, response.read().decode()
-        raise AssertionError("the second answer is returned or raises")
+        is_kept = self._connection.sock is not None
+        try:
+            response = self._asked(address, headers)
+        except (http.client.RemoteDisconnected, ConnectionError):
+            self._connection.close()
+            if not is_kept:
+                raise
+            response = self._asked(address, headers)
+        return response, response.read().decode()
+
+    def _asked(self, address: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        self._connection.request("GET", address, headers=headers)
+        return self._connection.getresponse()
 
 
 def polls_of(content: str) -> list[Poll]:

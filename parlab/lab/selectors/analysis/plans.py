@@ -72,11 +72,12 @@ def device_named(name: str) -> Gpu | None:
 
 def devices_like(text: str, names: Iterable[str]) -> list[str]:
     """Return the names that contain a text, without spaces and case; those of servers (SXM) first."""
-    wanted = _plain(text)
-    return sorted((name for name in names if wanted and wanted in _plain(name)), key=lambda name: "SXM" not in name)
+    wanted = plain_name(text)
+    return sorted((name for name in names if wanted and wanted in plain_name(name)), key=lambda name: "SXM" not in name)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return a name of a model or device without spaces, signs and case, as it is searched for."""
     return re.sub(r"[\s._-]", "", name.lower())
 
 
