@@ -24,6 +24,9 @@ __all__ = ["broker"]
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
+STEPS = 1000
+"""Steps of our own engine: more than it makes until a notice is seen, on any machine."""
+
 
 @pytest.fixture
 def machines(tmp_path: Path, broker: str) -> Iterator[list[NodeMachine]]:
@@ -146,21 +149,25 @@ def test_a_person_ends_a_chain_and_a_crash_loop_ends_itself(
 
 
 def test_a_training_of_our_own_engine_has_the_losses_of_one_that_was_never_stopped(
-    world: World, make_config: Callable[..., Config], user: User
+    world: World, machines: list[NodeMachine], make_config: Callable[..., Config], user: User
 ) -> None:
-    length = {"train": {**SMALL["train"], "iterations": 400}}
-    launcher = {"chain": True, "timeout_s": 25, "warn_before_s": 10, "grace_s": 10}
+    length = {"train": {**SMALL["train"], "iterations": STEPS}}
+    limit = {"timeout_s": 600}
     kept = {"every_steps": 100, "directory": world.checkpoints}
+    launcher = {"chain": True, "grace_s": 60, **limit}
     data = {**SMALL, **length, "launcher": launcher, "checkpoint": kept, "cluster": {"device": "cpu"}}
     (chained,) = services.launch(config=make_config(data=data), user=user).created
-    chain = world.until_ended(chained, 300)
-    assert chained.state == "finished", chained.reason
-    assert RunState.CHECKPOINTED in states(chained)
-    assert (chain.steps, chain.repeated) == (400, 0)
+    world.until_attempt(chained, 1, 300)
+    notice = machine_of(chained, machines).state_dir.with_name("notice")
+    notice.write_text("terminate in 2 minutes")
+    chain = world.until_ended(chained, 600)
+    notice.unlink()
+    assert states(chained) == [RunState.PREEMPTED, RunState.FINISHED], chained.reason
+    assert (chain.steps, chain.repeated) == (STEPS, 0)
 
-    whole = {**SMALL, **length, "launcher": {"timeout_s": 300}, "cluster": {"device": "cpu"}}
+    whole = {**SMALL, **length, "launcher": limit, "cluster": {"device": "cpu"}}
     (alone,) = services.launch(config=make_config(data=whole), user=user).created
-    world.until(lambda: Run.objects.get(pk=alone.pk).is_final, "the other one has ended", 200)
+    world.until(lambda: Run.objects.get(pk=alone.pk).is_final, "the other one has ended", 600)
     alone.refresh_from_db()
     assert losses(chained) == losses(alone)
 
