@@ -113,14 +113,25 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
 def _field_errors(detail: Any, context: dict[str, Any]) -> Iterator[dict[str, Any]]:
     request = context.get("request")
     sent_values = {**request.query_params.dict(), **_form_data(request)} if request is not None else {}
-    for field, messages in (detail if isinstance(detail, dict) else {"": detail}).items():
-        for message in messages if isinstance(messages, list) else [messages]:
-            yield {
-                "field": field or None,
-                "value": _short(sent_values.get(field)),
-                "message": str(message),
-                "remedy": "send the fields described in /api/schema/",
-            }
+    for field, message in _flattened(detail):
+        yield {
+            "field": field or None,
+            "value": _short(sent_values.get(field)),
+            "message": message,
+            "remedy": "send the fields described in /api/schema/",
+        }
+
+
+def _flattened(detail: Any, field: str = "") -> Iterator[tuple[str, str]]:
+    """Give each message with its field; entries of lists and inner fields are named as `topics.0`."""
+    if isinstance(detail, dict):
+        for name, inner in detail.items():
+            yield from _flattened(inner, f"{field}.{name}" if field else str(name))
+    elif isinstance(detail, list):
+        for inner in detail:
+            yield from _flattened(inner, field)
+    else:
+        yield field, str(detail)
 
 
 def _form_data(request: Any) -> dict[str, Any]:

@@ -79,6 +79,14 @@ def addresses_of(
     return addresses
 
 
+def check_literal(parts: SplitResult, allowed: Sequence[Network]) -> None:
+    """Raise Forbidden for an address in figures, or this machine, that nothing may be sent to; names are not asked."""
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+    with suppress(socket.gaierror):
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        addresses_of(host, port_of(parts), allowed)
+
+
 def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
     """Return whether requests may go to an address; one that wraps an IPv4 address counts as that one."""
     if isinstance(address, ipaddress.IPv6Address):

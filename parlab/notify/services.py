@@ -89,7 +89,7 @@ def subscription_create(
     if channel == Subscription.Channel.WEBHOOK:
         if not user.has_perm("lab.add_run"):
             raise ValueError(f"user {user} may not create webhooks (permission lab.add_run); ask an administrator")
-        sending.check_url(url)
+        sending.check_literal(sending.check_url(url), allowed_networks())
     elif not settings.SENDS_MAIL:
         raise ValueError("this server sends no mail; have EMAIL_URL set, or use a webhook")
     elif not user.email:
@@ -126,7 +126,7 @@ def subscription_change(
 ) -> Subscription:
     """Change topics, address or whether it is enabled; raises ValueError."""
     if subscription.is_webhook and url is not None:
-        sending.check_url(url)
+        sending.check_literal(sending.check_url(url), allowed_networks())
         subscription.url = url
     subscription.topics, subscription.is_enabled = checked_topics(topics), is_enabled
     for name, value in (times._asdict() if times else {}).items():

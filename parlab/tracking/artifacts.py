@@ -183,8 +183,15 @@ def upload_create(*, tracked: TrackedRun) -> str:
     _pending_check(holders)
     directory = _root() / "parts" / upload_id
     directory.mkdir(parents=True, mode=0o700)
-    (directory / _OWNER).write_text(" ".join(map(str, holders)))
+    (directory / _OWNER).write_text(" ".join(map(str, (*holders, tracked.uuid))))
     return upload_id
+
+
+def upload_run(*, upload_id: str) -> str | None:
+    """Return the ID of the run that an upload was created for; None where an earlier release created it."""
+    named = _upload(upload_id) / _OWNER
+    words = named.read_text().split() if named.exists() else []
+    return words[2] if len(words) > 2 else None
 
 
 def part_store(*, upload_id: str, number: int, blocks: Iterable[bytes]) -> str:
@@ -234,7 +241,7 @@ def uploads_prune() -> int:
 
 def _holders(named: Path) -> tuple[int, ...]:
     """Return owner and project of an upload; those of an earlier release name only the owner."""
-    return tuple(map(int, named.read_text().split()))
+    return tuple(map(int, named.read_text().split()[:2]))
 
 
 def _pending_check(holders: Sequence[int]) -> None:

@@ -19,6 +19,8 @@ from parlab.lab.services.chains import run_chain_end
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
 from parlab.lab.services.runs import config_launch, run_cancel_request, run_relaunch
+from parlab.tracking import artifacts
+from parlab.tracking.runs import tracked_run_start
 from parlab.tuner.models import Study
 from parlab.tuner.services import study_cancel, study_resume
 from tests.conftest import SMALL
@@ -80,6 +82,33 @@ def test_the_api_and_pages_follow_the_same_rule(run: Run, people: dict[str, User
     assert browser.post("/runs/change/", chosen).status_code == (403 if name == "other" else 302)
     for action in ("relaunch", "end-chain", "cancel"):
         assert browser.post(f"/{address}/{action}/").status_code == (403 if name == "other" else 302)
+
+
+def test_of_selected_runs_those_of_others_are_left_alone_and_counted(run: Run, people: dict[str, User]) -> None:
+    data = {**SMALL, "train": {**SMALL["train"], "iterations": 7}}
+    own = config_save(experiment=run.experiment, data=data, sweep={}, user=people["other"])
+    (mine,) = config_launch(config=own, user=people["other"]).created
+    browser = Client()
+    browser.force_login(people["other"])
+    answer = browser.post("/runs/change/", {"run": [run.pk, mine.pk], "action": "cancel"}, follow=True)
+    text = answer.content.decode()
+    for words in ("1 run cancelled or stopping", "1 run not changed: ", "belongs to another"):
+        assert words in text
+    assert [each.is_final for each in Run.objects.order_by("pk")] == [False, True]
+
+
+def test_parts_of_an_upload_come_from_who_may_change_its_run(run: Run, people: dict[str, User]) -> None:
+    tracked = tracked_run_start(experiment=run.experiment, user=people["owner"])
+    upload = artifacts.upload_create(tracked=tracked)
+    answers = {}
+    for name in ("other", "owner"):
+        _, secret = token_create(user=people[name], name="script", by=people[name], project=run.experiment.project)
+        api = Client(headers={"Authorization": f"Bearer {secret}"})
+        part = api.put(f"/api/2.0/mlflow-artifacts/parts/{upload}/1", name.encode(), "application/octet-stream")
+        place = f"/api/2.0/mlflow-artifacts/mpu/abort/{run.experiment_id}/{tracked.uuid}/artifacts"
+        ended = api.post(place, {"path": "a", "upload_id": upload}, "application/json")
+        answers[name] = (part.status_code, ended.status_code)
+    assert answers == {"other": (403, 403), "owner": (200, 200)}
 
 
 def test_pages_offer_only_what_would_be_done(run: Run, people: dict[str, User]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.test import Client
 from django.utils import timezone
 
 from parlab.lab.models import Event, Experiment
@@ -225,6 +226,22 @@ def test_no_request_goes_to_a_private_address(address: str) -> None:
     assert not sending.is_allowed(checked, [])
     assert sending.is_allowed(ipaddress.ip_address("93.184.216.34"), [])
     assert sending.is_allowed(ipaddress.ip_address("10.1.2.3"), [ipaddress.ip_network("10.0.0.0/8")])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::1]:8000", "10.1.2.3"])
+def test_an_address_of_this_machine_or_network_is_refused_when_it_is_entered(
+    admin: User, host: str, settings: Any
+) -> None:
+    settings.WEBHOOK_NETWORKS = []
+    with pytest.raises(ValueError, match="no public address; add its network to PARLAB_WEBHOOK_NETWORKS"):
+        services.subscription_create(user=admin, channel="webhook", topics=["alert"], url=f"http://{host}/hook")
+
+
+def test_an_unknown_event_is_named_with_its_place(admin: User, client: Client) -> None:
+    client.force_login(admin)
+    data = {"channel": "webhook", "topics": ["alert", "sunshine"], "url": "https://example.org"}
+    answer = client.post("/api/subscriptions/", data, "application/json").json()["errors"]
+    assert [(each["field"], each["message"]) for each in answer] == [("topics.1", '"sunshine" is not a valid choice.')]
 
 
 def test_a_name_that_leads_to_this_machine_is_refused_at_once_and_for_good(

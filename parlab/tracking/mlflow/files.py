@@ -135,14 +135,16 @@ def multipart_create(call: Call) -> JSON:
 
 
 def multipart_part(call: Call) -> HttpResponseBase:
-    number = integer(call.text("number")) or 0
-    digest = artifacts.part_store(upload_id=call.text("upload_id"), number=number, blocks=_blocks(call))
+    number, upload_id = integer(call.text("number")) or 0, call.text("upload_id")
+    _require_upload(call, upload_id)
+    digest = artifacts.part_store(upload_id=upload_id, number=number, blocks=_blocks(call))
     return HttpResponse(headers={"ETag": f'"{digest}"'})
 
 
 def multipart_complete(call: Call) -> JSON:
     tracked, path = _upload_place(call)
     _refuse_deleted(tracked)
+    _require_upload(call, call.text("upload_id"))
     numbers = [integer(part.get("part_number")) or 0 for part in entries(call, "parts")]
     _note_overwriting(call, tracked, path)
     artifacts.upload_complete(tracked=tracked, path=path, upload_id=call.text("upload_id"), numbers=numbers)
@@ -155,7 +157,15 @@ def _upload_place(call: Call) -> tuple[TrackedRun, str]:
     return _place(call, f"{call.text('artifact_path')}/{name}")
 
 
+def _require_upload(call: Call, upload_id: str) -> None:
+    """Raise MlflowError unless the run that an upload was created for may be changed by the one who asks."""
+    run_id = artifacts.upload_run(upload_id=upload_id)
+    if run_id is not None:
+        run_by_id(run_id, call)
+
+
 def multipart_abort(call: Call) -> JSON:
+    _require_upload(call, call.text("upload_id"))
     artifacts.upload_abort(upload_id=call.text("upload_id"))
     return {}
 

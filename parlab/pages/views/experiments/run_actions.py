@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 
 from parlab.fleet import services as fleet
 from parlab.lab.models import Run
-from parlab.lab.services.access.rights import require_change, require_work
+from parlab.lab.services.access.rights import may_change, may_work, refusal, require_work
 from parlab.lab.services.archive import runs_archive, runs_contents, runs_delete, runs_restore
 from parlab.lab.services.marks import runs_star, runs_tag, runs_unstar, runs_untag
 
@@ -48,9 +48,14 @@ def runs_change(request: HttpRequest) -> HttpResponse:
         return back(request)
     if not request.user.has_perm(action.permission):
         raise PermissionDenied(f"this needs the permission {action.permission}")
-    (require_change if name in _OF_OWNERS else require_work)(request.user, *runs)
+    may = may_change if name in _OF_OWNERS else may_work
+    refused = [run for run in runs if not may(request.user, run)]
+    if len(refused) == len(runs):
+        raise PermissionDenied(refusal(request.user, runs[0]))
+    if refused:
+        messages.error(request, f"{counted(len(refused), 'run')} not changed: {refusal(request.user, refused[0])}.")
     try:
-        action.act(request, runs)
+        action.act(request, [run for run in runs if run not in refused])
     except ValueError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     return back(request)
