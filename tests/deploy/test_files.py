@@ -174,7 +174,12 @@ def test_nginx_passes_on_who_asks_and_takes_the_largest_uploads(tmp_path: Path) 
 
     self_signed(tmp_path, "parlab.example.org")
     (tmp_path / "site").write_text(text.replace("/etc/parlab/tls", str(tmp_path)))
-    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid; events {{}} http {{ include {tmp_path}/site; }}")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    drafts = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)  # no folder of an installed nginx
+    drafts += f" access_log {tmp_path}/access;"
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path}/pid; events {{}} http {{ {drafts} include {tmp_path}/site; }}"
+    )
     checked("nginx", "-t", "-e", str(tmp_path / "errors"), "-c", str(tmp_path / "nginx.conf"))
 
 
