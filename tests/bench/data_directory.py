@@ -23,6 +23,7 @@ def data_directory() -> Iterator[Path]:
             "REDIS_URL": "redis://127.0.0.1:1/0",
             "LOG_LEVEL": "WARNING",
             "DJANGO_SETTINGS_MODULE": "parlab.settings",
+            "PARLAB_SHARED_NODE_KEY": "1",  # the daemons of benchmarks do not enrol
         }
         os.environ.pop("DATABASE_URL", None)
         if os.environ.get("PARLAB_BENCH_DATABASE") == "postgres":

@@ -70,6 +70,7 @@ def unmarked(text: str) -> str:
 
 
 _QUOTED = re.compile(r"^\s{0,3}(?:>\s?){1,4}")
+_DIGITS, _GAP = re.compile(r"\d+"), re.compile(r" {3,}")
 _AHEAD = 256
 _MAX_BARS = 4_096
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
@@ -108,6 +109,8 @@ class _Watch:
         """Lines of bars, whose positions become records when the bar leaves them."""
         self.lone: dict[str, str] = {}
         """Names of lone numbers, and what they were at first."""
+        self.nameless: set[str] = set()
+        """Forms of lines without a number that has a name or a unit."""
         self.heard: list[Record] = []
         """The numbers of processes that lines state."""
 
@@ -165,8 +168,13 @@ class _Watch:
 
     def _judged(self, number: int, text: str) -> Iterator[Record]:
         """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit."""
+        form = _DIGITS.sub("0", _GAP.sub("  ", text[:1_000]))
+        if form in self.nameless:  # a row of a table
+            return
         rest = _of_interest(text)
         if not rest and not named_numbers(text[:1_000]):
+            if len(self.nameless) < _MAX_BARS:
+                self.nameless.add(form)
             return
         plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
         kind = (

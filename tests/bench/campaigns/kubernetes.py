@@ -94,7 +94,6 @@ def world() -> Iterator[World]:
     """Start everything, and end it."""
     if reason := why_not():
         raise Unavailable(reason)
-    settings.SHARED_NODE_KEY = True
     with (
         tempfile.TemporaryDirectory(prefix="parlab-pool-") as name,
         broker(Path(name)) as (url, port),
