@@ -75,6 +75,8 @@ class World:
         with suppress(OSError):  # thousands take longer than a request; they end with the plane
             self.plane.clear(self.namespace)
         self.controller.close()
+        for node in Node.objects.filter(pool=POOL):  # the next controller has the same name
+            Node.objects.filter(pk=node.pk).update(name=f"ended-{node.pk}", pool="ended")
 
     def launch(self, sweep: dict[str, list[Any]] | None = None, **kubernetes: Any) -> list[Run]:
         """Launch runs of one pod, and dispatch them."""
