@@ -2,8 +2,8 @@
 
 `meta/chunks/RUN` holds settings, contexts and the list of sequences, `seqs/chunks/RUN` their points, and
 `run_metadata.sqlite` names, experiments and tags. A key is a path: its parts, each followed by 0xFE; a part that is a
-number begins with 0xFE and has 8 bytes. The first byte of a value is its type. As aim 3.29 writes them; Aim is not
-needed to read them.
+number begins with 0xFE and has 8 bytes. The first byte of a value is its type. As aim 3.29 writes them; the directories
+are opened for reading by the RocksDB that comes with Aim.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import struct
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +23,6 @@ from typing import Any, NamedTuple
 from parlab.ingest.files.received import Refused
 from parlab.tracking.point import Point
 
-from . import rocksdb
 from .databases import opened, tables_of
 from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point, text_of
 
@@ -235,9 +235,36 @@ def _series_points(key: str, values: Iterator[tuple[Parts, Any]]) -> Iterator[Po
 def _values(files: Mapping[str, Path], prefix: Parts) -> Iterator[tuple[Parts, Any]]:
     """Yield the paths below a prefix with their values."""
     start = b"".join(str(part).encode() + bytes([_SENTINEL]) for part in prefix)
-    for key, content in rocksdb.entries(files):
-        if key.startswith(start):
-            yield _path(key), _value(content)
+    for key, content in _entries(files, start):
+        yield _path(key), _value(content)
+
+
+def _entries(files: Mapping[str, Path], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys that begin with `start`, in their order, and their values. Raises Refused."""
+    try:
+        import aimrocks
+    except ImportError as missing:
+        raise Refused(
+            "repositories of Aim are read with its own database, which is not installed here; install parlab[aim]"
+        ) from missing
+    with tempfile.TemporaryDirectory(prefix="parlab-aim-") as directory:
+        for name, path in files.items():
+            (Path(directory) / name).symlink_to(path.resolve())
+        try:
+            rows = aimrocks.DB(directory, aimrocks.Options(create_if_missing=False), read_only=True).iteritems()
+            rows.seek(start)
+            for key, content in rows:
+                if not key.startswith(start):
+                    return
+                yield key, content
+        except Exception as problem:  # its errors have no base class of their own
+            if type(problem).__module__ != "aimrocks.errors":
+                raise
+            said = problem.args[0] if problem.args else ""
+            reason = (said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)).replace(
+                f"{directory}/", ""
+            )
+            raise Refused(f"a database of Aim is damaged ({reason}); copy the whole directory again") from problem
 
 
 def _path(key: bytes) -> Parts:
