@@ -1,11 +1,16 @@
-"""The OpenAPI document, made once for each process, and the page that shows it."""
+"""The OpenAPI document, made once for each installed code, and the page that shows it."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import secrets
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required, login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -22,10 +27,28 @@ _TYPES = {"json": "application/vnd.oai.openapi+json", "yaml": "application/vnd.o
 
 @functools.cache
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document; making it takes seconds."""
+    """Return the OpenAPI document; making it takes seconds, so that it is kept in the data directory."""
+    path = settings.DATA_DIR / f"openapi-{_code()}.json"
+    with suppress(OSError, ValueError):
+        kept: dict[str, Any] = json.loads(path.read_bytes())
+        return kept
     generator: Any = SchemaGenerator()  # type: ignore[no-untyped-call]  # drf-spectacular has no types
-    schema: dict[str, Any] = generator.get_schema(request=None, public=True)
-    return schema
+    made: dict[str, Any] = json.loads(json.dumps(generator.get_schema(request=None, public=True)))
+    with suppress(OSError):  # a full or read-only disk: each process makes its own
+        draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        draft.write_text(json.dumps(made))
+        for earlier in settings.DATA_DIR.glob("openapi-*.json"):
+            earlier.unlink(missing_ok=True)
+        draft.replace(path)
+    return made
+
+
+def _code() -> str:
+    """Return what differs between two installations: names, sizes and times of the files of code."""
+    root = Path(__file__).resolve().parents[1]
+    files = [(path, path.stat()) for path in sorted(root.rglob("*.py"))]
+    facts = [f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}" for path, stat in files]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 @functools.cache

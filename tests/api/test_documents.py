@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from parlab.api import documents
 from parlab.lab.models import Experiment
 from parlab.lab.services.access.tokens import token_create
 from parlab.lab.services.experiments import experiment_create
@@ -30,6 +33,23 @@ def test_the_document_is_made_once(api: Client) -> None:
     assert min(seconds) < 0.1
     assert document["openapi"].startswith("3.1")
     assert api.get("/api/schema/").content.startswith(b"openapi: 3.1")
+
+
+def test_a_new_process_finds_the_document_of_the_same_code(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path
+) -> None:
+    settings.DATA_DIR = tmp_path
+    documents.document.cache_clear()
+    made = documents.document()
+    documents.document.cache_clear()
+    monkeypatch.setattr(documents, "SchemaGenerator", None)
+    assert documents.document() == made
+    [kept] = tmp_path.iterdir()
+    kept.write_text("{")  # cut off by a power failure
+    documents.document.cache_clear()
+    with pytest.raises(TypeError):
+        documents.document()
+    documents.document.cache_clear()
 
 
 def test_the_document_describes_how_scripts_report(api: Client) -> None:
