@@ -19,9 +19,8 @@ from .links import SENDING_SHARE, Links
 from .memory import stage_layers
 from .parameters import TimeParameters
 
-_BUBBLES = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05, "dualpipe": 1 / 3, "dualpipe-v": 1 / 3}
-"""Bubble of zero-bubble schedules relative to 1F1B (Qi et al. 2023, tables 3 to 5: bubble rates). DualPipe: (p/2 - 1)
-(2 F) for (p - 1) 3 F with a backward pass of 2 F (DeepSeek-V3 report 2024, table 2)."""
+_BUBBLES = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}
+"""Bubble of zero-bubble schedules relative to 1F1B (Qi et al. 2023, tables 3 to 5: bubble rates)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,13 @@ class Clock:
 
         `others_s` is the time of one micro batch on all other stages.
         """
-        return others_s * _BUBBLES.get(self.job.schedule, 1.0) / self.job.chunks
+        job = self.job
+        if job.schedule.startswith("dualpipe"):
+            # (p/2 - 1) (2 F) instead of (p - 1) 3 F with a backward pass of 2 F (DeepSeek-V3 report 2024, table 2).
+            share = max(0, job.pipeline_parallel - 2) / (3 * max(1, job.pipeline_parallel - 1))
+        else:
+            share = _BUBBLES.get(job.schedule, 1.0)
+        return others_s * share / job.chunks
 
     def hop_s(self) -> tuple[float, float]:
         """Return transfer time and latency of the activations of one micro batch between two stages."""
