@@ -1,7 +1,7 @@
 """`python -m tests.deploy.install`: fetch the programs of Debian that check `deploy/`, without installing them.
 
 Packages are unpacked into the virtual environment: nothing starts, and no root is needed. Where there is no Debian, the
-checks in Python stand alone.
+checks in Python stand alone. Podman works only in its place: as root it is installed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ def main() -> int:
         if not _fetch(missing) and os.geteuid() == 0:
             _run(["apt-get", "update", "-q"])
             _fetch(missing)
+    if shutil.which("podman") is None and shutil.which("apt-get") and os.geteuid() == 0:
+        print("parlab: installing podman, for tests of containers", flush=True)
+        _run(["apt-get", "update", "-q"])
+        _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", "podman", "crun"])
     if absent := sorted(name for name in PACKAGES if program(name) is None):
         print(f"parlab: without {', '.join(absent)}, deploy/ is checked in Python alone", file=sys.stderr)
     return 0
@@ -51,7 +55,8 @@ def _fetch(packages: list[str]) -> bool:
 
 
 def _run(command: list[str], directory: Path | None = None) -> bool:
-    return subprocess.run(command, stdout=sys.stderr, cwd=directory, check=False).returncode == 0
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(command, stdout=sys.stderr, cwd=directory, env=environment, check=False).returncode == 0
 
 
 if __name__ == "__main__":
