@@ -126,5 +126,5 @@ def _environment() -> dict[str, str]:
         "PYTHONUTF8": "1",
         "TMPDIR": tempfile.gettempdir(),
         # Each thread of a numerical library reserves address space.
-        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
     }

@@ -1,5 +1,5 @@
 """Runs in the stores of other trackers: MLflow's file and SQLite stores, W&B offline directories,
-trackio databases, TensorBoard directories, Aim repositories.
+trackio databases, TensorBoard directories, Aim repositories, exports of Neptune.
 
 A reader gets the files of a directory or archive, {relative path: file}, and opens no other file: paths written inside
 of a store are never followed. It returns a `Store` with the runs and the files that it answers for.
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import aim, databases, mlflow_files, tensorboard, wandb_files
+from . import aim, databases, mlflow_files, neptune, tensorboard, wandb_files
 from .foreign import ForeignRun, Store
 
 __all__ = ["READERS", "ForeignRun", "Store", "stores_in"]
 
-READERS = (aim, mlflow_files, databases, wandb_files, tensorboard)
+READERS = (aim, mlflow_files, databases, neptune, wandb_files, tensorboard)
 
 
 def stores_in(files: Mapping[str, Path]) -> list[Store]:

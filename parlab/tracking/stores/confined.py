@@ -14,7 +14,7 @@ from parlab.tracking.point import Point
 
 from .foreign import ForeignRun, Store
 
-_NAMED = re.compile(r"(?:^|/)meta\.yaml$|\.wandb$|tfevents[^/]*$|(?:^|/)(?:meta|seqs)/chunks/")
+_NAMED = re.compile(r"(?:^|/)meta\.yaml$|\.wandb$|tfevents[^/]*$|(?:^|/)(?:meta|seqs)/chunks/|_part_\d+\.parquet$")
 _DATABASE = b"SQLite format 3\x00"
 
 
