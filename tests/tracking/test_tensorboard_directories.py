@@ -62,6 +62,18 @@ def test_each_directory_is_one_run_with_the_metrics_of_its_files(logs: Path, use
     assert "loss/nan" in {info.metric for info in store.metrics(second.current_attempt().pk)}
 
 
+def test_hyperparameters_are_parameters_of_their_run_and_no_run(tmp_path: Path, user: User) -> None:
+    write(tmp_path / "tb", ("train/loss",), range(3))
+    writer = SummaryWriter(str(tmp_path / "tb"))
+    writer.add_hparams({"lr": 0.1, "layers": 4, "kind": "bert", "tied": True}, {"best": 0.5}, run_name="trial")
+    writer.close()
+    assert imported(tmp_path, user) == ["new"]
+    run = Run.objects.get()
+    stated = {"lr": "0.1", "layers": "4", "kind": "bert", "tied": "1"}
+    assert dict(run.tracked.parameters.values_list("key", "value")) == stated
+    assert {info.metric for info in store.metrics(run.current_attempt().pk)} == {"train/loss", "best"}
+
+
 def test_a_directory_that_grows_continues_and_one_that_changed_is_a_new_version(logs: Path, user: User) -> None:
     imported(logs, user)
     assert imported(logs, user) == ["none"]

@@ -7,8 +7,10 @@ Reading needs no package. A file may end within a record: what comes before is r
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,6 +31,9 @@ _DTYPE, _CONTENT, _TEXTS = 1, 4, 8
 # Data type of a tensor: struct code of a number in its content, and the field that otherwise holds the number.
 _CODES = {1: ("<f", 5), 2: ("<d", 6), 3: ("<i", 7), 9: ("<q", 10)}
 _INTEGERS = (3, 9)
+_SESSION_START = "_hparams_/session_start_info"
+HYPERPARAMETERS = "hparams"
+"""Tag of the hyperparameters of a run, a JSON object, and the name of their plugin."""
 
 
 class Event(NamedTuple):
@@ -100,6 +105,28 @@ def _values(summary: Any) -> Iterator[tuple[str, float | str]]:
             tensor = _tensor(fields_of(value[_TENSOR][-1]), _plugin(value))
             if tensor is not None:
                 yield tag, tensor
+        elif tag == _SESSION_START and (settings := _hyperparameters(value)):
+            yield HYPERPARAMETERS, json.dumps(settings)
+
+
+def _hyperparameters(value: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
+    """Return the settings of a session's start; the numbers of fields are those of plugin_data.proto."""
+    metadata = fields_of(value[_METADATA][-1]) if _METADATA in value else {}
+    plugin = fields_of(metadata[1][-1]) if 1 in metadata else {}
+    settings: dict[str, Any] = {}
+    for start in fields_of(plugin[2][-1]).get(3, []) if 2 in plugin else []:
+        for entry in fields_of(start).get(1, []):
+            pair = fields_of(entry)
+            stated = fields_of(pair[2][-1]) if 2 in pair else {}
+            name = _text(pair.get(1, [b""])[-1])
+            if 2 in stated:
+                (number,) = struct.unpack("<d", stated[2][-1])
+                settings[name] = int(number) if number.is_integer() else number if isfinite(number) else str(number)
+            elif 3 in stated:
+                settings[name] = _text(stated[3][-1])[:_MAX_TEXT]
+            elif 4 in stated:
+                settings[name] = bool(stated[4][-1])
+    return settings
 
 
 def _plugin(value: Mapping[int, Sequence[Any]]) -> str:

@@ -13,16 +13,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
-from parlab.formats.exports.event_records import MARK_WITHIN, Contents, Event, event_of, is_event_file
+from parlab.formats.exports.event_records import HYPERPARAMETERS, MARK_WITHIN, Contents, Event, event_of, is_event_file
 from parlab.formats.exports.protobuf import Damaged
 from parlab.tracking.point import Point
 
 from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, point
 
 TRACKER = "tensorboard"
+_FIRST = 20
+"""Events of a file among which hyperparameters are looked for."""
 
 
 def read(files: Mapping[str, Path]) -> Iterator[Store]:
@@ -32,8 +35,13 @@ def read(files: Mapping[str, Path]) -> Iterator[Store]:
     if len(files) < 2 or not names:
         return
     directories: dict[str, list[str]] = defaultdict(list)
+    every = {name.rpartition("/")[0] for name in names}
     for name in names:
-        directories[name.rpartition("/")[0]].append(name)
+        directory = name.rpartition("/")[0]
+        # Hyperparameters lie in a directory below that of their run.
+        above = directory.rpartition("/")[0]
+        belongs = directory and above in every and _has_hyperparameters(files[name])
+        directories[above if belongs else directory].append(name)
     runs, notes = [], []
     for directory, own in directories.items():
         run, missing = _run(directory, [files[name] for name in own])
@@ -55,6 +63,11 @@ def _by_numbers(item: tuple[str, Path]) -> list[tuple[int, str]]:
 def _is_events(path: Path) -> bool:
     with path.open("rb") as file:
         return is_event_file(file.read(MARK_WITHIN))
+
+
+def _has_hyperparameters(path: Path) -> bool:
+    first = islice(_events(Contents(path, is_checked=False)), _FIRST)
+    return any(tag == HYPERPARAMETERS for event in first for tag, _ in event.values)
 
 
 def _run(directory: str, paths: Sequence[Path]) -> tuple[ForeignRun | None, int]:
