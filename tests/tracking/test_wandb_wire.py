@@ -15,6 +15,7 @@ from django.db import connection
 from django.test import Client
 
 from parlab.lab.models import Attempt, AuditEntry, InboxItem, Role, Run, TrackedRun, WandbArtifact, WandbRun
+from parlab.lab.selectors.environments import environment_rows
 from parlab.lab.services.access.groups import groups_refresh
 from parlab.lab.services.access.projects import member_set, project_create
 from parlab.lab.services.access.tokens import token_create
@@ -414,6 +415,27 @@ def test_series_are_drawn_over_the_axis_that_the_script_defines(sender: Sender) 
     assert (answer["axis"], answer["runs"][0]["x"], answer["runs"][0]["y"]) == ("tokens", [0, 1_000, 2_000], [0, 1, 2])
     assert "axis" not in experiment_series([Run.objects.get()], "loss", "time")
     assert "axis" not in experiment_series([Run.objects.get()], "tokens")
+
+
+def test_the_devices_that_a_client_states_are_those_of_the_attempt(sender: Sender) -> None:
+    stated = {"os": "Linux-6.1", "host": "h100-3", "python": "CPython 3.12.4", "cpu_count": 64, "cudaVersion": "12.4"}
+    gpu = {"name": "NVIDIA H100 80GB HBM3", "memoryTotal": "85520809984", "cudaCores": 16896, "architecture": "Hopper"}
+    first = {**stated, "gpu": gpu["name"], "gpu_count": 2, "gpu_nvidia": [gpu, gpu]}
+    own = {"e": {"w1": first, "w2": {"host": "other"}}}
+    sender.begin(config=json.dumps({"lr": {"value": 0.1}, "_wandb": {"value": own}}))
+    run = Run.objects.get()
+    environment = run.current_attempt().environment
+    gpus = [{"index": index, "name": gpu["name"], "memory_bytes": 85520809984} for index in range(2)]
+    assert (environment["gpus"], environment["hostname"], environment["cpu_cores"]) == (gpus, "h100-3", 64)
+    assert environment["cuda"] == "12.4"
+    assert dict(environment_rows(environment))["Host"] == "h100-3"
+    assert [row.key for row in run.tracked.parameters.all()] == ["lr"]
+
+
+@pytest.mark.parametrize("own", [[], {"e": 1}, {"e": {"w": 2}}, {"e": {"w": {"gpu_nvidia": [3], "cpu_count": True}}}])
+def test_what_is_no_machine_is_left(sender: Sender, own: Any) -> None:
+    assert sender.begin(config=json.dumps({"_wandb": {"value": own}}))
+    assert "gpus" not in Run.objects.get().current_attempt().environment
 
 
 def test_new_tokens_have_no_dash(admin: User) -> None:

@@ -18,6 +18,7 @@ from parlab.tracking import runs as services
 from parlab.tracking.stores.foreign import flattened, identity_of
 from runners.wire.protocol import RunState
 
+from .machines import machine_of
 from .places import UNNAMED, experiment_of, find_experiment, find_run, home_entity, own, run_by_key
 from .protocol import JSON, Call, WandbError
 
@@ -134,6 +135,7 @@ def begin_again(run: WandbRun, user: User) -> WandbRun:
         new = _begin(run.experiment, run.run_id, user, run.tracked.name, replaced=run)
         new.config, new.facts = config, facts
         new.save()
+        _note_machine(new)
         services.parameters_replace(tracked=new.tracked, parameters=_parameters(config))
         services.tags_set(tracked=new.tracked, tags=_tags(facts))
         if run.tracked.status == TrackedRun.Status.RUNNING:
@@ -149,6 +151,7 @@ def _change(run: WandbRun, call: Call) -> None:
     if config is not None:
         run.config = storable.json(_merged(run.config, config))
         services.parameters_replace(tracked=run.tracked, parameters=_parameters(run.config))
+        _note_machine(run)
     stated = {name: call.text(*variables) for name, variables in _FACTS.items() if call.text(*variables)}
     tags = call.texts("tags")
     if tags is not None:
@@ -162,6 +165,15 @@ def _change(run: WandbRun, call: Call) -> None:
     name = call.text("displayName", "display_name")
     if name and name != run.tracked.name:
         services.tracked_run_update(tracked=run.tracked, name=name)
+
+
+def _note_machine(run: WandbRun) -> None:
+    """Keep what a configuration says about the machine with the attempt that runs on it."""
+    facts = storable.json(machine_of(_writers(run.config)))
+    attempt = run.tracked.run.current_attempt()
+    if facts and facts != {name: attempt.environment.get(name) for name in facts}:
+        attempt.environment = {**attempt.environment, **facts}
+        attempt.save(update_fields=["environment"])
 
 
 def _merged(before: JSON, config: JSON) -> JSON:
