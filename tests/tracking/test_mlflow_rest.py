@@ -480,6 +480,22 @@ def test_runs_are_ordered_with_nan_after_numbers_and_before_runs_without_the_met
 
 
 @pytest.mark.database
+def test_nan_differs_from_every_number_and_compares_with_none(rest: Rest, experiment_id: str) -> None:
+    for name, value in {"none": None, "nan": "NaN", "zero": 0.0, "one": 1.0}.items():
+        run_id = rest.made("runs/create", {"experiment_id": experiment_id, "run_name": name})["run"]["info"]["run_id"]
+        if value is not None:
+            rest.made("runs/log-metric", {"run_id": run_id, "key": "x", "value": value, "timestamp": 1})
+
+    def names(text: str) -> set[str]:
+        query = {"experiment_ids": [experiment_id], "filter": text}
+        return {run["info"]["run_name"] for run in rest.made("runs/search", query).get("runs", [])}
+
+    assert names("metrics.x != 0") == {"nan", "one"}
+    assert names("metrics.x = 0") == names("metrics.x < 1") == {"zero"}
+    assert names("metrics.x IS NOT NULL") == {"nan", "zero", "one"}
+
+
+@pytest.mark.database
 def test_runs_are_found_by_every_entity_and_comparison(rest: Rest, experiment_id: str) -> None:
     for name, loss, rate, owner in (("one", 0.5, "0.1", "Ann"), ("two", 1.5, "0.2", "ben"), ("Three", 2.5, "0.1", "")):
         run = rest.made("runs/create", {"experiment_id": experiment_id, "run_name": name, "start_time": int(loss * 10)})

@@ -206,7 +206,10 @@ def _related(model: Any, term: Term, *, is_number: bool = False) -> Combinable:
         return ~Exists(rows)
     if term.operator == "IS NOT NULL":
         return Exists(rows)
-    return Exists(rows.filter(_compare(term, "value", is_number=is_number)))
+    condition = _compare(term, "value", is_number=is_number)
+    if model is LatestMetric and term.operator == "!=":
+        condition |= Q(value=None)  # NaN, which differs from every number
+    return Exists(rows.filter(condition))
 
 
 def _compare(term: Term, field: str, *, is_number: bool = False) -> Q:
