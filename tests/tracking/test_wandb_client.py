@@ -13,7 +13,12 @@ from tests.bench.campaigns.wandbs import Served, problem_of
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-@pytest.mark.parametrize("name", ["live", "resume_allow", "artifact", "offline_sync", "shared", "failing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "live", "resume_allow", "artifact", "offline_sync", "shared", "failing", "torchtitan_logger", "verl_tracking"
+    ],
+)  # fmt: skip
 def test_a_script_ends_as_it_should_and_is_stored_once(
     live_server: LiveServer, token: str, tmp_path: Path, settings: Any, name: str
 ) -> None:

@@ -211,7 +211,7 @@ CAMPAIGNS = (
         (
             Benchmark(
                 "wandb_scenarios_right", "campaigns.wandbs:scenarios_right", "right", at_least(22),
-                "25 scripts: live, offline, resumed and shared runs, artifacts, media, alerts, reading back,"
+                "27 scripts: live, offline, resumed and shared runs, artifacts, media, alerts, reading back,"
                 " trainers, kill -9; each must end as it should, with everything stored once",
                 "", 150,
             ),

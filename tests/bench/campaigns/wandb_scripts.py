@@ -399,5 +399,53 @@ def accelerate_tracker() -> None:
     accelerator.end_training()
 
 
+@script
+def torchtitan_logger() -> None:
+    """The calls of torchtitan's logger: its configuration in sections, its names with units, steps that it counts."""
+    sections = {"job": {"config_file": None, "dump_folder": "./outputs"}, "training": {"local_batch_size": 8}}
+    folder = Path("outputs", "tb", "20261127-2150")
+    folder.mkdir(parents=True)
+    wandb.init(project=PROJECT, dir=str(folder), config={**sections, "experimental": {"pipelines": ["a", "b"]}})
+    for step in (1, 10, 20):
+        wandb.log({"validation_metrics/loss": 9.0 - step}, step=step)
+        wandb.log(
+            {
+                "loss_metrics/global_avg_loss": 8.0 - step / 10,
+                "throughput(tps)": 5_000.0 + step,
+                "time_metrics/end_to_end(s)": 0.5,
+                "memory/max_reserved(GiB)": 42.5,
+                "mfu(%)": 41.25,
+            },
+            step=step,
+        )
+    assert wandb.run is not None
+    run_id = wandb.run.id
+    wandb.finish()
+    kept = [(row["_step"], row["loss_metrics/global_avg_loss"], row["validation_metrics/loss"]) for row in rows(run_id)]
+    assert kept == [(1, 7.9, 8.0), (10, 7.0, -1.0), (20, 6.0, -11.0)], kept
+
+
+@script
+def verl_tracking() -> None:
+    """The calls of verl's tracking: an ID of project and name, and the table of generations, longer each time."""
+    run_id = f"{PROJECT}--grpo-7b".replace(" ", "-")
+    config = {
+        "actor_rollout_ref": {"model": {"path": "Qwen/Qwen2-7B"}},
+        "trainer": {"total_epochs": 2, "wandb_proxy": None},
+    }
+    wandb.init(project=PROJECT, name="grpo-7b", config=config, settings=None, id=run_id)
+    columns: list[str | int] = ["step", "input_1", "output_1", "score_1"]
+    table = wandb.Table(columns=columns)
+    for step in (1, 2, 3):
+        grown = wandb.Table(columns=columns, data=table.data)
+        grown.add_data(step, "2 + 2?", "4 ✓", 1.0)
+        wandb.log({"val/generations": grown}, step=step)
+        table = grown
+        data = {"critic/score/mean": np.float64(step / 4), "perf/throughput": np.float32(1_500), "timing_s/step": 12.5}
+        wandb.log(data=data, step=step)
+    wandb.finish(exit_code=0)
+    assert [row["critic/score/mean"] for row in rows(run_id)] == [0.25, 0.5, 0.75]
+
+
 if __name__ == "__main__":
     SCRIPTS[sys.argv[1]]()

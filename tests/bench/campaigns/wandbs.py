@@ -318,6 +318,23 @@ def _trainer(run_id: str, metric: str, count: int, stored: Stored) -> object:
     return kept != (count, "finished") and kept
 
 
+def _torchtitan(stored: Stored) -> object:
+    tracked = WandbRun.objects.get(experiment__name=stored.project).tracked
+    attempt = tracked.run.current_attempt()
+    series = {info.metric: info.points for info in store.metrics(attempt.pk)}
+    kept = (series.get("throughput(tps)"), series.get("validation_metrics/loss"), attempt.state)
+    parameters = dict(tracked.parameters.values_list("key", "value"))
+    is_right = kept == (3, 3, "finished") and parameters.get("training.local_batch_size") == "8"
+    return not is_right and (kept, parameters)
+
+
+def _verl(stored: Stored) -> object:
+    run_id = f"{stored.project}--grpo-7b".replace(" ", "-")
+    tables = stored.run(run_id).values.filter(key="val/generations").count()
+    kept = (stored.values(run_id, "critic/score/mean"), tables, stored.run(run_id).name, stored.state(run_id))
+    return kept != ([0.25, 0.5, 0.75], 3, "grpo-7b", "finished") and kept
+
+
 CHECKS: Mapping[str, Callable[[Stored], object]] = {
     "live": _live,
     "config_update": _config,
@@ -344,5 +361,7 @@ CHECKS: Mapping[str, Callable[[Stored], object]] = {
     "lightning_logger": partial(_trainer, "lightning", "train_loss", 3),
     "hugging_face": partial(_trainer, "hugging-face", "train/loss", 3),
     "accelerate_tracker": partial(_trainer, "accelerate", "train/loss", 3),
+    "torchtitan_logger": _torchtitan,
+    "verl_tracking": _verl,
 }
 """Scripts, and what is wrong with what they have stored: nothing if it is false."""
