@@ -106,6 +106,10 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
         remedy = next((text for kind, text in _REMEDIES.items() if isinstance(problem, kind)), "see /api/schema/")
         data: Any = response.data
         message = str(data.get("detail", problem)) if isinstance(data, dict) else str(problem)
+        if response.status_code == status.HTTP_403_FORBIDDEN:
+            # What refuses knows who can help: the owner, a maintainer, another token.
+            message, _, own = message.partition("; ")
+            remedy = own or remedy
         response.data = {"errors": [{"field": None, "value": None, "message": message, "remedy": remedy}]}
     return response
 

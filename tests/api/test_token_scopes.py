@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from parlab.lab.models import SCOPES, ApiToken, Attempt
+from parlab.lab.services.access.groups import groups_refresh
 from parlab.lab.services.access.tokens import token_create, tokens_revoke
 from parlab.lab.services.configs import config_save
 from parlab.lab.services.experiments import experiment_create
@@ -84,6 +85,21 @@ def test_a_scope_adds_nothing_to_the_permissions_of_its_user(
     response = send("POST", address, secret, "token")
     assert response.status_code == 403
     assert "lab.change_run" in json.dumps(response.json())
+
+
+def test_a_refusal_names_one_remedy(make_attempt: Callable[..., Attempt], admin_user: User) -> None:
+    run = make_attempt(state="queued").run
+    address = f"/api/experiments/{run.experiment.slug}/runs/{run.number}/cancel/"
+    secret = token_create(user=admin_user, name="reader", by=admin_user, scopes=["read"], days=1)[1]
+    scope = send("POST", address, secret, "token").json()["errors"][0]
+    assert (scope["message"].count(";"), scope["remedy"]) == (0, "create another token on your account page")
+    groups_refresh()
+    other = User.objects.create_user("other")
+    other.groups.add(Group.objects.get(name="operator"))
+    refused = send("POST", address, token_create(user=other, name="all", by=other)[1], "token")
+    owner = refused.json()["errors"][0]
+    assert (refused.status_code, "belongs to another person" in owner["message"]) == (403, True)
+    assert owner["remedy"] == "ask its owner or a maintainer of the project."
 
 
 def test_passwords_of_mlflow_clients_are_throttled_like_logins(django_user_model: Any) -> None:
