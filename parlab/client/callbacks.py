@@ -171,6 +171,11 @@ def LightningCallback(run: Run | None = None, *, experiment: str = "Default", na
             self._logger = logger_class(own if run is None else run, is_own=run is None)
             trainer.loggers = [*trainer.loggers, self._logger]
 
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            size = getattr(trainer.train_dataloader, "batch_size", None)
+            if hasattr(self, "_logger") and isinstance(size, int):
+                self._logger.log_hyperparams({"per_device_train_batch_size": size})
+
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             if hasattr(self, "_logger"):
                 self._logger.exception = exception

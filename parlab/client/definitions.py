@@ -40,12 +40,21 @@ class Definitions:
         self._definitions = [each for each in self._definitions if each.pattern != definition.pattern]
         self._definitions.append(definition)
 
+    def broken_axes(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the axes among values that are no whole numbers."""
+        axes = {each.step_metric for each in self._definitions if each.step_metric}
+        return [name for name in values if name in axes and whole_number(values[name]) is None]
+
     def parts(self, step: int, values: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Divide the values of a step into those of each step of their axes, with the best values so far."""
+        """Divide the values of a step into those of each step of their axes, with the best values so far.
+
+        Where the axis has no whole number, its metrics are recorded at `step`.
+        """
         for name, value in values.items():
-            number = lines.number_of(value)
-            if number is not None and math.isfinite(number) and abs(number) <= lines.MAX_STEP and number == int(number):
-                self._axes[name] = int(number)
+            if (number := whole_number(value)) is not None:
+                self._axes[name] = number
+            else:
+                self._axes.pop(name, None)
         by_step: dict[int, dict[str, Any]] = {}
         for name, value in values.items():
             definition = next((each for each in reversed(self._definitions) if each.fits(name)), None)
@@ -63,6 +72,14 @@ class Definitions:
         key = f"{name}.{best}"
         self._best[key] = BEST[best](self._best.get(key, number), number)
         return {key: self._best[key]}
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a value as a step; None for what is no whole number in range."""
+    number = lines.number_of(value)
+    if number is None or not math.isfinite(number) or abs(number) > lines.MAX_STEP or number != int(number):
+        return None
+    return int(number)
 
 
 def flattened(values: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[Any, Any]]:

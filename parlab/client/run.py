@@ -391,6 +391,12 @@ class Run(FileLog):
             return b""
         flat = dict(flattened(values))
         if self._definitions:
+            for name in self._definitions.broken_axes(flat):
+                self._warn(
+                    f"axis {name}",
+                    f"step metric {name!r} is {_shown(flat[name])}, no whole number; its metrics are recorded at the"
+                    " step of `log`. Log it as a whole number, such as 1000 times the epoch",
+                )
             parts = [(at, self._numbers(part)) for at, part in self._definitions.parts(step, flat)]
         else:
             parts = [(step, self._numbers(flat))]
@@ -498,9 +504,11 @@ def _watch_failures() -> None:
 
 
 def _shown(value: Any) -> str:
-    return (
-        f"{value!r:.80}" if isinstance(value, (str, bytes, list, tuple, int, type(None))) else mending.text(value, 80)
-    )
+    try:
+        written = repr(value)
+    except Exception:  # a class of the script, or an integer of more digits than Python writes
+        written = type(value).__name__
+    return mending.text(written, 80)
 
 
 def _exit_code(error: SystemExit) -> int:

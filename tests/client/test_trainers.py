@@ -235,6 +235,11 @@ def test_lightning_reports_hyperparameters_beside_the_settings_of_its_trainer(ru
     assert (arguments["width"], arguments["world_size"]) == (2, 1)
 
 
+def test_the_batch_of_lightnings_data_loader_is_that_of_the_run(runs: dict[str, dict[str, Any]]) -> None:
+    train = runs["lightning"]["resolved"]["train"]
+    assert (train["micro_batch_size"], train["global_batch_size"]) == (4, 4)
+
+
 def test_an_exception_in_lightning_fails_the_run_with_its_reason(
     outcomes: dict[str, Outcome], runs: dict[str, dict[str, Any]]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from parlab.client import media, mending
+from parlab.client.definitions import Definition, Definitions
 from parlab.lab.models import Run
 from parlab.series import store
 from parlab.tracking.artifacts import object_read
@@ -44,6 +45,7 @@ for values in (None, [1], 5, "text", {"a": 10**400}, {"a": None}, {"a": [1]}, {"
     run.log(values)
 run.log({"a": 1.5})
 run.log({"a": 10**400})
+run.log({"huge": 10**5000, "inside": [Evil()], "beside": 3.0})
 run.log({"a": 1}, step="x")
 run.log({"a": 1}, step=None)
 for config in (None, 5, [1], Evil(), {"k": Evil()}, "\\ud800"):
@@ -98,7 +100,18 @@ def test_no_method_raises_and_what_is_right_arrives(environ: dict[str, str], sta
     run = Run.objects.get()
     assert store.read(run.current_attempt().pk, "a", rank=0).values.tolist()[:1] == [1.5]
     assert store.read(run.current_attempt().pk, "a", rank=0).values.tolist()[-1] == 2.5
+    assert store.read(run.current_attempt().pk, "beside", rank=0).values.tolist() == [3.0]
     assert run.tracked.uuid.startswith("a-b-c-")
+
+
+def test_an_axis_that_is_no_whole_number_leaves_its_metrics_at_their_step() -> None:
+    definitions = Definitions()
+    definitions.add(Definition("val", "epoch", ""))
+    assert dict(definitions.parts(7, {"epoch": 2, "val": 1.0})) == {7: {"epoch": 2}, 2: {"val": 1.0}}
+    assert dict(definitions.parts(8, {"val": 0.5})) == {2: {"val": 0.5}}
+    halfway = {"epoch": 2.5, "val": 0.25}
+    assert definitions.broken_axes(halfway) == ["epoch"]
+    assert dict(definitions.parts(9, halfway)) == {9: halfway}
 
 
 def test_names_and_ids_are_mended_alike_on_all_ranks() -> None:
