@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import nanoarrow
@@ -11,6 +12,7 @@ from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
 
 from parlab import Api
+from parlab.client.command.commands import main
 from parlab.client.http import Refused
 from parlab.lab.models import Experiment
 from parlab.lab.services.experiments import experiment_create
@@ -70,6 +72,24 @@ def test_a_filter_that_cannot_be_read_is_refused_with_a_remedy(api: Api, filter:
         api.runs(filter)
     assert refusal.value.errors[0]["field"] == "filter"
     assert refusal.value.errors[0]["remedy"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_command_lists_runs_by_the_same_filters(
+    live_server: LiveServer, token: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLAB_URL", live_server.url)
+    monkeypatch.setenv("PARLAB_TOKEN", token)
+
+    def listed(*more: str) -> list[str]:
+        assert main(["ls", *more, "--json"]) == 0
+        return [f"{row['experiment']}:{row['number']}" for row in json.loads(capsys.readouterr().out)]
+
+    assert listed("--filter", "params.lr = 0.1") == ["second:2", "first:2"]
+    assert listed("second", "--filter", "params.lr = 0.1") == ["second:2"]
+    assert listed("--filter", "params.lr = 0.1", "--state", "failed") == []
+    assert main(["ls", "--filter", "loss <"]) == 1
+    assert "filter" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("runs")

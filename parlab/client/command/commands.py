@@ -96,6 +96,7 @@ def command_parser() -> argparse.ArgumentParser:
     listing = command("ls", _list, "list experiments, or the runs of an experiment")
     listing.add_argument("experiment", nargs="?", help="slug of an experiment")
     listing.add_argument("--state", default="", help="only runs in this state")
+    listing.add_argument("--filter", default="", help="runs of one or all experiments: 'loss < 2 and params.lr = 0.1'")
     show = command("show", _show, "show one run")
     logs = command("logs", _logs, "print the output of a run")
     for added in (show, logs):
@@ -201,12 +202,19 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
+_RUN_COLUMNS = ("number", "state", "label", "started_at", "samples_per_s", "tokens_per_s", "ms_per_sample", "mfu")
+
+
 def _list(arguments: argparse.Namespace, login: Settings) -> int:
     columns: tuple[str, ...]
     api = _api(login)
-    if arguments.experiment:
+    if arguments.filter:
+        found = api.runs(arguments.filter, experiment=arguments.experiment or "")
+        rows = [run.data for run in found if arguments.state in ("", run.data["state"])]
+        columns = ("experiment", *_RUN_COLUMNS)
+    elif arguments.experiment:
         rows = [run.data for run in Experiment(api.connection, arguments.experiment).runs(arguments.state)]
-        columns = ("number", "state", "label", "started_at", "samples_per_s", "tokens_per_s", "ms_per_sample", "mfu")
+        columns = _RUN_COLUMNS
     else:
         rows = [experiment.data for experiment in api.experiments()]
         columns = ("slug", "name", "runs", "findings_open", "created_at")
