@@ -13,7 +13,7 @@ from .pivot import PRINTED, Record, kind_of, number_text
 from .units import shown_unit, title_of, unit_of
 
 # Results of a run, in order of interest.
-_MEASURED = {
+MEASURED = {
     "step_time_s": "Step time",
     "step_time_p10_s": "Step time, 10th percentile",
     "step_time_p90_s": "Step time, 90th percentile",
@@ -50,7 +50,7 @@ class Fact(NamedTuple):
 
 def numbers_of(record: Record) -> list[Fact]:
     """Return the results of a run, then further numbers stated in its file, without duplicates."""
-    titles = _MEASURED | {name: title_of(name) for name in record if name.startswith("figure.")}
+    titles = MEASURED | {name: title_of(name) for name in record if name.startswith("figure.")}
     facts: list[Fact] = []
     seen_values: set[tuple[Any, str]] = set()
     for name, title in titles.items():
@@ -62,7 +62,7 @@ def numbers_of(record: Record) -> list[Fact]:
         kind = kind_of(record, name)
         note = f", {kind}" if kind not in ("", "printed") else ""
         text = f"{significant(value / unit.factor, digits)}{SPACE}{unit.name}{note}"
-        if name in _MEASURED or (value, unit.base) not in seen_values:
+        if name in MEASURED or (value, unit.base) not in seen_values:
             facts.append(Fact(title, text, value, name, kind))
         seen_values.add((value, unit.base))
     return facts

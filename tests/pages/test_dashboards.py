@@ -166,6 +166,24 @@ def test_a_panel_of_an_experiment_is_added_to_its_dashboard(page: Client, four_r
     assert page.post(add, {"panel": "figure:nonsense"}).status_code == 400
 
 
+def test_figures_and_numbers_of_a_run_are_added_to_the_dashboard_of_its_experiment(
+    page: Client, viewer: Client, four_runs: list[Run]
+) -> None:
+    run = four_runs[0]
+    head = page.get(run.get_absolute_url()).content.decode()
+    offered = dict(re.findall(r'data-to-dashboard="([^"]+)" data-title="([^"]+)"', head))
+    number = f"value:{run.number}:step_time_s"
+    assert offered[number] == f"Step time of #{run.number}"
+    assert "data-to-dashboard" not in viewer.get(run.get_absolute_url()).content.decode()
+    [add] = set(re.findall(r'data-dashboard-url="([^"]+)"', head))
+    for panel in (number, f"run:{run.number}:step-time"):
+        assert page.post(add, {"panel": panel, "title": offered.get(panel, "Step time")}).status_code == 200
+    assert page.post(add, {"panel": f"value:{run.number}:secrets"}).status_code == 400
+    saved = Dashboard.objects.get()
+    assert [(panel["width"], panel["height"]) for panel in saved.panels] == [("third", "low"), ("half", "usual")]
+    assert "500 ms" in page.get(saved.get_absolute_url()).content.decode().replace("\u202f", " ")
+
+
 def test_the_variable_of_a_dashboard_is_another_experiment(
     page: Client, four_runs: list[Run], user: User, dashboard: Dashboard
 ) -> None:

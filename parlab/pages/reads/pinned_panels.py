@@ -9,6 +9,7 @@ from parlab.charts.panels.catalogue import PANELS
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.sweeps.compare import CURVES
 from parlab.lab.models import Experiment, Report
+from parlab.reports.facts import MEASURED
 from parlab.whole_numbers import whole_number
 
 _UNQUOTABLE = frozenset('{}"\r\n')
@@ -18,9 +19,13 @@ _OPTIONS = ("y", "x", "by", "x_scale", "y_scale")
 def directive_of(name: str, slug: str, query: QueryDict) -> str:
     """Return the directive of a panel, with the version and the axes of the address; empty if reports cannot show it.
 
-    `curve:loss` becomes `{{ figure curves experiment=slug series=loss }}`.
+    `curve:loss` becomes `{{ figure curves experiment=slug series=loss }}`, `value:3:step_time_s` the value of run 3.
     """
     kind, _, own = name.partition(":")
+    if kind == "value":
+        number, _, field = own.partition(":")
+        is_named = whole_number(number) is not None and field in MEASURED
+        return f"{{{{ value {field} experiment={slug} run={number} }}}}" if is_named else ""
     figure = ""
     options: dict[str, str] = {"experiment": slug}
     if whole_number(version := query.get("version", "")) is not None:

@@ -43,6 +43,8 @@ class HeadNumber(NamedTuple):
     doubts: Sequence[Finding] = ()
     figure: str = ""
     """What the marks of its source are named; leads there from an imported run."""
+    field: str = ""
+    """Its name in the directives of reports and dashboards, if it is one value."""
 
 
 class Progress(NamedTuple):
@@ -77,7 +79,7 @@ def head_numbers(run: Run, doubts: Mapping[str, Sequence[Finding]], *, has_steps
         _loss(run),
         _slowest(run),
     ]
-    numbers = [number for number in found if number is not None]
+    numbers = [number._replace(field=_field_of(run, number.title)) for number in found if number is not None]
     figures = run_figures(run)
     numbers += [HeadNumber(title, text) for title, text in figures[: max(0, MAX_NUMBERS - len(numbers))]]
     return [_with_figure(run, number) for number in numbers] if run.source_id else numbers
@@ -90,6 +92,20 @@ _FIGURES = {
     "Peak memory": "memory",
     "Loss": "loss",
 }
+
+
+_FIELDS = {
+    "Step time": "step_time_s",
+    "MFU": "mfu_pct",
+    "Compute": "tflops_per_gpu",
+    "GPU utilisation": "gpu_util_pct",
+    "Peak memory": "memory_max_bytes",
+}
+
+
+def _field_of(run: Run, title: str) -> str:
+    rate = "samples_per_s" if run.tokens_per_s is None else "tokens_per_s"
+    return _FIELDS.get(title, rate if title == "Throughput" else "")
 
 
 def _with_figure(run: Run, number: HeadNumber) -> HeadNumber:

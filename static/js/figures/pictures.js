@@ -81,12 +81,12 @@
     setTimeout(() => line.remove(), 8000);
   }
   async function pin(button) {
-    const isReport = "toReport" in button.dataset, places = document.querySelector("[data-pin-url], [data-dashboard-url]").dataset;
+    const isReport = "toReport" in button.dataset, places = button.closest("[data-pin-url], [data-dashboard-url]").dataset;
     const url = new URL(isReport ? places.pinUrl : places.dashboardUrl, location.href);
     url.search = location.search;
     button.disabled = true;
     try {
-      const body = new URLSearchParams({ panel: button.dataset.toReport ?? button.dataset.toDashboard, title: button.closest(".panel").querySelector("h3").textContent, csrfmiddlewaretoken: document.querySelector("[name=csrfmiddlewaretoken]").value });
+      const body = new URLSearchParams({ panel: button.dataset.toReport ?? button.dataset.toDashboard, title: button.dataset.title ?? button.closest(".panel").querySelector("h3").textContent, csrfmiddlewaretoken: document.querySelector("[name=csrfmiddlewaretoken]").value });
       const response = await fetch(url, { method: "POST", body });
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.problem);

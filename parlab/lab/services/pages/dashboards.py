@@ -149,7 +149,9 @@ def dashboard_add(*, experiment: Experiment, title: str, text: str, user: User) 
     current = Dashboard.objects.select_for_update().get(pk=found.pk)
     if len(current.panels) >= MAX_PANELS:
         raise ValueError(f"the dashboard {current.name} has {MAX_PANELS} panels; remove one")
-    current.panels = [*current.panels, asdict(Panel(title[:120], text[:MAX_TEXT]))]
+    panel = Panel(title[:120], text[:MAX_TEXT])
+    panel = replace(panel, width="third", height="low") if panel.is_number else panel
+    current.panels = [*current.panels, asdict(panel)]
     current.revision += 1
     current.save()
     return current
