@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.db.models import Q, QuerySet
+from django.forms.models import ModelChoiceIteratorValue
 from django.forms.utils import flatatt
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from parlab.lab.models import Config
+from parlab.whole_numbers import whole_number
 
 from .models import Study
 from .services import LEAST_STEPS, why_not_tuned
 
+SHOWN = 20
+"""Configurations that a choice offers at once; a search finds the others."""
+_MAX_WORDS = 8
+
 
 class PlainSelect(forms.Select):
-    """A select without a template for each option: there may be hundreds of configurations."""
+    """A select without a template for each option."""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         shown = self.get_context(name, value, attrs)["widget"]
@@ -38,11 +46,37 @@ class TunableSelect(PlainSelect):
 
 
 class ConfigChoice(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time
+    """A configuration, found by the words of its experiment, its version (v3) or its engine."""
+
+    is_searched = True
+
+    def offer(self, text: str, chosen: Any) -> None:
+        """Offer the newest configurations that a text names, and the chosen one; every other one stays valid."""
+        every = self.queryset
+        assert every is not None
+        rows = list(found(every, text)[:SHOWN])
+        pk = chosen.pk if isinstance(chosen, Config) else whole_number(str(chosen or ""))
+        if pk is not None and pk not in {row.pk for row in rows}:
+            rows = [*every.filter(pk=pk), *rows]
+        offered = [(ModelChoiceIteratorValue(row.pk, row), self.label_from_instance(row)) for row in rows]
+        self.choices = [("", self.empty_label or ""), *offered]
+
     def label_from_instance(self, config: Any) -> str:
         axes = " \N{MULTIPLICATION SIGN} ".join(
             f"{len(values)} {axis.partition(',')[0].rpartition('.')[2]}" for axis, values in config.sweep.items()
         )
         return f"{config.experiment.name}, version {config.version}" + (f" ({axes})" if axes else "")
+
+
+def found(configs: QuerySet[Config], text: str) -> QuerySet[Config]:
+    """Return the configurations that every word of a text fits."""
+    for word in text.replace("\0", "").split()[:_MAX_WORDS]:
+        fits = Q(experiment__name__icontains=word) | Q(experiment__slug__icontains=word)
+        fits |= Q(data__parallel__engine__icontains=word)
+        if (version := whole_number(word.lower().removeprefix("v"), digits=9)) is not None:
+            fits |= Q(version=version)
+        configs = configs.filter(fits)
+    return configs
 
 
 class StudyForm(forms.Form):
@@ -52,7 +86,7 @@ class StudyForm(forms.Form):
         Config.objects.none(),
         widget=TunableSelect,
         label="Configuration",
-        empty_label="Choose a configuration with a sweep",
+        empty_label="Choose one with a sweep",
         help_text=f"Its sweep is the search space. Each run needs at least {LEAST_STEPS} timed steps.",
     )
     strategy = forms.ChoiceField(
@@ -82,7 +116,10 @@ class StudyForm(forms.Form):
         help_text="Another version of the same experiment, like the Hugging Face Trainer.",
     )
 
-    def __init__(self, data: Any = None, *, initial: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, data: Any = None, *, initial: dict[str, Any] | None = None, searched: Mapping[str, str] | None = None
+    ) -> None:
+        """`searched` has the text by which a configuration is looked for, by the name of its field."""
         super().__init__(data, initial=initial, label_suffix="")
         every = Config.objects.select_related("experiment").order_by("-created_at")
         config, baseline = self.fields["config"], self.fields["baseline"]
@@ -90,3 +127,6 @@ class StudyForm(forms.Form):
         assert isinstance(baseline, forms.ModelChoiceField)
         config.queryset = every.exclude(sweep={})
         baseline.queryset = every
+        for name, field in self.fields.items():
+            if isinstance(field, ConfigChoice):
+                field.offer((searched or {}).get(name, ""), self[name].value())

@@ -47,7 +47,7 @@ def test_a_study_runs_from_the_page_to_its_result(page: Page, demo: Demo) -> Non
     page.get_by_role("link", name="A space to tune").click()
     page.locator(".hd .acts summary").click()
     page.locator(".hd .acts").get_by_role("link", name="Search its best point", exact=True).click()
-    expect(page.get_by_label("Configuration")).to_have_value(re.compile(r"\d+"))
+    expect(page.get_by_label("Configuration", exact=True)).to_have_value(re.compile(r"\d+"))
     screenshots(page, "tune")
     page.get_by_role("button", name="Start study").click()
     expect(page.get_by_text("Study started. Each trial is an ordinary run")).to_be_visible()

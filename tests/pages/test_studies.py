@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.contrib.auth.models import User
@@ -143,6 +145,36 @@ def test_who_may_not_launch_may_not_start_a_study(user: User, searched: Config) 
     client.force_login(user)
     assert "can view studies" in client.get("/tune/").content.decode()
     assert start(client, searched).status_code == 403
+
+
+def options(page: str, field: str) -> list[str]:
+    """The configurations that a field offers."""
+    select = re.search(rf'<select name="{field}".*?</select>', page, re.DOTALL)
+    assert select is not None
+    return [value for value in re.findall(r'<option value="(\d*)"', select[0]) if value]
+
+
+def test_configurations_are_searched_and_not_listed(
+    pages: Client, searched: Config, make_config: Callable[..., Config], user: User
+) -> None:
+    with patch("parlab.tuner.forms.SHOWN", 3):
+        others = [make_config(data=DATA, sweep=SWEEP) for _ in range(4)]
+        newest = [str(config.pk) for config in reversed(others)]
+        page = pages.get("/tune/").content.decode()
+        assert options(page, "config") == options(page, "baseline") == newest[:3]
+        page = pages.get(f"/tune/?find-config=v{searched.version} PIPELINE").content.decode()
+        assert options(page, "config") == [str(searched.pk)]
+        # What is chosen stays while one searches for another.
+        address = f"/tune/?config={searched.pk}&baseline={others[0].pk}&find-baseline=no+such"
+        page = pages.get(address).content.decode()
+        assert options(page, "config") == [str(searched.pk), *newest[:3]]
+        assert options(page, "baseline") == [str(others[0].pk)]
+        assert f'<option value="{others[0].pk}" selected>' in page
+        for nonsense in ("%00", "v99999999999999999999", "%25_", "x " * 300):
+            assert pages.get(f"/tune/?find-config={nonsense}&config=x&baseline=x").status_code == 200
+        # One that is not among the offered ones can be sent: a script or an old page has it.
+        assert start(pages, searched, max_launches=0).status_code == 422
+        assert start(pages, searched).status_code == 302
 
 
 def test_a_link_from_a_configuration_fills_the_form_in(

@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.db.models import F
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
@@ -42,6 +42,7 @@ from parlab.whole_numbers import whole_number
 from runners.config import ConfigError, digest, engine_names, engine_of
 
 STUDIES_SHOWN = 100
+LONGEST_SEARCH = 200
 ACTIONS = {
     "pause": (services.study_pause, "Paused. The active run continues; no more runs are launched."),
     "resume": (services.study_resume, "Resumed."),
@@ -52,15 +53,20 @@ ACTIONS = {
 @require_GET
 def studies(request: HttpRequest) -> HttpResponse:
     """Show the form to start a study, and the studies, newest first."""
-    form = StudyForm(initial=_initial_values(request.GET.get("config", "")))
+    searched = {name: request.GET.get(f"find-{name}", "")[:LONGEST_SEARCH] for name in ("config", "baseline")}
+    form = StudyForm(initial=_initial_values(request.GET), searched=searched)
     carried = carried_plan(request.GET.get("plan", ""))
     return render(request, "pages/plan/studies.html", {**_list_context(form), "carried": carried})
 
 
-def _initial_values(key: str) -> dict[str, Any]:
-    """Return the configuration named in a link, and as its baseline a version of the experiment with another engine."""
-    pk = whole_number(key)
-    config = Config.objects.filter(pk=pk).first() if pk is not None else None
+def _initial_values(stated: QueryDict) -> dict[str, Any]:
+    """Return the configuration named in a link, and as its baseline a version of the experiment with another engine.
+
+    While one searches for another, the address also has the baseline.
+    """
+    config = _stated_config(stated.get("config", ""))
+    if "baseline" in stated:
+        return {"config": config, "baseline": _stated_config(stated.get("baseline", ""))}
     if config is None:
         return {}
     trained = config.experiment.configs.filter(
@@ -68,6 +74,11 @@ def _initial_values(key: str) -> dict[str, Any]:
     )
     others = trained.exclude(data__parallel__engine=engine_of(config.data).name)
     return {"config": config, "baseline": others.order_by("-version").first()}
+
+
+def _stated_config(key: str) -> Config | None:
+    pk = whole_number(key)
+    return Config.objects.filter(pk=pk).first() if pk is not None else None
 
 
 def _list_context(form: StudyForm) -> dict[str, Any]:
