@@ -151,5 +151,5 @@ def test_the_list_of_users_needs_a_constant_number_of_queries(
 ) -> None:
     for number in range(20):
         User.objects.create_user(f"person-{number}")
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(14):
         assert admin.get(reverse(USERS)).status_code == 200

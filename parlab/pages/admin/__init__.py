@@ -49,3 +49,5 @@ for model in (EmailAddress, EmailConfirmation, SocialAccount, SocialApp, SocialT
 admin.site.site_header = "parlab"
 admin.site.site_title = "parlab"
 admin.site.index_title = "Administration"
+# The menu is that of all pages.
+admin.site.enable_nav_sidebar = False

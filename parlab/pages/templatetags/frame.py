@@ -121,9 +121,9 @@ class Shown(NamedTuple):
 
 
 @register.simple_tag(takes_context=True)
-def frame(context: template.Context) -> dict[str, Any]:
+def frame(context: template.Context, section: str = "") -> dict[str, Any]:
     """Return what the frame shows: entries, settings, and the pages beside the open one."""
-    user, section = context.get("user"), context.get("section") or ""
+    user, section = context.get("user"), section or context.get("section") or ""
     section = _SAME.get(section, section)
     counts = frame_counts() if user and user.is_authenticated else FrameCounts()
     numbers = {
@@ -215,6 +215,16 @@ def icon(name: str, size: str = "") -> SafeString:
     """Return a drawing of Lucide; it repeats what the text beside it says."""
     kind = f"ic {size}" if size else "ic"
     return format_html('<svg class="{}" viewBox="0 0 24 24" aria-hidden="true">{}</svg>', kind, _drawing(name))
+
+
+@register.filter
+def admin_crumbs(shown: str) -> SafeString:
+    """Return the place that a page of Django names, as the other pages show it: its own word for the start is Home."""
+    inside = re.sub(r"</?div[^>]*>", "", shown).replace(">Home<", ">Administration<", 1)
+    *above, last = [part.strip() for part in inside.split("&rsaquo;")]
+    links = "".join(part.replace("<a ", '<a class="par" ', 1) + '<span class="sep">/</span>' for part in above)
+    # Parts of a rendered page, so their special characters are escaped already.
+    return SafeString(f"{links}<b>{strip_tags(last)}</b>")
 
 
 @register.simple_tag(takes_context=True)

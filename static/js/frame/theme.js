@@ -10,7 +10,7 @@
   try { root.classList.toggle("tight", localStorage.getItem("parlab-menu") === "tight"); } catch { /* private window */ }
   const announce = () => document.dispatchEvent(new CustomEvent("parlab:theme"));
   document.addEventListener("click", (event) => {
-    if (!event.target.closest("#theme, [data-theme-switch]")) return;
+    if (!event.target.closest("[data-theme-switch]")) return;
     root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
     try { localStorage.setItem("parlab-theme", root.dataset.theme); } catch { /* private window: the theme lasts for this page only */ }
     announce();
