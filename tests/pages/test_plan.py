@@ -41,6 +41,7 @@ def test_the_page_answers_in_a_sentence_and_pictures(viewer: Client) -> None:
     assert "Meets 30 days: " in sentence
     assert "Time of a step" in text
     assert "Memory of the fullest GPU" in text
+    assert re.search(r"<b>[\d.]+\s?GiB</b> by these settings, [\d.]+.[\d.]+ in 80&nbsp;% of cases", text)
     assert 'hx-get="/plan/layouts/?' in text
     assert "Fewest nodes for this model" not in text
 
