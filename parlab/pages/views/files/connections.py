@@ -90,6 +90,8 @@ with parlab.init("Warm-up length", config, name="deepspeed") as run:
          'parlab run --experiment "Warm-up length" -- torchrun --nproc-per-node 8 train.py'),
     Tool("follow", "Follow a log", "a file that grows", "clipboard", _PARLAB, "Beside the training",
          'parlab follow --experiment "Warm-up length" slurm-123.out'),
+    Tool("tensorboard", "TensorBoard", "its event files", "chart-line", _PARLAB, "Beside the training",
+         'parlab follow --experiment "Warm-up length" outputs/tb'),
 )  # fmt: skip
 """One row for each way to report; the first is shown first."""
 
