@@ -67,7 +67,9 @@ def test_three_kinds_of_mistakes_stand_at_their_fields_and_in_a_list(page: Page,
     expect(page.get_by_label("Hidden size", exact=True)).to_be_focused()
     page.keyboard.type("128")
     fill(page, "Iterations", "4")
+    expect(page.locator("#error-name")).not_to_be_empty()
     fill(page, "Name", "Mended")
+    expect(page.locator("#error-name")).to_be_empty()
     # Now only some points cannot run; they are saved after a confirmation.
     page.locator("#a-train-micro_batch_size").fill("1, 3")
     page.get_by_role("button", name="Save", exact=True).click()

@@ -271,6 +271,16 @@ def test_points_are_predicted_with_totals_cost_and_a_suggestion(page: Client, ca
     assert "faster" in html
 
 
+def test_what_a_launch_takes_stands_beside_its_button_before_it(page: Client, catalogue: None) -> None:
+    gpus = [{"name": "NVIDIA A100-SXM4-80GB", "memory_bytes": 80 * 2**30}] * 2
+    Node.objects.create(name="a", hardware={"gpus": gpus, "cores": 8})
+    fields = form({"train.micro_batch_size": "1, 2"})
+    for iterations, shown in (("2", 'class="takes"'), ("500000000", 'class="takes long"')):
+        html = page.post(NEW, {**fields, "act": "refresh", "train.iterations": iterations}).content.decode()
+        assert shown in html
+        assert "GPU hours" in html
+
+
 def test_hostile_texts_are_shown_and_saved_as_texts_without_zero_bytes(page: Client, make_config: Any) -> None:
     url = reverse("sweep-edit", args=[make_config().experiment.slug])
     assert page.get(f"{url}?version={'9' * 40}").status_code == 200
