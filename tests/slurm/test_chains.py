@@ -11,7 +11,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from parlab.fleet import services
-from parlab.lab.models import Config, Run
+from parlab.fleet.excluded_nodes import node_leave_out
+from parlab.lab.models import Config, Node, Run
 from parlab.publishing.figures.chains import Joined
 from runners.wire.protocol import RunState
 from tests.chains.slurm_world import SlurmWorld, login_node, preempt
@@ -188,3 +189,25 @@ def test_a_node_that_dies_is_lost_in_slurms_words_and_the_chain_goes_on_elsewher
     world.until_ended(run)
     world.until(lambda: not world.login.jobs(), "no job is left")
     cluster.wait_until_up(node)
+
+
+def test_a_node_that_is_left_out_does_not_run_the_attempt_whose_job_waited_already(
+    world: SlurmWorld, cluster: Cluster, make_config: Callable[..., Config], user: User
+) -> None:
+    fill = ("sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--chdir=/", "--wrap=sleep 600")
+    others = [cluster.run(*fill, f"--nodelist={node}") for node in ("n2", "n3")]
+    world.until(lambda: cluster.run("squeue", "--noheader", "--states=RUNNING").count("\n") == 1, "n1 alone is free")
+    limits = {"timeout_s": 15, "warn_before_s": 8, "grace_s": 5}
+    run = launched(make_config, user, chain_data(100_000, 0.02, launcher=limits, cluster={"pool": "hpc"}))
+    world.until_attempt(run, 1)
+    world.until(lambda: 2 in world.ahead, "the next job waits already")
+    assert node_leave_out(node=Node.objects.get(), host="n1", reason="a cable", by="ada")
+    world.until(lambda: states(run)[0] == RunState.CHECKPOINTED, "the limit")
+    world.until(lambda: "PENDING" in services.waiting_reason(Run.objects.get(pk=run.pk)), "no other node is free")
+    cluster.clear(*others)
+    second = world.until_attempt(run, 2)
+    assert second.environment["slurm"]["node"] in ("n2", "n3")
+    services.end_chain(run=run)
+    services.cancel(run=run)
+    world.until_ended(run)
+    world.until(lambda: not world.login.jobs(), "no job is left")

@@ -2,7 +2,7 @@
 
 It waits for the end of the current job (Slurm's dependency `afterany`), so that two attempts never run at once. When
 the server sends the next attempt, the daemon finds this job by its name, as it finds any job after a restart. The job
-is cancelled if the chain ends instead.
+is cancelled if the chain ends instead. If it has got a node that has become a bad one, another job takes its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from runners.config import RunConfig
 from runners.node.jobs.state import JobDir, JobRecord, JobStateDir
 from runners.node.slurm import submit
-from runners.node.slurm.cluster import Slurm, SlurmRefused
+from runners.node.slurm.cluster import Slurm, SlurmAway, SlurmRefused
 from runners.node.slurm.queue import Job, Partition
 from runners.supervisor import spool
 from runners.wire.protocol import RunSpec
@@ -52,7 +52,7 @@ class Ahead:
         partition = partitions[submit.partition_of(config, self._allowed)]
         order = submit.Order(name, record.path, self._state.find(*key).path, partition, after=job.id)
         record.write_script(submit.script(config, order))
-        record.write(name=name, is_ahead=True, submitting_at=time.time())
+        record.write(name=name, is_ahead=True, exclude=config.slurm.exclude or "", submitting_at=time.time())
         try:
             number = self._slurm.submit(record.script)
         except SlurmRefused as error:
@@ -61,6 +61,18 @@ class Ahead:
             return
         record.write(id=number, submitting_at=0)
         log.info("%s: its next attempt is queued as job %d", run, number)
+
+    def leaves_out(self, record: JobRecord, exclude: str) -> bool:
+        """Return whether a job uses none of the nodes that its attempt must not use: more of them may be bad by now."""
+        facts = record.read()
+        number, known = facts.get("id"), set(facts.get("exclude", "").split(","))
+        if number is None or known.issuperset(exclude.split(",")):
+            return True
+        try:
+            return self._slurm.leave_out(number, exclude)
+        except (SlurmAway, SlurmRefused) as error:
+            log.warning("job %d may use a node that is left out: %s", number, error)
+            return True
 
     def watch(self) -> None:
         """Cancel the jobs of chains that have ended."""

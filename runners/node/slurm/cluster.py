@@ -98,6 +98,27 @@ class Slurm:
             return None  # the cluster keeps no accounts
         return queue.accounted_end(text, name)
 
+    def leave_out(self, job: int, names: str) -> bool:
+        """Let a job that waits use none of some nodes (a list of sbatch --exclude); return whether it uses none.
+
+        One that has its nodes keeps them.
+        """
+        try:
+            self._run("scontrol", "update", f"JobId={job}", f"ExcNodeList={names}")
+        except SlurmRefused:
+            end = self.end(job, "")
+            return end is None or not set(self._hosts(end.nodes)) & set(self._hosts(names))
+        return True
+
+    def _hosts(self, names: str) -> list[str]:
+        """Return the nodes of a list like n[1-3],n7."""
+        return self._run("scontrol", "show", "hostnames", names).split() if names else []
+
+    def drained(self, nodes: str) -> str:
+        """Return which of some nodes take no jobs, each with the reason; empty if all do."""
+        text = self._run("sinfo", "--noheader", "--Node", f"--nodes={nodes}", f"--format={queue.SINFO_FORMAT}")
+        return queue.drained_of(text)
+
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions by name."""
         return queue.partitions_of(self._run("scontrol", "show", "partition", "--oneliner"))

@@ -170,8 +170,12 @@ class SlurmKeeper(JobKeeper):
 
     def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
         record = self._jobs.job(draft.run, draft.attempt)
+        if record.is_ahead and not self._ahead.leaves_out(record, _excluded(draft)):
+            record.write(id=None, is_ahead=False, unused=record.read()["id"])
         if record.is_ahead:  # its job may start at once
             draft.write_launch({**draft.read_launch(), "script": record.script.read_text()})
+        elif unused := record.read().get("unused"):
+            draft.write_launch({**draft.read_launch(), submit.UNUSED_JOB: unused})
         super()._spawn(draft, added)
 
     def _problems(self, config: RunConfig) -> list[Problem]:
@@ -227,6 +231,11 @@ class SlurmKeeper(JobKeeper):
             for key in set(facts) - held:
                 del facts[key]
         super()._forget(held)
+
+
+def _excluded(run: RunDir) -> str:
+    """Return the nodes that an attempt must not use."""
+    return RunConfig.model_validate_json(run.config.read_text()).slurm.exclude or ""
 
 
 def _submit_field(message: str) -> str:

@@ -22,7 +22,7 @@ from runners.node.jobs.state import JobStateDir
 from runners.node.launch import containers
 from runners.node.rundir import RunDir, directory_name
 from runners.node.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
-from runners.node.slurm.submit import AHEAD_VARIABLE
+from runners.node.slurm.submit import AHEAD_VARIABLE, UNUSED_JOB
 from runners.supervisor.supervise import marker_of
 from runners.wire.protocol import RunState
 
@@ -96,6 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not member.is_visible(path / "launch.json", within_s):
         log.error("%s does not see %s", os.environ.get("SLURMD_NODENAME") or socket.gethostname(), path)
         return NO_STATE_DIRECTORY
+    if str(RunDir(path).read_launch().get(UNUSED_JOB)) == os.environ.get("SLURM_JOB_ID"):
+        log.info("%s: another job runs it, because this one has a node that is left out", path.name)
+        return 0
     # A launcher within the job, such as srun, must share the resources of this step instead of waiting for them.
     os.environ["SLURM_OVERLAP"] = "1"
     code = member.supervise_part(path, here, SlurmSupervisor)

@@ -40,6 +40,8 @@ class Order(NamedTuple):
 AHEAD_S = 120
 """Time that a job of the next attempt waits for the server to send it."""
 AHEAD_VARIABLE = "PARLAB_AHEAD_S"
+UNUSED_JOB = "unused_job"
+"""In a launch file: the job that waited for the attempt, and has got a node that the attempt must not use."""
 _BATCH_SIGNAL = "USR2"
 
 
