@@ -8,6 +8,7 @@
 # It ends within 20 s. A node with a fault is drained, with the fault as its reason: the prolog by its exit code, which
 # also puts the job back into the queue, the check of an idle node by scontrol. PARLAB_PYTHON is a Python with
 # parlab[node]; root reads the kernel's log.
+PATH="${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin" # Slurm sets none, or a short one
 python="${PARLAB_PYTHON:-/opt/parlab/bin/python}"
 state="${PARLAB_HEALTH_STATE:-/var/lib/parlab-health.json}"
 node="${SLURMD_NODENAME:-$(hostname -s)}"

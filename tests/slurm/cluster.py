@@ -140,11 +140,17 @@ class Cluster:
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
         """Let the controller give up a node after some seconds without an answer; its default is five minutes."""
-        self._reconfigure("ReturnToService=2", "ReturnToService=2\nSlurmdTimeout=15")
+        with self.settings("SlurmdTimeout=15"):
+            yield
+
+    @contextlib.contextmanager
+    def settings(self, line: str) -> Iterator[None]:
+        """Add a line to slurm.conf for a while."""
+        self._reconfigure("ReturnToService=2", f"ReturnToService=2\n{line}")
         try:
             yield
         finally:
-            self._reconfigure("\nSlurmdTimeout=15", "")
+            self._reconfigure(f"\n{line}", "")
 
     def run(self, *argv: str) -> str:
         """Run a command of Slurm and return what it prints."""

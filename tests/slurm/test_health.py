@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -59,24 +60,51 @@ def test_a_fault_of_a_compute_node_is_found_before_its_ranks_start(broken: Login
     server.close()
 
 
-def check(cluster: Cluster, tmp_path: Path, *gpus: dict[str, Any]) -> tuple[int, float]:
-    """Run the check for node n2; return its exit code and the seconds that it took."""
-    begun = time.monotonic()
-    environment = {
-        **cluster.environment,
-        "SLURMD_NODENAME": "n2",
+def variables(tmp_path: Path, *gpus: dict[str, Any]) -> dict[str, str]:
+    """Return what the check needs to see only these GPUs."""
+    return {
         "PARLAB_PYTHON": sys.executable,
         "PARLAB_HEALTH_STATE": str(tmp_path / "links.json"),
         "PARLAB_HEALTH_OPTIONS": f"--kernel-log {tmp_path}/none --rdma {tmp_path}/none",
         "PYTHONPATH": os.pathsep.join([str(NVML), str(ROOT)]),
         "FAKE_GPUS": json.dumps(gpus),
     }
+
+
+def check(cluster: Cluster, tmp_path: Path, *gpus: dict[str, Any]) -> tuple[int, float]:
+    """Run the check for node n2; return its exit code and the seconds that it took."""
+    begun = time.monotonic()
+    environment = {**cluster.environment, "SLURMD_NODENAME": "n2", **variables(tmp_path, *gpus)}
     done = subprocess.run(["sh", str(HEALTH)], check=False, env=environment, timeout=60)
     return done.returncode, time.monotonic() - begun
 
 
-def shown(cluster: Cluster) -> str:
-    return cluster.run("scontrol", "show", "node", "--oneliner", "n2")
+def shown(cluster: Cluster, node: str = "n2") -> str:
+    return cluster.run("scontrol", "show", "node", "--oneliner", node)
+
+
+@pytest.mark.slow
+def test_a_run_is_lost_and_not_cancelled_if_the_check_drains_its_node_as_prolog(
+    login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs, tmp_path: Path
+) -> None:
+    given = {**variables(tmp_path, BAD_GPU), "SLURM_CONF": str(cluster.conf)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
+    prolog = cluster.root / "prolog.sh"
+    prolog.write_text("\n".join(["#!/bin/sh", '[ "$SLURMD_NODENAME" = n1 ] || exit 0', *lines, f"exec sh {HEALTH}\n"]))
+    prolog.chmod(0o755)
+    try:
+        with cluster.settings(f"Prolog={prolog}"):
+            run = jobs.begin(exclude="n[2-3]")
+            end = server.end_of(run)
+            wait_for(lambda: "DRAIN" in shown(cluster, "n1"), "n1 is drained")
+            other = jobs.begin()
+            jobs.until_started(other)
+    finally:
+        cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+    assert end.state == "lost", end.reason
+    assert "before its supervisor started: drained meanwhile: n1 (parlab: GPU 0: 3 uncorrectable ECC" in end.reason
+    login.open(other)
+    assert server.end_of(other).state == "finished"
 
 
 @pytest.mark.slow

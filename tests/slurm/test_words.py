@@ -97,6 +97,17 @@ def test_endings_are_in_slurms_words(end: End, has_started: bool, state: str, te
     assert text in words.text
 
 
+def test_a_job_that_a_failed_prolog_has_cancelled_is_lost() -> None:
+    drained = queue.drained_of(2 * "n1|drained|parlab: GPU 0: XID 79\n" + "n2|idle|none\nn3|draining*|Prolog error\n")
+    assert drained == "n1 (parlab: GPU 0: XID 79), n3 (Prolog error)"
+    end = End(7, "CANCELLED", "", 0, 15, "n[1,3]", "")
+    lost = queue.ending(end, "/shared/12-1", has_started=False, drained=drained)
+    assert lost.state == "lost"
+    assert lost.text.endswith(f"ended as CANCELLED before its supervisor started: drained meanwhile: {drained}")
+    assert queue.ending(end, "/shared/12-1", has_started=True, drained=drained).state == "cancelled", "by a person"
+    assert queue.drained_of("n2|idle|none\n") == ""
+
+
 def test_the_script_has_what_the_configuration_asks_for() -> None:
     slurm = {
         "account": "lab",

@@ -16,7 +16,7 @@ from runners.node.slurm import submit
 from runners.node.slurm.ahead import Ahead
 from runners.node.slurm.cluster import Slurm, SlurmAway, SlurmRefused
 from runners.node.slurm.pool import Pool
-from runners.node.slurm.queue import Job, Partition, ending, waiting_text
+from runners.node.slurm.queue import End, Job, Partition, ending, waiting_text
 from runners.wire.protocol import Cancel, RunState
 
 PARTITIONS_S = 300.0
@@ -216,15 +216,22 @@ class SlurmKeeper(JobKeeper):
         was_on_nodes = end is None or bool(end.nodes)
         if killed and was_on_nodes and now - since < self._pace.settle_s:
             return
+        drained = self._drained(end, open_runs)
         # Slurm stops the other members after one was killed. The causes first: the server cancels the rest at once.
         for run in sorted(open_runs, key=lambda run: run.was_stopped):
             if end is None:
                 text = f"Slurm does not know job {number} any more, and its supervisor left no report"
                 outcome = Words(RunState.LOST, text)
             else:
-                outcome = ending(end, str(run.path), has_started=bool(run.started_at()))
+                outcome = ending(end, str(run.path), has_started=bool(run.started_at()), drained=drained)
             output = f"job.out: {printed}" if (printed := record.output()) else ""
             self._settle_member(run, outcome, is_consequence=run.was_stopped and bool(killed), output=output)
+
+    def _drained(self, end: End | None, runs: list[JobDir]) -> str:
+        """Return the nodes of an ended job that are drained, if one of its supervisors has not started."""
+        if end is None or not end.nodes or all(run.started_at() for run in runs):
+            return ""
+        return self._slurm.drained(end.nodes)
 
     def _forget(self, held: set[Key]) -> None:
         for facts in (self._cancelled_at, self._cancel_seen_at):

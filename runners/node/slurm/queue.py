@@ -11,6 +11,8 @@ from runners.wire.protocol import RunState
 
 SQUEUE_FORMAT = "%i|%T|%P|%Q|%N|%S|%r|%j"
 """Job id, state, partition, priority, nodes, expected or real start, reason, name: the name may contain anything."""
+SINFO_FORMAT = "%N|%T|%E"
+"""Node, state, and why it takes no jobs."""
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Reason,JobName"
 
 ACTIVE_STATES = frozenset(
@@ -137,6 +139,12 @@ def accounted_end(text: str, name: str) -> End | None:
     return None
 
 
+def drained_of(text: str) -> str:
+    """Read the output of sinfo with SINFO_FORMAT: the nodes that take no jobs, each with the reason; empty for none."""
+    rows = dict.fromkeys(tuple(line.split("|", 2)) for line in text.splitlines() if line.count("|") >= 2)
+    return ", ".join(f"{node} ({reason.strip()})" for node, state, reason in rows if state.startswith("drain"))
+
+
 def partitions_of(text: str) -> dict[str, Partition]:
     """Read the output of `scontrol show partition --oneliner`: name -> partition."""
     partitions = {}
@@ -200,10 +208,11 @@ ENDINGS: Mapping[str, Words] = {
 """Final state of a job -> state and text of the run; all others mean that its processes ended badly."""
 
 
-def ending(end: End, directory: str, *, has_started: bool) -> Words:
+def ending(end: End, directory: str, *, has_started: bool, drained: str = "") -> Words:
     """Return how a run ended that has left no final report, from how its job ended.
 
-    `directory` is that of the run; `has_started` is whether its supervisor has started there.
+    `directory` is that of the run; `has_started` is whether its supervisor has started there. `drained` are nodes of
+    the job that take no jobs any more: one whose prolog fails is drained, and its job is cancelled.
     """
     where = f" on {end.nodes}" if end.nodes else ""
     prefix = f"Slurm job {end.id}{where} ended as {end.state}"
@@ -217,6 +226,8 @@ def ending(end: End, directory: str, *, has_started: bool) -> Words:
         return Words(
             RunState.LOST, f"{prefix}: Slurm started it a second time (requeue), which would double its output"
         )
+    if drained and not has_started and end.state in ("CANCELLED", "FAILED"):
+        return Words(RunState.LOST, f"{prefix} before its supervisor started: drained meanwhile: {drained}")
     matched_ending = ENDINGS.get(end.state)
     if matched_ending is not None:
         limit = f" {end.time_limit}" if end.time_limit else ""
