@@ -16,25 +16,24 @@ def chain_problems(config: RunFields) -> Iterator[Problem]:
     """Check that the warning and the grace fit into the limit, and that a chain has a checkpoint to go on from."""
     launcher = config.launcher
     is_exact = launcher.chain or launcher.warn_before_s is not None or launcher.grace_s != _GRACE_S
-    if is_exact and launcher.grace_s > launcher.timeout_s:
-        yield _too_long(config, "grace_s", "timeout_s", launcher.timeout_s)
-    if launcher.warn_before_s is not None:
-        yield from _warning_problems(config, launcher.warn_before_s)
+    limit, limit_s = _limit(config)
+    if is_exact and launcher.grace_s > limit_s:
+        yield _too_long(config, "grace_s", limit, limit_s)
+    if launcher.warn_before_s is not None and launcher.warn_before_s >= limit_s:
+        yield _too_long(config, "warn_before_s", limit, limit_s)
+    if launcher.warn_before_s is not None and launcher.warn_signal == "SIGUSR1" and not config.engine.is_external:
+        message = f"SIGUSR1 asks the ranks of engine {config.engine.name} for their stacks; use SIGUSR2"
+        yield Problem("launcher.warn_signal", "SIGUSR1", message)
     if launcher.chain:
         yield from _checkpoint_problems(config)
     else:
         yield from _idle_fields(launcher)
 
 
-def _warning_problems(config: RunFields, warn_before_s: int) -> Iterator[Problem]:
-    limit_s = config.slurm.time_limit_s
-    if warn_before_s >= config.launcher.timeout_s:
-        yield _too_long(config, "warn_before_s", "timeout_s", config.launcher.timeout_s)
-    elif limit_s is not None and warn_before_s >= limit_s:
-        yield _too_long(config, "warn_before_s", "slurm.time_limit_s", limit_s)
-    if config.launcher.warn_signal == "SIGUSR1" and not config.engine.is_external:
-        message = f"SIGUSR1 asks the ranks of engine {config.engine.name} for their stacks; use SIGUSR2"
-        yield Problem("launcher.warn_signal", "SIGUSR1", message)
+def _limit(config: RunFields) -> tuple[str, int]:
+    """Return the limit of an attempt that comes first: its own, or that of its job of Slurm."""
+    timeout_s, of_job_s = config.launcher.timeout_s, config.slurm.time_limit_s
+    return ("timeout_s", timeout_s) if of_job_s is None or timeout_s <= of_job_s else ("slurm.time_limit_s", of_job_s)
 
 
 def _too_long(config: RunFields, field: str, limit: str, limit_s: int) -> Problem:

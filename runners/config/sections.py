@@ -252,7 +252,7 @@ class SlurmSection(Section):
     qos: SlurmName | None = None
     """Quality of service. Empty: the default of the account."""
     time_limit_s: Annotated[int, Field(ge=60, le=365 * 86400)] | None = None
-    """Time limit of the job, rounded up to minutes. Empty: launcher.timeout_s and two minutes."""
+    """Time limit of the job, rounded up to minutes. Empty: launcher.timeout_s, and launcher.grace_s or two minutes."""
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.&|*()\[\]-]{1,200}$")] | None = None
     """Features that the nodes must have, as in sbatch --constraint, like a100&nvlink."""
     gres: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:,-]{1,200}$")] | None = None
@@ -455,7 +455,7 @@ class LauncherSection(Section):
     timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600
     """Time limit of the run; of a chain: of each attempt. A run that takes longer is stopped."""
     grace_s: Annotated[int, Field(ge=0, le=1800)] = 30
-    """Time of a run that is stopped to end by itself and write a checkpoint: from SIGTERM to SIGKILL."""
+    """Time of a stopped run to write a checkpoint: from SIGTERM to SIGKILL. Where Slurm stops it: Slurm's KillWait."""
     container: ContainerSetting | None = None
     """Container of the launcher and its ranks: {"runtime": "podman", "image": "..."}. Empty: none."""
     memory_limit_mib: Annotated[int, Field(ge=64, le=2**30)] | None = None
@@ -465,7 +465,7 @@ class LauncherSection(Section):
     hang_timeout_s: Annotated[int, Field(ge=1, le=86400)] | None = 120
     """End a run without a step for this long and for 10 times the slowest step; stacks go to the log. Empty: never."""
     warn_before_s: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """Time before timeout_s, or before the limit of the Slurm job, at which the ranks get warn_signal. Empty: never."""
+    """Time before timeout_s or the limit of the job at which ranks get warn_signal; Slurm: a minute early at most."""
     warn_signal: Literal["SIGUSR2", "SIGUSR1", "SIGHUP", "SIGINT"] = "SIGUSR2"
     """Signal to the ranks that handle it: write a checkpoint and end with exit code 85."""
     chain: bool = False

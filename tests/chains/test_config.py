@@ -41,6 +41,12 @@ def test_a_warning_fits_into_the_limit_of_the_job_too() -> None:
     assert "slurm.time_limit_s 120" in found[2]
 
 
+def test_the_grace_fits_into_the_limit_of_the_job_too() -> None:
+    (found,) = problems({"grace_s": 90}, slurm={"time_limit_s": 60}, **COMMAND)
+    assert found[:2] == ("launcher.grace_s", 90)
+    assert found[2].startswith("grace_s 90 is longer than the limit, slurm.time_limit_s 60; use at most 60")
+
+
 def test_a_chain_without_a_checkpoint_is_refused() -> None:
     (found,) = problems({"chain": True})
     assert found[:2] == ("launcher.chain", True)

@@ -43,6 +43,7 @@ def test_the_page_of_a_run_shows_job_node_list_and_script(page: Client, make_att
     assert text.count("#SBATCH --nodes=3") == 1
     assert '<th scope="row">Nodes</th><td>n[1-3]</td>' in text
     assert '<th scope="row">Job</th><td>12</td>' in text
+    assert '<th scope="row">Time to end</th><td>KillWait of Slurm at its limit or a cancel' in text
 
 
 POD = {

@@ -208,6 +208,7 @@ def test_a_derived_time_limit_stays_within_that_of_the_partition() -> None:
     order = submit.Order("x", Path("/j"), Path("/r"), GPU)
     assert "--time=60\n" in submit.script(config(launcher={"timeout_s": 3600}), order)
     assert "--time=32\n" in submit.script(config(launcher={"timeout_s": 1800}), order)
+    assert "--time=41\n" in submit.script(config(launcher={"timeout_s": 1800, "grace_s": 600}), order)
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a b", "--wrap=x", "a;b"])

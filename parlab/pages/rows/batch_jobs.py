@@ -8,12 +8,20 @@ class _System(NamedTuple):
     title: str
     script: str
     facts: tuple[tuple[str, str], ...]
+    notes: tuple[tuple[str, str], ...] = ()
+    """What holds for all of its jobs."""
 
 
 _SHIPPED = ("shipped_by", "Output shipped by")
 _SYSTEMS = {
     "slurm": _System(
-        "Slurm job", "Batch script", (("job", "Job"), ("partition", "Partition"), ("nodes", "Nodes"), _SHIPPED)
+        "Slurm job",
+        "Batch script",
+        (("job", "Job"), ("partition", "Partition"), ("nodes", "Nodes"), _SHIPPED),
+        (
+            ("Warning", "Slurm may send its signal up to a minute before launcher.warn_before_s"),
+            ("Time to end", "KillWait of Slurm at its limit or a cancel, GraceTime at a preemption"),
+        ),
     ),
     "kubernetes": _System(
         "Kubernetes",
@@ -40,7 +48,7 @@ def batch_job(environment: Mapping[str, Any]) -> BatchJob | None:
         return None
     system = _SYSTEMS[name]
     facts = [(title, str(job[fact])) for fact, title in system.facts if job.get(fact)]
-    return BatchJob(system.title, facts, system.script, str(job.get("script") or ""))
+    return BatchJob(system.title, [*facts, *system.notes], system.script, str(job.get("script") or ""))
 
 
 def without_job(environment: Mapping[str, Any]) -> dict[str, Any]:

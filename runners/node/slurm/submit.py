@@ -17,6 +17,8 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 """Directory of the package runners, which all nodes see under the same path."""
 MARGIN_S = 120
 """Time that a job gets beyond launcher.timeout_s, so that parlab's own limit comes first, with its better reason."""
+AFTER_GRACE_S = 60
+"""Time beyond launcher.grace_s in which the supervisors end what is left and ship the last output."""
 _MEMBER = 'trap : TERM; "$@"; code=$?; [ $code -eq 0 ] || touch "$0" 2> /dev/null; exit $code'
 """Run a supervisor and create the file $0 if it fails or is killed. Only the supervisor reacts to SIGTERM of Slurm."""
 _CONTAINED_MEMBER = _MEMBER.replace("; exit", '; [ $code -eq 0 ] || "$@" --clean; exit')
@@ -54,7 +56,8 @@ def time_limit_min(config: RunConfig, most_s: float | None) -> int:
     """Return the time limit of the job in minutes; a derived one stays within the limit of the partition."""
     if config.slurm.time_limit_s:
         return math.ceil(config.slurm.time_limit_s / 60)
-    derived = config.launcher.timeout_s + MARGIN_S
+    launcher = config.launcher
+    derived = launcher.timeout_s + max(MARGIN_S, launcher.grace_s + AFTER_GRACE_S)
     return math.ceil((derived if most_s is None else min(derived, most_s)) / 60)
 
 
