@@ -205,6 +205,7 @@ class Keeper:
             "until_step": config.launcher.chain_until_step,
             "memory_limit_mib": containers.inherited_memory_limit(config.launcher),
             "container": config.launcher.container and config.launcher.container.runtime,
+            "image": config.launcher.container and config.launcher.container.image,
             "hang_timeout_s": launch.hang_timeout_s(config),
             "run_as": self._node.run_as and self._node.run_as._asdict(),
             "directory": str(self._state.work_path / run.path.name) if self._node.run_as else None,

@@ -490,13 +490,9 @@ class Supervisor:
         verdict = self._verdict(-signal.SIGKILL if exit_code is None else exit_code)
         reason = verdict.reason
         runtime = self.launch.get("container")
-        if (
-            runtime
-            and verdict.state == RunState.FAILED
-            and exit_code in containers.NOT_STARTED
-            and not verdict.traceback
-        ):
-            reason = shorten(f"{runtime} could not start the container: {self.recorder.evidence.last_line()}")
+        if runtime and verdict.state == RunState.FAILED and not verdict.traceback and not self.watch.steps:
+            image, output = str(self.launch.get("image")), self.recorder.evidence.log_tail()
+            reason = shorten(containers.start_failure(runtime, image, exit_code or 0, output)) or reason
         if self.unkillable:
             pids = ", ".join(map(str, self.unkillable))
             reason += f"; processes {pids} could not be killed and still hold their resources; check the node"

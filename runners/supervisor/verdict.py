@@ -100,7 +100,7 @@ class Evidence:
         """Return how a run ended that was not stopped."""
         if exit_code == 0:
             return Verdict(RunState.FINISHED, "")
-        tail = self._log_tail()
+        tail = self.log_tail()
         deaths = [self._with_host(death) for death in self._deaths or find_deaths(tail)]
         first = deaths[0] if deaths else Death(None, "", exit_code)
         if self.has_checkpointed(exit_code):
@@ -126,18 +126,14 @@ class Evidence:
 
     def has_checkpointed(self, exit_code: int) -> bool:
         """Return whether all ranks that ended by themselves wrote a checkpoint, as far as the launcher reports them."""
-        deaths = self._deaths or find_deaths(self._log_tail())
+        deaths = self._deaths or find_deaths(self.log_tail())
         codes = {death.code for death in deaths} - {-signal.SIGTERM}
         return codes == {CHECKPOINTED} if codes else exit_code == CHECKPOINTED
 
-    def _log_tail(self) -> str:
+    def log_tail(self) -> str:
         """Return the last output without events: those of other ranks may be between the lines of a traceback."""
         lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
         return b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
-
-    def last_line(self) -> str:
-        """Return the last line of the output that is no event."""
-        return next((line.strip() for line in reversed(self._log_tail().splitlines()) if line.strip()), "")
 
     @property
     def has_failure(self) -> bool:

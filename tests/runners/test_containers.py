@@ -265,6 +265,62 @@ def test_a_node_reports_the_runtimes_that_it_has_where_containers_are_allowed(pr
     assert abilities(Allowed(images=("team/",)), "127.0.0.1", {}, kind="slurm").containers == ["pyxis", "podman"]
 
 
+PYXIS_404 = """\
+slurmstepd: pyxis: importing docker image: nvcr.io#nvidia/pytroch:1
+slurmstepd: error: pyxis: child 4711 failed with error code: 1
+slurmstepd: error: pyxis: failed to import docker image
+slurmstepd: error: pyxis: printing enroot log file:
+slurmstepd: error: pyxis:     [INFO] Querying registry for permission grant
+slurmstepd: error: pyxis:     [ERROR] URL https://nvcr.io/proxy_auth returned error code: 404 Not Found
+slurmstepd: error: pyxis: couldn't start container
+srun: error: n1: task 0: Exited with exit code 1
+"""
+APPTAINER_403 = """\
+INFO:    Converting OCI blobs to SIF format
+FATAL:   Unable to handle docker://team/torch:9 uri: failed to get checksum: reading manifest: unauthorized
+"""
+DOCKER_125 = """\
+docker: Error response from daemon: pull access denied for team/torch, repository does not exist.
+See 'docker run --help'.
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "code", "output", "field", "why"),
+    [
+        ("pyxis", 1, PYXIS_404, ".image img", "[ERROR] URL https://nvcr.io/proxy_auth returned error code: 404"),
+        ("pyxis", 1, "srun: unrecognized option '--container-image=img'\n", " pyxis img", "unrecognized option"),
+        ("enroot", 1, "[ERROR] No such file or directory: /images/a.sqsh\n", ".image img", "[ERROR] No such file"),
+        ("enroot", 1, "enroot-mount: failed to mount: /a: Permission\n", " enroot img", "enroot-mount: failed"),
+        ("apptainer", 255, APPTAINER_403, ".image img", "Unable to handle docker://team/torch:9 uri"),
+        ("docker", 125, DOCKER_125, ".image img", "Error response from daemon: pull access denied"),
+        ("podman", 127, "Error: crun: executable file `python9` not found\n", " podman img", "crun: executable file"),
+    ],
+)
+def test_a_runtime_that_cannot_start_a_container_is_quoted_with_field_value_and_remedy(
+    runtime: str, code: int, output: str, field: str, why: str
+) -> None:
+    text = containers.start_failure(runtime, "img", code, f"parlab: starts\n{output}")
+    assert text.startswith(f"launcher.container{field}: {runtime} could not start the container: {why}")
+    assert text.endswith(("check its name, and that this node may fetch it", "or check the runtime on this node"))
+
+
+def test_what_a_script_prints_is_no_word_of_its_runtime() -> None:
+    assert containers.start_failure("podman", "img", 1, "Error: no such data set\n") == ""
+    assert containers.start_failure("pyxis", "img", 1, "slurmstepd: pyxis: imported docker image: img\n") == ""
+    assert containers.start_failure("apptainer", "img", 3, "loss is FATAL\n") == ""
+
+
+def test_an_image_that_the_runtime_cannot_fetch_ends_the_run_in_its_words(
+    prepared: Prepare, supervise: Supervise
+) -> None:
+    script = f"import sys; sys.stderr.write({APPTAINER_403!r}); sys.exit(255)"
+    end = supervise(prepared(script, container="apptainer", image="docker://team/torch:9")).ends()
+    assert (end.state, end.exit_code) == ("failed", 255)
+    assert end.reason.startswith("launcher.container.image docker://team/torch:9: apptainer could not start")
+    assert end.reason.endswith("unauthorized; check its name, and that this node may fetch it")
+
+
 # --- processes that a runtime starts apart ----------------------------------------------------------------------------
 
 

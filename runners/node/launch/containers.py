@@ -24,8 +24,13 @@ CODE = "/parlab"
 PASSED = re.compile(r"(?:PARLAB|NCCL|CUDA|TORCH|OMP|GLOO|UCX|SLURM|OMPI|PRTE|NVIDIA|HSA|ROCR|HIP|DS|MASTER)_\w+")
 """Variables of the node that a container gets beside those of the run, where a runtime passes on only what it is told
 to."""
-NOT_STARTED = (125, 126, 127)
+_NOT_STARTED = frozenset((125, 126, 127))
 """Exit codes with which Docker and Podman say that they could not start a container, or its command."""
+_OF_IMAGE = re.compile(
+    r"(?!.*(?:executable|unrecognized)).*(?:image|manifest|registry|unauthorized|denied|URL|no such file|docker://)",
+    re.IGNORECASE,
+)
+"""What is said of an image, and not of mounts, devices or the command."""
 REMOVE_S = 20.0
 """Time for a runtime to remove a container."""
 SHARED = ("PARLAB_CHECKPOINT_DIR",)
@@ -86,6 +91,10 @@ class Runtime:
     """Command that fetches {image}."""
     remove: tuple[str, ...] = ()
     """Command that ends and removes the container {name}; empty: it ends with its processes."""
+    failure: str = ""
+    """Regular expression of a line with which it says why it could not start a container."""
+    failure_codes: frozenset[int] = frozenset()
+    """Exit codes that say so; empty: any."""
     helpers: frozenset[str] = frozenset()
     """Programs of the runtime beside those of the container, by the names that the kernel shows."""
     is_apart: bool = False
@@ -116,6 +125,7 @@ PYXIS = Runtime(
     joined_mounts="--container-mounts={mounts}",
     passed="--container-env={variables}",
     image=("--container-image={image}",),
+    failure=r"error: pyxis: +(.+)|^srun: (unrecognized option '--(?:no-)?container.*)",
     helpers=frozenset(("srun",)),
     is_apart=True,
     needs_slurm=True,
@@ -131,6 +141,7 @@ ENROOT = Runtime(
     # enroot has no option for the working directory.
     before=("sh", "-c", 'cd "$0" && exec "$@"', "{workdir}"),
     exists=("list",),
+    failure=r"^(\[ERROR\] .+|enroot-\w+: .+)",
     helpers=frozenset(("enroot", "enroot-nsenter", "fuse-overlayfs", "squashfuse")),
     may_run_as=True,
 )
@@ -142,6 +153,7 @@ APPTAINER = Runtime(
     read_only=("", ":ro"),
     set_prefix="APPTAINERENV_",
     gpus=("--nv",),
+    failure=r"^FATAL: +(.+)",
     helpers=frozenset(("apptainer", "starter", "starter-suid", "squashfuse_ll", "fuse-overlayfs")),
     may_run_as=True,
 )
@@ -159,6 +171,8 @@ DOCKER = Runtime(
     exists=("image", "inspect", "--format={{{{.Id}}}}", "{image}"),
     pull=("pull", "--quiet", "{image}"),
     remove=("rm", "--force", "{name}"),
+    failure=r"^docker: (.+)",
+    failure_codes=_NOT_STARTED,
     helpers=frozenset(("docker",)),
     is_apart=True,
 )
@@ -183,6 +197,8 @@ PODMAN = Runtime(
     exists=("image", "exists", "{image}"),
     pull=("pull", "--quiet", "{image}"),
     remove=("rm", "--force", "--ignore", "--time=0", "{name}"),
+    failure=r"^Error: (.+)",
+    failure_codes=_NOT_STARTED,
     helpers=frozenset(("podman", "conmon", "crun", "runc", "catatonit", "fuse-overlayfs")),
 )
 RUNTIMES = {row.name: row for row in (PYXIS, ENROOT, APPTAINER, DOCKER, PODMAN)}
@@ -275,6 +291,20 @@ def inherited_memory_limit(launcher: LauncherSection) -> int | None:
 def exit_code_of(runtime: str | None, code: int) -> int:
     """Return the exit code of the command in a container, negative for a signal as without one."""
     return 128 - code if runtime and 128 < code < 128 + 65 else code
+
+
+def start_failure(runtime: str, image: str, code: int, output: str) -> str:
+    """Return why a runtime could not start a container, with field, value and remedy; empty if it does not say so."""
+    row = RUNTIMES[runtime]
+    matches = filter(None, (re.search(row.failure, line) for line in output.splitlines()))
+    said = [next(filter(None, match.groups())).strip() for match in matches]
+    if not said or (row.failure_codes and code not in row.failure_codes):
+        return ""
+    why = next((line for line in said if "[ERROR]" in line), said[-1])
+    text = f"{row.name} could not start the container: {why}"
+    if _OF_IMAGE.match(why):
+        return f"launcher.container.image {image}: {text}; check its name, and that this node may fetch it"
+    return f"launcher.container {row.name} {image}: {text}; correct the setting, or check the runtime on this node"
 
 
 def remove(runtime: str, marker: str) -> str:
