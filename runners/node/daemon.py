@@ -324,7 +324,7 @@ class Daemon:
 
     def _look_for_faults(self) -> None:
         """Include the faults of the hardware in heartbeats."""
-        found = [fault._asdict() for fault in faults.read_faults(self._state.root / "links.json")]
+        found = [fault._asdict() for fault in faults.read_faults(faults.state_file(self._state.root))]
         if found != self._hardware.get("faults", []):
             log.warning("faults of this node: %s", "; ".join(f"{each['device']}: {each['text']}" for each in found))
         if found:

@@ -450,7 +450,7 @@ class Supervisor:
         fatal = list(dict.fromkeys(str(xid) for xid in self.xids if xid.is_fatal))
         if fatal:
             return f"failed its health check: {'; '.join(fatal[:3])}"
-        return faults.failed_check(self.run_dir.path.parent.parent / "links.json")
+        return faults.failed_check(faults.state_file(self.run_dir.path.parent.parent))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

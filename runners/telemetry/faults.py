@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -68,6 +69,11 @@ class Fault(NamedTuple):
 
 Seen = dict[str, int]
 """What devices had when they were best: number of active links of a GPU, whether a port was active."""
+
+
+def state_file(directory: Path) -> Path:
+    """Return the file in a state directory with what the devices of this machine had; other machines may share it."""
+    return directory / f"links-{socket.gethostname()}.json"
 
 
 def read_faults(state: Path | None = None, *more: str) -> list[Fault]:

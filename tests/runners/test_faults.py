@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runners.supervisor.supervise import Supervisor
 from runners.telemetry import faults
 from runners.telemetry.faults import Fault, kernel_lines, rdma_faults, xid_faults
 from tests.runners.conftest import NVML, ROOT
@@ -136,6 +138,27 @@ def test_a_port_that_was_active_and_is_down_is_a_fault_and_an_unused_one_is_none
     assert rdma_faults(tmp_path, seen) == []
     port(tmp_path, "1: DOWN", "2: Polling")
     assert rdma_faults(tmp_path, seen) == [Fault("mlx5_0 port 1", "rdma", "its link is Polling", True)]
+
+
+def test_nodes_that_share_a_state_directory_do_not_answer_for_each_other(
+    tmp_path: Path, prepared: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    supervisor = Supervisor(prepared("", root=tmp_path / "runs"))
+    states = list[Path]()
+
+    def failed_check(state: Path) -> str:
+        states.append(state)
+        return ""
+
+    monkeypatch.setattr(faults, "failed_check", failed_check)
+    for host, state in (("a", "4: ACTIVE"), ("b", "1: DOWN")):
+        monkeypatch.setattr(socket, "gethostname", lambda: host)  # noqa: B023
+        port(tmp_path, state, "3: Disabled")
+        supervisor._failed_check()
+        seen = faults._read_seen(states[-1])
+        assert rdma_faults(tmp_path, seen) == [], "on b it was never active"
+        states[-1].write_text(json.dumps(seen))
 
 
 def test_errors_of_a_cable_are_noted(tmp_path: Path) -> None:

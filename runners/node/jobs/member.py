@@ -192,7 +192,7 @@ def refuse(run: JobDir, state: str, reason: str, environment: Mapping[str, Any] 
 
 def failed_check(run: JobDir, node: str) -> str:
     """Return why the hardware of this node cannot run it; empty if it can."""
-    reason = health.failed_check(run.path.parent.parent / f"links-{socket.gethostname()}.json")
+    reason = health.failed_check(health.state_file(run.path.parent.parent))
     return f"node {node} {reason}; later jobs leave it out" if reason else ""
 
 
