@@ -193,6 +193,7 @@ class Keeper:
         return {
             "environment": launch.additions(config, os.environ, self._state.marker(run)) | self._variables(config, run),
             "checkpoints": self._own_checkpoints(config, run),
+            "folder": self._folder(config, run),
             "share": share._asdict(),
             "first_rank": first_rank,
             "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
@@ -244,6 +245,12 @@ class Keeper:
         """Return the folder in the state directory that the supervisor has to make; None if there is none."""
         is_here = config.has_checkpoints and config.checkpoint.directory is None
         return str(self._checkpoints(config, run)) if is_here else None
+
+    def _folder(self, config: RunConfig, run: RunDir) -> str | None:
+        """Return where this node has the folder of the checkpoints; None if there is none."""
+        if not config.has_checkpoints:
+            return None
+        return str(containers.on_node(config.launcher.container, self._checkpoints(config, run)))
 
     def _checkpoints(self, config: RunConfig, run: RunDir) -> Path:
         return self._state.checkpoints(run.run, config.checkpoint.directory, is_run_as=bool(self._node.run_as))

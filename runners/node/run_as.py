@@ -9,7 +9,7 @@ import pwd
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,20 @@ class Account(NamedTuple):
         """Return an environment without what belongs to the account of the daemon."""
         kept = {name: value for name, value in base.items() if not name.startswith(_OWN)}
         return kept | {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """Let this process, of one thread, act as the account."""
+        groups, group, user = os.getgroups(), os.getegid(), os.geteuid()
+        os.setgroups(self.groups)
+        os.setegid(self.gid)
+        os.seteuid(self.uid)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+            os.setegid(group)
+            os.setgroups(groups)
 
     def popen_options(self) -> dict[str, Any]:
         """Return the arguments with which subprocess starts a program as this account."""

@@ -7,6 +7,7 @@ STATE/runs/RUN-ATTEMPT/  one attempt; see RunDir. RUN-ATTEMPT-NODE for the other
 STATE/rejected/          attempts unknown to the server, kept for inspection
 STATE/done/RUN-ATTEMPT   remembers for a while what was here, so that a late message starts nothing twice
 STATE/checkpoints/RUN/   checkpoints of a run that names no directory, for all of its attempts on this node
+STATE/checkpoints/.RUN.lock  held by the supervisor of the attempt that may write there
 STATE-runs/RUN-ATTEMPT/  with --run-as, the working directory of its ranks, which belongs to their account
 STATE-runs/checkpoints-RUN/  with --run-as, its checkpoints
 """
@@ -79,6 +80,14 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def folder_lock(folder: Path) -> Path:
+    """Return the file that the supervisor of an attempt holds while its ranks may write to a folder of checkpoints.
+
+    It is beside the folder: scripts may list that, and expect there what they have written.
+    """
+    return folder.with_name(f".{folder.name}.lock")
 
 
 class RunDir:
@@ -336,8 +345,8 @@ class StateDir:
         for path in (*(self.root / "checkpoints").glob("*"), *self.work_path.glob("checkpoints-*")):
             with contextlib.suppress(OSError):
                 is_old = time.time() - path.lstat().st_mtime > CHECKPOINT_LIFETIME_S
-                # A training may go on for long without a checkpoint; its attempt holds the lock.
-                if is_old and path.is_dir() and not is_locked(path / "lock"):
+                # A training may go on for long without a new name in the folder; its attempt holds a lock.
+                if is_old and path.is_dir() and not is_locked(path / "lock") and not is_locked(folder_lock(path)):
                     shutil.rmtree(path)
 
     def finish(self, run: RunDir) -> None:
@@ -356,6 +365,8 @@ class StateDir:
         for folder in (self.checkpoints(run.run, None, is_run_as=is_run_as) for is_run_as in (False, True)):
             with contextlib.suppress(OSError):  # the folder has checkpoints, or does not exist
                 folder.rmdir()
+                if not is_locked(folder_lock(folder)):
+                    folder_lock(folder).unlink(missing_ok=True)
         self.clear_checkpoints()
 
     def set_aside(self, run: RunDir) -> Path:

@@ -22,7 +22,7 @@ import psutil
 from parlab.client.journal import NODE
 from parlab.client.json_log import start_logging
 from parlab.client.stopping import CHECKPOINT_DIRECTORY
-from runners.engines.checkpoints.folder import Folder
+from runners.engines.checkpoints.folder import Folder, Lock, Taken
 from runners.links import interface
 from runners.node.addresses import held_port
 from runners.node.launch import containers
@@ -61,6 +61,8 @@ DRAIN_S = 1.0
 """Maximum wait of an ended run for the last bytes of its pipe."""
 _STOPPED = (RunState.TIME_LIMIT, RunState.PREEMPTED, RunState.CANCELLED, RunState.CHECKPOINTED)
 """Orders whose ranks may write a checkpoint within the grace."""
+FOLDER_S = 600.0
+"""Time for an earlier attempt to leave the folder of the checkpoints: one of a node that was given up may go on."""
 CLOCKS_S = 1.0
 """How far the clocks of two nodes of a run may differ, and how much later than the ranks this process gets a signal."""
 SAMPLE_S = 1.0
@@ -115,6 +117,8 @@ class Supervisor:
         self.warned_of = Verdict(RunState.CHECKPOINTED, "")
         # When the ranks were first warned or told to end (Unix time).
         self.told_at: float | None = None
+        # On the folder of the checkpoints, while ranks of this attempt may write there.
+        self.folder: Lock | None = None
         # When only launchers were left of a run that is stopped.
         self.alone_since: float | None = None
         # When this node was told to end because another one has ended, while it was ending by itself.
@@ -135,6 +139,8 @@ class Supervisor:
             self._turn()
         while self._feed_files():
             pass
+        if self.folder is not None:
+            self.folder.leave()
         self._report_end()
 
     # --- prepare and go ----------------------------------------------------------------------------------------------
@@ -187,6 +193,9 @@ class Supervisor:
         self.recorder.spool.reserve()
         running = Report(state="running", at=time.time(), command=argv, environment=environment)
         self.recorder.spool.append_report(running)
+        self._take_folder()
+        if self.order is not None:
+            return
         first_rank = self.launch.get("first_rank", 0)
         ranks = range(first_rank, first_rank + self.launch.get("ranks", 0))
         has_others = self.launch.get("share", {}).get("nodes", 1) > 1
@@ -213,6 +222,28 @@ class Supervisor:
             os.close(self.outputs.writer)
         # Only now: there must be a single thread between fork and exec.
         self.samples.start()
+        if self.folder is not None:
+            self.folder.start_beating()
+
+    def _take_folder(self) -> None:
+        """Wait until no earlier attempt writes to the folder of the checkpoints."""
+        path, until = self.launch.get("folder"), time.monotonic() + FOLDER_S
+        has_said = False
+        while path is not None and self.run_dir.node_rank == 0 and self.order is None:
+            try:
+                self.folder = self.workplace.take_folder(Path(path), self.run_dir.attempt)
+                return
+            except Taken as taken:
+                if time.monotonic() > until:
+                    self.order = Verdict(RunState.LOST, f"checkpoint.directory {path}: {taken}")
+                elif not has_said:
+                    self.recorder.insert(f"parlab: the start waits, because {taken}\n".encode())
+                    self.recorder.write()
+                    has_said = True
+            except OSError as error:
+                log.warning("%s cannot be locked, which its ranks may still create: %s", path, error)
+                return
+            self._look_for_orders()
 
     def _start_reason(self, error: Exception) -> str:
         if isinstance(error, FileNotFoundError | PermissionError):
@@ -478,7 +509,7 @@ class Supervisor:
 
     def _has_saved(self) -> bool:
         """Return whether the ranks have completed a checkpoint since they were told to end, whoever ended them."""
-        folder = self.launch.get("environment", {}).get(CHECKPOINT_DIRECTORY)
+        folder = self.launch.get("folder") or self.launch.get("environment", {}).get(CHECKPOINT_DIRECTORY)
         if self.told_at is None or folder is None:
             return False
         return Folder(Path(folder), self.run_dir.attempt).has_complete_since(self.told_at - CLOCKS_S)

@@ -6,16 +6,21 @@ what it reads there by descriptors that it opened before.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from runners.engines.checkpoints.folder import Lock
 from runners.node.launch.share import HOSTFILE
 from runners.node.run_as import Account, without_secrets
-from runners.node.rundir import RunDir
+from runners.node.rundir import RunDir, folder_lock
 from runners.supervisor import processes
+
+FOLDER_TRY_S = 1.0
+"""Time of one try to take a folder of checkpoints, between two looks for orders."""
 
 
 class Workplace:
@@ -30,14 +35,24 @@ class Workplace:
             self.path.mkdir(mode=0o700)
             shutil.copyfile(run.config, self.path / run.config.name)
         self._hostfile = run.path / HOSTFILE
-        if launch.get("checkpoints"):
-            self._make_checkpoints(Path(launch["checkpoints"]))
+        self._checkpoints: str | None = launch.get("checkpoints")
+        if self._checkpoints:
+            self._make_checkpoints(Path(self._checkpoints))
 
     def _make_checkpoints(self, path: Path) -> None:
         """Create the folder of the run's checkpoints, which belongs to the account of the ranks."""
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.account is not None:
             os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
+
+    def take_folder(self, path: Path, attempt: int) -> Lock:
+        """Take the folder of the checkpoints for an attempt. Raises Taken while another one may write there."""
+        is_own = str(path) == self._checkpoints
+        with self.account.acting() if self.account and not is_own else contextlib.nullcontext():
+            path.mkdir(parents=True, exist_ok=True)
+            lock = Lock(folder_lock(path), attempt)
+            lock.take(FOLDER_TRY_S)
+        return lock
 
     def hand_over(self) -> None:
         """Give everything in the directory to the account of the ranks, the directory last."""

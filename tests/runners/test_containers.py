@@ -133,6 +133,13 @@ def test_the_directory_of_checkpoints_is_mounted_where_the_ranks_look_for_it(tmp
     assert place_here(config, "/runs/1-1", {"PARLAB_CHECKPOINT_DIR": "/no/such"}).shared == ()
 
 
+def test_a_folder_below_a_mount_is_where_the_mount_comes_from() -> None:
+    container = configured("podman", mounts=["/lustre/team:/ckpt", "/data:/data:ro"]).launcher.container
+    assert containers.on_node(container, Path("/ckpt/run-7")) == Path("/lustre/team/run-7")
+    assert containers.on_node(container, Path("/ckpts/run-7")) == Path("/ckpts/run-7")
+    assert containers.on_node(None, Path("/ckpt/run-7")) == Path("/ckpt/run-7")
+
+
 def test_secrets_of_the_node_do_not_reach_a_container() -> None:
     node = {"PARLAB_RUN": "a:1/1", "NCCL_DEBUG": "INFO", "PARLAB_NODE_KEY": "x", "HOME": "/root", "REDIS_URL": "redis:"}
     assert containers.passed_variables(node) == ["NCCL_DEBUG", "PARLAB_RUN"]

@@ -182,6 +182,24 @@ def test_two_ranks_of_torchrun_train_as_the_account_and_save_before_they_end(
 
 
 @needs_root
+@pytest.mark.parametrize("mode", [0o777, 0o755], ids=["open", "closed"])
+def test_root_makes_a_shared_folder_of_checkpoints_only_where_the_account_may(
+    other: NodeMachine, server: Server, mode: int
+) -> None:
+    shared = other.state_dir.parent / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    other.start_daemon()
+    other.script(1, "import os; print('READY', os.path.isdir(os.environ['PARLAB_CHECKPOINT_DIR']), flush=True)")
+    server.start(1, config={**SMALL, "checkpoint": {"every_s": 60, "directory": str(shared)}})
+    is_open = mode == 0o777
+    server.until(lambda: f"READY {is_open}".encode() in server.output[1, 1], "the script has looked")
+    assert {(path.name, path.stat().st_uid) for path in shared.iterdir()} == {
+        (name, pwd.getpwnam(USER).pw_uid) for name in ("run-1", ".run-1.lock") if is_open
+    }
+
+
+@needs_root
 def test_processes_of_a_killed_supervisor_are_ended(other: NodeMachine, server: Server) -> None:
     other.start_daemon()
     other.script(1, "import os, time\nos.fork() or os.setsid()\nos.write(1, b'READY\\n')\ntime.sleep(600)")

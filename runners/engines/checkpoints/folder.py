@@ -1,6 +1,6 @@
 """The folder with the checkpoints of one run, on disk. Without torch: one process writes it, the others read.
 
-FOLDER/lock                        held by the attempt that writes, with its name and a counter that it raises
+FOLDER/lock                        held by the engine that writes, with its attempt and a counter that it raises
 FOLDER/step-00000012-attempt-2/    a complete checkpoint
     manifest.json                  step, numbers of the training, and size and SHA-256 of every other file
 FOLDER/.draft-...                  a checkpoint that is being written, or was when its attempt ended
@@ -69,61 +69,130 @@ class Checkpoint(NamedTuple):
         return sum(file.bytes for file in self.files.values())
 
 
+class Lock:
+    """The lock of one attempt on a folder.
+
+    It goes with the process. It may not be seen on another host: there the counter in the file tells whether its holder
+    is alive.
+    """
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self.path, self._attempt = path, attempt
+        self.token = ""
+        self._descriptor = -1
+        self._has_left = threading.Event()
+
+    def take(self, within_s: float | None = None) -> None:
+        """Take it, within RELEASED_WITHIN_S by default. Raises Taken, or OSError."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            self._wait_for_lock(descriptor, RELEASED_WITHIN_S if within_s is None else within_s)
+            self._wait_for_other_host()
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor, self.token = descriptor, secrets.token_hex(4)
+        self._beat(0)
+
+    def start_beating(self) -> None:
+        """Raise the counter from now on, in a thread: a file system that hangs must not hold the caller."""
+        threading.Thread(target=self._beat_on, name="checkpoint-lock", daemon=True).start()
+
+    def leave(self) -> None:
+        """Let another attempt have it."""
+        if self._descriptor < 0 or self._has_left.is_set():
+            return
+        self._has_left.set()
+        with contextlib.suppress(OSError):
+            self._write({})
+            # Not closed: the thread may be about to write, and the number of the file could be that of another one.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether no other attempt has taken it while this process was stopped."""
+        return self.holder().get("token") == self.token
+
+    def holder(self) -> dict[str, Any]:
+        """Return who has taken it last; empty once it was left."""
+        try:
+            content = json.loads(self.path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _beat_on(self) -> None:
+        count = 0
+        while not self._has_left.wait(BEAT_S):
+            count += 1
+            if not self.is_mine:
+                return
+            with contextlib.suppress(OSError):
+                self._beat(count)
+
+    def _beat(self, count: int) -> None:
+        own = {"token": self.token, "attempt": self._attempt, "host": socket.gethostname(), "pid": os.getpid()}
+        self._write({**own, "count": count})
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        # One write of a few bytes over the last one: readers see the old content or the new.
+        os.pwrite(self._descriptor, json.dumps(content).ljust(_LOCK_BYTES).encode(), 0)
+
+    def _wait_for_lock(self, descriptor: int, within_s: float) -> None:
+        until = time.monotonic() + within_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise Taken(f"{_words(self.holder())} writes checkpoints there; end it first") from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def _wait_for_other_host(self) -> None:
+        first = self.holder()
+        if not first or first.get("host") == socket.gethostname():
+            return
+        until = time.monotonic() + STILL_S
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            now = self.holder()
+            if not now:
+                return
+            if now.get("count") != first.get("count"):
+                raise Taken(f"{_words(now)} writes checkpoints there; end it first")
+
+
 class Folder:
     """The folder of a run."""
 
     def __init__(self, path: Path, attempt: int = 1) -> None:
         self.path, self.attempt = path, attempt
-        self._lock = path / "lock"
-        self._token = ""
-        self._descriptor = -1
-        self._beating = threading.Event()
+        self._lock = Lock(path / "lock", attempt)
 
     # --- the writer --------------------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Become the only writer, and delete the drafts of earlier ones. Raises Taken, or OSError.
-
-        The lock goes with the process. It may not be seen on another host: there the counter in the file tells whether
-        its holder is alive.
-        """
+        """Become the only writer, and delete the drafts of earlier ones. Raises Taken, or OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._wait_for_lock(descriptor)
-            self._wait_for_other_host()
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._descriptor, self._token = descriptor, secrets.token_hex(4)
-        self._beat(0)
-        threading.Thread(target=self._beat_on, name="checkpoint-lock", daemon=True).start()
+        self._lock.take()
+        self._lock.start_beating()
         for path in self.path.glob(".draft-*"):
             shutil.rmtree(path, ignore_errors=True)
 
     @property
     def was_used(self) -> bool:
         """Whether an attempt has ever taken the folder."""
-        return self._lock.exists()
+        return self._lock.path.exists()
 
     def leave(self) -> None:
         """Let another attempt write."""
-        if self._descriptor < 0:
-            return
-        self._beating.set()
-        with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, b"{}".ljust(_LOCK_BYTES), 0)
-        os.close(self._descriptor)
-        self._descriptor = -1
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether no other attempt has taken the folder while this process was stopped."""
-        return self._holder().get("token") == self._token
+        self._lock.leave()
 
     def draft_name(self, step: int) -> str:
         """Return the name of the draft of a step."""
-        return f".draft-{self._token}-{_name(step, self.attempt)}"
+        return f".draft-{self._lock.token}-{_name(step, self.attempt)}"
 
     def seal(self, draft: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, File]) -> Checkpoint:
         """Write the manifest of a draft whose files are on disk, and give it its name. Raises OSError or Taken."""
@@ -142,10 +211,10 @@ class Folder:
             os.fsync(file.fileno())
         for directory in {draft, *((draft / name).parent for name in files)}:
             sync_directory(directory)
-        if not self.is_mine:
-            raise Taken(f"another attempt writes to {self.path} now: {_words(self._holder())}")
+        if not self._lock.is_mine:
+            raise Taken(f"another attempt writes to {self.path} now: {_words(self._lock.holder())}")
         target = self.path / _name(step, self.attempt)
-        aside = self.path / f".draft-{self._token}-replaced"
+        aside = self.path / f".draft-{self._lock.token}-replaced"
         if target.exists():
             target.rename(aside)
         draft.rename(target)
@@ -161,7 +230,7 @@ class Folder:
             *(old.path for old in self.complete()[keep:]),
         ]:
             # Under another name first: a checkpoint that is half deleted must not look like one.
-            dropped = self.path / f".draft-{self._token}-dropped-{path.name}"
+            dropped = self.path / f".draft-{self._lock.token}-dropped-{path.name}"
             with contextlib.suppress(OSError):
                 path.rename(dropped)
                 shutil.rmtree(dropped)
@@ -185,53 +254,6 @@ class Folder:
             self.set_aside(checkpoint, "earlier")
         marker.unlink()
         return True
-
-    def _wait_for_lock(self, descriptor: int) -> None:
-        until = time.monotonic() + RELEASED_WITHIN_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() > until:
-                    raise Taken(f"{_words(self._holder())} writes checkpoints there; end it first") from error
-                time.sleep(0.05)
-            else:
-                return
-
-    def _wait_for_other_host(self) -> None:
-        first = self._holder()
-        if not first or first.get("host") == socket.gethostname():
-            return
-        until = time.monotonic() + STILL_S
-        while time.monotonic() < until:
-            time.sleep(0.1)
-            now = self._holder()
-            if not now:
-                return
-            if now.get("count") != first.get("count"):
-                raise Taken(f"{_words(now)} writes checkpoints there; end it first")
-
-    def _holder(self) -> dict[str, Any]:
-        try:
-            content = json.loads(self._lock.read_text())
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
-
-    def _beat_on(self) -> None:
-        count = 0
-        while not self._beating.wait(BEAT_S):
-            count += 1
-            if not self.is_mine:
-                return
-            with contextlib.suppress(OSError):
-                self._beat(count)
-
-    def _beat(self, count: int) -> None:
-        content = {"token": self._token, "attempt": self.attempt, "host": socket.gethostname(), "pid": os.getpid()}
-        # One write of a few bytes over the last one: readers see the old content or the new.
-        text = json.dumps({**content, "count": count}).ljust(_LOCK_BYTES).encode()
-        os.pwrite(self._descriptor, text, 0)
 
     # --- the readers -------------------------------------------------------------------------------------------------
 

@@ -269,6 +269,15 @@ def _hard_limit(name: str) -> int:
     return most if limit == resource.RLIM_INFINITY else min(limit, most)
 
 
+def on_node(container: ContainerSetting | None, path: Path) -> Path:
+    """Return where the node has a directory that the ranks see: a mount may come from elsewhere."""
+    for mount in container.mounts if container else ():
+        source, target, *_ = mount.split(":")
+        if path.is_relative_to(target):
+            return Path(source, path.relative_to(target))
+    return path
+
+
 def client_environment(container: ContainerSetting) -> dict[str, str]:
     """Return what the environment of the runtime's program must have beside that of the run."""
     row = RUNTIMES[container.runtime]
