@@ -103,8 +103,34 @@ def ranks_line(place: Launch, environ: Mapping[str, str]) -> bytes:
     restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
     if place.rank or not restarts.isdecimal():
         return b""
-    numbers = {"elastic_ranks": place.world_size, "elastic_restart": int(restarts)}
-    event = {"parlab": 1, "t": round(time.time(), 3), "rank": 0, "event": "telemetry", **numbers}
+    return _ranks_event(time.time(), place.world_size, elastic_restart=int(restarts))
+
+
+class RankCount:
+    """The number of ranks of a launch, where they start again within their processes: NVRx then sets it anew."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ, self._at = environ, time.time()
+        self._count = self._stated()
+
+    def change(self) -> bytes:
+        """Return events with the number before and now, if it has changed since the last call; of the first rank."""
+        before, count = self._count, self._stated()
+        if not before or not count or count == before:
+            return b""
+        began, self._count, self._at = self._at, count, time.time()
+        if self._environ.get("RANK") != "0":
+            return b""
+        return _ranks_event(began, before) + _ranks_event(self._at, count)
+
+    def _stated(self) -> int:
+        text = self._environ.get("WORLD_SIZE", "")
+        return int(text) if text.isdecimal() else 0
+
+
+def _ranks_event(at: float, ranks: int, **more: int) -> bytes:
+    numbers = {"elastic_ranks": ranks, **more}
+    event = {"parlab": 1, "t": round(at, 3), "rank": 0, "event": "telemetry", **numbers}
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
 

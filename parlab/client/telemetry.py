@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parlab.client import nvml
-from parlab.client.launch import Launch, node_rank
+from parlab.client.launch import Launch, RankCount, node_rank
 from parlab.client.nvml import Device, Library
 from parlab.client.traffic import Counts, Rates
 
@@ -45,20 +45,24 @@ class Telemetry:
         node_rank: int,
         root: int | None,
         describe: Callable[[dict[str, Any]], object] | None = None,
+        ranks: RankCount | None = None,
     ) -> None:
         """`gpus` returns UUIDs or indices; `first_rank` is the rank of the first one, by default counted over nodes.
 
         `describe` gets the GPUs and the driver once. One process of each node samples the descendants of process
-        `root` and the network of the node.
+        `root` and the network of the node. `ranks` tells where their number changes.
         """
         self._append, self._describe = append, describe
         self._gpus, self._first_rank, self._node_rank, self._root = gpus, first_rank, node_rank, root
+        self._ranks = ranks
         self._stop = threading.Event()
 
     def start(self) -> None:
         """Start to sample."""
         if self._root is not None and _PROC.is_dir():
             threading.Thread(target=self._sample_node, name="parlab-telemetry", daemon=True).start()
+        if self._ranks is not None:
+            threading.Thread(target=self._look_at_ranks, args=(self._ranks,), name="parlab-ranks", daemon=True).start()
         threading.Thread(target=self._sample_gpus, name="parlab-gpus", daemon=True).start()
 
     def stop(self) -> None:
@@ -73,6 +77,11 @@ class Telemetry:
                 memory, percent = processes.sample()
                 numbers = {"memory_bytes": memory, "cpu_pct": percent, **network.rates()}
                 self._append(event_line(-1 - self._node_rank, time.time(), numbers))
+
+    def _look_at_ranks(self, ranks: RankCount) -> None:
+        while not self._stop.wait(EVERY_S):
+            if lines := ranks.change():
+                self._append(lines)
 
     def _sample_gpus(self) -> None:
         with nvml.opened() as library:
@@ -194,6 +203,7 @@ def of_rank(
         node_rank=node_rank(environ),
         root=root if place.local_rank == 0 else None,
         describe=describe,
+        ranks=RankCount(environ) if place.world_size > 1 else None,
     )
 
 

@@ -6,7 +6,8 @@ Pure: lines with their times in, marks out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -133,10 +134,11 @@ class Restart(NamedTuple):
     ranks: tuple[int, int] | None
 
 
-def restarts(listed: list[Mark]) -> list[Restart]:
+def restarts(listed: list[Mark], steps: Sequence[float] = ()) -> list[Restart]:
     """Return the restarts in the marks of a launch: each begins when a failure or a new member is noticed.
 
-    The first rendezvous of a launch is its start and no restart.
+    The first rendezvous of a launch is its start and no restart. `steps` are the ends of steps in order: NVRx prints
+    nothing once its ranks have met, so that only a step tells one failure from the next.
     """
     found, ranks, is_started = list[Restart](), None, False
     place = 0
@@ -149,7 +151,7 @@ def restarts(listed: list[Mark]) -> list[Restart]:
             is_started = is_started or mark.event in ("meet", "met", "commit")
             place += 1
             continue
-        end = _end_of(listed, place)
+        end = _end_of(listed, place, steps)
         group = listed[place:end]
         if any(each.event in ("meet", "load") for each in group):
             after = next((each.ranks for each in reversed(group) if each.ranks is not None), None)
@@ -159,15 +161,16 @@ def restarts(listed: list[Mark]) -> list[Restart]:
     return found
 
 
-def _end_of(listed: list[Mark], begin: int) -> int:
+def _end_of(listed: list[Mark], begin: int, steps: Sequence[float]) -> int:
     """Return the place after the last mark of a restart: its first committed step, or the mark before the next one."""
-    has_met = False
+    has_met, meets_at = False, float("inf")
     for place in range(begin + 1, len(listed)):
-        event = listed[place].event
-        if event == "commit":
+        mark = listed[place]
+        if mark.event == "commit":
             return place + 1
-        has_met = has_met or event in ("met", "loaded")
-        if has_met and event == "failure":
+        has_met = has_met or mark.event in ("met", "loaded")
+        meets_at = min(meets_at, mark.time) if mark.event == "meet" else meets_at
+        if mark.event == "failure" and (has_met or bisect_left(steps, mark.time) > bisect_left(steps, meets_at)):
             return place
     return len(listed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from parlab.client.launch import launch, ranks_line
+from parlab.client.launch import RankCount, launch, ranks_line
 from parlab.client.lines import LINE_LIMIT, event_lines
 
 RANK = {"WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
@@ -29,6 +29,20 @@ def test_the_first_rank_of_a_launch_that_torchrun_starts_again_reports_the_numbe
     other = {**again, "RANK": "3"}
     assert ranks_line(launch(other), other) == b""
     assert ranks_line(launch(RANK), RANK) == b""
+
+
+def test_the_rank_that_is_the_first_one_now_reports_a_number_that_nvrx_has_changed() -> None:
+    first, second = {**RANK, "RANK": "0"}, {**RANK, "RANK": "1"}
+    counts = RankCount(first), RankCount(second), RankCount({})
+    assert [count.change() for count in counts] == [b"", b"", b""]
+    del first["RANK"]
+    first["WORLD_SIZE"] = "15"
+    second |= {"RANK": "0", "WORLD_SIZE": "15"}
+    assert counts[0].change() == b"", "it is gone"
+    before, now = (json.loads(line) for line in counts[1].change().splitlines())
+    assert (before["elastic_ranks"], now["elastic_ranks"], now["rank"]) == (16, 15, 0)
+    assert before["t"] <= now["t"]
+    assert counts[1].change() == b""
 
 
 def test_many_metrics_of_a_step_are_divided_into_lines_within_the_limit() -> None:

@@ -102,6 +102,16 @@ def test_counters_of_gpus_have_the_names_and_units_of_engines() -> None:
     assert library.calls[-1] == "nvmlShutdown"
 
 
+def test_a_number_of_ranks_that_changes_within_a_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
+    environ, lines = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, list[bytes]()
+    sampled = telemetry.of_rank(lines.append, launch(environ), environ)
+    sampled.start()
+    environ["WORLD_SIZE"] = "1"
+    wait_for(lambda: b'"elastic_ranks":1' in b"".join(lines), "the change")
+    sampled.stop()
+
+
 def test_the_gpus_of_a_node_and_its_driver_are_described_like_those_of_engines() -> None:
     with nvml.opened(lambda _: FakeNvml()) as opened:
         assert opened is not None

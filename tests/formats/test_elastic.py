@@ -100,6 +100,13 @@ def test_an_in_process_restart_of_nvrx_is_seen() -> None:
     assert restart.reason == "rank=1 fn_ex: RuntimeError('rank 1 fails')"
 
 
+def test_a_step_tells_two_restarts_of_nvrx_apart() -> None:
+    once = NVRX.strip().splitlines()
+    twice = [(1_000.0 * again, line) for again in (1, 2) for line in once]
+    assert [restart.noticed_s for restart in restarts(marks(twice), [900.0, 1_500.0])] == [1_000.0, 2_000.0]
+    assert len(restarts(marks(twice), [900.0])) == 1, "no rank has made a step between them"
+
+
 def test_a_launch_without_a_restart_has_none() -> None:
     first = TORCHRUN.partition("E1127")[0]
     assert restarts(marks(read(first))) == []

@@ -187,6 +187,22 @@ def test_ranks_that_a_script_reports_are_a_restart_with_their_number(make_attemp
     assert "exitcode: -9" in found.reason
 
 
+def test_the_lines_of_nvrx_have_the_number_of_ranks_that_the_client_reports(
+    make_attempt: Callable[..., Attempt],
+) -> None:
+    attempt = make_attempt()
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=at(0), last_step=7)
+    steps(attempt, 1, [10.0, 20.0, 30.0, 40.0])
+    steps(attempt, 4, [80.0, 90.0, 100.0])
+    sizes = Columns(np.array([0, 4]), np.array([unix(1.0), unix(62.0)]), np.array([8.0, 7.0]))
+    store.append(attempt.pk, {("elastic_ranks", 0): sizes})
+    lines = ["rank=1 fn_ex: RuntimeError('rank 1 fails')\n", "rank=1 restart_ex: HealthCheckPassed()\n"]
+    stamps = [(0, unix(50.0)), (len(lines[0]), unix(60.0))]
+    log.append_log(attempt.pk, "".join(lines).encode(), stamps=stamps)
+    (found,) = run_recovery(command(attempt)).interruptions
+    assert (found.name, found.ranks, found.repeated_steps) == ("Restart 1 (NVRx)", (8, 7), 1)
+
+
 def test_the_page_shows_bars_parts_and_what_would_shorten_them(page: Client, interrupted: Run) -> None:
     details = page.get(f"{interrupted.get_absolute_url()}details/").content.decode()
     assert f'hx-get="{interrupted.get_absolute_url()}recovery/"' in details

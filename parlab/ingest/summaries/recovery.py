@@ -172,10 +172,10 @@ def _within(run: Run, attempt: Attempt, own: _Steps) -> Iterator[Interruption]:
     if not _may_restart(run):
         return
     marks = elastic.marks(_lines(attempt))
-    listed = elastic.restarts(marks)
-    for number, restart in enumerate(listed, 1):
-        yield _from_lines(number, restart, own)
+    listed = elastic.restarts(marks, own.ends.tolist())
     sizes = _sizes(attempt)
+    for number, restart in enumerate(listed, 1):
+        yield _from_lines(number, restart, own, sizes)
     turns = [place for place in _turns(own, sizes) if not _is_listed(own, place, listed)]
     for number, place in enumerate(turns, len(listed) + 1):
         yield _from_steps(f"Restart {number}", own, place, marks, sizes)
@@ -207,13 +207,22 @@ def _from_steps(name: str, own: _Steps, place: int, marks: Sequence[elastic.Mark
     failures = [mark for mark in marks if mark.event == "failure" and begin <= mark.time <= end]
     ends: dict[str, float | None] = dict.fromkeys(("detect", "drain", "start", "rendezvous"))
     ends["detect"] = failures[0].time if failures else None
-    later = int(np.searchsorted(sizes.times, begin))
-    ranks = None
-    if 0 < later < len(sizes) and sizes.times[later] <= end:
-        ends["start"] = float(sizes.times[later])
-        ranks = int(sizes.values[later - 1]), int(sizes.values[later])
+    later = _change(sizes, begin, end)
+    ranks = _ranks_at(sizes, later)
+    ends["start"] = float(sizes.times[later]) if later else None
     reason = failures[0].text if failures else "the ranks began again"
     return _after(name, reason, begin, ends, own, place + 1, ranks)
+
+
+def _change(sizes: Columns, begin: float, end: float) -> int:
+    """Return the place at which another number of ranks was reported in a time; 0 if none was."""
+    later = int(np.searchsorted(sizes.times, begin))
+    return later if 0 < later < len(sizes) and sizes.times[later] <= end else 0
+
+
+def _ranks_at(sizes: Columns, place: int) -> tuple[int, int] | None:
+    """Return the number of ranks before and from a place on."""
+    return (int(sizes.values[place - 1]), int(sizes.values[place])) if place else None
 
 
 def _may_restart(run: Run) -> bool:
@@ -231,7 +240,7 @@ def _lines(attempt: Attempt) -> Iterator[tuple[float | None, str]]:
             return
 
 
-def _from_lines(number: int, restart: elastic.Restart, own: _Steps) -> Interruption:
+def _from_lines(number: int, restart: elastic.Restart, own: _Steps, sizes: Columns) -> Interruption:
     before = own.ends[own.ends <= restart.noticed_s]
     begin = float(before[-1]) if len(before) else restart.noticed_s
     # The agents of torchrun meet before they start the ranks; replicas of torchft and NVRx come back, then meet.
@@ -245,10 +254,12 @@ def _from_lines(number: int, restart: elastic.Restart, own: _Steps) -> Interrupt
     }
     name = f"Restart {number} ({restart.source})"
     later = int(np.searchsorted(own.ends, max(restart.met_s or 0.0, restart.loaded_s or 0.0, restart.noticed_s)))
+    until = float(own.ends[later]) if later < len(own.ends) else float("inf")
+    ranks = restart.ranks or _ranks_at(sizes, _change(sizes, begin, until))
     if later < len(own.ends):
-        return _after(name, restart.reason, begin, ends, own, later, restart.ranks)
+        return _after(name, restart.reason, begin, ends, own, later, ranks)
     ends["first_step"] = restart.committed_s
-    return interruption(name, begin, ends, reason=restart.reason, ranks=restart.ranks)
+    return interruption(name, begin, ends, reason=restart.reason, ranks=ranks)
 
 
 def _after(
