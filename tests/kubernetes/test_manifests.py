@@ -201,7 +201,8 @@ def test_bad_nodes_are_excluded_and_topology_is_an_affinity_to_the_own_pods() ->
     (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
-    assert term["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n7"]}]
+    without = {"key": "metadata.name", "operator": "NotIn"}
+    assert term["matchFields"] == [without | {"values": ["n1"]}, without | {"values": ["n7"]}]
     (near,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert near["topologyKey"] == "rack"
     assert near["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()

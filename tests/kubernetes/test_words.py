@@ -225,6 +225,8 @@ def test_a_quota_that_is_used_up_is_waited_for_and_one_that_is_too_small_is_not(
     text, is_hopeless = quota_text(message.format(most="1500m"), "runs")
     assert "a pod asks for more than quota team of namespace runs gives: requests.cpu 2 of at most 1500m;" in text
     assert is_hopeless
+    for most in ("1Pi", "1E", "2e3"):
+        assert not quota_text(message.format(most=most), "runs")[1], most
 
 
 POOL = Pool("runs", Volume(claim="state"), image="node:1")

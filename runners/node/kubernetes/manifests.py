@@ -339,8 +339,9 @@ def _affinity(config: RunConfig, order: Order) -> Object:
     affinity: Object = {}
     if kubernetes.exclude:
         names = [name for name in kubernetes.exclude.split(",") if name]
-        without = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": names}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [without]}]}
+        # Fields take one value each. The label of the host is not always the name of the node.
+        without = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in names]
+        terms = {"nodeSelectorTerms": [{"matchFields": without}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if kubernetes.topology:
         own = {"matchLabels": {name: order.labels[name] for name in (pods.CONTROLLER, pods.RUN, pods.ATTEMPT)}}

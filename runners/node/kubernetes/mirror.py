@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runners.node.jobs.system import SystemAway, SystemRefused
-from runners.node.kubernetes.api import Api, Object
+from runners.node.kubernetes.api import Api, KubernetesRefused, Object
 
 WATCH_S = 50
 """Time after which the server ends a watch, which then goes on where it was."""
+GONE = 410
+"""Status of a version that the server has forgotten."""
 AGAIN_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before the next try while the server is away."""
 
@@ -69,6 +71,8 @@ class Mirror:
                 self._version = ""
             except (SystemAway, SystemRefused) as error:
                 self._error = error
+                if failures >= len(AGAIN_S) or (isinstance(error, KubernetesRefused) and error.status == GONE):
+                    self._version = ""  # a server that was restored from a backup has never had it
                 self._stop.wait(AGAIN_S[min(failures, len(AGAIN_S) - 1)])
                 failures += 1
             except Exception:
@@ -94,7 +98,7 @@ class Mirror:
                 return
             kind, item = event.get("type", ""), event.get("object") or {}
             if kind == "ERROR":
-                if item.get("code") == 410:
+                if item.get("code") == GONE:
                     raise Gone
                 raise SystemAway(f"the watch ended: {item.get('message', '')}")
             self._version = item["metadata"]["resourceVersion"]

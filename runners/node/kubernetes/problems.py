@@ -31,7 +31,8 @@ _FIELDS = {
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+), used: (?P<used>.+), limited: (?P<most>.+)"
 )
-_UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_UNITS = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 
 
 def problems(config: RunConfig, pool: Pool, missing: Sequence[str], images: tuple[str, ...] = ()) -> Iterator[Problem]:
@@ -94,5 +95,5 @@ def _amounts(text: str) -> dict[str, tuple[str, float]]:
 
 
 def _number(text: str) -> float:
-    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text)
+    match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([A-Za-z]*)", text)
     return float(match[1]) * _UNITS.get(match[2], 1) if match else 0.0
