@@ -1,4 +1,4 @@
-"""The terms of a waterfall: meaning and source of each. docs/use/time.md has the same table."""
+"""The terms of a waterfall: meaning and source of each. docs/use/time.md has the definitions."""
 
 from __future__ import annotations
 
