@@ -32,9 +32,3 @@ def user_with(permission: str, request: Request) -> User:
     if not request.user.has_perm(permission):
         raise PermissionDenied(f"Your account has no permission for this ({permission}).")
     return cast(User, request.user)
-
-
-def owner_or(permission: str, owner_id: int, request: Request) -> User:
-    """Return the user of a request, who owns something or has a permission; raises PermissionDenied."""
-    user = cast(User, request.user)
-    return user if owner_id == user.pk else user_with(permission, request)

@@ -21,7 +21,7 @@ from parlab.pages.views.experiments import (
     tabs,
 )
 from parlab.pages.views.files import connections, imports, log_formats, pasting, sources
-from parlab.pages.views.planning import flags, plans, questions, simulations, studies
+from parlab.pages.views.planning import plans, questions, simulations, studies
 from parlab.pages.views.runs import (
     advice,
     goodput,
@@ -149,7 +149,6 @@ urlpatterns = [
     path("import/<slug:key>/live/", imports.live, name="import-live"),
     path("import/<slug:key>/<int:number>/format/", imports.accept, name="import-format"),
     path("import/<slug:key>/discard/", imports.discard, name="import-discard"),
-    path("configurations/flags/", flags.read_flags, name="read-flags"),
     path("questions/", questions.questions, name="questions"),
     path("questions/<slug:key>/", questions.ask, name="question"),
     path("questions/<slug:key>/preview/", questions.preview, name="question-preview"),

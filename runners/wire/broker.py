@@ -227,10 +227,6 @@ class Broker:
         """Let compute nodes recognise this Redis, or raise BrokerAway."""
         self._ask(lambda client: client.set(login_key(state_id), self._node))
 
-    def has_login(self, state_id: str) -> bool:
-        """Return whether this is the Redis of a login node, or raise BrokerAway."""
-        return bool(self._ask(lambda client: client.exists(login_key(state_id))))
-
     def listen(self, orders: Orders) -> None:
         """Execute orders from the node's queue until `stop`."""
 

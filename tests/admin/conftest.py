@@ -1,14 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
-
-from parlab.lab.forms.forms import ConfigForm
-from parlab.lab.models import Config
 
 
 @pytest.fixture
@@ -35,16 +31,3 @@ def staff(user: User) -> Callable[..., Client]:
         return client
 
     return login
-
-
-@pytest.fixture
-def typed() -> Callable[..., dict[str, Any]]:
-    """Form data of a config with some fields changed: typed(config, note="x")."""
-
-    def fill(config: Config | None = None, **changes: Any) -> dict[str, Any]:
-        form = ConfigForm(instance=config)
-        values = {name: form[name].value() for name in form.fields}
-        form_values = {name: form.fields[name].prepare_value(value) for name, value in values.items()}
-        return {name: "" if value is None else value for name, value in (form_values | changes).items()}
-
-    return fill

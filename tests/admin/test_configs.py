@@ -6,22 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
-from hypothesis import given
-from hypothesis import strategies as st
 
 from parlab.lab.forms.config_layout import unused_fields
-from parlab.lab.forms.form_fields import SweepField, form_field
-from parlab.lab.forms.forms import ConfigForm
 from parlab.lab.forms.presets import PRESETS
 from parlab.lab.models import Config, Experiment, Run
 from parlab.lab.services.configs import config_save
 from runners.config import complete, expand, field_names
 from tests.conftest import SMALL
 
-Typed = Callable[..., dict[str, Any]]
 SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
 
 
@@ -43,38 +37,6 @@ def test_a_rejected_launch_shows_the_reason(admin: Client, experiment: Experimen
         follow=True,
     ).content.decode()
     assert "nodes 2 is not possible with engine autotuning, which runs on one node; set nodes to 1, or" in page
-
-
-@given(st.text(max_size=60))
-def test_no_sweep_input_causes_a_server_error(text: str) -> None:
-    form = ConfigForm({"sweep": text})
-    form.fields.pop("experiment")
-    form.is_valid()
-
-
-def test_form_fields_for_all_schema_types() -> None:
-    assert form_field("flag", {"type": "boolean"}).clean("on") is True
-    assert form_field("name", {"anyOf": [{"type": "string"}, {"type": "null"}]}).clean("") is None
-    assert form_field("stage", {"enum": [0, 1], "type": "integer"}).clean("1") == 1
-    assert form_field("only", {"const": "x"}).clean("x") == "x"
-    assert form_field("maybe", {"anyOf": [{"enum": [8]}, {"type": "null"}]}).clean("") is None
-    assert form_field("links", {"type": "array"}).clean("[1]") == [1]
-    assert SweepField().prepare_value({}) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[1,", "the sweep is not valid JSON"),
-        ("[" * 5000, "nested too deeply"),
-        ('{"train.seed": ' + "[" * 22 + "1" + "]" * 22 + "}", "nested too deeply"),
-        ('{"train.seed": [1], "train.seed": [2]}', "duplicate train.seed"),
-        ('{"train.learning_rate": [NaN]}', "invalid number NaN"),
-    ],
-)
-def test_a_sweep_that_is_no_json_is_refused_with_the_reason(text: str, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        SweepField().clean(text)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A pasted command line fills the form of a configuration."""
+"""A command line, a configuration or a map of shards is read into values of a configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.ingest.command_flags import config_of_command
 from runners.config import RunConfig, check
 
 pytestmark = pytest.mark.django_db
-URL = "/configurations/flags/"
+URL = "/api/configurations/read/"
 BERT = """torchrun --nproc_per_node 8 pretrain_bert.py --tensor-model-parallel-size 2 \\
     --pipeline-model-parallel-size 2 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 \\
     --max-position-embeddings 512 --lr 0.0001 --lr-decay-iters 990000 --train-iters 2000000 --min-lr 0.00001 \\
@@ -69,27 +69,27 @@ MAP = {
 
 
 def test_a_pasted_map_of_shards_fills_its_section_and_leaves_the_rest_alone(page: Client) -> None:
-    answer = page.post(URL, {"flags": json.dumps(MAP, indent=2)}).json()
+    answer = page.post(URL, {"text": json.dumps(MAP, indent=2)}).json()
     assert answer["values"].pop("parallel__engine") == "sharding"
     assert set(answer["values"]) == {f"sharding__{name}" for name in MAP}
     assert json.loads(answer["values"]["sharding__device_mapping"]) == MAP["device_mapping"]
-    assert "a map of 2 x 2 shards" in answer["said"]
+    assert "a map of 2 x 2 shards" in answer["summary"]
 
 
-def test_a_pasted_configuration_fills_the_form(page: Client) -> None:
+def test_a_pasted_configuration_is_completed_by_defaults(page: Client) -> None:
     data = RunConfig.model_validate({"model": {"num_layers": 6}, "train": {"precision": "bf16"}}).resolved()
-    answer = page.post(URL, {"flags": json.dumps(data)}).json()
+    answer = page.post(URL, {"text": json.dumps(data)}).json()
     assert answer["values"]["model__num_layers"] == 6
     assert answer["values"]["train__precision"] == "bf16"
-    assert "The layout has 1 rank." in answer["said"]
+    assert "The layout has 1 rank." in answer["summary"]
 
 
-def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
-    answer = page.post(URL, {"flags": BERT}).json()
+def test_a_pasted_command_becomes_values(page: Client) -> None:
+    answer = page.post(URL, {"text": BERT}).json()
     assert answer["values"]["parallel__tensor_parallel_size"] == 2
     assert answer["values"]["model__kind"] == "bert"
-    assert "The layout has 8 ranks." in answer["said"]
-    assert "Ignored flags: lr_decay_iters, min_lr, split, train_iters (2,000,000 is a" in answer["said"]
+    assert "The layout has 8 ranks." in answer["summary"]
+    assert "Ignored flags: lr_decay_iters, min_lr, split, train_iters (2,000,000 is a" in answer["summary"]
 
 
 @pytest.mark.parametrize(
@@ -101,24 +101,23 @@ def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
         ('{"model": {"layers": 3}}', "unknown field model.layers"),
         ('{"model": 3}', "model"),
         ('{"device_mapping": {"stage_0": 5}}', "sharding.device_mapping"),
-        ("", "--num-layers and --hidden-size are required"),
         ("rm -rf / --no-preserve-root", "--num-layers and --hidden-size are required"),
         ("x.py --num-layers 0 --hidden-size -1", "--num-layers and --hidden-size are required"),
         ("x.py --num-layers " + "9" * 500 + " --hidden-size 8", "--num-layers and --hidden-size are required"),
     ],
 )
 def test_what_is_no_training_is_refused_with_a_remedy(page: Client, text: str, message: str) -> None:
-    response = page.post(URL, {"flags": text})
+    response = page.post(URL, {"text": text})
     assert response.status_code == 400
-    assert message in response.json()["said"]
+    assert message in response.json()["errors"][0]["message"]
 
 
-def test_a_command_with_problems_fills_the_form_and_reports_them(page: Client) -> None:
-    answer = page.post(URL, {"flags": BERT.replace("--num-attention-heads 16", "--num-attention-heads 15")}).json()
-    assert "Problem: num_attention_heads 15 does not divide" in answer["said"]
+def test_a_command_with_problems_is_read_and_reports_them(page: Client) -> None:
+    answer = page.post(URL, {"text": BERT.replace("--num-attention-heads 16", "--num-attention-heads 15")}).json()
+    assert "Problem: num_attention_heads 15 does not divide" in answer["summary"]
     assert answer["values"]["model__num_attention_heads"] == 15
 
 
 def test_who_edits_no_configurations_reads_no_flags(viewer: Client, allowed: Callable[..., Client]) -> None:
-    assert viewer.post(URL, {"flags": BERT}).status_code == 403
-    assert allowed("add_config").post(URL, {"flags": BERT}).status_code == 200
+    assert viewer.post(URL, {"text": BERT}).status_code == 403
+    assert allowed("add_config").post(URL, {"text": BERT}).status_code == 200

@@ -11,7 +11,6 @@ from parlab.planner.prediction.flops import (
     mfu,
     model_flops,
     parameters,
-    training_time_s,
 )
 
 A100 = Peak(312e12, "NVIDIA A100 data sheet")
@@ -70,15 +69,6 @@ def test_full_recompute_adds_one_forward_pass_of_the_layers_but_not_of_the_logit
     forward_of_layers = 24 * 512 * 24 * 1024**2 * (1 + 512 / (6 * 1024))
 
     assert executed_flops(shape, 1, "full") - model_flops(shape, 1) == pytest.approx(forward_of_layers)
-
-
-def test_training_gpt3_takes_the_published_days() -> None:
-    """Section 5.1 of the paper: 34 days for 175B parameters, 300B tokens, 1,024 GPUs at 140 TFLOP/s; 84 for 1T."""
-    day = 86400
-
-    assert training_time_s(300e9, 175e9, 1024, 140e12, "full") / day == pytest.approx(34, abs=0.5)
-    assert training_time_s(450e9, 1e12, 3072, 163e12, "full") / day == pytest.approx(84, abs=1)
-    assert training_time_s(300e9, 175e9, 1024, 140e12, "none") / day == pytest.approx(34 * 6 / 8, abs=0.5)
 
 
 @pytest.mark.parametrize(

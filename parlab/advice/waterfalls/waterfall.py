@@ -56,11 +56,6 @@ class Waterfall:
         return self.total_ns / NS
 
     @property
-    def unexplained_ns(self) -> int:
-        """What is left of the step; negative if the terms add up to more than the step took."""
-        return self.ns("unexplained")
-
-    @property
     def is_explained(self) -> bool:
         """Whether the time of any term is known."""
         return any(part.ns and part.key != "unexplained" for part in self.parts)

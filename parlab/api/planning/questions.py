@@ -52,7 +52,7 @@ class PastedRequest(drf.Serializer[Any]):
 
 
 class PastedAnswer(drf.Serializer[Any]):
-    """Values of the configuration form; fields that are left out keep theirs."""
+    """Values by `section__field`; fields that are left out keep theirs."""
 
     values = drf.DictField()
     summary = drf.CharField()
@@ -124,7 +124,7 @@ def _text(value: Any) -> str:
 
 
 class Pasted(APIView):
-    """Read a command line or a configuration into values of the configuration form. Nothing is stored."""
+    """Read a command line or a configuration into values by `section__field`. Nothing is stored."""
 
     permission_classes = [permissions.IsAuthenticated]
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from parlab.ingest.command_flags import DEEPSPEED, Flags, config_of_command, config_of_deepspeed
-from parlab.lab.forms.form_fields import unique_names
 from runners.config import ENGINES, Problem, ShardingSection, field_names, sections
 from runners.config.nearest import did_you_mean
 from runners.config.sweep import axis_fields
@@ -57,9 +56,18 @@ def _of_deepspeed(draft: Draft, content: Mapping[str, Any]) -> Pasting:
     return Pasting(start.with_content(Draft(values)), summary, [])
 
 
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary; ValueError if a name occurs twice."""
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"duplicate {', '.join(repeated)}")
+    return dict(pairs)
+
+
 def _of_json(draft: Draft, text: str) -> Pasting:
     try:
-        content = json.loads(text, object_pairs_hook=unique_names)
+        content = json.loads(text, object_pairs_hook=_unique_names)
     except (ValueError, RecursionError) as error:
         remedy = "paste the whole object, from the first brace to the last"
         return Pasting(draft, "", [Problem(PLACE, text[:60], f"the text is not valid JSON: {error}; {remedy}")])

@@ -44,7 +44,6 @@ class Preview(NamedTuple):
     left_out: int
     impossible: int
     sweep_problems: list[str]
-    has_runs: bool
     gpus: str
     """Smallest and largest number of GPUs of a point, as text."""
     total: str
@@ -72,7 +71,7 @@ def preview(data: Mapping[str, Any], sweep: Mapping[str, Any], runs: Mapping[str
     try:
         points = [launchable(point) for point in expand(data, sweep)]
     except ConfigError as error:
-        return Preview([], 0, 0, [str(problem) for problem in error.problems], False, "", "", None)
+        return Preview([], 0, 0, [str(problem) for problem in error.problems], "", "", None)
     return points_preview(points, data, runs, Pools())
 
 
@@ -85,7 +84,6 @@ def points_preview(points: Sequence[Point], data: Mapping[str, Any], runs: Mappi
         len(points) - len(rows),
         sum(point.config is None for point in points),
         [],
-        bool(runs),
         str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else "",
         _total(rows, points),
         _device_map(data),

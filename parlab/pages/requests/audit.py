@@ -35,7 +35,7 @@ QUIET = frozenset(
             "plan-beside",
             "plan-search",
         ),
-        *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
+        *("question-preview", "report-editing", "report-figure", "report-preview", "simulate"),
         *(
             "inbox-own",
             "inbox-unmute",

@@ -1,4 +1,4 @@
-"""Nodes with their hardware and slots in use."""
+"""A node with its hardware and slots in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parlab.planner.job.measured import own_link, positive
 
 
 class NodeRow(NamedTuple):
-    """One line of the list of nodes."""
+    """A node as its page shows it."""
 
     node: Node
     used: int
@@ -21,15 +21,6 @@ class NodeRow(NamedTuple):
     """Runtimes, where runs may use containers."""
     rates: str = ""
     """What the node measured of its devices and of the links between them."""
-
-
-def node_list() -> list[NodeRow]:
-    """Return all nodes with the number of slots in use."""
-    used = used_slots()
-    return [
-        NodeRow(node, used.get(node.pk, 0), _devices(node.hardware), _processor(node.hardware))
-        for node in Node.objects.all()
-    ]
 
 
 def node_row(node: Node) -> NodeRow:

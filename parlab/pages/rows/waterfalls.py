@@ -27,7 +27,6 @@ class TermRow(NamedTuple):
     share: str
     kind: str
     basis: str
-    is_negative: bool
 
 
 class TermTable(NamedTuple):
@@ -96,7 +95,6 @@ def term_table(waterfall: Waterfall) -> TermTable:
             _decimal(percent, _SHARE_DECIMALS),
             KINDS[part.kind][0],
             part.basis,
-            part.ns < 0,
         )
         for part, time, percent in zip(waterfall.parts, times, waterfall.percents(_SHARE_DECIMALS), strict=True)
     ]

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
-from parlab.charts.points import Spread, first_ones
+from parlab.charts.points import Spread
 from parlab.lab.forms import config_layout
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import figures as figures_selectors
@@ -28,12 +28,6 @@ STATE_TITLES = {
     Run.UNFINISHED: "The log does not state how the training ended",
     Run.SILENT: "The script has reported nothing for a minute or more",
 }
-
-
-@register.filter
-def first_settings(label: str) -> str:
-    """Shorten the label of a run with many settings to its first ones; the number tells the run apart."""
-    return ", ".join(first_ones(label.split(", ")))
 
 
 @register.filter

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from .hardware import Gpu, find
 
 
-class Instance(NamedTuple):
-    """Devices of a kind of cloud machine."""
-
-    gpu: str
-    gpus: int
-
-
-INSTANCES: dict[str, Instance] = {
-    "p3.2xlarge": Instance("V100 16GB", 1),
-    "p3.8xlarge": Instance("V100 16GB", 4),
-    "p3.16xlarge": Instance("V100 16GB", 8),
-    "p3dn.24xlarge": Instance("V100 32GB", 8),
-    "p4d.24xlarge": Instance("A100 40GB", 8),
-    "p4de.24xlarge": Instance("A100 80GB", 8),
-    "p5.48xlarge": Instance("H100", 8),
-    "p5e.48xlarge": Instance("H200", 8),
-    "p5en.48xlarge": Instance("H200", 8),
-    "g4dn.xlarge": Instance("T4", 1),
-    "g6.xlarge": Instance("L4", 1),
-    "a2-highgpu-8g": Instance("A100 40GB", 8),
-    "a2-ultragpu-8g": Instance("A100 80GB", 8),
-    "a3-highgpu-8g": Instance("H100", 8),
-    "a3-megagpu-8g": Instance("H100", 8),
-    "nd96asr_v4": Instance("A100 40GB", 8),
-    "nd96amsr_a100_v4": Instance("A100 80GB", 8),
-    "nd96isr_h100_v5": Instance("H100", 8),
-    "nd40rs_v2": Instance("V100 32GB", 8),
+INSTANCES: dict[str, str] = {
+    "p3.2xlarge": "V100 16GB",
+    "p3.8xlarge": "V100 16GB",
+    "p3.16xlarge": "V100 16GB",
+    "p3dn.24xlarge": "V100 32GB",
+    "p4d.24xlarge": "A100 40GB",
+    "p4de.24xlarge": "A100 80GB",
+    "p5.48xlarge": "H100",
+    "p5e.48xlarge": "H200",
+    "p5en.48xlarge": "H200",
+    "g4dn.xlarge": "T4",
+    "g6.xlarge": "L4",
+    "a2-highgpu-8g": "A100 40GB",
+    "a2-ultragpu-8g": "A100 80GB",
+    "a3-highgpu-8g": "H100",
+    "a3-megagpu-8g": "H100",
+    "nd96asr_v4": "A100 40GB",
+    "nd96amsr_a100_v4": "A100 80GB",
+    "nd96isr_h100_v5": "H100",
+    "nd40rs_v2": "V100 32GB",
 }
-"""Lower-case instance type -> its devices, from the pages of instance types of AWS, Google Cloud and Azure, 2025."""
+"""Lower-case instance type -> its device, from the pages of instance types of AWS, Google Cloud and Azure, 2025."""
 
 _LONGEST = 200_000
 _SIZE = r"(?:(?:16|32|40|64|80|94|96|141|180|186|192|256|279|288) ?Gi?B)"
@@ -49,12 +41,6 @@ _DEVICE = re.compile(
 _INSTANCE = re.compile(r"(?<![\w.-])(" + "|".join(map(re.escape, INSTANCES)) + r")(?![\w-])", re.IGNORECASE)
 
 
-def instance_in_text(text: str) -> Instance | None:
-    """Return the cloud instance that a text names; None if it names none, or instances with different devices."""
-    instances = {INSTANCES[match[1].lower()] for match in _INSTANCE.finditer(text[:_LONGEST])}
-    return instances.pop() if len(instances) == 1 else None
-
-
 def device_in_text(text: str) -> Gpu | None:
     """Return the device that a text names; None if it names none, or several.
 
@@ -65,7 +51,7 @@ def device_in_text(text: str) -> Gpu | None:
         " ".join(filter(None, (match[2], match[3].strip(" -"), match[1] or match[4].strip(" -()"))))
         for match in _DEVICE.finditer(text)
     ]
-    names += [INSTANCES[match[1].lower()].gpu for match in _INSTANCE.finditer(text)]
+    names += [INSTANCES[match[1].lower()] for match in _INSTANCE.finditer(text)]
     distinct = {name.lower() for name in names}
     whole = [name for name in distinct if not any(set(name.split()) < set(other.split()) for other in distinct)]
     gpus = {gpu.name: gpu for gpu in map(find, whole) if gpu is not None}

@@ -80,15 +80,3 @@ def hfu(
 ) -> float:
     """Return hardware FLOPs utilisation (0 to 1), with recomputed activations. Korthikanti et al. 2022, 6."""
     return flops_per_gpu(executed_flops(shape, global_batch_size, recompute), gpus, step_time_s) / peak.flops_per_s
-
-
-def training_time_s(
-    tokens: float, parameters: float, gpus: int, flops_per_s_per_gpu: float, recompute: Recompute
-) -> float:
-    """Return the training time (s): 8 T P / (n X) with full recompute, else 6 T P / (n X).
-
-    The approximation leaves out attention and logits, 1 to 3 % of the time at usual sizes. Source: Narayanan et al.
-    2021, equation 4.
-    """
-    factor = 8 if recompute == "full" else 6
-    return flops_per_gpu(factor * tokens * parameters, gpus, 1.0) / flops_per_s_per_gpu

@@ -12,7 +12,7 @@ from parlab.advice.waterfalls.traced import TracedStep
 from parlab.advice.waterfalls.waterfall import Waterfall
 from parlab.lab.models import RankTrace, Run
 from parlab.lab.selectors.runs import step_time
-from parlab.planner import Calibration, Observation, Prediction, predict_job
+from parlab.planner import Calibration, Prediction, predict_job
 from parlab.planner.job.hardware import find
 from parlab.planner.prediction.layer import matrix_share
 from parlab.planner.prediction.work import work_of
@@ -75,12 +75,6 @@ def run_waterfalls(run: Run, *, with_prediction: bool = True) -> RunWaterfalls:
     if prediction is None or not with_prediction:
         return RunWaterfalls(measured, "", None, reason, candidate)
     return RunWaterfalls(measured, "", predicted_waterfall(prediction, calibration), "", candidate)
-
-
-def observation_of(run: Run) -> Observation | None:
-    """Return a run as an observation for the planner, if it can be planned and its device is stated."""
-    candidate = next(iter(calibration_candidates([run])), None)
-    return candidate.observation if candidate and candidate.is_device_stated else None
 
 
 def _prediction(

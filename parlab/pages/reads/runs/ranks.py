@@ -26,8 +26,6 @@ from parlab.whole_numbers import whole_number
 
 STEP_TIME = "step_time_s"
 WORK, WAITING, STEP = "work", "waiting", "step"
-FROM_STEPS = frozenset({STEP_TIME})
-"""Series whose ranks a run must have at least two of."""
 TIMER = "timer/"
 _WAITS = ("-recv", "-send", "all-reduce", "all-gather", "reduce-scatter", "broadcast", "barrier", "wait")
 """Ends of timer names in which a rank waits for others, or transfers."""
