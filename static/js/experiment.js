@@ -106,17 +106,28 @@
     else if (value !== null) isMatch = { ">": value > Number(wanted), ">=": value >= Number(wanted), "<": value < Number(wanted), "<=": value <= Number(wanted) }[operator];
     return isMatch !== (Boolean(minus) !== (operator === "!="));
   }
+  const fields = () => [...new Set(data.runs.flatMap((run) => Object.keys(run.find)))];
+  function unknownField(terms) {
+    const known = new Set(fields().map((name) => name.toLowerCase()));
+    return terms.map((term) => TERM.exec(term)?.[2]).find((name) => name && !known.has(name));
+  }
   function filter() {
     const field = document.querySelector("#runs [data-filter]");
     if (!field) return;
-    const terms = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const terms = field.value.toLowerCase().split(/\s+/).filter(Boolean), unknown = unknownField(terms);
+    const isShown = (run) => !unknown && terms.every((term) => holds(run, term));
     for (const element of list().querySelectorAll(".rl")) {
       const run = byNumber.get(Number(element.dataset.run));
-      element.hidden = Boolean(run) && !terms.every((term) => holds(run, term));
+      element.hidden = Boolean(run) && !isShown(run);
+    }
+    const says = document.querySelector("#runs [data-no-match]");
+    if (says) {
+      says.textContent = unknown ? `No field ${unknown}. Fields: ${fields().join(", ")}` : "No run matches.";
+      says.hidden = !terms.length || data.runs.some(isShown);
     }
     for (const line of workspace.querySelectorAll(".runs-table tbody tr[data-run]")) {
       const run = byNumber.get(Number(line.dataset.run));
-      line.hidden = Boolean(run) && !terms.every((term) => holds(run, term));
+      line.hidden = Boolean(run) && !isShown(run);
     }
     for (const head of workspace.querySelectorAll(".gh")) {
       let next = head.nextElementSibling, any = false;

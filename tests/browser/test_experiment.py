@@ -46,6 +46,11 @@ def test_choices_are_undone_by_going_back_and_keys_choose_runs(page: Page, demo:
     page.keyboard.press("/")
     page.keyboard.type("1f1b mb>1")
     expect(page.locator(".rl:visible")).to_have_count(8)
+    page.keyboard.type(" -color:red")
+    expect(page.locator("[data-no-match]")).to_contain_text("No field color. Fields: ")
+    expect(page.locator(".rl:visible")).to_have_count(0)
+    page.locator("#runs [data-filter]").fill("1f1b mb>1")
+    expect(page.locator("[data-no-match]")).to_be_hidden()
     page.keyboard.press("Escape")
     for key in ("j", "c", "j", "c"):
         page.keyboard.press(key)

@@ -120,6 +120,11 @@ def test_what_a_file_says_is_escaped(make_attempt: Callable[..., Attempt], page:
     assert EVIL.encode() not in page.get(item.get_absolute_url()).content
 
 
+def test_home_offers_the_action_of_each_line(failed: InboxItem, page: Client) -> None:
+    home = page.get("/").content.decode()
+    assert f'<a class="btn s act" href="{failed.path}">Open run</a>' in home
+
+
 def test_opening_an_item_reads_it_for_one_person(failed: InboxItem, page: Client, viewer: Client) -> None:
     assert (bell(page), bell(viewer)) == (1, 1)
     page.get("/inbox/")

@@ -106,6 +106,18 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 document.addEventListener("change", (event) => {
   if (event.target.matches?.("select[data-submit]")) event.target.form.requestSubmit();
 });
+// A part that polls says when it has had no answer twice in a row: its numbers may be old. Other parts go on.
+document.addEventListener("htmx:afterRequest", ({ detail: { elt, successful } }) => {
+  if (!/\bevery\b/.test(elt.getAttribute("hx-trigger") || "")) return;
+  elt.unanswered = successful ? 0 : (elt.unanswered || 0) + 1;
+  const said = elt.querySelector(":scope > .stale");
+  if (successful) said?.remove();
+  if (elt.unanswered < 2 || said) return;
+  const notice = Object.assign(document.createElement("p"), { className: "stale sm", textContent: "The server does not answer; this may be old. " });
+  notice.setAttribute("role", "status");
+  notice.append(Object.assign(document.createElement("a"), { className: "t", href: location.href, textContent: "Retry" }));
+  elt.prepend(notice);
+});
 // When the session has ended, polls are redirected to the login page. Reload instead of swapping it in.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const url = event.detail.xhr.responseURL;
