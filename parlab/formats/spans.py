@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from parlab.formats import SCALARS, format_of, head_of, records
-from parlab.formats.coverage.places import Places, Span, place
+from parlab.formats.coverage.positions import Places, Span, place
 from parlab.formats.exports import histories
 from parlab.formats.grammar.records import Record
 from parlab.formats.schema import Table

@@ -59,8 +59,8 @@ def config_of_command(text: str) -> Flags:
     is_bert = "bert" in text.lower() and arguments.get("model") != "gpt"
     model |= {"kind": "bert" if is_bert else "gpt", "attention_mask": "bidirectional" if is_bert else "causal"}
     tensor = int(parallel.get("tensor_parallel_size", 1))
-    multiple = int(_number(arguments, "make_vocab_size_divisible_by") or PADDING) * tensor
-    entries = int(_number(arguments, "vocab_size") or VOCABULARIES[model["kind"]])
+    multiple = int(_positive(arguments, "make_vocab_size_divisible_by") or PADDING) * tensor
+    entries = int(_positive(arguments, "vocab_size") or VOCABULARIES[model["kind"]])
     model["vocab_size"] = -(-entries // multiple) * multiple
     stage = sizes["zero_stage"]
     parallel |= {"engine": (ZERO if stage else MEGATRON).name, "zero_stage": stage or 0}
@@ -69,7 +69,7 @@ def config_of_command(text: str) -> Flags:
     if not stage:
         _as_megatron(arguments, model, train, parallel)
     _fill_processes(resolved["cluster"], parallel)
-    if interval := _number(arguments, "log_interval"):
+    if interval := _positive(arguments, "log_interval"):
         train["log_interval"] = int(interval)
     unread = sorted(name for name in arguments if name not in _READ)
     # The command of a full training is measured over fewer iterations, which the user chooses.
@@ -107,14 +107,14 @@ def _as_megatron(
     arguments: Mapping[str, Any], model: Mapping[str, Any], train: dict[str, Any], parallel: dict[str, Any]
 ) -> None:
     """Fill the fields that only Megatron-LM has flags for, with its defaults."""
-    clip, scale = arguments.get("clip_grad"), _number(arguments, "loss_scale")
-    train["gradient_clipping"] = 0.0 if clip == 0 else float(_number(arguments, "clip_grad") or _CLIP)
+    clip, scale = arguments.get("clip_grad"), _positive(arguments, "loss_scale")
+    train["gradient_clipping"] = 0.0 if clip == 0 else float(_positive(arguments, "clip_grad") or _CLIP)
     # Megatron's Adam uses decoupled weight decay (AdamW), unless the weight decay is 0.
     adam = "adam" if arguments.get("weight_decay") == 0 else "adamw"
     train["optimizer"] = "sgd" if arguments.get("optimizer") == "sgd" else adam
     if scale and train.get("precision") == "fp16":
         train["loss_scale"] = scale
-    if layers := _number(arguments, "num_layers_per_virtual_pipeline_stage"):
+    if layers := _positive(arguments, "num_layers_per_virtual_pipeline_stage"):
         chunks = int(model["num_layers"] // (layers * parallel.get("pipeline_parallel_size", 1)))
         parallel |= {"schedule": "interleaved-1f1b", "virtual_stages": max(chunks, 1)}
 
@@ -127,7 +127,7 @@ def _fill_processes(cluster: Mapping[str, Any], parallel: dict[str, Any]) -> Non
         parallel.setdefault("data_parallel_size", processes // model_size)
 
 
-def _number(arguments: Mapping[str, Any], name: str) -> float | None:
+def _positive(arguments: Mapping[str, Any], name: str) -> float | None:
     value = arguments.get(name)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 

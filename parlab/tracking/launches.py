@@ -165,13 +165,13 @@ def _is_other_training(newcomer: Newcomer, tracked: TrackedRun) -> bool:
     """Whether a number among the settings has changed: the settings of a run stay, so the launch is another run."""
     held = dict(tracked.parameters.filter(key__in=list(newcomer.config)[:5_000]).values_list("key", "value"))
     return any(
-        _number(value) is not None and _number(held[key]) is not None and _number(value) != _number(held[key])
+        _as_float(value) is not None and _as_float(held[key]) is not None and _as_float(value) != _as_float(held[key])
         for key, value in newcomer.config.items()
         if key in held and "rank" not in key.lower()
     )
 
 
-def _number(text: str) -> float | None:
+def _as_float(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:

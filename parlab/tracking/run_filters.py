@@ -84,11 +84,11 @@ def _on_parameter(term: Term, runs: QuerySet[Run]) -> Any:
     rows = RunParameter.objects.filter(tracked__run__in=runs, key=term.key)
     texts = rows.order_by().values_list("value", flat=True).distinct()[:MAX_VALUES]
     compare = _COMPARISONS[term.operator]
-    matches = [text for text in texts if (number := _number(text)) is not None and compare(number, term.value)]
+    matches = [text for text in texts if (number := _as_float(text)) is not None and compare(number, term.value)]
     return Exists(RunParameter.objects.filter(tracked__run=OuterRef("pk"), key=term.key, value__in=matches))
 
 
-def _number(text: str) -> float | None:
+def _as_float(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:

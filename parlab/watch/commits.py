@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
-from .places import check_repository, git_settings
+from .repository_addresses import check_repository, git_settings
 
 OPTION = "--commit"
 """The argument of a command that is followed by the commit to run; see runners/node/launch/at_commit.py."""

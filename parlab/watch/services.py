@@ -23,7 +23,7 @@ from .detecting import ITEM, watch_detect
 from .health import alert_follow, is_possible
 from .models import Alert, Bisect, Order, Watch
 from .ordering import order_place, orders_advance, suspicions_settle
-from .places import check_repository
+from .repository_addresses import check_repository
 from .schedules import first_time
 from .triggers import nodes_check, repository_check, schedule_check
 

@@ -17,7 +17,7 @@ import pytest
 from parlab.client.stopping import CHECKPOINTED
 from runners.wire.protocol import EVENT_PREFIX
 from tests.engines.started import ROOT
-from tests.gpu.places import GPU
+from tests.gpu.devices import GPU
 from tests.patience import TRAINING_S
 
 MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "sequence_length": 64, "vocab_size": 512}

@@ -15,7 +15,7 @@ import torch
 from runners.config import RunConfig
 from tests.engines.ranks import train_in_one_process
 from tests.engines.started import Output, run_engine
-from tests.gpu.places import BOTH, CPU, GPU
+from tests.gpu.devices import BOTH, CPU, GPU
 
 MODEL = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "sequence_length": 64, "vocab_size": 512}
 TRAIN = {"global_batch_size": 8, "micro_batch_size": 2, "iterations": 5, "learning_rate": 1e-3}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.started import run_engine
-from tests.gpu.places import GPU
+from tests.gpu.devices import GPU
 
 
 @pytest.mark.parametrize("device", [GPU])

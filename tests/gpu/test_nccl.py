@@ -18,7 +18,7 @@ from runners.engines.allreduce import OPERATIONS, Exchange, time_exchange
 from runners.engines.process.process_group import barrier, leave
 from runners.engines.process.rendezvous import meet
 from tests.engines.started import ROOT
-from tests.gpu.places import BOTH, GPU
+from tests.gpu.devices import BOTH, GPU
 from tests.gpu.test_engines import make_data
 from tests.patience import TRAINING_S
 

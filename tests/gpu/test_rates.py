@@ -11,7 +11,7 @@ import pytest
 from parlab.planner.job.hardware import find
 from parlab.planner.job.measured import measured_device
 from tests.engines.started import ROOT
-from tests.gpu.places import GPU
+from tests.gpu.devices import GPU
 from tests.patience import TRAINING_S
 
 

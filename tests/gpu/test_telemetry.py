@@ -11,7 +11,7 @@ import pytest
 
 from runners.node.rundir import RunDir
 from tests.gpu.load import BUSY, events
-from tests.gpu.places import GPU
+from tests.gpu.devices import GPU
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")

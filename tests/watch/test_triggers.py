@@ -28,7 +28,7 @@ from parlab.watch.collecting import note_of
 from parlab.watch.commits import commit_of, with_commit
 from parlab.watch.models import Alert, Bisect, Order, Watch
 from parlab.watch.ordering import config_at, order_place, orders_advance
-from parlab.watch.places import check_repository
+from parlab.watch.repository_addresses import check_repository
 from parlab.watch.triggers import nodes_check, repository_check, schedule_check
 from runners.wire.protocol import RunState
 from tests.conftest import SMALL

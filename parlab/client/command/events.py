@@ -90,12 +90,12 @@ def _with_value(event: Event, value: Mapping[int, list[Any]]) -> Event:
         tensor = _fields(value[_TENSOR][-1])
         if name == "text" and 8 in tensor:
             event.settings[tag[: -len("/text_summary")] if tag.endswith("/text_summary") else tag] = _text(tensor[8][0])
-        elif name in ("scalars", "") and (number := _number(tensor)) is not None:
+        elif name in ("scalars", "") and (number := _scalar(tensor)) is not None:
             event.scalars[tag] = number
     return event
 
 
-def _number(tensor: Mapping[int, list[Any]]) -> float | None:
+def _scalar(tensor: Mapping[int, list[Any]]) -> float | None:
     """Return the only number of a tensor."""
     if _last(tensor, 1, 0) not in _CODES:
         return None

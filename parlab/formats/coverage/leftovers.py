@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from parlab.formats.coverage.places import Places, place
+from parlab.formats.coverage.positions import Places, place
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.quantities import plain

@@ -129,7 +129,7 @@ def _is_meant(span: Span, finding: Finding) -> bool:
         return False
     if span.name == finding.where.figure:
         return True
-    printed = _number(span.text)
+    printed = _parsed(span.text)
     return any(
         abs(value - mine) <= _SAME * abs(value)
         for value in finding.numbers.values()
@@ -138,7 +138,7 @@ def _is_meant(span: Span, finding: Finding) -> bool:
     )
 
 
-def _number(text: str) -> float:
+def _parsed(text: str) -> float:
     try:
         return float(text.replace(",", ""))
     except ValueError:

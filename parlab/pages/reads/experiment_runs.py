@@ -98,7 +98,7 @@ def listed_runs(runs: Sequence[Run], shown: Sequence[ShownRun], asked: str = "")
     spreads = [spread_of(one, measure) for one in shown]
     scale = ends(spreads)
     rows = [
-        ListedRun(run, one, *_number(one, measure, unit), line_key(one.look), whisker(spread, scale, one.look))
+        ListedRun(run, one, *_number_texts(one, measure, unit), line_key(one.look), whisker(spread, scale, one.look))
         for run, one, spread in zip(runs, shown, spreads, strict=True)
     ]
     rows.sort(key=lambda row: _order(row, measure))
@@ -107,7 +107,7 @@ def listed_runs(runs: Sequence[Run], shown: Sequence[ShownRun], asked: str = "")
     return ListedRuns(rows, name, unit, titles, [Group(field, field_title(field)) for field in fields])
 
 
-def _number(run: ShownRun, measure: Measure, unit: Unit) -> tuple[str, str]:
+def _number_texts(run: ShownRun, measure: Measure, unit: Unit) -> tuple[str, str]:
     """Return a number of a run as text, and with all digits."""
     value = measure.value(run.point)
     if value is None and run.point.state == "oom":

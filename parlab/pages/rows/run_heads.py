@@ -58,7 +58,7 @@ class Progress(NamedTuple):
         return progress_bar(self.percent / 100, f"{self.percent} % of the steps")
 
 
-def _number(run: Run, title: str, value: float, unit: str, **more: Any) -> HeadNumber:
+def _head_number(run: Run, title: str, value: float, unit: str, **more: Any) -> HeadNumber:
     digits = printed_digits(value, unit) if run.has_printed_numbers else DIGITS
     text, _, name = quantity(value, unit, digits).partition(SPACE)
     if (kind := run.kind_of(more.pop("field", ""))) in KINDS:
@@ -120,7 +120,7 @@ def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     unit = unit_for([spread.median], "s")
     ends = [significant(end / unit.factor) for end in (spread.p10, spread.p90) if end is not None]
     below = DASH.join(ends) if len(ends) > 1 else ""
-    return _number(
+    return _head_number(
         run, "Step time", spread.median, "s", field="step_time_s", below=below, note=_counted(run), doubts=doubts
     )
 
@@ -143,7 +143,7 @@ def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     digits = printed_digits(known[-1][0]) if run.has_printed_numbers else DIGITS
     below = quantity(*known[-1], digits) if len(known) > 1 else ""
     field = "tokens_per_s" if known[0][1] == "tokens/s" else "samples_per_s"
-    return _number(run, "Throughput", *known[0], field=field, below=below, doubts=doubts)
+    return _head_number(run, "Throughput", *known[0], field=field, below=below, doubts=doubts)
 
 
 def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
@@ -151,12 +151,12 @@ def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     formula = _formula(run)
     if mfu is not None:
         below = f"HFU {quantity(hfu, '%')}" if hfu is not None and hfu != mfu else ""
-        return _number(run, "MFU", mfu, "%", field="mfu_pct", below=below, note=formula, doubts=doubts)
+        return _head_number(run, "MFU", mfu, "%", field="mfu_pct", below=below, note=formula, doubts=doubts)
     if flops is None:
         return None
     stated = "" if run.summary.get("flops_formula") else ", as stated"
     below = f"per device{stated}"
-    return _number(run, "Compute", flops, "FLOP/s", field="tflops_per_gpu", below=below, note=formula, doubts=doubts)
+    return _head_number(run, "Compute", flops, "FLOP/s", field="tflops_per_gpu", below=below, note=formula, doubts=doubts)
 
 
 def _gpu_utilisation(run: Run) -> HeadNumber | None:
@@ -164,7 +164,7 @@ def _gpu_utilisation(run: Run) -> HeadNumber | None:
     if mean is None:
         return None
     below = f"{significant(measured.get('min'))}{DASH}{significant(measured.get('max'))}"
-    return _number(run, "GPU utilisation", mean, "%", below=below, note="Mean of all GPUs over the timed steps.")
+    return _head_number(run, "GPU utilisation", mean, "%", below=below, note="Mean of all GPUs over the timed steps.")
 
 
 def _formula(run: Run) -> str:
@@ -185,7 +185,7 @@ def _memory(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
         return None
     by_rank = (run.summary.get("memory_peak_bytes") or {}).get("by_rank") or {}
     most = max(by_rank, key=lambda rank: by_rank[rank], default="")
-    return _number(run, "Peak memory", run.memory_max_bytes, "B", below=f"rank {most}" if most else "", doubts=doubts)
+    return _head_number(run, "Peak memory", run.memory_max_bytes, "B", below=f"rank {most}" if most else "", doubts=doubts)
 
 
 def _loss(run: Run) -> HeadNumber | None:

@@ -4,29 +4,25 @@ from .answer_json import WrittenAnswer, written
 from .bound import Bound, bound_of_any, fastest_of, lower_bound, share_within
 from .calibration import BACKWARD_PER_FORWARD, calibrate, split_times, stage_times
 from .choice import WIRE_BYTES, Choice, Outcome, Plan, Wire, best_schedule, on_wire, outcome, rule_slope
-from .pipeline import MAX_MICRO_BATCHES, MAX_PASSES, MAX_RANKS, Link, Pipeline, StageTimes, uniform
+from .pipeline import MAX_PASSES, Link, Pipeline, StageTimes, uniform
 from .scenario import Answer, Refusal, Scenario, answer, code_of, plan_of, refusals
-from .simulation import Pass, Simulation, Transfer, simulate
+from .simulation import Simulation, simulate
 
 __all__ = [
     "BACKWARD_PER_FORWARD",
-    "MAX_MICRO_BATCHES",
     "MAX_PASSES",
-    "MAX_RANKS",
     "WIRE_BYTES",
     "Answer",
     "Bound",
     "Choice",
     "Link",
     "Outcome",
-    "Pass",
     "Pipeline",
     "Plan",
     "Refusal",
     "Scenario",
     "Simulation",
     "StageTimes",
-    "Transfer",
     "Wire",
     "WrittenAnswer",
     "answer",

@@ -38,11 +38,11 @@ def _lines(family: Family) -> Iterator[str]:
     for value, labels, suffix in family.samples:
         named = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
         yield (
-            f"{family.name}{suffix}{{{named}}} {_number(value)}" if named else f"{family.name}{suffix} {_number(value)}"
+            f"{family.name}{suffix}{{{named}}} {_sample_value(value)}" if named else f"{family.name}{suffix} {_sample_value(value)}"
         )
 
 
-def _number(value: float) -> str:
+def _sample_value(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

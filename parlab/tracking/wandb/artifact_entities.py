@@ -13,7 +13,7 @@ from parlab.tracking.artifacts import object_read
 from parlab.whole_numbers import whole_number
 
 from .files import file_address
-from .places import home_entity
+from .projects import home_entity
 from .protocol import JSON, MAX_INFLATED, Call, Missing, WandbError, json_of
 
 LATEST = "latest"
@@ -27,7 +27,7 @@ def key_of(artifact: WandbArtifact) -> str:
     return base64.b64encode(f"{_KEY}{artifact.pk:012d}".encode()).decode()
 
 
-def _number(key: str) -> int | None:
+def _primary_key(key: str) -> int | None:
     """Return the primary key that an ID names."""
     try:
         text = base64.b64decode(key, validate=True).decode()
@@ -38,7 +38,7 @@ def _number(key: str) -> int | None:
 
 def artifact_by_id(key: str) -> WandbArtifact:
     rows = WandbArtifact.objects.select_related("experiment", "tracked__run__experiment").exclude(state=State.DELETED)
-    number = _number(key)
+    number = _primary_key(key)
     artifact = rows.filter(pk=number).first() if number is not None else None
     if artifact is None:
         raise Missing("artifact", key)
@@ -73,7 +73,7 @@ def birth_of(artifact: WandbArtifact, entry: JSON) -> int | None:
     stated = entry.get("birthArtifactID")
     if not stated:
         return artifact.pk
-    number = _number(str(stated))
+    number = _primary_key(str(stated))
     if number is None:  # the ID that the client gave the version before it was created
         other = WandbArtifact.objects.filter(client_id=str(stated)).order_by("-pk").first()
         return other.pk if other is not None else artifact.pk

@@ -21,7 +21,7 @@ from .artifact_entities import (
     time_json,
 )  # fmt: skip
 from .files import file_address
-from .places import experiment_named, run_named
+from .projects import experiment_named, run_named
 from .protocol import JSON, Call
 from .runs import run_json
 

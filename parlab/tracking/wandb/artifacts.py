@@ -15,7 +15,7 @@ from parlab.tracking.artifacts import artifacts_delete, clean_path
 
 from .artifact_entities import LATEST, ONE_PAGE, State, artifact_by_id, artifact_json, birth_of, key_of, manifest_of
 from .files import credentials, upload_address
-from .places import experiment_of, find_run, own
+from .projects import experiment_of, find_run, own
 from .protocol import JSON, Call, Missing, WandbError
 
 MANIFEST = "wandb_manifest.json"

@@ -22,7 +22,7 @@ from parlab.tracking import runs as services
 from parlab.tracking.point import Point
 from parlab.tracking.stores.foreign import MAX_KEY, MAX_TIME_MS, number_of, point, row_points
 
-from .places import experiment_of, find_run, own
+from .projects import experiment_of, find_run, own
 from .protocol import JSON, Call, Missing, WandbError, body_of, json_of
 from .runs import CONSOLE, EVENTS, HISTORY, SUMMARY, begin_again
 
@@ -257,7 +257,7 @@ def _summary(run: WandbRun, tracked: TrackedRun, attempt_id: int, line: str, *, 
     logged = store.metric_names([attempt_id])[attempt_id]
     LatestMetric.objects.bulk_create(
         [
-            LatestMetric(tracked=tracked, key=key, value=_number(each), timestamp_ms=at_ms, step=step)
+            LatestMetric(tracked=tracked, key=key, value=_json_value(each), timestamp_ms=at_ms, step=step)
             for key, each in stated.items()
             if key not in logged
         ],
@@ -273,7 +273,7 @@ def _summary(run: WandbRun, tracked: TrackedRun, attempt_id: int, line: str, *, 
     services.tags_set(tracked=tracked, tags=texts)
 
 
-def _number(point: Point) -> float | None:
+def _json_value(point: Point) -> float | None:
     return None if math.isnan(point.value) else point.value
 
 

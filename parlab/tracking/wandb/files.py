@@ -16,7 +16,7 @@ from parlab.lab.models import Artifact, TrackedRun, WandbRun
 from parlab.tracking import artifacts
 from parlab.whole_numbers import whole_number
 
-from .places import own, run_by_key, run_named
+from .projects import own, run_by_key, run_named
 from .protocol import JSON, Call, Missing, WandbError
 from .runs import run_json
 

@@ -12,7 +12,7 @@ from parlab.lab.models import WandbRun
 from parlab.series import store
 
 from .file_stream import SYSTEM
-from .places import run_named
+from .projects import run_named
 from .protocol import JSON, Call, WandbError, json_of
 from .runs import last_step
 

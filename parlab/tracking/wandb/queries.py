@@ -12,7 +12,7 @@ from parlab.series import log
 from parlab.tracking import runs as services
 
 from .filters import order_of, passes
-from .places import experiment_named, experiment_of, home_entity, own, run_named
+from .projects import experiment_named, experiment_of, home_entity, own, run_named
 from .protocol import JSON, Call
 from .runs import run_json
 

@@ -19,7 +19,7 @@ from parlab.tracking.stores.foreign import flattened, identity_of
 from runners.wire.protocol import RunState
 
 from .machines import machine_of
-from .places import UNNAMED, experiment_of, find_experiment, find_run, home_entity, own, run_by_key
+from .projects import UNNAMED, experiment_of, find_experiment, find_run, home_entity, own, run_by_key
 from .protocol import JSON, Call, WandbError
 
 TRACKER = "wandb"

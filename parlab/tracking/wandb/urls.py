@@ -12,7 +12,7 @@ from parlab.lab.models.access.viewer import viewing
 
 from . import file_stream, files
 from .operations import graphql
-from .places import find_experiment, find_run
+from .projects import find_experiment, find_run
 from .protocol import WandbError, endpoint, failure
 
 

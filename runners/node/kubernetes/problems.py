@@ -91,9 +91,9 @@ def quota_text(message: str, namespace: str) -> tuple[str, bool]:
 def _amounts(text: str) -> dict[str, tuple[str, float]]:
     """Read pods=3,requests.cpu=2."""
     pairs = (part.partition("=") for part in text.split(","))
-    return {name.strip(): (value.strip(), _number(value.strip())) for name, _, value in pairs}
+    return {name.strip(): (value.strip(), _quantity(value.strip())) for name, _, value in pairs}
 
 
-def _number(text: str) -> float:
+def _quantity(text: str) -> float:
     match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([A-Za-z]*)", text)
     return float(match[1]) * _UNITS.get(match[2], 1) if match else 0.0

@@ -145,7 +145,7 @@ def _newest(user: User) -> int:
 def connect_live(request: HttpRequest) -> HttpResponse:
     """Answer a poll with the newest run that the person reports since the page was opened."""
     user = cast(User, request.user)
-    after, token = _number(request.GET.get("after", "")), _number(request.GET.get("token", ""))
+    after, token = _whole_or_zero(request.GET.get("after", "")), _whole_or_zero(request.GET.get("token", ""))
     runs = Run.objects.filter(origin=Run.Origin.REPORTED, created_by=user, pk__gt=after).select_related("experiment")
     run = runs.order_by("-pk").first()
     curve = loss_curve(run) if run else None
@@ -159,7 +159,7 @@ def connect_live(request: HttpRequest) -> HttpResponse:
     return render(request, "pages/files/connect_live.html", context)
 
 
-def _number(text: str) -> int:
+def _whole_or_zero(text: str) -> int:
     return whole_number(text) or 0
 
 

@@ -295,7 +295,7 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
     question, gpu = plan_query.question, plan_query.gpu
     if question is None or gpu is None:
-        return render(request, "pages/plan/plan_beside.html", {"error": plan_query.refusal})
+        return render(request, "pages/plan/plan_comparison.html", {"error": plan_query.refusal})
     typed = {
         name: request.GET[f"other_{name}"][:LONGEST]
         for name in OtherCluster.model_fields
@@ -309,11 +309,11 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
         sides = [_side(question, gpu, plan_query.calibration), _side(moved(question, other), other_gpu, None)]
     except ValidationError as error:
         messages = [f"other_{refusal.message}" for refusal in refusals(error)]
-        return render(request, "pages/plan/plan_beside.html", {"error": " ".join(messages)})
+        return render(request, "pages/plan/plan_comparison.html", {"error": " ".join(messages)})
     except ValueError as error:
-        return render(request, "pages/plan/plan_beside.html", {"error": str(error)})
+        return render(request, "pages/plan/plan_comparison.html", {"error": str(error)})
     texts = [reads.layout_text(part.layout) if part.layout else "" for part in sides]
-    return render(request, "pages/plan/plan_beside.html", {"sides": list(zip(sides, texts, strict=True))})
+    return render(request, "pages/plan/plan_comparison.html", {"sides": list(zip(sides, texts, strict=True))})
 
 
 @lru_cache(maxsize=64)

@@ -162,7 +162,7 @@ def layout(request: HttpRequest, pk: int) -> HttpResponse:
         saved = work.dashboard_arrange(
             dashboard=edited,
             placed=[(panel.name, panel.width, panel.height) for panel in placed],
-            revision=_number(request.GET.get("revision", "")),
+            revision=_whole_number(request.GET.get("revision", "")),
         )
     except work.Outdated as error:
         messages.error(request, f"Not saved: {error}.")
@@ -203,7 +203,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         action, _, place = request.POST.get("act", "").partition(":")
         if action == "save":
             return _saved(request, edited, name, panels, is_default, revision)
-        panels = _changed(request, panels, action, _number(place))
+        panels = _changed(request, panels, action, _whole_number(place))
     context = {
         "section": "dashboards",
         "dashboard": edited,
@@ -226,7 +226,7 @@ def _changed(request: HttpRequest, panels: list[Panel], action: str, place: int)
     return editor.rearranged(panels, action, place)
 
 
-def _number(text: str) -> int:
+def _whole_number(text: str) -> int:
     number = whole_number(text)
     return -1 if number is None else number
 
@@ -235,7 +235,7 @@ def _saved(
     request: HttpRequest, edited: Dashboard, name: str, panels: list[Panel], is_default: bool, revision: str
 ) -> HttpResponse:
     try:
-        number = _number(revision)
+        number = _whole_number(revision)
         work.dashboard_save(dashboard=edited, name=name, panels=panels, is_default=is_default, revision=number)
     except ValueError as error:
         messages.error(request, f"Not saved: {error}.")

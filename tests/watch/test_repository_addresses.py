@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parlab.watch.commits import log_of
-from parlab.watch.places import check_repository, git_settings
+from parlab.watch.repository_addresses import check_repository, git_settings
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_host_in_another_spelling_than_git_looks_up_is_refused(address: str) -
 
 
 def test_git_connects_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parlab.watch.places.addresses_of", lambda *_: ["192.0.2.7"])
+    monkeypatch.setattr("parlab.watch.repository_addresses.addresses_of", lambda *_: ["192.0.2.7"])
     web = git_settings(check_repository("https://git.example/code"))
     assert "git.example:443:192.0.2.7" in web.values()
     assert web["GIT_ALLOW_PROTOCOL"] == "https"
