@@ -16,7 +16,6 @@
   const panels = new Map(); // element of curves -> Curves
 
   const list = () => document.querySelector("#runs .rls");
-  const row = (n) => list()?.querySelector(`.rl[data-run="${n}"]`);
   const nameOf = (n) => byNumber.get(n)?.name || `#${n}`;
   const shownRows = () => [...(list()?.querySelectorAll(".rl:not([hidden])") || [])];
 

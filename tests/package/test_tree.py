@@ -30,8 +30,8 @@ def test_the_notice_names_everything_that_is_shipped_of_others() -> None:
     assert all((folder / "LICENSE").is_file() for folder in shipped)
     scripts = [path.name for path in (ROOT / "docs" / "assets").glob("*.js")]
     assert [name for name in scripts if f"docs/assets/{name}" not in notice] == []
-    head = (ROOT / "static" / "vendor" / "plotly" / "plotly-basic.min.js").open(encoding="utf-8").read(200)
-    assert f"plotly.js {re.findall(r'v([0-9.]+)', head)[0]}," in notice
+    bundle = (ROOT / "static" / "vendor" / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
+    assert f"plotly.js {re.findall(r'v([0-9.]+)', bundle[:200])[0]}," in notice
 
 
 def test_each_requirement_has_its_reason() -> None:

@@ -46,6 +46,14 @@ def test_the_parts_of_the_bar_add_up_to_the_step_as_written(page: Client, four_r
     assert step.noise == "±15\N{NARROW NO-BREAK SPACE}%"
 
 
+def test_a_number_of_a_file_says_in_words_what_it_was_computed_from(page: Client, four_runs: list[Run]) -> None:
+    basis = "step_time_s: 9 records; mean_without_first excludes the first as warm-up"
+    Run.objects.filter(pk=four_runs[0].pk).update(summary={"step_time_s": {"median": 0.5}, "basis": basis})
+    content = page.get(RUN).content.decode()
+    assert "Step time: 9 records; the mean leaves out the first as warm-up" in content
+    assert "mean_without_first" not in content
+
+
 def test_advice_is_a_chip_and_after_a_click_its_result(page: Client, slow_run: Run) -> None:
     url = slow_run.get_absolute_url()
     chip = next(chip for chip in page.get(url).context["step"].chips if chip.text == "Recomputation none")

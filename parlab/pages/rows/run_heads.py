@@ -22,6 +22,7 @@ from parlab.charts.svg import Svg, progress_bar
 from parlab.lab.models import Attempt, Finding, Run
 from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
 from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text
+from parlab.lab.selectors.environments import basis_in_words
 from parlab.lab.selectors.figures import KINDS
 from parlab.lab.selectors.layouts import rank_layout
 from parlab.lab.selectors.runs import model_text, run_figures, step_time
@@ -129,7 +130,7 @@ def _counted(run: Run) -> str:
     """Say which steps a step time is the median of."""
     steps = run.summary.get("steps") or {}
     if not steps.get("count"):
-        basis = str(run.summary.get("basis") or "")
+        basis = basis_in_words(str(run.summary.get("basis") or ""))
         return "" if "_" in basis else basis  # names of fields say nothing to a reader
     out = f"; {len(steps['left_out'])} left out: {steps.get('why')}" if steps.get("left_out") else ""
     return f"Median of {steps['count']} steps ({steps.get('first')} to {steps.get('last')}), of the slowest rank{out}."

@@ -18,7 +18,6 @@ from parlab.charts.points import Spread
 from parlab.lab.forms import config_layout
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import figures as figures_selectors
-from parlab.lab.selectors.environments import basis_in_words
 from runners.wire.protocol import RunState
 
 register = template.Library()
@@ -76,15 +75,6 @@ def _resolved(place: template.Variable, row: object) -> object:
         return place.resolve(template.Context({"row": row}))
     except template.VariableDoesNotExist:
         return None
-
-
-@register.filter
-def parts_of(total: float, unit: str) -> Unit:
-    """Return the unit and decimals of a column of parts: {% with time=prediction.iteration_s|parts_of:"s" %}.
-
-    The total has four digits, and smaller parts have fewer.
-    """
-    return numbers.for_column(_COLUMN_UNITS[unit], [(total / 10, False)])
 
 
 @register.filter
@@ -266,12 +256,6 @@ def state(of: Run | str, count: int | None = None) -> SafeString:
     kind = escape(kind)
     dot = f'<span class="dot {kind}" aria-hidden="true"></span>'
     return SafeString(f'<span class="state {kind} state-{kind}"{title}>{dot}{escape(text)}</span>{tag}')
-
-
-@register.filter
-def in_words(basis: str) -> str:
-    """Return the basis of a summary without names of fields: {{ run.summary.basis|in_words }}."""
-    return basis_in_words(basis)
 
 
 def state_dot(run: Run) -> SafeString:

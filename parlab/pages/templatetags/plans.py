@@ -1,28 +1,14 @@
-"""Filters of the planner page: GiB, and the options of a form."""
+"""Tags of the planner page: the options of a form."""
 
 from __future__ import annotations
 
 from django import template
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from parlab.charts.fields import SCHEDULES
-from parlab.charts.format import exact, significant
 
 register = template.Library()
-_GIB = 1 << 30
-
-
-@register.filter
-def in_gib(value: float) -> SafeString:
-    """Format bytes as GiB without unit; all digits on hover."""
-    return format_html('<span title="{} B">{}</span>', exact(value), significant(value / _GIB))
-
-
-@register.filter
-def gib(value: float) -> SafeString:
-    """Format bytes as GiB with unit."""
-    return format_html("{}\u2009GiB", in_gib(value))
 
 
 @register.simple_tag
