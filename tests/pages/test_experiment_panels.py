@@ -170,7 +170,7 @@ def test_a_sweep_of_devices_is_drawn_against_them_with_the_ideal(page: Client, f
         resolved = run.resolved | {"cluster": {"nodes": 1, "gpus_per_node": gpus}}
         Run.objects.filter(pk=run.pk).update(resolved=resolved, samples_per_s=10.0 * gpus**0.9)
     content = page.get(EXPERIMENT).content.decode()
-    assert 'class="ideal"' in content
+    assert "ideal: proportional to the number of processes" in content
     assert "by number of ranks" in content
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts.axes import GPUS, SIZE_AXES
 from parlab.charts.format import exact_quantity
-from parlab.charts.points import in_order, is_number
+from parlab.charts.points import devices, in_order, is_number
 from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, Svg, length, marker, ticks
 
 from .frame import Runs, Size, run_group, shortened, spread_apart
@@ -204,6 +204,7 @@ def _ideal(canvas: Canvas, runs: Runs, axis: Axis) -> None:
         value = start * count / fewest
         if value <= top:
             points.append(f"{length(canvas.x(math.log2(count)))} {length(canvas.y(value))}")
+    counted = devices([run.point for run in runs.measured])
     canvas.add(
-        f'<path class="ideal" d="M{"L".join(points)}"><title>ideal: proportional to the number of GPUs</title></path>'
+        f'<path class="ideal" d="M{"L".join(points)}"><title>ideal: proportional to the number of {counted}</title></path>'
     )
