@@ -146,6 +146,22 @@ def test_a_run_that_has_ended_can_be_relaunched_from_its_page_by_those_who_may(
     assert 'data-ask="Launch this run again?' in html
 
 
+def test_a_run_is_relaunched_or_cancelled_by_its_number(page: Client, viewer: Client, four_runs: list[Run]) -> None:
+    experiment, run = four_runs[0].experiment, four_runs[0]
+    address = f"{run.get_absolute_url()}relaunch/"
+    (text, url) = listed(page, "relaunch 1", at=experiment.get_absolute_url())["Actions"][0]
+    assert (text.startswith("Relaunch "), url) == (True, address)
+    assert listed(page, f"relaunch {experiment.slug}/1")["Actions"][0][1] == address
+    assert "No run 9 in this experiment" in str(listed(page, "relaunch 9", at=experiment.get_absolute_url()))
+    assert "Cancel is not possible for run 1, which is finished" in str(
+        listed(page, "cancel 1", at=experiment.get_absolute_url())
+    )
+    assert "enter the number of a run" in str(listed(page, "relaunch"))
+    assert "elaunch" not in str(listed(viewer, "relaunch 1", at=experiment.get_absolute_url()))
+    html = page.get("/palette/", {"q": "relaunch 1", "at": experiment.get_absolute_url()}).content.decode()
+    assert "#1: Launch this run again?" in html
+
+
 def test_actions_need_their_permission(viewer: Client, allowed: Callable[..., Client]) -> None:
     assert "Paste a log" not in str(listed(viewer, "log"))
     assert "Paste a log" in str(listed(allowed("add_run"), "log"))
@@ -162,7 +178,7 @@ def test_every_action_leads_to_a_page(page: Client, four_runs: list[Run]) -> Non
             response = page.get(rows[0])
             assert response.status_code in ((405,) if action.ask else (200, 302)), action.title
             assert response.status_code != 200 or "<html" in response.content.decode(), action.title
-    assert set(GRAMMAR) == {"compare", "plan", "simulate"}
+    assert set(GRAMMAR) == {"compare", "plan", "simulate", "relaunch", "cancel"}
 
 
 def test_an_empty_query_lists_what_was_opened_last(page: Client, four_runs: list[Run]) -> None:

@@ -124,7 +124,7 @@ def fitting_actions(asked: Asked, runs: Sequence[int]) -> list[Row]:
 
 
 def worded_actions(asked: Asked) -> list[Row]:
-    """Return the rows of an action that the first word names: `compare`, `plan`, `simulate`."""
+    """Return the rows of an action that the first word names: `compare`, `plan`, `simulate`, `relaunch`, `cancel`."""
     first = asked.words[0].lower() if asked.words else ""
     read = next((read for word, read in GRAMMAR.items() if first == word), None)
     rows = list(read(asked)) if read else []
@@ -140,11 +140,45 @@ def _compare(asked: Asked) -> Iterator[Row]:
     runs = {name: run_of(name, user=asked.user, open_slug=asked.place.slug) for name in names[:20]}
     missing = [name for name, run in runs.items() if run is None]
     if missing:
-        where = "this experiment" if asked.place.slug else "the experiment: write its address before the number, slug/3"
-        yield Row(marked(f"No run {', '.join(missing)} in {where}"), icon="circle-alert")
+        yield _no_run(missing, asked)
         return
     ids = [run.pk for run in runs.values() if run]
     yield _comparison([*dict.fromkeys([*asked.picked, *ids])])
+
+
+def _no_run(names: Sequence[str], asked: Asked) -> Row:
+    where = "this experiment" if asked.place.slug else "the experiment: write its address before the number, slug/3"
+    return Row(marked(f"No run {', '.join(names)} in {where}"), icon="circle-alert")
+
+
+def _relaunch(asked: Asked) -> Iterator[Row]:
+    """`relaunch 3`, `relaunch slug/3`; the page of a run offers it without a number."""
+    return _of_one_run(asked, next(action for action in ACTIONS if action.url == "run-relaunch"))
+
+
+def _cancel(asked: Asked) -> Iterator[Row]:
+    """`cancel 3`, `cancel slug/3`."""
+    return _of_one_run(asked, next(action for action in ACTIONS if action.url == "run-cancel"))
+
+
+def _of_one_run(asked: Asked, action: Action) -> Iterator[Row]:
+    verb = action.title.partition(" ")[0]
+    names = [word for word in asked.words[1:] if word.lower() not in ("this", "the", "run")]
+    if not asked.user.has_perms(action.permissions) or (not names and asked.place.number):
+        return
+    if not names:
+        yield Row(marked(f"{verb}: enter the number of a run, like {verb.lower()} 3 or {verb.lower()} slug/3"))
+        return
+    run = run_of(names[0], user=asked.user, open_slug=asked.place.slug)
+    if run is None:
+        yield _no_run(names[:1], asked)
+    elif run.origin != Run.Origin.MEASURED or not may_change(asked.user, run) or run.state not in action.states:
+        yield Row(marked(f"{verb} is not possible for run {names[0]}, which is {run.state}"), icon="circle-alert")
+    else:
+        url = reverse(action.url, args=[run.experiment.slug, run.number])
+        (named,) = named_runs([run.pk])
+        note = f"{run.experiment.name} #{run.number}"
+        yield Row(marked(f"{verb} {named.name}"), url, action.icon, note=note, ask=f"{note}: {action.ask}")
 
 
 def _compare_picked(asked: Asked) -> list[Row]:
@@ -219,5 +253,7 @@ def _simulate(asked: Asked) -> Iterator[Row]:
     )
 
 
-GRAMMAR: dict[str, Callable[[Asked], Iterator[Row]]] = {"compare": _compare, "plan": _plan, "simulate": _simulate}
+GRAMMAR: dict[str, Callable[[Asked], Iterator[Row]]] = {
+    "compare": _compare, "plan": _plan, "simulate": _simulate, "relaunch": _relaunch, "cancel": _cancel,
+}  # fmt: skip
 """First word -> its rows."""
