@@ -204,7 +204,5 @@ def _ideal(canvas: Canvas, runs: Runs, axis: Axis) -> None:
         value = start * count / fewest
         if value <= top:
             points.append(f"{length(canvas.x(math.log2(count)))} {length(canvas.y(value))}")
-    counted = devices([run.point for run in runs.measured])
-    canvas.add(
-        f'<path class="ideal" d="M{"L".join(points)}"><title>ideal: proportional to the number of {counted}</title></path>'
-    )
+    title = f"ideal: proportional to the number of {devices([run.point for run in runs.measured])}"
+    canvas.add(f'<path class="ideal" d="M{"L".join(points)}"><title>{title}</title></path>')
