@@ -10,7 +10,8 @@ from tests.docs.pages import PROJECT
 
 ADDRESS = "http://parlab.test/"
 PAGE = """<main><section id="live" hx-get="/part" hx-trigger="every 100ms" hx-swap="outerHTML">1 running</section>
-<section id="other">2 nodes</section><p id="announce"></p></main><script src="/htmx.js"></script><script src="/page.js"></script>"""
+<section id="other">2 nodes</section><p id="announce"></p></main>
+<script src="/htmx.js"></script><script src="/page.js"></script>"""
 SCRIPTS = {
     "htmx.js": (files("django_htmx") / "static" / "django_htmx" / "htmx-2.min.js").read_text(encoding="utf-8"),
     "page.js": (PROJECT / "static" / "js" / "frame" / "page.js").read_text(encoding="utf-8"),

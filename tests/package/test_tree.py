@@ -1,4 +1,4 @@
-"""The tree is one that people find their way in: folders of a readable size, licences and reasons for what is not ours."""
+"""Folders have a readable size; what is not ours has its licence, and each requirement its reason."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_the_notice_names_everything_that_is_shipped_of_others() -> None:
 
 def test_each_requirement_has_its_reason() -> None:
     reasons = (ROOT / "CONTRIBUTING.md").read_text().lower()
-    extras = PYPROJECT["project"]["optional-dependencies"].values()
-    names = {Requirement(text).name.lower() for texts in (*extras, PYPROJECT["dependency-groups"]["dev"]) for text in texts}
+    extras, dev = PYPROJECT["project"]["optional-dependencies"], PYPROJECT["dependency-groups"]["dev"]
+    names = {Requirement(text).name.lower() for texts in (*extras.values(), dev) for text in texts}
     # Stubs belong to the packages that they describe.
     stubs = {name for name in names if "types" in name or "stubs" in name} - {"django-stubs-ext"}
     assert {name for name in names - stubs if f"**{name}**" not in reasons} == set()
