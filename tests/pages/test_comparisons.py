@@ -60,6 +60,22 @@ def test_what_a_form_sends_becomes_a_short_address(page: Client, four_runs: list
     assert response.headers["Location"] == f"/compare/?runs={second.pk},{first.pk}"
 
 
+def test_chosen_experiments_are_compared_by_their_fastest_runs(
+    page: Client, viewer: Client, four_runs: list[Run], user: User
+) -> None:
+    other = experiment_create(name="Other", owner=user)
+    config = config_save(experiment=other, data=four_runs[0].config.data, sweep={}, user=user)
+    (run,) = config_launch(config=config, user=user).created
+    Run.objects.filter(pk=run.pk).update(state="finished", step_time_s=1.0, samples_per_s=8.0)
+    best = min(four_runs, key=lambda one: one.ms_per_sample or one.step_time_s or 0.0)
+    chosen = f"/compare/?experiment={other.pk}&experiment={best.experiment_id}&experiment=x"
+    assert page.get(chosen).headers["Location"] == f"/compare/?runs={run.pk},{best.pk}"
+    listed = viewer.get("/experiments/").content.decode()
+    assert f'name="experiment" value="{other.pk}"' in listed
+    assert 'formaction="/compare/"' in listed
+    assert 'value="archive"' not in listed
+
+
 def test_charts_come_first_then_differences_then_numbers(page: Client, four_runs: list[Run]) -> None:
     response = page.get(address(*four_runs))
     assert rows(response, 0) == {

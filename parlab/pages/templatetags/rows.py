@@ -104,7 +104,6 @@ def experiment_rows(
     context: template.Context, rows: Sequence[tuple[ExperimentRow, Card]], starred: Collection[int]
 ) -> SafeString:
     """Render experiments: {% experiment_rows group.rows starred %}."""
-    ticks = context["perms"]["lab"]["change_experiment"]
     sent = (
         f'<input type="hidden" name="csrfmiddlewaretoken" value="{context["csrf_token"]}">'
         f'<input type="hidden" name="next" value="{escape(context["next"])}">'
@@ -113,7 +112,7 @@ def experiment_rows(
     parts = []
     for row, card in rows:
         form = _star(row, sent, star, is_starred=row.experiment.pk in starred)
-        parts.append(f'<div class="er" data-row>{_tick(row) if ticks else ""}{form}{_experiment(row, card)}</div>')
+        parts.append(f'<div class="er" data-row>{_tick(row)}{form}{_experiment(row, card)}</div>')
     return SafeString("\n".join(parts))
 
 

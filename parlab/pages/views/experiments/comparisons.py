@@ -20,8 +20,9 @@ from parlab.charts.sweeps import parallel
 from parlab.charts.sweeps.compare import CURVES
 from parlab.charts.sweeps.parallel import Brush, brush_of
 from parlab.charts.theme import Drawing
-from parlab.lab.models import Run
+from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.analysis.repeats import repeat_groups
+from parlab.lab.selectors.analysis.sweep_advice import fastest_run
 from parlab.lab.selectors.comparison import results as comparisons
 from parlab.lab.selectors.lists import matching_runs
 from parlab.pages.reads.comparing.heads import column_names, comparison_head
@@ -35,6 +36,7 @@ from runners.wire.protocol import RunState
 from .figures import csv_response, json_response
 
 MAX_RUNS = 100
+MAX_EXPERIMENTS = 20
 RECENT = 5
 _LETTERS = 26
 MAX_BRUSHES = 12
@@ -54,6 +56,8 @@ def compare(request: HttpRequest) -> HttpResponse:
     """Show selected runs of any experiments side by side."""
     if request.GET.getlist("pool"):
         return _pools(request)
+    if request.GET.getlist("experiment"):
+        return redirect(f"{reverse('compare')}?runs={_joined(_fastest_ids(request))}")
     ids = chosen_ids(request)
     if request.GET.getlist("run"):
         # Sent by a form: redirect to the short URL, which is the one to share.
@@ -65,6 +69,14 @@ def compare(request: HttpRequest) -> HttpResponse:
         ended = Run.objects.filter(state=RunState.FINISHED).select_related("experiment")
         context["recent"] = list(ended.order_by("-ended_at", "-pk")[:RECENT])
     return render(request, "pages/compare/compare.html", {"section": "compare", **context})
+
+
+def _fastest_ids(request: HttpRequest) -> list[int]:
+    """Return the ids of the fastest run of each chosen experiment, `?experiment=3&experiment=7`."""
+    chosen = list(dict.fromkeys(whole_numbers(request.GET.getlist("experiment"))))[:MAX_EXPERIMENTS]
+    experiments = Experiment.objects.in_bulk(chosen)
+    best = [fastest_run(experiments[pk]) for pk in chosen if pk in experiments]
+    return [run.pk for run in best if run is not None]
 
 
 def _pools(request: HttpRequest) -> HttpResponse:
