@@ -1,1 +1,1 @@
-"""The form of a configuration."""
+"""How a configuration is shown: titles of sections, fields without effect, presets."""
