@@ -142,5 +142,5 @@ class Api(Decisions, Account):
         return self.experiment(answer["experiment"])
 
     def read_configuration(self, text: str) -> dict[str, Any]:
-        """Read a command line, or a configuration as JSON, into values of the configuration form."""
+        """Read a command line, or a configuration as JSON, into values by `section__field`."""
         return dict(self.connection.json("POST", "/api/configurations/read/", {"text": text}))
