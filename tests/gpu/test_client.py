@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.load import BUSY, events
 from tests.gpu.devices import GPU
+from tests.gpu.load import BUSY, events
 from tests.patience import PATIENCE_S
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runners.node.rundir import RunDir
-from tests.gpu.load import BUSY, events
 from tests.gpu.devices import GPU
+from tests.gpu.load import BUSY, events
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")

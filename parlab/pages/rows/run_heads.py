@@ -157,7 +157,9 @@ def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
         return None
     stated = "" if run.summary.get("flops_formula") else ", as stated"
     below = f"per device{stated}"
-    return _head_number(run, "Compute", flops, "FLOP/s", field="tflops_per_gpu", below=below, note=formula, doubts=doubts)
+    return _head_number(
+        run, "Compute", flops, "FLOP/s", field="tflops_per_gpu", below=below, note=formula, doubts=doubts
+    )
 
 
 def _gpu_utilisation(run: Run) -> HeadNumber | None:
@@ -186,7 +188,9 @@ def _memory(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
         return None
     by_rank = (run.summary.get("memory_peak_bytes") or {}).get("by_rank") or {}
     most = max(by_rank, key=lambda rank: by_rank[rank], default="")
-    return _head_number(run, "Peak memory", run.memory_max_bytes, "B", below=f"rank {most}" if most else "", doubts=doubts)
+    return _head_number(
+        run, "Peak memory", run.memory_max_bytes, "B", below=f"rank {most}" if most else "", doubts=doubts
+    )
 
 
 def _loss(run: Run) -> HeadNumber | None:

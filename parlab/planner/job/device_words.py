@@ -6,7 +6,6 @@ import re
 
 from .hardware import Gpu, find
 
-
 INSTANCES: dict[str, str] = {
     "p3.2xlarge": "V100 16GB",
     "p3.8xlarge": "V100 16GB",

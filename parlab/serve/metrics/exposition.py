@@ -37,9 +37,7 @@ def _lines(family: Family) -> Iterator[str]:
     yield f"# TYPE {family.name} {family.kind}"
     for value, labels, suffix in family.samples:
         named = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
-        yield (
-            f"{family.name}{suffix}{{{named}}} {_sample_value(value)}" if named else f"{family.name}{suffix} {_sample_value(value)}"
-        )
+        yield f"{family.name}{suffix}{f'{{{named}}}' if named else ''} {_sample_value(value)}"
 
 
 def _sample_value(value: float) -> str:
