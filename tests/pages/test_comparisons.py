@@ -238,6 +238,13 @@ def test_two_runs_are_answered_with_their_interval_and_where_the_time_went(page:
     assert "not proven yet" in text(page.get(address(first, second)))
 
 
+def test_unequal_numbers_of_devices_are_named_and_processes_are_not_gpus(page: Client, four_runs: list[Run]) -> None:
+    for run, count in zip(four_runs[:2], (1, 2), strict=True):
+        resolved = run.resolved | {"cluster": {"nodes": 1, "gpus_per_node": count}}
+        Run.objects.filter(pk=run.pk).update(resolved=resolved, step_time_s=0.1 * (1 + count))
+    assert "A ran on 1 process, B on 2 processes." in text(page.get(address(*four_runs[:2])))
+
+
 def test_many_runs_are_named_by_what_differs_and_compared_pair_by_pair(page: Client, four_runs: list[Run]) -> None:
     shown = page.get(address(*four_runs))
     assert "1f1b · mb 1 is fastest" in text(shown)

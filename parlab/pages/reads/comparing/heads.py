@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parlab.advice.waterfalls.waterfall import difference
 from parlab.charts.format import MINUS, SPACE, Unit, in_sentence, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure, measured
-from parlab.charts.points import RunPoint
+from parlab.charts.points import RunPoint, counted_devices
 from parlab.charts.svg import Svg
 from parlab.charts.sweeps.compared import BridgeStep, Lost, MatrixCell, Sureness, bridge, lost_bars, matrix, sureness
 from parlab.findings.medians import MedianChange, median_change
@@ -141,6 +141,10 @@ def _other_rows(first: RunPoint, second: RunPoint, noisy: Callable[[Measure], No
     return rows
 
 
+def _devices_of(point: RunPoint) -> str:
+    return counted_devices([point], point.gpus) if point.gpus else "an unknown number"
+
+
 def _answer_of_two(
     first: RunPoint, second: RunPoint, step: MedianChange | None, noisy: Noise | None
 ) -> tuple[str, str]:
@@ -150,8 +154,7 @@ def _answer_of_two(
     if abs(share) < 5e-4:
         return "Both take the same time a step.", ""
     text = f"B takes {significant(abs(100 * share), 2)}{SPACE}% {'less' if share < 0 else 'more'} time a step"
-    counts = (first.gpus, second.gpus)
-    note = "" if counts[0] == counts[1] else f" A ran on {counts[0] or '?'} GPUs, B on {counts[1] or '?'}."
+    note = "" if first.gpus == second.gpus else f" A ran on {_devices_of(first)}, B on {_devices_of(second)}."
     if step is None:
         return f"{text}.", f"How much the steps vary is unknown.{note}"
     interval = f"95{SPACE}% interval {_signed(step.low)} to {_signed(step.high)}{SPACE}%."
