@@ -62,4 +62,9 @@ def _answer(request: HttpRequest, outage: str) -> HttpResponse:
         remedy = "try again; tell an administrator if it stays"
         error = {"field": None, "value": None, "message": text, "remedy": remedy}
         return JsonResponse({"errors": [error]}, status=status)
-    return HttpResponse(render_to_string("500.html", {"outage": outage}), status=status)
+    try:
+        page = render_to_string("500.html", {"outage": outage})
+    except (ValueError, OSError):
+        # Its static files have not been collected, which may be the error itself.
+        return HttpResponse(f"{text}\n", status=status, content_type="text/plain; charset=utf-8")
+    return HttpResponse(page, status=status)

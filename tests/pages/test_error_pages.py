@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.template.loader import render_to_string
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils.html import strip_tags
 
+from parlab.api.outages import failed_request
 from parlab.lab.models import Run
 from parlab.pages.requests.forms_only import WORD
 from parlab.pages.templatetags.frame import address_words
@@ -57,6 +59,18 @@ def test_a_form_without_its_token_is_rejected_in_the_frame(page: Client) -> None
 
 def test_the_page_of_a_server_error_needs_no_database() -> None:
     assert "Server error" in render_to_string("500.html")
+
+
+def test_a_server_error_without_collected_static_files_is_plain_text(
+    rf: RequestFactory, settings: Any, tmp_path: Path
+) -> None:
+    backend = "servestatic.storage.CompressedManifestStaticFilesStorage"
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": backend}}
+    settings.STATIC_ROOT = tmp_path
+    settings.DEBUG = False
+    answer = failed_request(rf.get("/"))
+    assert (answer.status_code, answer["Content-Type"]) == (500, "text/plain; charset=utf-8")
+    assert answer.content.decode().startswith("The server met an error")
 
 
 @pytest.mark.django_db
