@@ -22,6 +22,8 @@ EXPLODED = 100.0
 
 # Evaluations and checkpoints lie between steps, so that clocks show more than the times of steps.
 SHORT, LONG = 0.6, 3.0
+STEADY_AVERAGE = 1.2
+"""An average since the start that varies by less is also the time of the steps between two records."""
 LEAST_CLOCK_S = 20.0
 """Time stamps of whole seconds say little about less."""
 
@@ -107,6 +109,30 @@ def _tokens(launch: Launch) -> int | None:
     return (launch.global_batch_size or 0) * (launch.sequence_length or 0) or None
 
 
+# Of a translation, one side alone.
+_ALL_TOKENS = ("tokens_per_s", "source_tokens_per_s", "target_tokens_per_s")
+_SAMPLE_NAMES = ("global_batch_size", "micro_batch_size")
+
+
+def tokens_of_samples(document: Document) -> Iterator[Contradiction]:
+    """Find steps with fewer tokens than samples, as where a batch size counts tokens."""
+    for index, segment in enumerate(document.segments):
+        time, arguments = segment.step_time_s, segment.launch.arguments
+        own = (getattr(segment.launch, name) for name in _SAMPLE_NAMES)
+        samples = next((size for size in (*own, count(arguments.get("batch_size"))) if size), None)
+        rates = [segment.metrics[name].median for name in _ALL_TOKENS if name in segment.metrics]
+        if not samples or not rates or time is None or segment.kinds.get("step_time_s") == "part":
+            continue
+        rate, tokens = max(rates), max(rates) * time.median
+        if tokens >= samples or arguments.get("batch_type") == "tokens":
+            continue
+        yield Contradiction(
+            f"{shown(rate)} tokens/s x {shown(time.median)} s = {shown(tokens)} tokens per step, fewer than the"
+            f" {shown(samples)} samples of a batch: the batch size may count tokens.",
+            {"tokens_per_s": rate, "step_time_s": time.median, "tokens_per_step": tokens, "samples": float(samples)},
+        ).at(_line(segment), segment=index, figure="tokens_per_s")
+
+
 def steps_of_examples(steps: float, examples: float, epochs: float, batch: float) -> Contradiction | None:
     """Compare planned steps with examples x epochs / batch; fewer are a limit that somebody set."""
     if min(steps, examples, epochs, batch) <= 0:
@@ -133,24 +159,33 @@ def steps_in_document(document: Document) -> Iterator[Contradiction]:
             yield contradiction.at(segment.lines.first if segment.lines else None, segment=index, figure="steps")
 
 
+def _clocked_s(segment: Segment) -> float | None:
+    """Return the time of a step that a log prints, or its running average if that stays the same; None for neither."""
+    times, average = (segment.metrics.get(name) for name in ("step_time_s", "average_step_time_s"))
+    if times is not None and times.kind == "printed":
+        return times.median
+    is_steady = average is not None and 0 < average.max < STEADY_AVERAGE * average.min
+    return average.last if average is not None and is_steady else None
+
+
 def clock_of_steps(document: Document) -> Iterator[Contradiction]:
-    """Compare printed step times with the time stamps of the first and the last step."""
+    """Compare printed step times, or their running average, with the time stamps of the first and the last step."""
     for index, segment in enumerate(document.segments):
-        first, last, times = segment.first, segment.last, segment.metrics.get("step_time_s")
-        if first is None or last is None or times is None or times.kind != "printed" or first.rank != last.rank:
+        first, last, printed_s = segment.first, segment.last, _clocked_s(segment)
+        if first is None or last is None or printed_s is None or first.rank != last.rank:
             continue
         steps = (last.iteration or 0) - (first.iteration or 0)
         began, ended = unix_time(first.time or ""), unix_time(last.time or "")
         if began is None or ended is None or steps < LEAST_RECORDS or ended - began < LEAST_CLOCK_S:
             continue
         each = (ended - began) / steps
-        if SHORT * times.median < each < LONG * times.median:
+        if SHORT * printed_s < each < LONG * printed_s:
             continue
         yield Contradiction(
-            f"Steps of {shown(times.median)} s are printed, but {shown(float(steps))} steps took"
+            f"Steps of {shown(printed_s)} s are printed, but {shown(float(steps))} steps took"
             f" {shown(ended - began)} s by the time stamps, {shown(each)} s each: the printed time is of"
-            f" {'a part of a step' if each > times.median else 'several steps'}.",
-            {"printed_s": times.median, "clock_s": each},
+            f" {'a part of a step' if each > printed_s else 'several steps'}.",
+            {"printed_s": printed_s, "clock_s": each},
         ).at(first.line, last.line, segment=index, figure="step_time_s")
 
 

@@ -34,6 +34,25 @@ def test_more_tokens_than_a_step_has_are_found() -> None:
     assert rules_of(NANOCHAT.format(accumulation=4, rate="300,000")) == ["tokens-of-step"]
 
 
+OPENNMT = "Results for {options}, on one GPU:\n\n" + "".join(
+    f"> [2019-04-09 19:19:{7 * n:02},800 INFO] Step {50 * n}/2000; acc: 2.{n}; ppl: 31.8{n}; xent: 7.9{n}; lr: 0.00001;"
+    f" 25{n}00/7300 tok/s; {7 * n} sec\n"
+    for n in range(1, 6)
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "rules"),
+    [
+        ("-batch_size 4096 and -max_generator_batches 32", ["tokens-of-samples"]),
+        ("-batch_size 64", []),
+        ("-batch_size 4096 -batch_type tokens", []),
+    ],
+)
+def test_a_batch_of_more_samples_than_tokens_is_found(options: str, rules: list[str]) -> None:
+    assert rules_of(OPENNMT.format(options=options)) == rules
+
+
 BANNER = (
     "==((====))==  Unsloth - 2x faster free finetuning | Num GPUs = 1\n"
     "    \\   /|    Num examples = 4,000 | Num Epochs = 2\n"
@@ -116,6 +135,19 @@ def stamped(ms: float, seconds: int) -> str:
 )
 def test_step_times_that_time_stamps_contradict_are_found(ms: float, rules: list[str]) -> None:
     assert rules_of(stamped(ms, 5)) == rules
+
+
+AVERAGED = "[2026-01-02 10:{m:02d}:{s:02d}] step:{n}/900 train_loss:2.5 step_avg:{ms:.1f}ms\n"
+
+
+@pytest.mark.parametrize(
+    ("averages", "rules"),
+    [([5000.0] * 19, []), ([1000.0] * 19, ["clock-of-steps"]), ([60000.0 / n for n in range(1, 20)], [])],
+    ids=["agrees", "contradicts", "after a slow start"],
+)
+def test_a_running_average_that_time_stamps_contradict_is_found(averages: list[float], rules: list[str]) -> None:
+    lines = (AVERAGED.format(n=n, ms=ms, m=5 * n // 60, s=5 * n % 60) for n, ms in enumerate(averages, 1))
+    assert rules_of("".join(lines)) == rules
 
 
 def of_run(thirds: list[float], **config: Any) -> list[str]:
