@@ -19,13 +19,25 @@ SETTINGS = "settings"
 _OWN_LINE = re.compile(r"[\"']?([A-Za-z][\w-]{3,40})[\"']?\s?[:=]\s?(\d{1,9}),?\s*$")
 
 
-def size_of_line(text: str) -> dict[str, int] | None:
-    """Return the size of a launch that a line states and nothing else, under its printed name; None for any other."""
-    match = _OWN_LINE.match(text[:120])
-    if match is None:
-        return None
-    name = normal_name(match[1])
-    return {name: int(match[2])} if is_size(name) else None
+# Options that a sentence names: `results for -batch_size 4096:`.
+_OPTION = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{3,40})[ =](\d{1,9})(?![\w.%])")
+_BY_TOKENS = re.compile(r"-batch[_-]type[ =]tokens")
+
+
+def sizes_of_line(text: str) -> dict[str, int]:
+    """Return the size of a launch that a line states and nothing else, or those of the options in a sentence.
+
+    They have their printed names; of a command its own reader reads them.
+    """
+    text = text[:1_000]
+    if (match := _OWN_LINE.match(text[:120])) is not None:
+        name = normal_name(match[1])
+        return {name: int(match[2])} if is_size(name) else {}
+    if "-" not in text or is_command(text):
+        return {}
+    options = {normal_name(option[1]): int(option[2]) for option in _OPTION.finditer(text)}
+    samples = () if _BY_TOKENS.search(text) else ("batch_size",)
+    return {name: size for name, size in options.items() if is_size(name) or name in samples}
 
 
 CONTEXT = ("context_parallel_size", "context_parallel_degree", "cp_size", "cp")

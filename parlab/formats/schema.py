@@ -112,6 +112,8 @@ class Memory(Part):
     ranks: int
     """Number of ranks that printed memory."""
     figures: dict[str, Statistic]
+    until: int | None = None
+    """Iteration after which memory was last printed, if others follow, as by Megatron-LM: a later peak is unknown."""
 
 
 class Validation(Part):

@@ -136,10 +136,7 @@ class Segments:
         sizes, self.sizes = self.sizes, {}
         self.close()
         self.current = Builder(record.line, self.section)
-        for name, value in sizes.items():
-            self.current.arguments.setdefault(name, value)
-        if keep is not None:
-            self.current.arguments = dict(keep.arguments)
+        self.current.arguments = {**(keep.arguments if keep is not None else {}), **sizes}
         if processes:
             self.current.arguments[STATED] = processes
         return self.current

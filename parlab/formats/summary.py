@@ -122,10 +122,12 @@ def _fill_loss(segment: schema.Segment, builder: Builder) -> None:
 
 
 def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
+    last = segment.steps.last if segment.steps else None
     if builder.memory.by_name:
-        segment.memory = schema.Memory(
-            ranks=len(builder.memory_ranks - {None}) or 1, figures=builder.memory.statistics()
-        )
+        at = builder.memory_until
+        until = at if at is not None and last is not None and at < last else None
+        ranks = len(builder.memory_ranks - {None}) or 1
+        segment.memory = schema.Memory(ranks=ranks, figures=builder.memory.statistics(), until=until)
     candidates = {**(segment.memory.figures if segment.memory else {}), **segment.metrics}
     for name in (
         "max_allocated_bytes",
@@ -139,21 +141,14 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
     ):
         if name in candidates:
             segment.gpu_mem_max_bytes = candidates[name].max
-            until = _printed_until(segment, builder) if segment.memory and name in segment.memory.figures else ""
-            segment.basis["gpu_mem_max_bytes"] = f"largest {name} of all ranks and records{until}"
+            until = segment.memory.until if segment.memory and name in segment.memory.figures else None
+            early = "" if until is None else f", printed last after iteration {until} of {last}"
+            segment.basis["gpu_mem_max_bytes"] = f"largest {name} of all ranks and records{early}"
             break
     fill_from_figures(segment)
     if segment.gpu_util_pct is None and "gpu_util_pct" in segment.metrics:
         segment.gpu_util_pct = segment.metrics["gpu_util_pct"].mean
         segment.basis["gpu_util_pct"] = "mean of all records"
-
-
-def _printed_until(segment: schema.Segment, builder: Builder) -> str:
-    """Say that memory was printed only early, as by Megatron-LM after its first iteration: a later peak is unknown."""
-    until, last = builder.memory_until, segment.steps.last if segment.steps else None
-    if until is None or last is None or until >= last:
-        return ""
-    return f", printed last after iteration {until} of {last}"
 
 
 def fill_from_figures(segment: schema.Segment) -> None:

@@ -147,6 +147,35 @@ def test_overflows_of_a_healthy_run_are_events() -> None:
     assert document.events["overflow"].count == 1
 
 
+def test_a_line_that_only_says_where_it_stands_is_an_event() -> None:
+    document = read_document([STEP.format(n=1), "epoch: 3, rank: 1\n", STEP.format(n=2)], file="x")
+    assert (document.events["position"].first, document.unread.lines) == (2, 0)
+
+
+def test_the_epoch_of_a_block_of_metrics_is_read() -> None:
+    block = "***** train metrics *****\n  epoch = 3.0\n  train_loss = 0.72\n  train_runtime = 0:36:58.55\n"
+    (segment,) = read_document(block.splitlines(keepends=True), file="x").segments
+    assert {name: segment.metrics[name].last for name in ("epoch", "train_runtime_s")} == {
+        "epoch": 3.0,
+        "train_runtime_s": 2218.55,
+    }
+
+
+def test_two_runs_in_a_text_have_the_options_of_the_sentences_above_them() -> None:
+    lines = [
+        text
+        for size in (8, 16)
+        for text in (
+            f"With --micro-batch-size {size}:\n",
+            *(f"> [2024-05-01 10:00:0{n},000 INFO] step {n} | loss: 2.{n} | dt: 350 ms\n" for n in range(1, 4)),
+        )
+    ]
+    segments = read_document(lines, file="x").segments
+    assert [(segment.launch.micro_batch_size, segment.records) for segment in segments] == [(8, 3), (16, 3)]
+    assert segments[0].first is not None
+    assert segments[0].first.time == "2024-05-01 10:00:01,000"
+
+
 def only(*lines: str) -> Segment:
     (segment,) = read_document([f"{line}\n" for line in lines], file="x").segments
     return segment

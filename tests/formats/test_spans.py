@@ -37,6 +37,11 @@ def test_each_number_of_a_step_has_its_name_its_value_and_its_kind() -> None:
     ]
 
 
+def test_the_total_of_an_object_has_its_place() -> None:
+    line = '{"current_steps": 3200, "total_steps": 3235, "loss": 4.4671, "epoch": 0.99, "elapsed_time": "5:13:22"}\n'
+    assert (1, "3235", "total", "total_iterations") in read(line)
+
+
 def test_counters_timers_settings_and_unread_numbers_have_places_as_well() -> None:
     found = read(
         "cmd = deepspeed --num_gpus 8 train.py --gradient_accumulation_steps 2\n"

@@ -113,6 +113,15 @@ def test_a_rate_is_named_by_its_unit_or_key(key: str, unit: str, name: str, scal
     assert (field.name, field.scale) == (name, scale)
 
 
+@pytest.mark.parametrize(
+    "line", ["[{n}/9] loss 2.5 acc 0.5 img/s 1234", "step {n}: loss 2.5 tok/s 86,557 mem 9GiB (avg) 7"]
+)
+def test_a_unit_with_its_own_number_behind_it_is_a_name(line: str) -> None:
+    document = read_document([line.format(n=n) + "\n" for n in range(1, 5)], file="x", format="pairs")
+    assert not any(name.endswith("_per_s") for segment in document.segments for name in segment.metrics)
+    assert document.unread.lines == 4
+
+
 def test_a_number_with_a_unit_that_no_cell_claims_is_unread() -> None:
     document = read("".join(f"step {n} loss: 2.{n} after 4.5 ms of waiting, lr: 0.1\n" for n in range(1, 5)))
     assert {example.reason for example in document.unread.examples} == {UNNAMED}

@@ -38,14 +38,19 @@ TRIALS, MAX_LEFT = 3, 20
 
 def named_numbers(text: str) -> list[Pair]:
     """Return the numbers of a line that have a name or a unit, without those that say where or when it was printed."""
+    return [cell for cell in all_numbers(text) if not is_place(cell)]
+
+
+def all_numbers(text: str) -> list[Pair]:
+    """Return the numbers of a line that have a name or a unit."""
     text = text[:MAX_LINE]
     if _MARK.search(text) is None:
         return []
-    rest = _SOURCE.sub(" ", strip_prefix(ANSI.sub("", text) if "\x1b" in text else text)[2])
-    return [cell for cell in pairs(rest) if not _is_place(cell)]
+    return pairs(_SOURCE.sub(" ", strip_prefix(ANSI.sub("", text) if "\x1b" in text else text)[2]))
 
 
-def _is_place(cell: Pair) -> bool:
+def is_place(cell: Pair) -> bool:
+    """Return whether a number says where or when its line was printed: a step, an epoch, a rank, a moment."""
     if cell.key.lower() == "eta" or (cell.value is None and cell.key.endswith(" of")):
         return True
     if cell.unit not in ("", "%", cell.key):

@@ -40,6 +40,7 @@ _FACTORS = (1.0, 1e-3, 1e-6, 1e-9, 0.01, 60.0, 3600.0, 2.0**10, 2.0**20, 2.0**30
 _NOT_WORDS = re.compile(r"[^A-Za-z0-9)\]]{0,24}$")
 _PART_BEFORE, _PART_BEHIND = re.compile(r"\d\.?$"), re.compile(r"\.?\d")
 _AT_ONCE = re.compile(r"\s?[(|]?\s?")
+_TOTAL = re.compile(r"(?i)total_?(?:steps|iterations)\W{0,12}$")
 _STEP = re.compile(r"(?i)(?:steps?|iter(?:ation)?s?|it|batch|updates?)\W{0,12}$")
 MAX_NUMBERS = 400
 # Lines without a setting between two lines with one of a launch.
@@ -218,7 +219,7 @@ def _heads(record: Record, line: Places) -> None:
                 line.take(*placed, "step", name="step", value=float(record.iteration))
                 break
     total = record.values.get("total_iterations")
-    if total is not None and (placed := line.whole_number(int(total), sign="/")) is not None:
+    if total is not None and (placed := line.whole_number(int(total), behind=_TOTAL, sign="/")) is not None:
         line.take(*placed, "total", name="total_iterations", value=total)
     if record.time and (at := line.text.find(record.time)) >= 0 and line.is_free(at, at + len(record.time)):
         line.take(at, at + len(record.time), "time", name="time")

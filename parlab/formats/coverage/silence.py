@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from parlab.formats.coverage.events import event_of
-from parlab.formats.coverage.leftovers import Judge, left_over, named_numbers
+from parlab.formats.coverage.leftovers import Judge, all_numbers, is_place, left_over, named_numbers
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
-from parlab.formats.launch import SETTINGS, size_of_line
+from parlab.formats.launch import SETTINGS, sizes_of_line
 from parlab.formats.logs.bars import Bars, is_other_work
 
 # A number beside one of these words may be a measurement.
@@ -109,8 +109,8 @@ class _Watch:
         """Lines of bars, whose positions become records when the bar leaves them."""
         self.lone: dict[str, str] = {}
         """Names of lone numbers, and what they were at first."""
-        self.nameless: set[str] = set()
-        """Forms of lines without a number that has a name or a unit."""
+        self.nameless: dict[str, bool] = {}
+        """Forms of lines without a number to judge, as rows of a table are; whether they only say where they stand."""
         self.heard: list[Record] = []
         """The numbers of processes that lines state."""
 
@@ -128,7 +128,7 @@ class _Watch:
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
             self.heard.append(Record("launch", number, data={STATED: processes}))
-        elif (sizes := size_of_line(text)) is not None:
+        elif sizes := sizes_of_line(text):
             self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
 
     def told(self) -> list[Record]:
@@ -169,12 +169,16 @@ class _Watch:
     def _judged(self, number: int, text: str) -> Iterator[Record]:
         """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit."""
         form = _DIGITS.sub("0", _GAP.sub("  ", text[:1_000]))
-        if form in self.nameless:  # a row of a table
-            return
-        rest = _of_interest(text)
-        if not rest and not named_numbers(text[:1_000]):
-            if len(self.nameless) < _MAX_BARS:
-                self.nameless.add(form)
+        rest, says_place = "", self.nameless.get(form)
+        if says_place is None and not (rest := _of_interest(text)):
+            numbers = all_numbers(text[:1_000])
+            if all(map(is_place, numbers)):
+                says_place = bool(numbers)
+                if len(self.nameless) < _MAX_BARS:
+                    self.nameless[form] = says_place
+        if says_place is not None:
+            if says_place:
+                yield Record("event", number, data="position")
             return
         plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
         kind = (

@@ -90,7 +90,7 @@ def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
     for part in parts:
         matches = [match for match in _PAIR.finditer(part) if ".py" not in match["key"]]
         blank = _blanked(part, matches)
-        rated = list(_RATED.finditer(blank)) if matches else []
+        rated = _rates(blank) if matches else []
         cells += [_pair(match["key"], match) for match in matches]
         cells += [_pair(match["unit"], match) for match in rated]
         if not matches:
@@ -199,7 +199,8 @@ def _sentences(text: str) -> list[str]:
 
 
 # A name and its value, and another name and value behind them: `loss 2.5 lr 3e-4`.
-_IN_TURN = rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s)[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
+_OF_TWO = r"(?:(?:batch|data|grad|gradient|iteration|iter|learning|max|peak|step|train|training|val)\s)?"
+_IN_TURN = rf"(?P<key>(?!(?:of|in|at|to|for|by|and)\s){_OF_TWO}[A-Za-z][\w./-]{{0,60}})\s{{1,8}}(?P<value>{_NUMBER})"
 _NAME_VALUE = re.compile(rf"{_IN_TURN}(?P<unit>\s?(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|\.?$)")
 # The same where a name reads as a unit: `lr 1e-4 s/step 1.24`.
 _NAME_UNITED = re.compile(rf"{_IN_TURN}(?P<unit>(?i:{_WORDS})(?![\w/])|[%KM])?(?=[\s,;]|\.?$)")
@@ -220,8 +221,17 @@ def _without_signs(part: str, *, is_cell: bool) -> tuple[list[Pair], str]:
         in_turn = list(pattern.finditer(part))
         if len(in_turn) > 1 and not _BETWEEN.sub("", pattern.sub("", part)):
             return [_pair(match["key"], match) for match in in_turn], ""
-    rated = list(_RATED.finditer(part))
+    rated = _rates(part)
     return [_pair(match["unit"], match) for match in rated], _blanked(part, rated)
+
+
+# Behind the name of a value: `acc 0.5 img/s 1234` has no 0.5 img/s.
+_VALUE_BEHIND = re.compile(rf"\s{{1,8}}{_NUMBER}[KMG%]?(?=\s*$|[,;]|\s+[A-Za-z][\w/.-]{{0,40}}\s+[+-]?\d)")
+
+
+def _rates(text: str) -> list[re.Match[str]]:
+    """Return the rates of a text that are not the name of the number behind them."""
+    return [match for match in _RATED.finditer(text) if _VALUE_BEHIND.match(text, match.end()) is None]
 
 
 _BETWEEN = re.compile(r"[\s,;]|\.$")

@@ -26,10 +26,11 @@ PREFIX = re.compile(
     r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
     r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
     r"|wandb:(?=\s)"
+    r"|(?:> ?){1,4}(?=\[?(?:[A-Z]{4,8} )?\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:)"  # a quotation
     r"|\[titan\](?=\s)"  # torchtitan
     r"|std(?:out|err) [FP](?=\s)"  # Kubernetes' log files
     r"|(?:DEBUG|INFO):[A-Za-z_][\w.]{0,80}:"  # logging.basicConfig of Python
-    rf"|\[(?:[A-Z]{{4,8}} )?(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
+    rf"|\[(?:[A-Z]{{4,8}} )?(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)(?: [A-Z]{{4,8}})?\]"
     rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?::(?=\s)|(?=\s))"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"

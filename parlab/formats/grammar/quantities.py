@@ -68,6 +68,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "nanotron: elapsed_time_per_iteration_ms; time_per_iteration_ms [ms]",
         "events: iteration-time; train_step_timing in s; end_to_end(s) [s]", "hf: step_time; step_time_sec [s]",
         "pairs: current step time [s]",  # fms-fsdp
+        "pipeline-runner: whole iteration; iteration [s]",
         "deepspeed: iter latency; iter time (s); E2E latency [s]"), title="Step time"),
     Quantity("average_step_time_s", "s", "average", "all", (
         "stepavg trainspeedsit ?", "trainspeedsit [s]",

@@ -23,8 +23,8 @@ from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TI
 from parlab.formats.grammar.pairs import AVERAGE, Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
 from parlab.formats.grammar.quantities import Known, known_to
-from parlab.formats.grammar.records import Field, Record, unread
-from parlab.formats.grammar.repeats import Repeats
+from parlab.formats.grammar.records import MAX_TEXT, Ending, Field, Record, unread
+from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
 from parlab.formats.grammar.stepcells import StepCells
@@ -36,6 +36,7 @@ from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
                            "training_iteration", "it", "update"})  # fmt: skip
 _MAX_ENTRIES = 200
+MAX_RANKS = 65_536
 _TAG_CHARACTERS = 5
 _LEAST = 5
 """Fewer characters hold no name and number."""
@@ -86,6 +87,12 @@ class Dialect:
     """Lines of an evaluation, with the number of its step."""
     uncounted: re.Pattern[str] | None = None
     """Steps that state no number of the step."""
+    start: re.Pattern[str] | None = None
+    """The beginning of a record, of which a line may have several without a line feed between them."""
+    turn: str = ""
+    """The timer with which a step of a rank begins, where its lines state no number of it."""
+    last: re.Pattern[str] | None = None
+    """A line that a launch prints at its end."""
     keeps_names: bool = False
     """Whether timers have the names that are printed."""
     is_of_rank: bool = False
@@ -158,10 +165,13 @@ class Parser:
         )
         self.below = StepBlocks(self.records_of, counts_epochs=dialect.trainer == UNKNOWN_TRAINER)
         self.boxes = Boxes(self.records_of)
-        self.repeats = Repeats(self._parts)
+        self.repeats = Repeats(by_part(dialect.start, self._parts) if dialect.start is not None else self._parts)
         self.clock = Clock()
         self.engine: DeepSpeed | None = None
         self.epoch: int | None = None
+        self.turns: dict[int | None, int] = {}
+        """How many steps each rank has begun, where lines state no number of a step."""
+        self.has_ended = False
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
         self.settings: dict[str, Any] = {}
@@ -263,7 +273,9 @@ class Parser:
         return records
 
     def _counted(self, records: list[Record]) -> list[Record]:
-        """Number the steps of a counter that begins again in every epoch."""
+        """Number the steps of a counter that begins again in every epoch, and those of ranks that state no number."""
+        if self.dialect.turn:
+            return self._in_turn(records)
         if not records or "in_epoch" not in records[0].values:
             return records
         values = records[0].values
@@ -275,6 +287,22 @@ class Parser:
             iteration = self.clock.iteration(epoch, place)
             for record in records:
                 record.iteration = iteration if record.iteration == place else record.iteration
+        return records
+
+    def _in_turn(self, records: list[Record]) -> list[Record]:
+        """Number the steps of each rank by its lines; those of a phase alone are no steps."""
+        turns, records = self.turns, [record for record in records if record.values or record.data is not None]
+        for record in records:
+            begins = self.dialect.turn in record.values
+            # After the end, a rank that has made as many steps as any other begins another launch.
+            if begins and self.has_ended and turns.get(record.rank) == max(turns.values(), default=0):
+                turns.clear()
+                self.has_ended = False
+            if begins and (record.rank in turns or len(turns) < MAX_RANKS):
+                turns[record.rank] = turns.get(record.rank, 0) + 1
+            self.has_ended = self.has_ended or record.kind == "end"
+            if record.kind in ("step", "timers"):
+                record.iteration = turns.get(record.rank, 1)
         return records
 
     def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
@@ -289,6 +317,8 @@ class Parser:
                 records.append(unread(line, INTERRUPTED, part[-80:]))
             whole = part if cut is None else part[: cut.start()]
             records += self._line(line, rank, time, whole) or _about_launch(line, rank, time, whole)
+        if self.dialect.last is not None and self.dialect.last.match(text):
+            records.append(Record("end", line, data=Ending("finished", text.strip()[:MAX_TEXT]), rank=rank))
         return records
 
     def finish(self) -> list[Record]:

@@ -177,6 +177,27 @@ FRAMEWORKS: dict[str, Dialect] = {
             r"(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?\s?[\]):,|]{0,3}"
         ),
     ),
+    "pipeline-runner": Dialect(
+        (
+            (re.compile(r"Finished running\s+\d+\s+iterations, (?:averaged|run time)"), 10),
+            (re.compile(r"^\s*Rank \d+ node .{1,60} takes [\d.]+s"), 10),
+        ),
+        reads="The pipeline runner of the 3-node case (dist_pipeline_runner.py of DeDLOC's successors)",
+        # The order of a rank's lines gives its iterations; the average at the end leaves out the first.
+        rewritten=(
+            (re.compile(r"Rank (\d{1,7}) node (?:[\w.-]{0,60}\d[\w.-]{0,60} )?(.{1,60}?)(?: pass| step)? takes"
+                        r" (\S{1,30}?)s(?=\s*$)"),
+             r"[rank \1] \2: \3 s"),
+            (re.compile(r"Finished running\s+(\d{1,18})\s+iterations, averaged[^:]{0,80}: ?(?=\S)"),
+             r"stated iterations: \1, stated mean step time (s): "),
+            (re.compile(r"Finished running\s+(\d{1,18})\s+iterations, run time[^:]{0,20}: ?(?=\S)"),
+             r"stated iterations: \1, step time (s): "),
+        ),
+        start=re.compile(r"Rank \d{1,7} node "),
+        uncounted=re.compile(r"^\W{0,4}[A-Za-z][\w ]{0,60}: \S{1,30} s$"),
+        turn="forward",
+        last=re.compile(r"\s*Finished running\s+\d{1,18}\s+iterations, "),
+    ),
     "maxtext": Dialect(
         (
             (re.compile(r"\bcompleted step: \d+, seconds: "), 10),

@@ -46,7 +46,7 @@ _BAR = re.compile(
     r"(?:([^|\r\n%\]]{0,60})\d%\|[^|]{0,300})?\|\s{0,4}(\d{1,15})/(\d{1,15}) \["
     r"(?:[\d:]{4,12}<[\d:?]{1,12},\s{1,4}([\d.]{1,12})(s/it|it/s)(?=[\],]))?"
 )
-_METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
+_METRIC = re.compile(r"\s{1,4}(?:(train|eval|predict)_(\w{1,60}?)|epoch)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
 _JSON = re.compile(r'\{"current_steps"')
 # A file of one JSON object; neither a dictionary that Python printed nor a line of trainer_log.jsonl.
 _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
@@ -56,7 +56,7 @@ _USED = re.compile(r"([\d.]{1,20}) seconds used for training")
 _RECENT = 64
 # Behind a bar: the number of the step and its loss.
 _BEHIND = re.compile(r"(?:s/it|it/s)\](\d{1,12}), (\d{1,6}\.\d{1,12})\s*$")
-_LOSS = Field("loss", "loss")
+_LOSS, _EPOCHS = Field("loss", "loss"), Field("epoch", "epoch")
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
 _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
 
@@ -316,16 +316,16 @@ class Parser:
 
     def _metric(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
         """Read a line of the block `***** train metrics *****`, unless a dictionary contained it before."""
-        if match[1] in self.summaries_seen:
-            return []
-        key = f"{match[1]}_{match[2]}"
-        opened = [self._another(line)] if key in self.stated else []
-        self.stated = {key} if opened else self.stated | {key}
         value = to_float(match[3])
         if value is None:
             value = duration_seconds(match[3])
-        if value is None:
+        if value is None or match[1] in self.summaries_seen:
             return []
+        if match[1] is None:
+            return [Record("metrics", line, {"epoch": value}, rank=rank, fields=(_EPOCHS,), raw=(match[3],))]
+        key = f"{match[1]}_{match[2]}"
+        opened = [self._another(line)] if key in self.stated else []
+        self.stated = {key} if opened else self.stated | {key}
         kind: Kind = "metrics" if match[1] == "train" else "validation"
         field = Field(quantity_name(key), key)
         return [*opened, Record(kind, line, {field.name: value}, rank=rank, fields=(field,), raw=(match[3],))]

@@ -15,7 +15,6 @@ from parlab.formats.logs import (
     megatron,
     megatron_deepspeed,
     nemo,
-    pipeline_runner,
 )
 from parlab.formats.tools import all_reduce_bench, dcgm_exporter, link_tests, mlperf, nccl_tests, serving, smi_tables
 
@@ -34,7 +33,6 @@ LOGS: dict[str, Reader] = {
     "megatron": megatron,
     "deepspeed": deepspeed,
     "megatron-deepspeed": megatron_deepspeed,
-    "pipeline-runner": pipeline_runner,
     "nemo": nemo,
     "nccl-tests": nccl_tests,
     "link-tests": link_tests,

@@ -49,15 +49,21 @@ _DEVICES = ("gpu_name", "device_name", "gpu_type", "gpu", "accelerator")
 
 def segment_summary(segment: Segment, resolved: Sections, recording: Recording | None) -> dict[str, Any]:
     """Summarise a launch: from its steps if it has any, otherwise from the figures stated about it."""
-    summary = _of_steps(segment, resolved, recording) if recording else {}
+    steps = _of_steps(segment, resolved, recording) if recording else {}
     stated = stated_summary(
         {part: value for name, figure in segment.figures.items() for part, value in _stated(name, figure)},
         resolved,
         "stated in prose",
     )
-    summary = {**_rates_as_printed(segment), **stated, **summary}
+    stated_kinds = stated.pop("kinds", {})
+    rates = _rates_as_printed(segment)
+    kept = _printed_rates(segment) & rates.keys()
+    steps = {name: value for name, value in steps.items() if name not in kept}
+    summary = {**rates, **stated, **steps}
     if "memory_peak_bytes" not in summary and segment.gpu_mem_max_bytes:
         summary["memory_peak_bytes"] = {"max": segment.gpu_mem_max_bytes}
+    if steps.get("memory_peak_bytes") and (remark := _of_memory(segment, len(steps["memory_peak_bytes"]["by_rank"]))):
+        summary["memory_peak_bytes"]["remark"] = remark
     memory = segment.figures.get("gpu_mem_bytes")
     if memory and memory.low is not None and memory.high is not None and "memory_peak_bytes" in summary:
         summary["memory_peak_bytes"].setdefault("min", memory.low)
@@ -65,8 +71,10 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
         value = getattr(segment, name)
         if value is not None:
             summary.setdefault(name, value)
+    of_prose = stated.keys() - steps.keys()
     kinds = _utilisation_as_printed(summary, segment) | segment.kinds
-    if kinds := {name: kind for name, kind in kinds.items() if name in summary and name not in stated}:
+    kinds = {name: kind for name, kind in kinds.items() if name in summary and name not in of_prose}
+    if kinds := {name: kind for name, kind in stated_kinds.items() if name in of_prose} | kinds:
         summary["kinds"] = kinds
     if series_kinds := _series_kinds(segment):
         summary["series_kinds"] = series_kinds
@@ -75,6 +83,20 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     if figures := _figures_of(segment):
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def _of_memory(segment: Segment, ranks: int) -> str:
+    """Say of which steps and GPUs a log prints the memory, where it is not that of all."""
+    gpus, last = segment.launch.world_size or 1, segment.steps.last if segment.steps else None
+    until = segment.memory.until if segment.memory else None
+    early = f"printed last after step {until} of {last}" if until is not None else ""
+    return ", ".join(filter(None, [early, f"of {ranks} of {gpus} GPUs" if ranks < gpus else ""]))
+
+
+def _printed_rates(segment: Segment) -> set[str]:
+    """Return the rates that the log prints, which are not computed from its steps, and what follows from them."""
+    printed = {name for name in ("samples_per_s", "tokens_per_s") if getattr(segment, name)} - segment.kinds.keys()
+    return printed | ({"ms_per_sample", "tokens_per_s"} if "samples_per_s" in printed else set())
 
 
 def _series_kinds(segment: Segment) -> dict[str, Kind]:
@@ -147,7 +169,8 @@ def _stated(name: str, figure: Figure) -> list[tuple[str, float]]:
 def stated_summary(measured: Mapping[str, float], resolved: Sections, where: str) -> dict[str, Any]:
     """Build a summary from single figures {part of a summary: value} and what follows from the configuration.
 
-    `where` says where the figures are stated; `basis` names each figure with it, and each computation.
+    `where` says where the figures are stated; `basis` names each figure with it, and each computation, and `kinds` what
+    is computed.
     """
     stated = {name: value for name, value in measured.items() if np.isfinite(value) and value > 0}
     summary: dict[str, Any] = {name: stated[name] for name in _PLAIN if name in stated}
@@ -158,25 +181,28 @@ def stated_summary(measured: Mapping[str, float], resolved: Sections, where: str
     ]
     batch = resolved.get("train", {}).get("global_batch_size")
     rates, computed = _rates_of(stated, batch, resolved.get("model", {}).get("sequence_length"))
-    basis += computed
-    return {**summary, **rates} | ({"basis": "; ".join(dict.fromkeys(basis))} if basis else {})
+    basis += filter(None, computed.values())
+    summary |= rates | ({"basis": "; ".join(dict.fromkeys(basis))} if basis else {})
+    return summary | ({"kinds": dict.fromkeys(computed, "derived")} if computed else {})
 
 
 def _rates_of(
     stated: Mapping[str, float], batch: int | None, sequence_length: int | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return step time and rates, stated or computed from each other, and what was computed."""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return step time and rates, stated or computed from each other; and those that were computed, with a remark."""
     ms_per_sample, samples = stated.get("ms_per_sample"), stated.get("samples_per_s")
     seconds = stated.get("step_time_s")
-    computed = []
+    computed: dict[str, str] = {}
     if seconds is None and batch and (seconds := _step_seconds(batch, ms_per_sample, samples)):
-        computed.append("step time from it and the global batch size")
+        computed["step_time_s"] = "step time from it and the global batch size"
     if samples is None and (samples := _samples_per_s(batch, ms_per_sample, seconds)):
-        computed.append("samples/s computed")
+        computed["samples_per_s"] = "samples/s computed"
     rates: dict[str, Any] = {} if seconds is None else {"step_time_s": {"mean": seconds}}
     if samples is not None:
         rates |= {"samples_per_s": samples, "ms_per_sample": ms_per_sample or 1000 / samples}
-    tokens = stated.get("tokens_per_s") or (samples * sequence_length if samples and sequence_length else None)
+    tokens = stated.get("tokens_per_s")
+    if tokens is None and samples and sequence_length:
+        tokens, computed["tokens_per_s"] = samples * sequence_length, ""
     return rates | ({"tokens_per_s": tokens} if tokens else {}), computed
 
 
@@ -251,7 +277,7 @@ def _without_batch(resolved: Sections) -> Sections:
 
 
 def _rates_as_printed(segment: Segment) -> dict[str, Any]:
-    """Return the rates that the log prints; rates computed from the series take precedence."""
+    """Return the rates of a log; those computed from the series take precedence over what it does not print."""
     summary: dict[str, Any] = {}
     if segment.steps is not None:
         summary["steps"] = segment.steps.model_dump(include={"count", "first", "last", "left_out", "why"})
