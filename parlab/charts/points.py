@@ -70,17 +70,22 @@ class MemoryBound(NamedTuple):
     """What sets it: a device, or a limit of the configuration."""
 
 
-_IMPORTED = (
-    "step_time_s", "samples_per_s", "tokens_per_s", "mfu_pct", "hfu_pct", "gpu_util_pct", "flops_per_gpu",
-    "memory_peak_bytes", "median_s", "flops_per_device",
-)  # fmt: skip
-# Column -> the figure whose kind it has.
-_FIGURES = {"flops_per_gpu": "tflops_per_gpu", "flops_per_device": "tflops_per_gpu"}
+# Column of numbers that files may state -> the figure of a summary whose kind it has.
+_FIGURES = {
+    **{name: name for name in (
+        "step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample", "mfu_pct", "hfu_pct", "gpu_util_pct",
+        "memory_peak_bytes", "median_s", "loss", "fps",
+    )},
+    "step_time": "step_time_s", "memory": "memory_peak_bytes", "mfu": "mfu_pct", "utilisation": "gpu_util_pct",
+    "compute": "tflops_per_gpu", "flops_per_gpu": "tflops_per_gpu", "flops_per_device": "tflops_per_gpu",
+}  # fmt: skip
+# Computed by parlab from what a file states.
+_COMPUTED = frozenset({"ms_per_sample"})
 
 
 def with_kinds(header: Sequence[str], rows: Sequence[Sequence[Any]], points: Sequence[RunPoint]) -> Table:
     """Return the numbers of a figure with the kinds of those that files state; `points` are those of the rows."""
-    names = [name for name in header if name in _IMPORTED]
+    names = [name for name in header if name in _FIGURES]
     if not any(point.is_printed or point.kinds for point in points):
         names = []
     return Table(
@@ -150,7 +155,8 @@ class RunPoint(NamedTuple):
 
     def kind_of(self, name: str) -> str:
         """Return how a figure of a file came about; empty for what parlab has measured."""
-        return self.kinds.get(_FIGURES.get(name, name)) or ("printed" if self.is_printed else "")
+        stated = "derived" if name in _COMPUTED else "printed"
+        return self.kinds.get(_FIGURES.get(name, name)) or (stated if self.is_printed else "")
 
     @property
     def outcome(self) -> str:

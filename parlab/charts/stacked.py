@@ -96,6 +96,10 @@ def _name_lines(figure: go.Figure, drawn: Sequence[Drawing], names: Sequence[dic
 
 def _table(drawn: Sequence[Drawing]) -> Table:
     """Join tables whose last column is the value: one row per point, with the name of its series."""
-    header = ["series", *drawn[0].table.header[:-1], "value"]
-    rows = [[drawing.table.header[-1], *row] for drawing in drawn for row in drawing.table.rows]
-    return Table(header, rows)
+    names = list(dict.fromkeys(name for drawing in drawn for name in drawing.table.header[:-1]))
+    rows = []
+    for header, points in (drawing.table for drawing in drawn):
+        # Only series of files have a kind.
+        places = [header.index(name) if name in header else None for name in names]
+        rows += [[header[-1], *("" if at is None else row[at] for at in places), row[-1]] for row in points]
+    return Table(["series", *names, "value"], rows)

@@ -49,6 +49,7 @@ from parlab.whole_numbers import whole_number
 from .figures import run_curves
 from .figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES, SERIES, experiment_drawing
 from .figures.compared_curves import curves_drawing, run_name
+from .figures.kinds import with_kinds
 from .figures.windows import WIDE, Window
 
 logger = logging.getLogger(__name__)
@@ -246,9 +247,10 @@ class Resolver:
         if attempt is None:
             raise ValueError(f"run {run.number} has no curves: only its figures were published")
         window = Window(WIDE)
-        return (
+        drawing = (
             run_curves.series(attempt, window, metrics) if name == SERIES else RUN_FIGURES[name](run, attempt, window)
         )
+        return drawing._replace(table=with_kinds(run, name, drawing.table))
 
     def _pivot(self, directive: Directive) -> Block:
         return pivot_block(self._load(directive.options).records, directive.options, self.doubt)

@@ -133,7 +133,7 @@ def test_series_of_fifty_runs_come_in_one_request_in_time(api: Api, admin: User)
 def test_series_of_many_runs_are_one_stream_of_arrow(api: Api) -> None:
     content, _ = api.connection.request("GET", "/api/series/?run=first:1&run=id-11&metric=loss&as=arrow")
     array = nanoarrow.ArrayStream.from_readable(content).read_all()
-    assert [field.name for field in array.schema.fields] == ["run", "metric", "rank", "step", "time", "value"]
+    assert [field.name for field in array.schema.fields] == ["run", "metric", "kind", "rank", "step", "time", "value"]
     assert {row["run"] for row in array.to_pylist()} == {"first:1", "id-11"}
 
 

@@ -178,19 +178,20 @@ def _json(attempts: Mapping[str, Attempt], series: _Series, points: int) -> Iter
 
 
 def _arrow(attempts: Mapping[str, Attempt], series: _Series, points: int) -> bytes:
-    """Return record batches with the columns run, metric, rank, step, time (Unix seconds) and value."""
-    types = {"run": nanoarrow.string(), "metric": nanoarrow.string(), "rank": nanoarrow.int32()}
+    """Return record batches with the columns run, metric, kind, rank, step, time (Unix seconds) and value."""
+    types = dict.fromkeys(("run", "metric", "kind"), nanoarrow.string()) | {"rank": nanoarrow.int32()}
     types |= {"step": nanoarrow.int64(), "time": nanoarrow.float64(), "value": nanoarrow.float64()}
     schema = nanoarrow.struct(types)
     buffer = io.BytesIO()
     with ipc.StreamWriter.from_writable(buffer) as writer:
-        for name, _, metric, by_rank in _named(attempts, series):
+        for name, attempt, metric, by_rank in _named(attempts, series):
+            texts = (name, metric, attempt.run.series_kind(metric))
             for rank, columns in by_rank.items():
                 thinned = columns.thinned(points)
                 count = len(thinned)
                 numbers = (np.full(count, rank, np.int32), thinned.steps, thinned.times, thinned.values)
                 children = [
-                    *(nanoarrow.c_array([text] * count, nanoarrow.string()) for text in (name, metric)),
+                    *(nanoarrow.c_array([text] * count, nanoarrow.string()) for text in texts),
                     *(nanoarrow.c_array(column) for column in numbers),
                 ]
                 writer.write_array(nanoarrow.c_array_from_buffers(schema, count, [None], children=children))

@@ -44,6 +44,8 @@ class Message(NamedTuple):
     """Number of elements of the message."""
     kind: str = ""
     """Type of the elements."""
+    origin: str = ""
+    """How the bandwidths of a file came about: printed or derived; empty for what parlab has measured."""
     redop: str = ""
     variant: str = ""
     """What else differs between the runs: `delay 5 ms`; runs of the same variant are repeats."""
@@ -220,4 +222,7 @@ def table(messages: Sequence[Message]) -> Table:
         ]
         for message in messages
     ]  # fmt: skip
+    if any(message.origin for message in messages):
+        header.append("kind")
+        rows = [[*row, message.origin] for row, message in zip(rows, messages, strict=True)]
     return Table(header, rows)

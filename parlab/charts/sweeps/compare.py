@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -32,6 +32,8 @@ class Line(NamedTuple):
     """Smallest and largest values at the points of a mean of several runs."""
     rank: int | None = None
     """The rank, where all ranks of a run are drawn."""
+    kind: str = ""
+    """How the values of a file came about: printed, smoothed or others; empty for what parlab has measured."""
 
 
 Key = int | tuple[int, int]
@@ -131,16 +133,23 @@ def curves(
             )
         )
     drawing.update_layout(showlegend=len(present) <= MAX_LEGEND)
-    rows = [
-        [line.name, int(step), float(time), float(value)]
-        for line in present.values()
-        for step, time, value in zip(line.curve.steps, line.curve.times, line.curve.values, strict=True)
-    ]
     return Drawing(
         drawing,
         _how_many({_place(key) for key in present}, {_place(key) for key in lines}),
-        Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows),
+        _table(kind.replace("-", "_"), present.values()),
     )
+
+
+def _table(name: str, lines: Iterable[Line]) -> Table:
+    """Return all points; the last column has the values, and the one before it the kinds of those that files state."""
+    lines = list(lines)
+    has_kinds = any(line.kind for line in lines)
+    rows = [
+        [line.name, int(step), float(time), *([line.kind] if has_kinds else []), float(value)]
+        for line in lines
+        for step, time, value in zip(line.curve.steps, line.curve.times, line.curve.values, strict=True)
+    ]
+    return Table(["run", "step", "unix_time_s", *(["kind"] if has_kinds else []), name], rows)
 
 
 def _place(key: Key) -> int:

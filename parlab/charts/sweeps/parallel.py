@@ -148,8 +148,6 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
     for place, (point, name) in enumerate(zip(points, names, strict=True)):
         drawing.add_trace(_run_line(place, point, name, axes, is_selected=chosen[place]))
     drawing.update_layout(showlegend=not _is_coloured(axes) and len(points) <= MAX_LEGEND)
-    header = ["run", *(axis.title for axis in axes)]
-    rows: list[list[Any]] = [[name, *(axis.texts[n] for axis in axes)] for n, name in enumerate(names)]
     caption = (
         f"{left_out} more {'field differs' if left_out == 1 else 'fields differ'}; the table below lists all."
         if left_out
@@ -157,7 +155,18 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
     )
     if not all(chosen):
         caption = f"{sum(chosen)} of {len(chosen)} runs are selected. {caption}"
-    return Drawing(drawing, caption, Table(header, rows))
+    return Drawing(drawing, caption, _table(points, names, axes))
+
+
+def _table(points: Sequence[RunPoint], names: Sequence[str], axes: Sequence[_Axis]) -> Table:
+    """Return the values on the axes, and the kinds of the results that files state."""
+    stated = [axis for axis in axes if axis.name in MEASURES] if any(point.is_printed for point in points) else []
+    header = ["run", *(axis.title for axis in axes), *(f"kind of {axis.title}" for axis in stated)]
+    rows: list[list[Any]] = []
+    for place, (point, name) in enumerate(zip(points, names, strict=True)):
+        kinds = ["" if axis.heights[place] is None else point.kind_of(axis.name) for axis in stated]
+        rows.append([name, *(axis.texts[place] for axis in axes), *kinds])
+    return Table(header, rows)
 
 
 def _is_coloured(axes: Sequence[_Axis]) -> bool:

@@ -33,6 +33,8 @@ class PredictedPoint(NamedTuple):
     basis: str
     repeats_s: tuple[float, ...] = ()
     """Measured times of the repeats of which `measured_s` is the mean."""
+    kinds: tuple[str, str] = ("", "")
+    """How time and memory of a file came about: printed, derived or others."""
 
     @property
     def label(self) -> str:
@@ -42,6 +44,7 @@ class PredictedPoint(NamedTuple):
 
 
 TITLE = "Predicted against measured"
+_KINDS = ("kind of measured_s", "kind of measured_bytes")
 UNTIMED = "no run has a step time or FLOP/s"
 
 
@@ -146,8 +149,9 @@ def _error_caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
 def _predictions_table(points: Sequence[PredictedPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in points for axis in point.values))
     header = ["run", *axes, "measured_s", "predicted_s", "uncalibrated_s", "measured_bytes", "predicted_bytes"]
+    has_kinds = any(any(point.kinds) for point in points)
     return Table(
-        [*header, "out_of_memory", "fits", "basis"],
+        [*header, "out_of_memory", "fits", "basis", *_KINDS * has_kinds],
         [
             [
                 point.number,
@@ -160,6 +164,7 @@ def _predictions_table(points: Sequence[PredictedPoint]) -> Table:
                 point.is_oom,
                 point.fits,
                 point.basis,
+                *point.kinds * has_kinds,
             ]
             for point in points
         ],

@@ -253,11 +253,15 @@ class Run(models.Model):
         kinds = self.__dict__["stored_kinds"] if "stored_kinds" in self.__dict__ else self.summary.get("kinds")
         return str((kinds or {}).get(figure, ""))
 
-    def series_kind(self, metric: str) -> str:
-        """Return how the values of a series came about that a file states; empty for what parlab has measured."""
+    def series_kind(self, *metrics: str) -> str:
+        """Return how the values of a series came about that a file states; empty for what parlab has measured.
+
+        Of several names a run has one, and only series that are not printed have a kind of their own.
+        """
         if not self.has_printed_numbers:
             return ""
-        return str((self.summary.get("series_kinds") or {}).get(metric, "printed"))
+        kinds = self.summary.get("series_kinds") or {}
+        return next((str(kinds[metric]) for metric in metrics if metric in kinds), "printed")
 
     @property
     def kinds(self) -> dict[str, str]:

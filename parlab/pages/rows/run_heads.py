@@ -186,11 +186,11 @@ def _formula(run: Run) -> str:
 def _memory(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     if run.memory_max_bytes is None:
         return None
-    by_rank = (run.summary.get("memory_peak_bytes") or {}).get("by_rank") or {}
+    memory = run.summary.get("memory_peak_bytes") or {}
+    by_rank = memory.get("by_rank") or {}
     most = max(by_rank, key=lambda rank: by_rank[rank], default="")
-    return _head_number(
-        run, "Peak memory", run.memory_max_bytes, "B", below=f"rank {most}" if most else "", doubts=doubts
-    )
+    below = ", ".join(filter(None, [f"rank {most}" if most else "", memory.get("remark", "")]))
+    return _head_number(run, "Peak memory", run.memory_max_bytes, "B", below=below, doubts=doubts)
 
 
 def _loss(run: Run) -> HeadNumber | None:

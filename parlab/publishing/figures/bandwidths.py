@@ -67,6 +67,7 @@ def _perf(table: Mapping[str, Any], document: Mapping[str, Any], name: str) -> l
                 source=name,
                 elements=None if elements is None else int(elements),
                 kind=text(row, "type"),
+                origin="printed",
                 redop=text(row, "redop"),
             )
         )
@@ -101,7 +102,8 @@ def _average(segment: Mapping[str, Any], name: str) -> Message | None:
         return None
     operation = _OPERATIONS.get(str(arguments["collective"]), str(arguments["collective"]))
     ranks = launch.get("world_size")
-    return Message(0, operation, ranks, int(size), float(algbw), busbw, source=name)
+    origin = metrics["algbw_bytes_per_s"].get("kind") or "printed"
+    return Message(0, operation, ranks, int(size), float(algbw), busbw, source=name, origin=origin)
 
 
 def _trials(table: Mapping[str, Any], document: Mapping[str, Any], name: str) -> Message | None:
@@ -127,4 +129,5 @@ def _trials(table: Mapping[str, Any], document: Mapping[str, Any], name: str) ->
         time_s=time_s,
         first_time_s=fmean(first) if first and len(timed) > len(first) else None,
         source=name,
+        origin="derived",
     )

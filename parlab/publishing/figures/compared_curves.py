@@ -57,11 +57,12 @@ def curves_drawing(
     drawings = []
     for kind in kinds:
         metrics = compared_series(kind).metrics
+        stated = [run.series_kind(*metrics) for run in runs]
         read = _series_of_attempts(attempts, chains, metrics, window, over, tokens, chosen_ranks)
         x = {key: _x(columns, over, tokens[_place(key)]) for key, columns in read.items()}
         visible = seen(read, window.sized(CURVES_POINTS), x)
         names = {key: line_name(runs, key, named or run_name) for key in [*chosen, *read]}
-        lines = _lines(read, visible, names, tokens)
+        lines = _lines(read, visible, names, tokens, stated)
         middle = [float(np.nanmedian(columns.values)) for columns in read.values()]
         if is_pooled:
             lines = pooled(runs, lines)
@@ -87,7 +88,11 @@ def compared_series(kind: str) -> ComparedSeries:
 
 
 def _lines(
-    read: Mapping[Key, Columns], visible: Mapping[Key, Seen], names: Mapping[Key, str], tokens: Sequence[float | None]
+    read: Mapping[Key, Columns],
+    visible: Mapping[Key, Seen],
+    names: Mapping[Key, str],
+    tokens: Sequence[float | None],
+    kinds: Sequence[str],
 ) -> dict[Key, Line]:
     """Return the line of each series, and an empty one of each run without any."""
     present = {_place(key) for key in read}
@@ -99,6 +104,7 @@ def _lines(
             float(read[key].times[0]) if key in read else None,
             tokens[_place(key)],
             rank=None if isinstance(key, int) else key[1],
+            kind=kinds[_place(key)],
         )
         for key in sorted([*read, *without], key=_order)
     }

@@ -45,4 +45,5 @@ def _mean(members: Sequence[Line]) -> Line:
     times = np.interp(steps, first.curve.steps, first.curve.times)
     curve = Curve([int(step) for step in steps], list(map(float, times)), list(map(float, rows.mean(axis=0))))
     band = (list(map(float, rows.min(axis=0))), list(map(float, rows.max(axis=0))))
-    return first._replace(name=f"{first.name} and {len(members) - 1} more, mean", curve=curve, band=band)
+    kind = "derived" if first.kind else ""
+    return first._replace(name=f"{first.name} and {len(members) - 1} more, mean", curve=curve, band=band, kind=kind)

@@ -289,5 +289,12 @@ def _half_by_half(members: Sequence[Candidate]) -> Iterable[PredictedPoint]:
                 is_oom=observation.is_oom,
                 fits=prediction.fits,
                 basis=prediction.basis,
+                kinds=_kinds(run, observation),
                 repeats_s=times if len(times) > 1 else (),
             )
+
+
+def _kinds(run: Run, observation: Observation) -> tuple[str, str]:
+    """Return how the time and memory of a file came about; a time that follows from its FLOP/s is derived."""
+    is_timed = run.has_printed_numbers and observation.iteration_s is not None
+    return run.kinds.get("step_time_s", "derived" if is_timed else ""), run.kinds.get("memory_max_bytes", "")

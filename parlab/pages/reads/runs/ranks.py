@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from parlab.charts.format import Unit, unit_for
 from parlab.charts.runs import ranks as chart
 from parlab.charts.runs.ranks import Cells, Ranks, Slow, Values
-from parlab.charts.theme import Drawing
+from parlab.charts.theme import Drawing, Table
 from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors.layouts import RankLayout, rank_layout
 from parlab.publishing.figures.chains import Joined, Points
@@ -132,7 +132,18 @@ def drawing(run: Run, attempt: Attempt, window: Window, query: Mapping[str, str]
     if choice is None or (reading.ranks < 2 and choice.node_rank is None):  # a node of the run may have one rank
         return chart.figure(_NOTHING.cells)
     drawn = chart.figure(reading.cells, chart.sentence(reading.slow, _title(source, choice).lower()))
-    return drawn._replace(table=chart.numbers(reading.cells)) if window.points is None else drawn
+    return drawn._replace(table=_numbers(run, choice, reading.cells)) if window.points is None else drawn
+
+
+def _numbers(run: Run, choice: Choice, cells: Cells) -> Table:
+    """Return the cells as a table; sums of timers and means over steps of a file are derived."""
+    table = chart.numbers(cells)
+    if not run.has_printed_numbers:
+        return table
+    metric = STEP_TIME if choice.measure == STEP else choice.measure
+    is_derived = choice.measure in (WORK, WAITING) or cells.width > 1
+    kind = "derived" if is_derived else run.series_kind(metric)
+    return Table([*table.header, "kind"], [[*row, kind] for row in table.rows])
 
 
 def _title(source: Source, choice: Choice) -> str:

@@ -20,7 +20,7 @@ from parlab.pages.views.runs.addressed import find_attempt, find_run
 from parlab.publishing.figures import run_curves
 from parlab.publishing.figures.catalogue import CURVES, RUN_FIGURES, SERIES, experiment_drawing
 from parlab.publishing.figures.chosen_ranks import ranks_in
-from parlab.publishing.figures.run_curves import TIMER
+from parlab.publishing.figures.kinds import with_kinds
 from parlab.publishing.figures.windows import WHOLE, Window, window_of
 
 
@@ -53,16 +53,6 @@ def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window
     return RUN_FIGURES[name](run, attempt, window)
 
 
-_OF_SERIES = frozenset({*CURVES, "phases", SERIES})
-"""Figures whose rows are points of series."""
-
-
-def _metrics(table: Table) -> list[str]:
-    """Return the series of each row: rows name it or its timer, or the last column is of one series."""
-    prefix = {"series": "", "timer": TIMER}.get(table.header[0] if table.header else "")
-    return [table.header[-1] if prefix is None else f"{prefix}{row[0]}" for row in table.rows]
-
-
 @require_GET
 def experiment_json(request: HttpRequest, slug: str, name: str) -> HttpResponse:
     return json_response(_experiment_drawing(request, slug, name))
@@ -80,11 +70,8 @@ def run_json(request: HttpRequest, slug: str, number: int, name: str) -> HttpRes
 
 @require_GET
 def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    table = _run_drawing(request, slug, number, name, WHOLE).table
     run = find_run(slug, number)
-    if run.has_printed_numbers and name in _OF_SERIES:
-        kinds = [run.series_kind(metric) for metric in _metrics(table)]
-        table = Table([*table.header, "kind"], [[*row, kind] for row, kind in zip(table.rows, kinds, strict=True)])
+    table = with_kinds(run, name, _run_drawing(request, slug, number, name, WHOLE).table)
     marks = run.marks
     if marks:
         table = table._replace(header=[*table.header, "marks"], rows=[[*row, ", ".join(marks)] for row in table.rows])

@@ -30,7 +30,6 @@ from parlab.whole_numbers import whole_number
 
 from .figures import csv_response
 
-PRINTED = "printed"
 WIDTHS, HEIGHTS = (200, 1_800), (120, 900)
 """Limits of a drawing in pixels."""
 
@@ -57,9 +56,7 @@ def series(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _with_kinds(rows: list[list[Any]], runs: Sequence[Run], metric: str) -> Table:
     """Return the points of a series with how those of files came about."""
-    names = metric_of(metric).names
-    # Of several names a run has one, and only series that are not printed have a kind of their own.
-    kinds = {run.number: max(map(run.series_kind, names), key=lambda kind: kind not in ("", PRINTED)) for run in runs}
+    kinds = {run.number: run.series_kind(*metric_of(metric).names) for run in runs}
     header = ["run", "step", "time", metric]
     if not any(kinds.values()):
         return Table(header, rows)
