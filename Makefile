@@ -39,7 +39,7 @@ demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
 # Lint and the tests on PostgreSQL run beside the others; their output follows. An interrupt ends all.
-test: $(VENV)/.browser $(VENV)/.slurm $(VENV)/.debian
+test: $(VENV)/.browser $(VENV)/.slurm $(VENV)/.debian $(VENV)/.issuer
 	@mkdir -p build; failed=; \
 	$(make_lint) > build/lint.txt 2>&1 & lint=$$!; \
 	$(make_postgres) > build/postgres.txt 2>&1 & postgres=$$!; \
@@ -156,6 +156,10 @@ $(VENV)/.slurm: tests/slurm/install.py $(VENV)/.dev
 
 $(VENV)/.debian: tests/deploy/install.py $(VENV)/.dev
 	@$(BIN)/python -m tests.deploy.install
+	@touch $@
+
+$(VENV)/.issuer: tests/signon/install.py $(VENV)/.dev
+	@$(BIN)/python -m tests.signon.install
 	@touch $@
 
 $(VENV)/.browser: tests/browser/install.py $(VENV)/.dev

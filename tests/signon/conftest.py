@@ -7,12 +7,18 @@ import pytest
 
 from parlab.lab.services.access.groups import groups_refresh
 
-from .issuers import LyingIssuer, real_issuer
+from .issuers import LyingIssuer, certified_issuer, real_issuer
 
 
 @pytest.fixture(scope="session")
 def real_address() -> Iterator[str]:
     with real_issuer() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def certified_address() -> Iterator[str]:
+    with certified_issuer() as url:
         yield url
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -14,8 +15,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -23,8 +25,11 @@ from django.test import Client
 from jwt.algorithms import RSAAlgorithm
 
 from parlab.embedded import free_port
+from tests.signon.install import DIRECTORY, is_installed
 
 CLIENT = "parlab"
+PROVIDERS = ["of PyPI", *["certified"] * is_installed()]
+"""The real providers that are installed here."""
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -53,19 +58,64 @@ def real_issuer() -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-m", "oidc_provider_mock", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(200):
-            try:
-                request(f"{url}/.well-known/openid-configuration")
-                break
-            except urllib.error.URLError:
-                assert process.poll() is None, "the provider did not start"
-                time.sleep(0.05)
-        yield url
+        yield _answering(f"http://127.0.0.1:{port}", process)
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def certified_issuer() -> Iterator[str]:
+    """Run the certified provider of npm as a process; yields its address."""
+    port = free_port()
+    command = ["node", "--input-type=module", "-", str(port), "http://testserver/login/sso/callback/"]
+    script = (Path(__file__).parent / "certified.mjs").open("rb")
+    with (
+        script,
+        subprocess.Popen(
+            command, cwd=DIRECTORY, stdin=script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process,
+    ):
+        try:
+            yield _answering(f"http://127.0.0.1:{port}", process)
+        finally:
+            process.terminate()
+
+
+def _answering(url: str, process: subprocess.Popen[bytes]) -> str:
+    """Return the address of an issuer once it answers."""
+    for _ in range(200):
+        try:
+            request(f"{url}/.well-known/openid-configuration")
+            return url
+        except urllib.error.URLError:
+            assert process.poll() is None, "the provider did not start"
+            time.sleep(0.05)
+    raise AssertionError("the provider does not answer")
+
+
+_ACTION, _PROMPT = re.compile(r'action="([^"]+)"'), re.compile(r'name="prompt" value="(\w+)"')
+
+
+def agree_to_all(address: str, sub: str) -> str:
+    """Log in and consent at the certified issuer; return the path to which it leads back."""
+    browser = urllib.request.build_opener(_Stay, urllib.request.HTTPCookieProcessor())
+    data: bytes | None = None
+    for _ in range(12):
+        try:
+            page = browser.open(address, data, timeout=10).read().decode()
+        except urllib.error.HTTPError as answer:
+            address, data = urljoin(address, answer.headers["Location"]), None
+            if (place := urlsplit(address)).netloc == "testserver":
+                return f"{place.path}?{place.query}"
+            continue
+        action, prompt = _ACTION.search(page), _PROMPT.search(page)
+        assert action, page
+        assert prompt, page
+        address = urljoin(address, action[1])
+        data = urlencode({"prompt": prompt[1], "login": sub, "password": "x"}).encode()
+    raise AssertionError("the provider asks for ever")
 
 
 def person(issuer: str, sub: str, **claims: Any) -> None:

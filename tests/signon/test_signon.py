@@ -13,7 +13,7 @@ from django.test import Client
 from parlab.lab.models import AuditEntry, Membership, Role
 from parlab.lab.services.access.projects import member_set, project_create
 
-from .issuers import agree, begin, is_in, person, sign_on
+from .issuers import PROVIDERS, agree, agree_to_all, begin, is_in, person, sign_on
 
 ADA = {"preferred_username": "ada", "email": "ada@lab.example", "groups": ["research"]}
 
@@ -48,6 +48,25 @@ def test_the_request_has_pkce_state_and_nonce(issuer: str) -> None:
     assert "offline_access" not in other["scope"][0]  # the address of a link adds nothing
     assert "prompt" not in other
     assert other["nonce"] != ["n"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_each_provider_lets_a_person_in_and_its_answer_works_once(
+    provider: str, request: pytest.FixtureRequest, trusted: Callable[..., str]
+) -> None:
+    is_certified = provider == "certified"
+    issuer = trusted(request.getfixturevalue("certified_address" if is_certified else "real_address"))
+    if not is_certified:
+        person(issuer, "ada", **ADA)
+    client = Client()
+    place = (agree_to_all if is_certified else agree)(begin(client), "ada")
+    assert client.get(place).status_code == 302
+    assert is_in(client)
+    user = User.objects.get()
+    assert (user.username, user.email, names(user)) == ("ada", "ada@lab.example", ["operator"])
+    client.post("/logout/")
+    assert client.get(place).status_code == 403
+    assert not is_in(client)
 
 
 def test_groups_give_and_take_roles_and_projects_at_each_login(
