@@ -135,8 +135,10 @@ def is_mean(value: float, ranks: list[Columns], factor: float = 1.0) -> bool:
 def is_rate(run: Run, attempt: Attempt | None, name: str) -> bool:
     """Return whether a throughput is what its kind says: printed, the last average, or what follows from others."""
     value, kind = getattr(run, name), run.kinds.get(name, "derived")
+    if kind not in ("derived", "average") and is_mean(value, ranks_of(attempt, name)):
+        return True
     if kind == "printed":
-        return is_mean(value, ranks_of(attempt, name))
+        return False
     per_sample = 1 if name == "samples_per_s" else run.resolved.get("model", {}).get("sequence_length") or 0
     found = [float(part[-1]) for part in [values_of(attempt, f"running_avg_{name}", f"average_{name}")] if len(part)]
     batch = run.resolved.get("train", {}).get("global_batch_size") or 0
