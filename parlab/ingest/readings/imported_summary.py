@@ -60,21 +60,15 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     kept = _printed_rates(segment) & rates.keys()
     steps = {name: value for name, value in steps.items() if name not in kept}
     summary = {**rates, **stated, **steps}
-    if "memory_peak_bytes" not in summary and segment.gpu_mem_max_bytes:
-        summary["memory_peak_bytes"] = {"max": segment.gpu_mem_max_bytes}
-    if steps.get("memory_peak_bytes") and (remark := _of_memory(segment, len(steps["memory_peak_bytes"]["by_rank"]))):
-        summary["memory_peak_bytes"]["remark"] = remark
-    memory = segment.figures.get("gpu_mem_bytes")
-    if memory and memory.low is not None and memory.high is not None and "memory_peak_bytes" in summary:
-        summary["memory_peak_bytes"].setdefault("min", memory.low)
+    _fill_memory(summary, segment)
     for name in ("tflops_per_gpu", "gpu_util_pct", "skipped_iterations"):
         value = getattr(segment, name)
         if value is not None:
             summary.setdefault(name, value)
     of_prose = stated.keys() - steps.keys()
-    kinds = _utilisation_as_printed(summary, segment) | segment.kinds
-    kinds = {name: kind for name, kind in kinds.items() if name in summary and name not in of_prose}
-    if kinds := {name: kind for name, kind in stated_kinds.items() if name in of_prose} | kinds:
+    of_log = (_utilisation_as_printed(summary, segment) | segment.kinds).items()
+    kinds = {name: kind for name, kind in stated_kinds.items() if name in of_prose}
+    if kinds := kinds | {name: kind for name, kind in of_log if name in summary.keys() - of_prose}:
         summary["kinds"] = kinds
     if series_kinds := _series_kinds(segment):
         summary["series_kinds"] = series_kinds
@@ -83,6 +77,18 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     if figures := _figures_of(segment):
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def _fill_memory(summary: dict[str, Any], segment: Segment) -> None:
+    """Add what a log states of the memory beside its series, and of which steps and GPUs these are."""
+    if "memory_peak_bytes" not in summary and segment.gpu_mem_max_bytes:
+        summary["memory_peak_bytes"] = {"max": segment.gpu_mem_max_bytes}
+    peak = summary.get("memory_peak_bytes", {})
+    if "by_rank" in peak and (remark := _of_memory(segment, len(peak["by_rank"]))):
+        peak["remark"] = remark
+    stated = segment.figures.get("gpu_mem_bytes")
+    if stated and stated.low is not None and stated.high is not None and peak:
+        peak.setdefault("min", stated.low)
 
 
 def _of_memory(segment: Segment, ranks: int) -> str:
