@@ -177,7 +177,7 @@ def test_the_admin_looks_like_the_site_and_links_back(admin: Client) -> None:
     page = admin.get(reverse("admin:index")).content.decode()
     assert f'<a class="brand" href="{reverse("home")}"' in page
     assert "css/tokens.css" in page
-    assert "css/admin.css" in page
+    assert "css/admin/look.css" in page
 
 
 def test_pages_need_no_inline_script_or_style(admin: Client, lab: list[Run]) -> None:

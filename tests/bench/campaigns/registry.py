@@ -213,7 +213,7 @@ CAMPAIGNS = (
                 "wandb_scenarios_right", "campaigns.wandbs:scenarios_right", "right", at_least(22),
                 "27 scripts: live, offline, resumed and shared runs, artifacts, media, alerts, reading back,"
                 " trainers, kill -9; each must end as it should, with everything stored once",
-                "", 150,
+                "", 210,
             ),
             Benchmark(
                 "wandb_script_ratio", "campaigns.wandbs:script_ratio", "x", at_least(1),
