@@ -80,14 +80,14 @@ def measure() -> dict[str, Any]:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     ranks = gpus or min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     with tempfile.TemporaryDirectory(prefix="parlab-rates-") as directory:
-        spawn(_measure_rank, args=(ranks, gpus > 0, directory), nprocs=ranks)  # type: ignore[no-untyped-call]
+        spawn(_measure_rank, args=(ranks, gpus > 0, directory, os.getpid()), nprocs=ranks)  # type: ignore[no-untyped-call]
         measured: dict[str, Any] = json.loads((Path(directory) / "rates.json").read_text())
     name = torch.cuda.get_device_name(0) if gpus else "CPU process"
     return {"device": name, "devices": ranks, "torch": torch.__version__, **measured}
 
 
-def _measure_rank(rank: int, ranks: int, is_gpu: bool, directory: str) -> None:
-    die_with(os.getppid())()
+def _measure_rank(rank: int, ranks: int, is_gpu: bool, directory: str, parent: int) -> None:
+    die_with(parent)()  # which may have died while this process imported torch
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if is_gpu else torch.device("cpu")
     if is_gpu:

@@ -103,6 +103,7 @@ class Daemon:
         self._told_at = float("-inf")
         # Two threads beat; the server refuses a heartbeat that comes after a later one.
         self._beating = threading.Lock()
+        self._measuring = threading.Thread(target=self._measure_node, name="measuring", daemon=True)
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT; return the exit code."""
@@ -118,9 +119,11 @@ class Daemon:
             self._every(ASK_S, partial(self._look_for_notice, self._settings.spot_notice), "asking for a spot notice")
         if self._settings.pace is None:  # a login node is shared by all users of the cluster
             self._every(FAULTS_S, self._look_for_faults, "looking for faults")
-            threading.Thread(target=self._measure_node, name="measuring", daemon=True).start()
+            self._measuring.start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
+        if self._stop.is_set() and self._measuring.is_alive():
+            self._measuring.join(EXIT_WITHIN_S)  # ends the processes of its measurement
         return 0 if self._stop.is_set() else 1
 
     def _new_keeper(self, state: StateDir, command: Command) -> Keeper:
@@ -301,7 +304,7 @@ class Daemon:
             if not self._is_idle():
                 continue
             try:
-                found = self._measure(kind, self._is_idle)
+                found = self._measure(kind, lambda: not self._stop.is_set() and self._is_idle())
             except measured.Interrupted:
                 wait_s = MEASURE_AGAIN_S
                 continue

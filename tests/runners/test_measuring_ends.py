@@ -13,6 +13,7 @@ import pytest
 
 from runners.telemetry.measured import KINDS, Interrupted, Kind, measure
 from tests.patience import wait_for
+from tests.runners.conftest import NodeMachine
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -41,6 +42,17 @@ def test_a_measurement_ends_with_its_processes_once_the_node_is_needed(
         measure(Kind("endless", "endless", "nothing", ()), lambda: not (told.exists() and told.read_text()))
     left = [int(pid) for pid in told.read_text().split()]
     wait_for(lambda: not any(_runs(pid) for pid in left), "both processes have ended")
+
+
+def test_a_daemon_that_is_stopped_leaves_no_process_of_its_measurement(machine: NodeMachine, tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(textwrap.dedent(MEASURES))
+    told = tmp_path / "told"
+    path = f"{tmp_path}:{machine.environment['PYTHONPATH']}"
+    daemon = machine.start_daemon("tests.runners.measuring_node", PYTHONPATH=path, TOLD=str(told))
+    wait_for(lambda: told.exists() and len(told.read_text().split()) == 2, "the node is measured")
+    daemon.terminate()
+    daemon.wait()
+    assert not any(_runs(int(pid)) for pid in told.read_text().split())
 
 
 def _runs(pid: int) -> bool:
