@@ -151,5 +151,6 @@ def test_the_list_of_users_needs_a_constant_number_of_queries(
 ) -> None:
     for number in range(20):
         User.objects.create_user(f"person-{number}")
+    admin.get(reverse(USERS))  # what the frame keeps for a while is read
     with django_assert_max_num_queries(14):
         assert admin.get(reverse(USERS)).status_code == 200

@@ -60,7 +60,7 @@ def test_the_client_requires_nothing_and_the_server_no_training_framework(metada
         extra = re.search(r"extra == ['\"](\w+)['\"]", requirement)
         assert extra, f"{requirement} is required without an extra"
         extras[extra[1]].add(re.split(r"[\[<>=;~ ]", requirement)[0].lower())
-    assert set(extras) == {"server", "node", "kubernetes", "archive", "mcp", "s3", "tensorboard", "terminal"}
+    assert set(extras) == {"aim", "server", "node", "kubernetes", "archive", "mcp", "s3", "tensorboard", "terminal"}
     frameworks = {"torch", "deepspeed", "transformers", "accelerate"}
     assert frameworks <= extras["node"]
     assert not frameworks & extras["server"]
