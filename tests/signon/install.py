@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 DIRECTORY = Path(sys.prefix) / "issuer"
@@ -26,7 +27,8 @@ def main() -> int:
         print(f"parlab: fetching {PACKAGE}", flush=True)
         DIRECTORY.mkdir(exist_ok=True)
         command = [npm, "install", "--prefix", str(DIRECTORY), "--no-audit", "--no-fund", "--silent", PACKAGE]
-        subprocess.run(command, check=False, stdout=sys.stderr)
+        with suppress(subprocess.TimeoutExpired):  # npm tries a registry that does not answer for a quarter of an hour
+            subprocess.run(command, check=False, stdout=sys.stderr, timeout=120)
     if not is_installed():
         print(f"parlab: without {PACKAGE}, single sign-on is tested with the provider of PyPI", file=sys.stderr)
     return 0

@@ -109,8 +109,8 @@ class _Watch:
         """Lines of bars, whose positions become records when the bar leaves them."""
         self.lone: dict[str, str] = {}
         """Names of lone numbers, and what they were at first."""
-        self.nameless: dict[str, bool] = {}
-        """Forms of lines without a number to judge, as rows of a table are; whether they only say where they stand."""
+        self.known: dict[str, str] = {}
+        """Forms of lines without a number to judge, as rows of a table are, and the kind of event; empty for none."""
         self.heard: list[Record] = []
         """The numbers of processes that lines state."""
 
@@ -169,27 +169,32 @@ class _Watch:
     def _judged(self, number: int, text: str) -> Iterator[Record]:
         """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit."""
         form = _DIGITS.sub("0", _GAP.sub("  ", text[:1_000]))
-        rest, says_place = "", self.nameless.get(form)
-        if says_place is None and not (rest := _of_interest(text)):
-            numbers = all_numbers(text[:1_000])
-            if all(map(is_place, numbers)):
-                says_place = bool(numbers)
-                if len(self.nameless) < _MAX_BARS:
-                    self.nameless[form] = says_place
-        if says_place is not None:
-            if says_place:
-                yield Record("event", number, data="position")
+        known = self.known.get(form)
+        if known is not None:
+            if known:
+                yield Record("event", number, data=known)
+            return
+        rest = _of_interest(text)
+        if not rest and all(map(is_place, numbers := all_numbers(text[:1_000]))):
+            if kind := self._remember(form, "position" if numbers else ""):
+                yield Record("event", number, data=kind)
             return
         plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
-        kind = (
-            self._part(text[:1_000], plain) or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
-        )
+        if kind := self._part(text[:1_000], plain):
+            self._remember(form, kind)
+        kind = kind or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
         if kind:
             yield Record("event", number, data=kind)
         elif not (bar := _of_bar(number, text)):
             yield unread(number, SILENT, text)
         else:
             yield from bar
+
+    def _remember(self, form: str, kind: str) -> str:
+        """Keep the kind of all lines of a form; returns it."""
+        if len(self.known) < _MAX_BARS:
+            self.known[form] = kind
+        return kind
 
     def _kind(self, number: int, text: str, *, is_of_interest: bool) -> str:
         """Return the kind of a line by its place: a lone number before the first step is a setting."""
