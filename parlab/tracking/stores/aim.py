@@ -260,10 +260,7 @@ def _entries(files: Mapping[str, Path], start: bytes) -> Iterator[tuple[bytes, b
         except Exception as problem:  # its errors have no base class of their own
             if type(problem).__module__ != "aimrocks.errors":
                 raise
-            said = problem.args[0] if problem.args else ""
-            reason = (said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)).replace(
-                f"{directory}/", ""
-            )
+            reason = b" ".join(problem.args).decode("utf-8", "replace").replace(f"{directory}/", "")
             raise Refused(f"a database of Aim is damaged ({reason}); copy the whole directory again") from problem
 
 
