@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from parlab.lab.models import Attempt, Run
 from parlab.lab.services.access.tokens import token_create
+
+
+def error(answer: Any, status: int = 400) -> dict[str, Any]:
+    """Return the first error of a refused request."""
+    assert answer.status_code == status, answer.content
+    refusal: dict[str, Any] = answer.json()["errors"][0]
+    assert refusal["remedy"]
+    return refusal
 
 
 def with_token(user: User) -> Client:
     _, secret = token_create(user=user, name="a script", by=user)
     return Client(headers={"Authorization": f"Token {secret}"})
+
+
+@pytest.fixture
+def run(make_attempt: Callable[..., Attempt]) -> Run:
+    return make_attempt(state="finished").run
 
 
 @pytest.fixture

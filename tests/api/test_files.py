@@ -18,10 +18,10 @@ from PIL import Image
 
 from parlab.advice.advice import Advice
 from parlab.fleet import trials
-from parlab.lab.models import SCOPES, ApiToken, Attempt, AuditEntry, Run
+from parlab.lab.models import SCOPES, ApiToken, AuditEntry, Run
 from parlab.lab.selectors.analysis.advice import RunAdvice
 from parlab.lab.services.access.tokens import token_create
-from tests.api.conftest import with_token
+from tests.api.conftest import error, with_token
 from tests.traces.generator import Plan, document, file_of
 
 pytestmark = pytest.mark.django_db
@@ -29,19 +29,6 @@ pytestmark = pytest.mark.django_db
 EXPERIMENT = "/api/experiments/pipeline-schedules/"
 JSON = "application/json"
 LOG = "".join(f"[fit] tick={n} objective=4.{n} rate: {20_000 - n}\n" for n in range(1, 9)).encode()
-
-
-@pytest.fixture
-def run(make_attempt: Callable[..., Attempt]) -> Run:
-    return make_attempt(state="finished").run
-
-
-def error(answer: Any, status: int = 400) -> dict[str, Any]:
-    """Return the first error of a refused request."""
-    assert answer.status_code == status, answer.content
-    refusal: dict[str, Any] = answer.json()["errors"][0]
-    assert refusal["remedy"]
-    return refusal
 
 
 def actions() -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.test import Client
 
 from parlab.ingest.batches.output import output_append
 from parlab.lab.models import Attempt, AuditEntry, Experiment, Node, Run, Visit
+from tests.api.conftest import error
 from tests.pages.conftest import finish
 from tests.pages.test_timelines import TIMERS
 
@@ -17,19 +17,6 @@ pytestmark = pytest.mark.django_db
 
 EXPERIMENT = "/api/experiments/pipeline-schedules/"
 JSON = "application/json"
-
-
-@pytest.fixture
-def run(make_attempt: Callable[..., Attempt]) -> Run:
-    return make_attempt(state="finished").run
-
-
-def error(answer: Any, status: int = 400) -> dict[str, Any]:
-    """Return the first error of a refused request."""
-    assert answer.status_code == status, answer.content
-    refusal: dict[str, Any] = answer.json()["errors"][0]
-    assert refusal["remedy"]
-    return refusal
 
 
 def test_nodes_are_listed_with_their_slots(reader: Client) -> None:

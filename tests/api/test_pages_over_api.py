@@ -22,11 +22,6 @@ EXPERIMENT = "/api/experiments/pipeline-schedules/"
 JSON = "application/json"
 
 
-@pytest.fixture
-def run(make_attempt: Callable[..., Attempt]) -> Run:
-    return make_attempt(state="finished").run
-
-
 def problem(answer: Any) -> dict[str, Any]:
     """Return the first error of a refused request."""
     assert answer.status_code == 400, answer.content
