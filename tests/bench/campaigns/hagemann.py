@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -37,6 +37,8 @@ class Trial:
     kernel: str
     row: Row
     prediction: Prediction
+    is_short_run: bool = False
+    """It was run for a calibration, so that its time is known, and whether it fits."""
 
     @property
     def ran(self) -> bool:
@@ -103,10 +105,19 @@ def pick_lines(each: Sequence[Trial]) -> Iterator[str]:
         best = min(trial.row.measured.iteration_s or 0 for trial in members if trial.ran)
         parts = []
         for name, least in (("P >= 0.95", CONFIDENT), ("P >= 0.5", LIKELY)):
-            offered = [trial for trial in members if trial.prediction.fits_probability >= least]
-            pick = min(offered, key=lambda trial: trial.prediction.iteration_s, default=None)
+            pick = min((trial for trial in members if _is_offered(trial, least)), key=_expected_s, default=None)
             parts.append(f"{name}: {_outcome(pick, best)}")
         yield f"{sheet}: {'; '.join(parts)}"
+
+
+def _is_offered(trial: Trial, least: float) -> bool:
+    return trial.ran if trial.is_short_run else trial.prediction.fits_probability >= least
+
+
+def _expected_s(trial: Trial) -> float:
+    """Return what is known of the time before the layout is chosen: its short run, or the prediction."""
+    measured = trial.row.measured.iteration_s
+    return measured if trial.is_short_run and measured else trial.prediction.iteration_s
 
 
 def _outcome(pick: Trial | None, best_s: float) -> str:
@@ -120,7 +131,8 @@ def _outcome(pick: Trial | None, best_s: float) -> str:
 
 def time_line(each: Sequence[Trial], title: str) -> str:
     """Return median error, bias and share of the times inside their interval."""
-    pairs = [(t.prediction, t.row.measured.iteration_s) for t in each if t.row.measured.iteration_s]
+    timed = [trial for trial in each if not trial.is_short_run]
+    pairs = [(t.prediction, t.row.measured.iteration_s) for t in timed if t.row.measured.iteration_s]
     errors = [prediction.iteration_s / seconds - 1 for prediction, seconds in pairs]
     inside = [
         seconds / (1 + prediction.spread) <= prediction.iteration_s <= seconds * (1 + prediction.spread)
@@ -133,14 +145,12 @@ def time_line(each: Sequence[Trial], title: str) -> str:
 
 
 def calibrated(each: Sequence[Trial], count: int) -> list[Trial]:
-    """Predict the rows of each sheet after a calibration on `count` of its short runs, which are left out."""
+    """Predict the rows of each sheet after a calibration on `count` of its short runs."""
     result = []
     for members in by_sheet(each).values():
-        runs = [members[i] for i in chosen([trial.prediction for trial in members], count)]
-        calibration = calibrate([observation(trial.row) for trial in runs], "short runs")
-        result += [
-            Trial(trial.sheet, trial.kernel, trial.row, predict_job(trial.row.job, trial.row.cluster, calibration))
-            for trial in members
-            if trial not in runs
-        ]
+        runs = chosen([trial.prediction for trial in members], count)
+        calibration = calibrate([observation(members[index].row) for index in runs], "short runs")
+        for index, trial in enumerate(members):
+            prediction = predict_job(trial.row.job, trial.row.cluster, calibration)
+            result.append(replace(trial, prediction=prediction, is_short_run=index in runs))
     return result

@@ -388,7 +388,7 @@ def unseen(folder: Path) -> Iterator[str]:
     for count in (5, 6):
         calibrated = hagemann.calibrated(trials, count)
         yield hagemann.time_line(calibrated, f"after {count} short runs of each sheet")
-    yield from hagemann.pick_lines(calibrated)
+        yield from hagemann.pick_lines(calibrated)
 
 
 def main() -> int:
