@@ -85,6 +85,10 @@ def test_the_rank_that_arrives_last_at_a_collective_waits_for_nobody() -> None:
     assert ms(waterfall) == {"compute": 350.0, "data": 100.0, "straggler": 150.0, "unexplained": 0.0}
 
 
+def test_a_rank_that_spends_no_time_counts_in_the_mean_of_all_ranks() -> None:
+    assert timers_of({"optimizer": by_rank(0.0, 0.2, 0.4)})["optimizer"].mean == pytest.approx(0.2)
+
+
 def test_logs_that_print_a_range_over_the_ranks_use_its_middle() -> None:
     timers = timers_of({"forward-backward": {"median": 0.6, "min": 0.4, "max": 0.6, "by_rank": {"0": 0.6}}})
     waterfall = waterfall_of(Step("Run 1", 0.6, 8, timers, stages=4, micro_batches=12))

@@ -12,7 +12,7 @@ from parlab.planner.job.configs import job_of
 from parlab.planner.job.descriptions import description_of
 from parlab.planner.job.hardware import find
 from parlab.planner.job.imported_jobs import stated_job
-from parlab.planner.job.presets import PRESETS, usual_question
+from parlab.planner.job.presets import PRESETS, preset, usual_question
 from parlab.planner.prediction.work import work_of
 from parlab.planner.requests.launches import described_launch, launch_of
 from parlab.planner.requests.request import PlanRequest
@@ -47,12 +47,19 @@ def test_a_configuration_describes_what_a_question_asks_and_has_the_same_predict
 
 
 def test_every_known_model_can_be_described() -> None:
-    for preset in PRESETS:
+    for entry in PRESETS:
         one_gpu = {"nodes": 1, "gpus_per_node": 1, "tensor_parallel": 1, "pipeline_parallel": 1}
-        job = PlanRequest.model_validate(usual_question(preset) | one_gpu).job()
+        job = PlanRequest.model_validate(usual_question(entry) | one_gpu).job()
         config, problems = check(complete(description_of(job, 8, 20, 5)))
-        assert config is not None, (preset.name, problems)
+        assert config is not None, (entry.name, problems)
         assert job_of(config, "").model == job.model
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(1024, 512), (16_384, 2048)])
+def test_a_model_without_a_published_batch_gets_a_sequence_for_eight_gpus_at_least(gpus: int, batch: int) -> None:
+    small = preset("Llama 3 8B")
+    assert small is not None
+    assert usual_question(small, gpus)["global_batch"] == batch
 
 
 @pytest.mark.parametrize("engine", [name for name, row in ENGINES.items() if not row.is_external])
@@ -126,7 +133,7 @@ def test_arguments_of_megatron_core_are_the_model_of_its_paper() -> None:
     gpu = find("H800")
     assert gpu is not None
     job, where = stated_job(resolved, gpu, 2048)
-    known = next(preset.model for preset in PRESETS if preset.name == "DeepSeek-V3")
+    known = next(entry.model for entry in PRESETS if entry.name == "DeepSeek-V3")
     assert job.model.parameters == pytest.approx(known.parameters, rel=0.01)
     assert (job.expert_parallel, job.context_parallel, job.precision, job.zero_stage) == (64, 2, "mxfp8", 1)
     assert (job.schedule, job.virtual_stages, where.gpus) == ("interleaved-1f1b", 4, 2048)

@@ -16,6 +16,7 @@ from parlab.planner.job.cluster import device
 from parlab.planner.job.huggingface import model_of
 from parlab.planner.job.presets import preset
 from parlab.planner.publications import rows
+from parlab.planner.requests.fitting import fitting_defaults
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 
@@ -112,3 +113,24 @@ def test_the_command_answers_about_a_config_of_hugging_face(tmp_path: Path) -> N
     out = StringIO()
     call_command("plan", "--question", str(question), "--huggingface", str(config), stdout=out)
     assert json.loads(out.getvalue())["work"]["parameters"] == pytest.approx(124.4e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        # 1.2 billion parameters of 16 bytes fit one device.
+        ({"layers": 24, "hidden": 2048, "nodes": 3}, (16, 1, 1, 1536)),
+        # 12.6 billion are 201 GB: 50 GB on each of four devices, 25 GB on each of eight.
+        ({"layers": 40, "hidden": 5120, "nodes": 2}, (40, 8, 1, 1536)),
+        # 64 billion need 32 devices: of 1, 2, 4 and 8 stages the fewest, which divide nodes and layers.
+        ({"layers": 80, "hidden": 8192, "nodes": 8}, (64, 8, 4, 1536)),
+        ({"layers": 80, "hidden": 8192, "nodes": 8, "pipeline_parallel": 8}, (64, 4, 8, 1536)),
+        # Two replicas with micro batches of 7: the next multiple of 14.
+        ({"layers": 40, "hidden": 5120, "nodes": 2, "micro_batch": 7}, (40, 8, 1, 1540)),
+    ],
+)
+def test_sizes_that_are_not_stated_fit_those_that_are(stated: dict[str, Any], expected: tuple[int, ...]) -> None:
+    fitted = fitting_defaults(stated)
+    names = ("heads", "tensor_parallel", "pipeline_parallel", "global_batch")
+    assert tuple(fitted[name] for name in names) == expected
+    assert stated.items() <= fitted.items()
