@@ -207,3 +207,20 @@ def test_the_text_of_a_later_run_begins_at_its_lines(page: Client) -> None:
     shown = page.get(f"{first.experiment.get_absolute_url()}sources/{first.source_id}/?run={last.number}")
     numbers = re.findall(r'id="line-(\d+)"', shown.content.decode())
     assert numbers[0] == str(last.first_line)
+
+
+UNFOLLOWED = """ iteration       10/      40 | elapsed time per iteration (ms): 900.0 | global batch size:    64 | lm loss: 5.0 |
+Step Time : 0.80s GPU utilization: 200.0TFLOP/s/GPU
+ iteration       20/      40 | elapsed time per iteration (ms): 800.4 | global batch size:    64 | lm loss: 4.0 |
+Step Time : 1.60s GPU utilization: 100.0TFLOP/s/GPU
+"""
+
+
+def test_a_rate_that_no_step_follows_is_no_step_of_the_preview_or_the_run(page: Client) -> None:
+    text = " ".join(re.sub(r"<[^>]*>", " ", look(page, UNFOLLOWED)).split())
+    assert "Step time 800.4 ms line 3" in text
+    assert "Compute per GPU 200 TFLOP/s from 2 lines" in text
+    page.post("/import/now/", {"text": UNFOLLOWED})
+    run = Run.objects.get()
+    assert run.step_time_s == pytest.approx(0.8004)
+    assert run.summary["tflops_per_gpu"] == pytest.approx(200)

@@ -37,8 +37,12 @@ class PreviewRun(BaseModel):
     reason: str
     steps: int
     step_time_s: float | None = None
+    timed_steps: int = 0
+    """Steps of which the step time is the median, without warm-up."""
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
+    flops_per_gpu: float | None = None
+    mfu_pct: float | None = None
     memory_max_bytes: float | None = None
     loss_first: float | None = None
     loss_last: float | None = None
@@ -135,6 +139,7 @@ def preview_run(run: ImportedRun) -> PreviewRun:
     step_time: Mapping[str, Any] = summary.get("step_time_s") or {}
     memory: Mapping[str, Any] = summary.get("memory_peak_bytes") or {}
     loss: Mapping[str, Any] = summary.get("loss") or {}
+    tflops = summary.get("tflops_per_gpu")
     timers: Mapping[str, Mapping[str, Any]] = summary.get("timers_s") or {}
     return PreviewRun(
         number=run.number,
@@ -143,8 +148,11 @@ def preview_run(run: ImportedRun) -> PreviewRun:
         reason=run.reason,
         steps=run.steps,
         step_time_s=step_time.get("median", step_time.get("mean")),
+        timed_steps=(summary.get("steps") or {}).get("count", 0),
         samples_per_s=summary.get("samples_per_s"),
         tokens_per_s=summary.get("tokens_per_s"),
+        flops_per_gpu=tflops * 1e12 if tflops else None,
+        mfu_pct=summary.get("mfu_pct"),
         memory_max_bytes=memory.get("max"),
         loss_first=loss.get("first"),
         loss_last=loss.get("last"),

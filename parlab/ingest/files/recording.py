@@ -115,18 +115,30 @@ class Recording:
     def add(self, record: Record) -> None:
         kind = record.kind
         self._clock(record)
+        values = self._beside_steps(record.values) if kind == "metrics" else record.values
+        if not values:
+            return
         rank = record.rank if record.rank is not None and 0 <= record.rank <= MAX_RANK else 0
         rows = self._rows.get((kind, rank))
         if rows is None:
             rows = self._rows[kind, rank] = _Rows(kind, rank)
-        row = self._row_index(rows, record.values)
-        _put(rows.columns, row, record.values, kind == "timers")
+        row = self._row_index(rows, values)
+        _put(rows.columns, row, values, kind == "timers")
         if record.low:
             _put(rows.lows, row, record.low, True)
         if len(rows.steps) >= BLOCK_ROWS:
             self._write(rows)
         elif self._waiting >= MAX_ROWS:
             self.flush()
+
+    def _beside_steps(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the figures of a launch that its steps do not have as well: they would be one more step."""
+        steps = [rows.columns for (kind, _rank), rows in self._rows.items() if kind == "step"]
+        return {
+            name: value
+            for name, value in values.items()
+            if ("step", name) not in self._names and not any(name in columns for columns in steps)
+        }
 
     def _clock(self, record: Record) -> None:
         """Update the current step and time; a record without a step belongs to the latest step."""

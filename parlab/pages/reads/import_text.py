@@ -37,7 +37,7 @@ class Value(NamedTuple):
     unit: str
     use: str
     source: str
-    """`line 4`, `median of 24 lines`, `derived`."""
+    """`line 4`, `median of 24 steps`, `from 24 lines`, `derived`."""
     name: str
     """Joins it with its marks in the text."""
 
@@ -122,6 +122,8 @@ def _values(run: PreviewRun, marked: MarkedText | None) -> list[Value]:
         ("Step time", "step_time_s", run.step_time_s, "s", ("step_time_s",)),
         ("Throughput", "samples_per_s", run.samples_per_s, "samples/s", ("samples_per_s",)),
         ("Tokens", "tokens_per_s", run.tokens_per_s, "tokens/s", ("tokens_per_s",)),
+        ("Compute per GPU", "tflops_per_gpu", run.flops_per_gpu, "FLOP/s", ("flops_per_gpu",)),
+        ("MFU", "mfu_pct", run.mfu_pct, "%", ("mfu_pct", "mfu")),
         ("Loss", "loss", run.loss_last, "", losses),
         ("Peak memory", "memory", run.memory_max_bytes, "B", memory),
     ]
@@ -133,8 +135,6 @@ def _values(run: PreviewRun, marked: MarkedText | None) -> list[Value]:
 
 
 _PRINTED = (
-    ("Compute per GPU", "flops_per_gpu", "FLOP/s"),
-    ("MFU", "mfu", "%"),
     ("Learning rate", "learning_rate", ""),
     ("Batch", "global_batch_size", "samples"),
 )
@@ -192,9 +192,11 @@ def _value(
     name = (same or stated)[-1].name if stated else key
     if use == "derived":
         return _parted(title, text, use, "derived", name)
-    if same and (len(stated) == 1 or key in ("loss", "memory")):
+    is_one = key in ("loss", "memory") or len(stated) == 1 or (key == "step_time_s" and run.timed_steps == 1)
+    if same and is_one:
         return _parted(title, _as_printed(same[-1], unit), use, f"line {same[-1].line}", same[-1].name)
-    return _parted(title, text, use, f"median of {len(stated)}" if len(stated) > 1 else "", name)
+    several = f"median of {run.timed_steps:,} steps" if key == "step_time_s" and run.timed_steps > 1 else ""
+    return _parted(title, text, use, several or (f"from {len(stated)} lines" if len(stated) > 1 else ""), name)
 
 
 def _as_printed(span: Span, unit: str) -> str:

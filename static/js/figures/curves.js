@@ -231,11 +231,11 @@ window.parlabCurves = (() => {
       return `<g data-run="${n}">${raw}<path class="l s${colour}"${dashes} d="${this.path(line.x, this.smoothed(line, this.view.smooth))}"/>${this.endMarkup(n, line, colour)}</g>`;
     }
 
-    // The last point of a run that goes on.
+    // The last point of a run that goes on, and the only one of a run with one.
     endMarkup(n, line, colour) {
-      const at = line.x.length - 1, value = this.smoothed(line, this.view.smooth)[at];
-      if (!this.view.live?.has(n) || value === null) return "";
-      return `<circle class="live-end f${colour}" cx="${this.x(line.x[at]).toFixed(1)}" cy="${this.y(value).toFixed(1)}" r="3.5"/>`;
+      const at = line.x.length - 1, value = this.smoothed(line, this.view.smooth)[at], isLive = this.view.live?.has(n);
+      if ((!isLive && at) || value === null) return "";
+      return `<circle class="${isLive ? "live-end " : ""}f${colour}" cx="${this.x(line.x[at]).toFixed(1)}" cy="${this.y(value).toFixed(1)}" r="3.5"/>`;
     }
 
     // In a panel of bands a line of its own comes and goes with the pointer.
