@@ -125,7 +125,7 @@ def _sureness(case: Case, limit: float | None) -> str:
     """Say what a lead that is proven was measured against."""
     if case.standings.repeats:
         return f"Repeats vary by ±{share(case.standings.repeats.deviation)}."
-    return "One run each, noise unknown." if limit is None else f"One run each, whose steps vary by ±{share(limit)}."
+    return "One run each, noise unknown." if not limit else f"One run each, whose steps vary by ±{share(limit)}."
 
 
 def _memory(best: Standing, worse: Standing, loser: str) -> str:
