@@ -42,13 +42,9 @@ def test_a_training_that_mostly_communicates_gets_fewer_nodes_and_no_more() -> N
     assert (advice.kind, advice.title) == (FEWER, "2 nodes instead of 4")
     assert advice.part == "data"
     assert (1 - advice.gain) / 2 <= 1 - LEAST_SAVED
-    seconds = [
-        sum(
-            getattr(predict_job(each, on).parts, f"{part}_s")
-            for part in ("tensor", "context", "expert", "pipeline", "data")
-        )
-        for each, on in ((job, slow), *((size.job, size.cluster) for size in sizes(job, slow) if size.kind == FEWER))
-    ]
+    [halved] = [size for size in sizes(job, slow) if size.kind == FEWER]
+    parts = [predict_job(job, slow).parts, predict_job(halved.job, halved.cluster).parts]
+    seconds = [part.data_s + part.tensor_s + part.context_s + part.expert_s + part.pipeline_s for part in parts]
     assert f"predicts {1e3 * seconds[0]:.3g} ms of it now and {1e3 * seconds[1]:.3g} ms then" in advice.evidence
     assert "(-" in advice.cost  # fewer GPU hours
 

@@ -209,9 +209,9 @@ def test_the_text_of_a_later_run_begins_at_its_lines(page: Client) -> None:
     assert numbers[0] == str(last.first_line)
 
 
-UNFOLLOWED = """ iteration       10/      40 | elapsed time per iteration (ms): 900.0 | global batch size:    64 | lm loss: 5.0 |
+UNFOLLOWED = """ iteration 10/ 40 | elapsed time per iteration (ms): 900.0 | global batch size: 64 | lm loss: 5.0 |
 Step Time : 0.80s GPU utilization: 200.0TFLOP/s/GPU
- iteration       20/      40 | elapsed time per iteration (ms): 800.4 | global batch size:    64 | lm loss: 4.0 |
+ iteration 20/ 40 | elapsed time per iteration (ms): 800.4 | global batch size: 64 | lm loss: 4.0 |
 Step Time : 1.60s GPU utilization: 100.0TFLOP/s/GPU
 """
 
