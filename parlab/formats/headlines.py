@@ -22,8 +22,8 @@ _ENOUGH = 3
 _AGREES = 0.02
 # DeepSpeed's wall clock of a step: these three timers follow one another.
 _WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
-# Time stamps of whole seconds, for an error of at most a tenth.
-_LEAST_ELAPSED_S = 10.0
+# Between time stamps of whole seconds, and of parts of seconds, for an error of at most a tenth.
+_LEAST_ELAPSED_S, _LEAST_ELAPSED_PARTS_S = 10.0, 0.1
 
 
 def fill(segment: schema.Segment, builder: Builder) -> None:
@@ -152,12 +152,14 @@ def _of_stamps(segment: schema.Segment, builder: Builder) -> bool:
         return False
     began, ended = unix_time(first.time or ""), unix_time(last.time or "")
     steps = last.iteration - first.iteration
-    if began is None or ended is None or ended - began < _LEAST_ELAPSED_S or steps < 1 or first.rank != last.rank:
+    if began is None or ended is None or steps < 1 or first.rank != last.rank:
+        return False
+    is_whole = began.is_integer() and ended.is_integer()
+    if ended - began < (_LEAST_ELAPSED_S if is_whole else _LEAST_ELAPSED_PARTS_S):
         return False
     segment.step_time_s = _constant((ended - began) / steps)
-    _set(
-        segment, "step_time_s", f"time stamps of {first.iteration} and {last.iteration}, over {steps} steps", "derived"
-    )
+    between = f"time stamps of {first.iteration} and {last.iteration}, over {steps} step{'' if steps == 1 else 's'}"
+    _set(segment, "step_time_s", between, "derived")
     return True
 
 

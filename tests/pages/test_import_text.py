@@ -224,3 +224,20 @@ def test_a_rate_that_no_step_follows_is_no_step_of_the_preview_or_the_run(page: 
     run = Run.objects.get()
     assert run.step_time_s == pytest.approx(0.8004)
     assert run.summary["tflops_per_gpu"] == pytest.approx(200)
+
+
+OF_A_GPU = """[rank0]:[titan] 2026-01-05 10:00:00,250 - root - INFO - step:  1  loss: 12.1  memory:  9.5GiB(65.0%)  tps: 7,250
+[rank0]:[titan] 2026-01-05 10:00:01,350 - root - INFO - step:  2  loss: 11.5  memory:  9.5GiB(65.0%)  tps: 7,350
+[rank0]:[titan] 2026-01-05 10:00:02,450 - root - INFO - step:  3  loss: 10.9  memory:  9.5GiB(65.0%)  tps: 7,300
+"""
+
+
+def test_a_rate_of_one_gpu_and_a_time_between_stamps_are_headlines(page: Client) -> None:
+    text = " ".join(re.sub(r"<[^>]*>", " ", look(page, OF_A_GPU)).split())
+    assert "Tokens per GPU 7,300 tokens/s from 3 lines" in text
+    assert "Step time 1.10 s derived" in text
+    page.post("/import/now/", {"text": OF_A_GPU})
+    run = Run.objects.get()
+    text = " ".join(re.sub(r"<[^>]*>", " ", page.get(run.get_absolute_url()).content.decode()).split())
+    assert "Throughput 7,300 tokens/s per GPU" in text
+    assert "Step time 1.10 s derived" in text

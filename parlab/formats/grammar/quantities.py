@@ -49,7 +49,7 @@ class Quantity(NamedTuple):
 QUANTITIES: tuple[Quantity, ...] = (
     Quantity("loss", aliases=(
         "loss trainloss lmloss reducedtrainloss trainlossstep globalavgloss losstrain trainingloss steploss",
-        "traincrossentropyloss losstraintotal batchavgloss",
+        "traincrossentropyloss trainceloss losstraintotal batchavgloss",
         "xtuner: reduced_llm_loss", "litgpt: loss train", "neuronx: step_loss", "marian: Cost",
         "detectron2: total_loss",
         "events: global_avg_loss", "hf: Training Loss"), title="Loss"),

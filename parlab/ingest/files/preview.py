@@ -41,6 +41,7 @@ class PreviewRun(BaseModel):
     """Steps of which the step time is the median, without warm-up."""
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
     flops_per_gpu: float | None = None
     mfu_pct: float | None = None
     memory_max_bytes: float | None = None
@@ -151,6 +152,7 @@ def preview_run(run: ImportedRun) -> PreviewRun:
         timed_steps=(summary.get("steps") or {}).get("count", 0),
         samples_per_s=summary.get("samples_per_s"),
         tokens_per_s=summary.get("tokens_per_s"),
+        tokens_per_s_per_gpu=summary.get("tokens_per_s_per_gpu"),
         flops_per_gpu=tflops * 1e12 if tflops else None,
         mfu_pct=summary.get("mfu_pct"),
         memory_max_bytes=memory.get("max"),

@@ -36,22 +36,19 @@ _NAN = float("nan")
 _LARGEST = 1e300
 
 # Normal names of the readers -> names of the same metrics in parlab's own engines.
-_SAME = {
-    "step": {
-        "lm_loss": "loss",
-        "train_loss": "loss",
-        "reduced_train_loss": "loss",
-        "global_batch_size": "samples",
-        "allocated_bytes": "memory_bytes",
-        "max_allocated_bytes": "memory_peak_bytes",
-        "max_memory_allocated_bytes": "memory_peak_bytes",
-    },
-    "memory": {
-        "allocated_bytes": "memory_bytes",
-        "max_allocated_bytes": "memory_peak_bytes",
-        "max_memory_allocated_bytes": "memory_peak_bytes",
-    },
+_MEMORY = {
+    "allocated_bytes": "memory_bytes",
+    "max_allocated_bytes": "memory_peak_bytes",
+    "max_memory_allocated_bytes": "memory_peak_bytes",
 }
+_STEP = {
+    "lm_loss": "loss",
+    "train_loss": "loss",
+    "reduced_train_loss": "loss",
+    "global_batch_size": "samples",
+    **_MEMORY,
+}
+_SAME = {"step": _STEP, "metrics": _STEP, "memory": _MEMORY}
 FASTEST = "timer_min/"
 """Prefix of the fastest rank in logs that print a range over ranks; the slowest rank is the timer itself."""
 _PREFIX = {"timers": "timer/", "low": FASTEST, "validation": "validation/"}
@@ -133,12 +130,10 @@ class Recording:
 
     def _beside_steps(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return the figures of a launch that its steps do not have as well: they would be one more step."""
-        steps = [rows.columns for (kind, _rank), rows in self._rows.items() if kind == "step"]
-        return {
-            name: value
-            for name, value in values.items()
-            if ("step", name) not in self._names and not any(name in columns for columns in steps)
-        }
+        columns = [rows.columns for (kind, _rank), rows in self._rows.items() if kind == "step"]
+        names = {name for kind, name in self._names if kind == "step"}.union(*columns)
+        metrics = {metric_name("step", name) for name in names}
+        return {name: value for name, value in values.items() if metric_name("metrics", name) not in metrics}
 
     def _clock(self, record: Record) -> None:
         """Update the current step and time; a record without a step belongs to the latest step."""

@@ -65,6 +65,9 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
         value = getattr(segment, name)
         if value is not None:
             summary.setdefault(name, value)
+    each = segment.metrics.get("tokens_per_s_per_gpu")
+    if each is not None and each.kind == "printed" and "tokens_per_s" not in summary:
+        summary["tokens_per_s_per_gpu"] = each.median
     of_prose = stated.keys() - steps.keys()
     of_log = (_utilisation_as_printed(summary, segment) | segment.kinds).items()
     kinds = {name: kind for name, kind in stated_kinds.items() if name in of_prose}

@@ -122,6 +122,7 @@ def _values(run: PreviewRun, marked: MarkedText | None) -> list[Value]:
         ("Step time", "step_time_s", run.step_time_s, "s", ("step_time_s",)),
         ("Throughput", "samples_per_s", run.samples_per_s, "samples/s", ("samples_per_s",)),
         ("Tokens", "tokens_per_s", run.tokens_per_s, "tokens/s", ("tokens_per_s",)),
+        ("Tokens per GPU", "tokens_per_s_per_gpu", run.tokens_per_s_per_gpu, "tokens/s", ("tokens_per_s_per_gpu",)),
         ("Compute per GPU", "tflops_per_gpu", run.flops_per_gpu, "FLOP/s", ("flops_per_gpu",)),
         ("MFU", "mfu_pct", run.mfu_pct, "%", ("mfu_pct", "mfu")),
         ("Loss", "loss", run.loss_last, "", losses),

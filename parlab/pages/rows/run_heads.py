@@ -104,14 +104,21 @@ _FIELDS = {
 }
 
 
+def _rate_of(run: Run) -> str:
+    """Return what a run's throughput is, of which it may have several."""
+    known = (name for name in ("tokens_per_s", "samples_per_s") if getattr(run, name) is not None)
+    return next(known, "tokens_per_s_per_gpu")
+
+
 def _field_of(run: Run, title: str) -> str:
-    rate = "samples_per_s" if run.tokens_per_s is None else "tokens_per_s"
-    return _FIELDS.get(title, rate if title == "Throughput" else "")
+    if title != "Throughput":
+        return _FIELDS.get(title, "")
+    return "" if (rate := _rate_of(run)) == "tokens_per_s_per_gpu" else rate
 
 
 def _with_figure(run: Run, number: HeadNumber) -> HeadNumber:
-    rate = "samples_per_s" if run.tokens_per_s is None else "tokens_per_s"
-    return number._replace(figure=_FIGURES.get(number.title, rate if number.title == "Throughput" else number.title))
+    figure = _rate_of(run) if number.title == "Throughput" else _FIGURES.get(number.title, number.title)
+    return number._replace(figure=figure)
 
 
 def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
@@ -120,7 +127,7 @@ def _step_time(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
         return None
     unit = unit_for([spread.median], "s")
     ends = [significant(end / unit.factor) for end in (spread.p10, spread.p90) if end is not None]
-    below = DASH.join(ends) if len(ends) > 1 else ""
+    below = DASH.join(ends) if len(set(ends)) > 1 else ""
     return _head_number(
         run, "Step time", spread.median, "s", field="step_time_s", below=below, note=_counted(run), doubts=doubts
     )
@@ -140,7 +147,8 @@ def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     rates = [(run.tokens_per_s, "tokens/s"), (run.samples_per_s, "samples/s")]
     known = [(value, unit) for value, unit in rates if value is not None]
     if not known:
-        return None
+        each = run.summary.get("tokens_per_s_per_gpu")
+        return _head_number(run, "Throughput", each, "tokens/s", below="per GPU", doubts=doubts) if each else None
     digits = printed_digits(known[-1][0]) if run.has_printed_numbers else DIGITS
     below = quantity(*known[-1], digits) if len(known) > 1 else ""
     field = "tokens_per_s" if known[0][1] == "tokens/s" else "samples_per_s"

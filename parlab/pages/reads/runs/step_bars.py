@@ -199,7 +199,8 @@ def _noise(run: Run) -> str:
     spread = step_time(run.summary)
     if spread is None or spread.p10 is None or spread.p90 is None or not spread.median:
         return ""
-    return f"±{round(50 * (spread.p90 - spread.p10) / spread.median)}{SPACE}%"
+    share = round(50 * (spread.p90 - spread.p10) / spread.median)
+    return f"±{share}{SPACE}%" if share else ""
 
 
 def _terms(bar: StepBar, measured: Waterfall) -> list[BarTerm]:
