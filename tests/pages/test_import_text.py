@@ -241,3 +241,30 @@ def test_a_rate_of_one_gpu_and_a_time_between_stamps_are_headlines(page: Client)
     text = " ".join(re.sub(r"<[^>]*>", " ", page.get(run.get_absolute_url()).content.decode()).split())
     assert "Throughput 7,300 tokens/s per GPU" in text
     assert "Step time 1.10 s derived" in text
+
+
+BANDWIDTHS = """#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+       65536         16384     float     sum      -1    32.00    2.05    3.58      0    31.00    2.11    3.70      0
+      131072         32768     float     sum      -1    40.00    3.28    5.73      0    41.00    3.20    5.59      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 4.65
+"""
+
+
+def test_an_imported_table_of_bandwidths_is_a_figure_of_its_run_and_speeds_come_first(page: Client) -> None:
+    page.post("/import/now/", {"text": BANDWIDTHS})
+    run = Run.objects.get()
+    shown = page.get(run.get_absolute_url()).content.decode()
+    assert "No curves" not in shown
+    assert shown.index("Avg busbw") < shown.index("Out of bounds values")
+    figure = page.get(f"{run.get_absolute_url()}figures/bandwidth.json").json()["figure"]
+    assert [round(value, 2) for value in figure["data"][0]["y"]] == [3.58, 5.73]
+    assert "dtick" not in figure["layout"]["yaxis"]
+
+
+def test_numbers_that_no_curve_shows_are_listed(page: Client) -> None:
+    page.post("/import/now/", {"text": OF_A_GPU.splitlines()[0]})
+    text = " ".join(re.sub(r"<[^>]*>", " ", page.get(Run.objects.get().get_absolute_url()).content.decode()).split())
+    assert "Single values Loss 12.1" in text
+    assert "Token throughput per GPU 7,250 tokens/s" in text

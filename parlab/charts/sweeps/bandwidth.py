@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 import plotly.graph_objects as go
 
 from parlab.charts import theme
+from parlab.charts.axes import log_ticks
 from parlab.charts.format import DIGITS, printed_digits, quantity, significant
 from parlab.charts.measures import Available
 from parlab.charts.repeats import bars_over
@@ -89,7 +90,7 @@ def figure(messages: Sequence[Message]) -> Drawing:
             x="Message size",
             y="Bandwidth (GB/s)",
             xaxis={"type": "log", "tickmode": "array", **_ticks(sizes)},
-            yaxis={"type": "log", "tickformat": "~g", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 2}},
+            yaxis={"type": "log", "tickformat": "~g", **log_ticks(_drawn(lines.values()))},
         )
     )
     styles = theme.styles(list(lines))
@@ -97,6 +98,12 @@ def figure(messages: Sequence[Message]) -> Drawing:
         for trace in _traces(series, members, styles[series], len(lines) > MAX_FULL):
             drawing.add_trace(trace)
     return Drawing(drawing, caption(messages), table(messages))
+
+
+def _drawn(lines: Iterable[Sequence[Message]]) -> list[float]:
+    """Return the bandwidths of all lines, in GB/s."""
+    values = (_value(message, kind) for line in lines for message in line for kind in ("busbw", "algbw", "first"))
+    return [value / GIGA for value in values if value]
 
 
 def _series(message: Message) -> Series:

@@ -19,7 +19,8 @@ from parlab.charts.format import (
 
 # Suffix of a name -> unit of its value; the longest first.
 _UNITS = (
-    ("tflops_per_gpu", ""), ("tflops", ""), ("flops_per_gpu", "FLOP/s"), ("flops", "FLOP/s"), ("_per_s", "/s"),
+    ("tokens_per_s_per_gpu", "tokens/s"), ("tflops_per_gpu", ""), ("tflops", ""), ("flops_per_gpu", "FLOP/s"),
+    ("flops", "FLOP/s"), ("_per_s", "/s"),
     ("_bytes", "B"), ("_pct", "%"), ("_s", "s"),
 )  # fmt: skip
 # Figures that every run shows among its main numbers; "value" is the only number of a cell.
@@ -72,11 +73,12 @@ def figure_title(name: str) -> str:
         return name
     if name in _TITLES:
         return _TITLES[name]
-    ending = next((ending for ending in _UNIT_SUFFIXES if name.endswith(ending)), "")
     for rate, quantity_name in (("tokens_per_s", "token throughput"), ("samples_per_s", "throughput")):
-        if name.endswith(rate):
-            name = name.removesuffix(rate) + quantity_name
-    name = name.removesuffix(ending)
+        for of_one in ("", "_per_gpu"):
+            if name.endswith(rate + of_one):
+                name = name.removesuffix(rate + of_one) + quantity_name + of_one
+    if not name.endswith("_per_s") or name.endswith(("_bits_per_s", "_bytes_per_s")):
+        name = name.removesuffix(next((ending for ending in _UNIT_SUFFIXES if name.endswith(ending)), ""))
     parts = field_title(name.replace(".", " ")).split()
     title = " ".join(_SPELLINGS.get(part, part) for part in parts)
     return f"{title.removesuffix(' per s')}/s" if title.endswith(" per s") else title

@@ -17,7 +17,7 @@ from parlab.lab.models import Attempt, Config, Run
 from runners.config import engine_of, sections
 from runners.wire.protocol import RunState
 
-from .figures import figure_title, stated
+from .figures import figure_title, is_speed, stated
 
 
 def step_time(summary: Mapping[str, Any]) -> Spread | None:
@@ -38,8 +38,9 @@ def model_text(resolved: Mapping[str, Any]) -> str:
 
 
 def run_figures(run: Run) -> list[tuple[str, str]]:
-    """List the further figures that a file states of a run, as title and text."""
-    return [(figure_title(name), text) for name, text in stated(run.summary).items()]
+    """List the further figures that a file states of a run, as title and text, speeds first."""
+    figures = sorted(stated(run.summary).items(), key=lambda figure: not is_speed(figure[0]))
+    return [(figure_title(name), text) for name, text in figures]
 
 
 def remaining_s(run: Run, attempt: Attempt) -> float | None:

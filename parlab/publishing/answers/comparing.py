@@ -6,6 +6,8 @@ import re
 from typing import Any, NamedTuple
 
 from parlab.charts.format import SPACE, field_value, quantity
+from parlab.lab.models import Run
+from parlab.lab.selectors.runs import model_text, step_time
 
 from .answer import Action, Answer, Case, Short
 from .standings import Standing, noise_text
@@ -58,9 +60,20 @@ def fastest(case: Case) -> Answer | None:
         return None
     if len(rows) == 1:
         key = case.standings.shown(rows[0])
-        return Answer(f"Training reaches {key}.", Short("", key), key=key, tone="plain").about(rows[0])
+        short = Short("", _trained(case, rows[0].run) or key)
+        return Answer(f"Training reaches {key}.", short, key=key, tone="plain").about(rows[0])
     loser = "the slowest" if len(rows) > 2 else _name(rows[1])
     return _lead(case, rows[0], rows[-1], loser)
+
+
+def _trained(case: Case, run: Run) -> str:
+    """Say what the only run trains, on how many devices; lists show its speed beside it."""
+    gpus = int(run.gpus or 0)
+    devices = f"{gpus:,} {case.standings.device if gpus == 1 else case.standings.devices}" if gpus else ""
+    spread = step_time(run.summary)
+    seconds = f"{quantity(spread.median, 's')} a step" if spread and case.standings.unit != "s" else ""
+    parts = [part for part in (model_text(run.resolved), devices, seconds) if part]
+    return ", ".join(parts[:2])
 
 
 def _lead(case: Case, best: Standing, worse: Standing, loser: str, *, is_pair: bool = False) -> Answer:

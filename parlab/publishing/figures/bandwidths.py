@@ -38,7 +38,7 @@ def _perf(table: Mapping[str, Any], document: Mapping[str, Any], name: str) -> l
         return []
     derived = _derived_ranks(document, int(table["line"]))
     # Ranks can be derived only from an all-reduce, whose busbw exceeds its algbw.
-    test = str(table.get("title") or ("all_reduce_perf" if derived else "unknown operation"))
+    test = str(table.get("title") or ("all_reduce_perf" if derived else "unnamed collective"))
     operation, ranks = _OPERATIONS.get(test, test), _launched_ranks(document, int(table["line"])) or derived
 
     def number(row: Sequence[Mapping[str, Any]], column: str, factor: float = 1.0) -> float | None:

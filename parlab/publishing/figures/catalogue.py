@@ -49,7 +49,7 @@ class CurveFigure(Protocol):
 
 
 def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:
-    return bandwidth.figure(engine_measurements.run_messages([run], [attempt]))
+    return bandwidth.figure(engine_measurements.own_messages(run, attempt))
 
 
 def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:

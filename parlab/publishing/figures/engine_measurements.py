@@ -116,6 +116,14 @@ def experiment_messages(experiments: Collection[Experiment], runs: Sequence[Run]
     return [*run_messages(runs, attempts.only("pk", "run_id")), *imported]
 
 
+def own_messages(run: Run, attempt: Attempt) -> list[Message]:
+    """Read the bandwidths that a run measured, or that the file states of which it is the only run."""
+    source = run.source if run.source_id else None
+    if source is None or source.format not in FORMATS or source.runs.count() > 1:
+        return run_messages([run], [attempt])
+    return messages_of(source.document, "")
+
+
 def _message(run: Run, operation: str, size: int, values: Mapping[str, float]) -> Message:
     kind, width = TYPES.get(str(run.resolved["train"]["precision"]), ("", 0))
     return Message(
@@ -208,14 +216,14 @@ def _per_node(run: Run, attempt: Attempt) -> int:
 
 def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """Return the part of a run page that is specific to the engine of the run."""
-    messages = run_messages([run], [attempt]) if attempt else []
+    messages = own_messages(run, attempt) if attempt else []
     search = run_search(run, attempt) if attempt else None
-    is_bandwidth = attempt is not None and engine_of(run.resolved).measures_bandwidth
+    is_measuring = attempt is not None and engine_of(run.resolved).measures_bandwidth
     return {
         "device_map": device_map.draw(device_grid(run)),
         "step_fps": run_step_fps(run, attempt) if attempt else None,
         "operations": operation_tables(messages),
         "search": search,
-        "has_bandwidth": is_bandwidth,
+        "has_bandwidth": is_measuring or bool(messages),
         "engine_summary": capacity.answer(search) if search else bandwidth.caption(messages),
     }

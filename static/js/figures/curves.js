@@ -150,7 +150,7 @@ window.parlabCurves = (() => {
         const end = Math.min(this.x(this.warmup), right);
         parts.push(`<rect class="wu" x="${EDGE.left}" y="${EDGE.top}" width="${Math.max(0, end - EDGE.left).toFixed(1)}" height="${foot - EDGE.top}"><title>Warm-up</title></rect>`);
       }
-      parts.push(`<clipPath id="${this.clip}"><rect x="${EDGE.left}" y="0" width="${right - EDGE.left}" height="${foot + 1}"/></clipPath>`);
+      parts.push(`<clipPath id="${this.clip}"><rect x="${EDGE.left - 4}" y="0" width="${right - EDGE.left + 8}" height="${foot + 4}"/></clipPath>`);
       parts.push(`<g clip-path="url(#${this.clip})" data-lines>`);
       if (bands) for (const band of bands) parts.push(this.bandMarkup(band));
       const alone = bands ? drawn.filter((n) => view.apart.has(n)) : present;

@@ -21,6 +21,7 @@ from parlab.fleet.differences import node_differences
 from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages.reads.runs.losses import loss_name
 from parlab.pages.reads.runs.siblings import sibling_panels
+from parlab.pages.reads.runs.single_values import single_values
 from parlab.pages.rows.links import link_rows
 from parlab.pages.views.partial import UNCHANGED
 from parlab.publishing.figures import engine_measurements, run_curves, telemetry
@@ -62,6 +63,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "engine_seen": _engine_seen(run, attempt),
         **curves,
         "siblings": siblings,
+        "values": single_values(attempt, series) if attempt and run.is_final and not curves["panels"] else [],
     }
     return render(request, "pages/run/charts.html", context)
 
