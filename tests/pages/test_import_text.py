@@ -226,9 +226,9 @@ def test_a_rate_that_no_step_follows_is_no_step_of_the_preview_or_the_run(page: 
     assert run.summary["tflops_per_gpu"] == pytest.approx(200)
 
 
-OF_A_GPU = """[rank0]:[titan] 2026-01-05 10:00:00,250 - root - INFO - step:  1  loss: 12.1  memory:  9.5GiB(65.0%)  tps: 7,250
-[rank0]:[titan] 2026-01-05 10:00:01,350 - root - INFO - step:  2  loss: 11.5  memory:  9.5GiB(65.0%)  tps: 7,350
-[rank0]:[titan] 2026-01-05 10:00:02,450 - root - INFO - step:  3  loss: 10.9  memory:  9.5GiB(65.0%)  tps: 7,300
+OF_A_GPU = """[titan] 2026-01-05 10:00:00,250 - root - INFO - step:  1  loss: 12.1  memory:  9.5GiB(65.0%)  tps: 7,250
+[titan] 2026-01-05 10:00:01,350 - root - INFO - step:  2  loss: 11.5  memory:  9.5GiB(65.0%)  tps: 7,350
+[titan] 2026-01-05 10:00:02,450 - root - INFO - step:  3  loss: 10.9  memory:  9.5GiB(65.0%)  tps: 7,300
 """
 
 
@@ -243,10 +243,10 @@ def test_a_rate_of_one_gpu_and_a_time_between_stamps_are_headlines(page: Client)
     assert "Step time 1.10 s derived" in text
 
 
-BANDWIDTHS = """#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-       65536         16384     float     sum      -1    32.00    2.05    3.58      0    31.00    2.11    3.70      0
-      131072         32768     float     sum      -1    40.00    3.28    5.73      0    41.00    3.20    5.59      0
+BANDWIDTHS = """#   size     count    type   redop    root    time   algbw   busbw #wrong    time   algbw   busbw #wrong
+#    (B)  (elements)                          (us)  (GB/s)  (GB/s)           (us)  (GB/s)  (GB/s)
+   65536     16384   float     sum      -1   32.00    2.05    3.58      0   31.00    2.11    3.70      0
+  131072     32768   float     sum      -1   40.00    3.28    5.73      0   41.00    3.20    5.59      0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 4.65
 """

@@ -58,13 +58,13 @@ def test_a_code_base_that_is_named_is_more_certain_than_one_that_is_not() -> Non
 
 
 def test_only_experts_in_8_bits_may_keep_8_bit_activations_and_short_optimizer_states() -> None:
-    def compressed(*name: str, **changes: object) -> list[bool]:
-        jobs = [job for _weight, job in possible_jobs(llama(*name, **changes), "H100")]
+    def compressed(size: str, **changes: object) -> list[bool]:
+        jobs = [job for _weight, job in possible_jobs(llama(size, **changes), "H100")]
         return [job.has_8_bit_experts and job.optimizer_bytes == 8 for job in jobs]
 
     assert any(compressed("Qwen3 30B-A3B", precision="fp8"))
     assert not any(compressed("Qwen3 30B-A3B"))
-    assert not any(compressed(precision="fp8"))
+    assert not any(compressed("Llama 3 8B", precision="fp8"))
 
 
 @pytest.mark.parametrize("where", [A100, H100])
