@@ -45,7 +45,8 @@ TOOLS = (
     Tool("parlab", "parlab", "client, any script", "link", _PARLAB, "In the script", """\
 import parlab
 
-with parlab.init("Warm-up length", config={"per_device_train_batch_size": 4, "world_size": 8}) as run:
+config = {"per_device_train_batch_size": 4, "world_size": 8}
+with parlab.init("Warm-up length", config=config) as run:
     for step in range(100):
         with run.phase("forward"):
             loss = forward()
@@ -61,7 +62,8 @@ with mlflow.start_run(run_name="warm-up 100"):
     Tool("wandb", "W&B", "two variables", "link", _WANDB, "The script stays as it is", """\
 import wandb
 
-with wandb.init(project="Warm-up length", name="warm-up 100", config={"batch_size": 4}) as run:
+config = {"batch_size": 4}
+with wandb.init(project="Warm-up length", config=config) as run:
     for step in range(100):
         run.log({"train/loss": loss, "tokens_per_sec": rate}, step=step)"""),
     Tool("huggingface", "Hugging Face", "one callback", "link", _PARLAB, "In the script", """\
