@@ -133,6 +133,7 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
         "max_allocated_bytes",
         "max_memory_allocated_bytes",
         "peak_bytes",
+        "memory_peak_bytes",
         "max_active_bytes",
         "memory_bytes",
         "gpu_mem_bytes",
