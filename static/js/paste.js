@@ -2,13 +2,14 @@
 "use strict";
 for (const form of document.querySelectorAll("form[data-paste]")) {
   const text = form.elements.text, answer = document.getElementById(form.dataset.answer), limit = Number(form.dataset.limit);
-  const button = form.querySelector("[data-import]"), label = button.querySelector("span");
+  const button = form.querySelector("[data-import]"), label = button.querySelector("span"), example = form.querySelector("[data-example]");
   let wait = 0, request = null, read = "";
 
   const bytes = () => new Blob([text.value]).size;
 
   function offer(state, runs) {
     read = state;
+    example.hidden = Boolean(text.value.trim());
     form.action = state === "import" ? form.dataset.now : location.origin + form.dataset.first;
     label.textContent = state === "import" ? (runs ? `Import ${runs} run${runs === "1" ? "" : "s"}` : "Import") : state === "guess" ? "Guess its format" : "Read it";
     button.disabled = state === "none";
@@ -80,6 +81,13 @@ for (const form of document.querySelectorAll("form[data-paste]")) {
     if (!pasted) return;
     event.preventDefault();
     text.value = pasted;
+    form.dataset.pasted = "1";
+    look();
+  });
+
+  example.addEventListener("click", () => {
+    text.value = form.querySelector("[data-example-text]").content.textContent;
+    form.elements.name.value = "example.log";
     form.dataset.pasted = "1";
     look();
   });

@@ -75,3 +75,18 @@ def test_memory_of_several_nodes_names_them_and_of_many_draws_the_extremes() -> 
     assert drawing.figure is not None
     assert [trace.name for trace in drawing.figure.data] == ["all processes of node n15", "all processes of node n0"]
     assert len(drawing.table.rows) == 16
+
+
+def test_steps_left_out_are_named_by_their_reason_and_an_ended_run_has_the_axis_of_its_steps() -> None:
+    drawing = curves.step_time(
+        {0: Curve(steps=range(100, 108), times=[float(step) for step in range(8)], values=[1.6] * 8)},
+        warmup_steps=0,
+        iterations=71_680,
+        left_out=[100, 104],
+        why="warm-up, recorded by the profiler",
+        is_over=True,
+    )
+    assert drawing.figure is not None
+    assert [shape.label.text for shape in drawing.figure.layout.shapes] == ["warm-up", "profiler"]
+    assert list(drawing.figure.layout.xaxis.range) == [99.5, 107.5]
+    assert drawing.caption.startswith("107 of 71680 steps.")

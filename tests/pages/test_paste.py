@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -112,3 +113,15 @@ def test_pasting_needs_the_right(viewer: Client, client: Client, allowed: Callab
     assert viewer.post("/import/now/", {"text": STEPS}).status_code == 403
     assert look(client, STEPS).headers["Location"].startswith("/login/")
     assert look(allowed("add_run"), STEPS).status_code == 200
+
+
+def test_the_example_is_read_whole_and_shows_a_contradiction(page: Client) -> None:
+    for address in ("/", "/import/"):
+        shown = page.get(address).content.decode()
+        found = re.search(r"<template data-example-text>(.*?)</template>", shown, re.S)
+        assert found, address
+    example = html.unescape(found[1])
+    answer = text(look(page, example))
+    assert "1 run, 8 steps" in answer
+    assert "All 11 lines understood" in answer
+    assert "gradient accumulation" in answer

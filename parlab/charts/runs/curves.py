@@ -38,9 +38,14 @@ def step_time(
     ranks: Collection[int] | None = None,
     spread: Spread | None = None,
     left_out: Collection[int] = (),
+    why: str = "",
     start: float | None = None,
+    is_over: bool = False,
 ) -> Drawing:
     """Draw step time (y) of each rank against the step (x); steps without part in the statistics are shaded.
+
+    `left_out` are these, of which `why` says whether they were warm-up or recorded by a profiler. The axis has all
+    planned steps unless the run `is_over`.
 
     `unit` is the unit of the whole curves if these are a part of them, since both share an axis. `ranks` are those
     to draw, by default all of a few, else those with the lowest and the highest median. The range of `spread` is a
@@ -51,21 +56,23 @@ def step_time(
         return theme.missing("Step time", "no step has finished")
     unit = unit or unit_for((value for curve in present.values() for value in curve.values), "s")
     last = max(int(step) for curve in present.values() for step in curve.steps)
+    first = min(int(step) for curve in present.values() for step in curve.steps)
     # A user's own command can train for more iterations than configured.
-    end = max(iterations, last, 1)
+    begin, end = (first, max(last, 1)) if is_over and first > 0.1 * last else (1, max(last, 1))
+    end = end if is_over else max(iterations, end)
     drawing = go.Figure(
         layout=theme.layout(
             title="Step time",
             subtitle="each measured step" + ("; band: p10 to p90, dashed: median" if spread and spread.p10 else ""),
             x="Step" if start is None else TIME,
             y=f"Step time ({unit.name})",
-            xaxis=_planned_axis(end) if start is None else {"rangemode": "tozero"},
+            xaxis=_planned_axis(begin, end) if start is None else {"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
             meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if spread and spread.p10 else unit.name},
         )
     )
     if start is None:
-        _shade(drawing, warmup_steps, left_out)
+        _shade(drawing, warmup_steps, left_out, why)
     if spread is not None:
         _add_spread(drawing, spread, unit)
     for rank, curve in _drawn(present, ranks).items():
@@ -77,10 +84,14 @@ def step_time(
     return compared_by_hover(Drawing(drawing, caption, table), "step %{x}" if start is None else "%{x} s")
 
 
-def _shade(drawing: go.Figure, warmup_steps: int, left_out: Collection[int]) -> None:
+def _shade(drawing: go.Figure, warmup_steps: int, left_out: Collection[int], why: str) -> None:
     """Shade the steps that have no part in the statistics, and name them."""
     shaded = [(1, warmup_steps, "warm-up")] if warmup_steps else []
-    shaded += [(first, final, "profiler") for first, final in _stretches(left_out) if first > warmup_steps]
+    others = [stretch for stretch in _stretches(left_out) if stretch[0] > warmup_steps]
+    if "warm-up" in why and not warmup_steps and others:
+        shaded.append((*others.pop(0), "warm-up"))
+    name = "profiler" if "profiler" in why else "left out"
+    shaded += [(first, final, name) for first, final in others]
     for first_step, final, name in shaded:
         drawing.add_shape(**_shaded(first_step, final), label=_shade_label(name))
 
@@ -109,8 +120,8 @@ MOST_REPEATED = 50
 TIME = "Time since the first measurement (s)"
 
 
-def _planned_axis(end: int) -> dict[str, Any]:
-    return {"range": [0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end <= 12 else {})}
+def _planned_axis(begin: int, end: int) -> dict[str, Any]:
+    return {"range": [begin - 0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end - begin <= 12 else {})}
 
 
 def _across(curve: Curve, start: float | None) -> list[float]:

@@ -21,7 +21,7 @@ from parlab.charts.format import (
 from parlab.charts.svg import Svg, progress_bar
 from parlab.lab.models import Attempt, Finding, Run
 from parlab.lab.selectors.analysis.stragglers import slowest_rank, slowest_stage
-from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text
+from parlab.lab.selectors.analysis.utilisation import compute, measured_pct, peak_text, share_pct
 from parlab.lab.selectors.environments import basis_in_words
 from parlab.lab.selectors.figures import KINDS
 from parlab.lab.selectors.layouts import rank_layout
@@ -82,6 +82,8 @@ def head_numbers(run: Run, doubts: Mapping[str, Sequence[Finding]], *, has_steps
     ]
     numbers = [number._replace(field=_field_of(run, number.title)) for number in found if number is not None]
     figures = run_figures(run)
+    known = {number.title for number in numbers}
+    figures = [(title, text) for title, text in figures if title not in known]
     numbers += [HeadNumber(title, text) for title, text in figures[: max(0, MAX_NUMBERS - len(numbers))]]
     return [_with_figure(run, number) for number in numbers] if run.source_id else numbers
 
@@ -156,10 +158,11 @@ def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
 
 
 def _utilisation(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
-    mfu, hfu, flops = measured_pct(run.summary, "mfu"), measured_pct(run.summary, "hfu"), compute(run.summary)
+    mfu, hfu, flops = share_pct(run.summary, "mfu"), share_pct(run.summary, "hfu"), compute(run.summary)
     formula = _formula(run)
     if mfu is not None:
         below = f"HFU {quantity(hfu, '%')}" if hfu is not None and hfu != mfu else ""
+        below = below or ("" if measured_pct(run.summary, "mfu") is not None else "as stated")
         return _head_number(run, "MFU", mfu, "%", field="mfu_pct", below=below, note=formula, doubts=doubts)
     if flops is None:
         return None

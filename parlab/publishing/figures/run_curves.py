@@ -51,7 +51,9 @@ def step_time(run: Run, attempt: Attempt, window: Window, chosen: ChosenRanks = 
         ranks=chosen.of(parts),
         spread=run_step_time(run.summary) if run.is_final else None,
         left_out=(run.summary.get("steps") or {}).get("left_out") or (),
+        why=(run.summary.get("steps") or {}).get("why") or "",
         start=start,
+        is_over=run.is_final,
     )
     drawing = _with_repeated(drawing, attempt, "step_time_s") if start is None else drawing
     return _marked(drawing, parts, chosen)
