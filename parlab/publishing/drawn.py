@@ -9,11 +9,12 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from django.template.loader import render_to_string
+from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from parlab.lab.models import Report, ReportVersion
-from parlab.reports.blocks import Content, FigureBlock, PictureBlock
+from parlab.reports.blocks import Content, FigureBlock, PartBlock, PictureBlock
 from parlab.reports.directives import Directive
 from parlab.reports.document import Document, read
 from parlab.reports.html import Pictures, html, marks_html
@@ -58,7 +59,7 @@ def live_page(
         key = sha256(directive.source.encode()).hexdigest()[:12]
         return _figure(name, block, content, f"{figure_url}{query}", f"{figure_url}{query}&format=csv", f"live-{key}")
 
-    return _page(document, content, Pictures(figure, lambda block: _picture(block, "")))
+    return _page(document, content, Pictures(figure, lambda block: _picture(block, ""), part_html))
 
 
 def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[str, str] | None = None) -> Page:
@@ -70,7 +71,7 @@ def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[s
             return _drawn(name, block, content, pictures[name])
         return _figure(name, block, content, address(f"{name}.json"), address(f"{name}.csv"), name)
 
-    renderers = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")))
+    renderers = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")), part_html)
     return _page(read(version.text), content, renderers)
 
 
@@ -93,6 +94,12 @@ def _drawn(name: str, block: FigureBlock, content: Content, address: str) -> str
         f'<figure class="report-figure card" id="{name}"><img src="{escape(address)}" alt="{escape(block.title)}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )
+
+
+def part_html(block: PartBlock) -> str:
+    """Render a part of a page, with the style sheets of the page."""
+    sheets = "".join(f'<link rel="stylesheet" href="{static(f"css/{name}.css")}">' for name in block.sheets)
+    return f'{sheets}<div class="page-part" role="group" aria-label="{escape(block.title)}">{block.html}</div>'
 
 
 def _picture(block: PictureBlock, address: str) -> str:

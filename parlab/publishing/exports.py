@@ -16,13 +16,15 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
 from parlab.lab.models import PictureJob, ReportVersion, StoredFile
-from parlab.reports.blocks import Content, FigureBlock, PictureBlock
+from parlab.reports.blocks import Content, FigureBlock, PartBlock, PictureBlock
 from parlab.reports.directives import Directive
 from parlab.reports.document import read
 from parlab.reports.html import Pictures, html, marks_html, numbers_html
 from parlab.reports.rst import rst
 from parlab.reports.source import begins_with_heading, markdown_text, picture_name
 from parlab.reports.tables import table_csv, table_latex
+
+from .page_parts import cleaned
 
 FORMATS = {
     "html": "HTML, one file",
@@ -123,12 +125,17 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
             f'<figure class="report-figure"><img src="{source}" alt="{alternative}" width="{width}">{caption}</figure>'
         )
 
+    def part(block: PartBlock) -> str:
+        title = f'<p class="report-title">{escape(block.title)}</p>'
+        return f'<div class="page-part report-figure">{title}{cleaned(block.html, with_links=False)}</div>'
+
     document = read(version.text)
+    sheets = {name: None for block in content.in_order() if isinstance(block, PartBlock) for name in block.sheets}
     context = {
         "version": version,
-        "body": SafeString(html(document, content, Pictures(figure, picture))),
+        "body": SafeString(html(document, content, Pictures(figure, picture, part))),
         "has_title": begins_with_heading(document),
-        "style": SafeString(style()),
+        "style": SafeString(style(*sheets)),
     }
     return render_to_string("reports/alone.html", context)
 
@@ -143,10 +150,10 @@ def data_url(data: bytes, media_type: str) -> str:
 
 
 @cache
-def style() -> str:
-    """Return the style sheets of the site, so that an exported report looks the same."""
+def style(*more: str) -> str:
+    """Return the style sheets of the site, and those of pages that it shows parts of, for a report in a file."""
     folder = Path(settings.SHIPPED_DIR) / "static" / "css"
-    names = ("tokens.css", "face.css", "site.css", "engines.css", "reports.css")
+    names = ("tokens.css", "face.css", "site.css", "engines.css", "reports.css", *(f"{sheet}.css" for sheet in more))
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 

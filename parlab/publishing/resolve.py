@@ -51,6 +51,7 @@ from .figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES, SERIES, experiment_d
 from .figures.compared_curves import curves_drawing, run_name
 from .figures.kinds import with_kinds
 from .figures.windows import WIDE, Window
+from .page_parts import page_figure, page_part
 
 logger = logging.getLogger(__name__)
 MAX_CURVES = 6
@@ -111,6 +112,7 @@ class Resolver:
             "config": self._config,
             "picture": self._picture,
             "panel": self._panel,
+            "part": self._part,
         }
 
     def block(self, directive: Directive) -> Block:
@@ -128,7 +130,9 @@ class Resolver:
 
     def _noted(self, block: Block, directive: Directive) -> Block:
         """Return the block with a sentence about the version that its numbers belong to."""
-        if directive.kind == "picture" or not (note := self._load(directive.options).note):
+        if directive.kind == "picture" or "page" in directive.options:
+            return block  # of no version
+        if not (note := self._load(directive.options).note):
             return block
         match block:
             case blocks.TableBlock() | blocks.FigureBlock() | blocks.PictureBlock():
@@ -189,6 +193,8 @@ class Resolver:
         return loaded, records
 
     def _figure(self, directive: Directive) -> Block:
+        if page := directive.options.get("page"):
+            return self._figure_block(directive, page_figure(page), [])
         loaded, records = self._selected(directive.options)
         if "run" in directive.options:
             drawing = self._run_figure(directive, _run_of(loaded, records[0]))
@@ -201,6 +207,9 @@ class Resolver:
             hint = " of an experiment; add run= for the figure of a run" if directive.name in RUN_FIGURES else ""
             names = ", ".join([*EXPERIMENT_FIGURES, CURVES_OF_RUNS])
             raise ValueError(f"unknown figure {directive.name!r}{hint}; use one of {names}")
+        return self._figure_block(directive, drawing, records)
+
+    def _figure_block(self, directive: Directive, drawing: Drawing, records: Sequence[Record]) -> Block:
         if drawing.figure is None:
             raise ValueError(drawing.empty or "there is nothing to draw")
         figure: dict[str, Any] = json.loads(theme.settled(drawing.figure).to_json())
@@ -337,6 +346,9 @@ class Resolver:
             problem = "matches several pictures" if pictures else "does not exist, or it was deleted"
             raise ValueError(f"picture {directive.name!r} {problem}; copy the directive from the gallery")
         return _picture_block(pictures[0], directive)
+
+    def _part(self, directive: Directive) -> Block:
+        return page_part(directive.name, directive.options["page"], directive.options.get("title", ""))
 
     def _panel(self, directive: Directive) -> Block:
         loaded, records = self._selected(directive.options)

@@ -76,6 +76,25 @@ class PictureBlock(BaseModel):
     shown_width: int | None = None
 
 
+class PartBlock(BaseModel):
+    """A part of another page: its markup when it was read."""
+
+    kind: Literal["part"] = "part"
+    title: str
+    html: str
+    """Sanitised: no scripts, no forms, nothing that loads from elsewhere."""
+    text: str
+    """Its words without those of drawings and tables, for formats without pictures."""
+    sheets: list[str]
+    """Names of the style sheets of its page."""
+    page: str
+
+    @property
+    def is_sentence(self) -> bool:
+        """Whether it has neither a drawing nor a table."""
+        return "<svg" not in self.html and "<table" not in self.html
+
+
 _UNKNOWN = ("unknown ", "no experiment ", "no run ")
 
 
@@ -92,7 +111,8 @@ class ProblemBlock(BaseModel):
 
 
 Block = Annotated[
-    TableBlock | FigureBlock | ValueBlock | CodeBlock | PictureBlock | ProblemBlock, Field(discriminator="kind")
+    TableBlock | FigureBlock | ValueBlock | CodeBlock | PictureBlock | PartBlock | ProblemBlock,
+    Field(discriminator="kind"),
 ]
 
 

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "figure": Kind(
         (),
-        (*SOURCE, "run", "series", "x", "y", "by", "x_scale", "y_scale"),
+        (*SOURCE, "run", "series", "x", "y", "by", "x_scale", "y_scale", "page"),
         shape="{{ figure throughput experiment=slug y=step_time }}",
     ),
     "table pivot": Kind(
@@ -66,6 +66,7 @@ KINDS: dict[str, Kind] = {
         shape="{{ panel configuration run=1 }}",
     ),
     "picture": Kind((), ("caption", "width"), shape="{{ picture 3f6c1a9e }}"),
+    "part": Kind((), ("page", "title"), required=("page",), shape="{{ part goodput page=/nodes/ }}"),
 }
 _TABLES = sorted(kind.partition(" ")[2] for kind in KINDS if kind.startswith("table "))
 

@@ -12,7 +12,17 @@ from markdown_it.token import Token
 
 from parlab.charts.format import DASH
 
-from .blocks import CodeBlock, Content, FigureBlock, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
+from .blocks import (
+    CodeBlock,
+    Content,
+    FigureBlock,
+    PartBlock,
+    PictureBlock,
+    ProblemBlock,
+    TableBlock,
+    Text,
+    ValueBlock,
+)
 from .directives import Directive
 from .document import BLOCK, INLINE, Document, parser, walk
 
@@ -40,6 +50,7 @@ class Pictures(NamedTuple):
     figure: Callable[[str, Directive, FigureBlock], str]
     """Name of the figure in the report (`figure-1`), its directive, its block -> HTML."""
     picture: Callable[[PictureBlock], str]
+    part: Callable[[PartBlock], str]
 
 
 def html(document: Document, content: Content, pictures: Pictures) -> str:
@@ -102,6 +113,8 @@ def _directive_html(directive: Directive, content: Content, names: dict[int, str
         return f'<pre class="card"><code>{escape(block.text)}</code></pre>'
     if isinstance(block, PictureBlock):
         return pictures.picture(block)
+    if isinstance(block, PartBlock):
+        return pictures.part(block)
     source = f"<code>{{{{ {escape(directive.source)} }}}}</code>"
     return f'<span class="report-problem" role="note">Not shown: {escape(block.message)}. {source}</span>'
 

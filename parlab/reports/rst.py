@@ -8,10 +8,20 @@ from textwrap import indent
 
 from markdown_it.token import Token
 
-from .blocks import CodeBlock, Content, FigureBlock, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
+from .blocks import (
+    CodeBlock,
+    Content,
+    FigureBlock,
+    PartBlock,
+    PictureBlock,
+    ProblemBlock,
+    TableBlock,
+    Text,
+    ValueBlock,
+)
 from .directives import Directive
 from .document import BLOCK, INLINE, Document
-from .source import begins_with_heading, headings, marks_text, picture_name
+from .source import begins_with_heading, headings, marks_text, part_text, picture_name
 
 _MARKUP = re.compile(r"([\\`*_|])")
 _START = re.compile(r"(?m)^([^\w\s`*\\])")
@@ -146,6 +156,8 @@ class _Writer:
             width = f"\n   :width: {block.shown_width}" if block.shown_width else ""
             caption = plain(block.caption) or "picture"
             return f".. image:: figures/{picture_name(block)}{width}\n   :alt: {caption}"
+        if isinstance(block, PartBlock):
+            return plain(part_text(block))
         message = block.message if isinstance(block, ProblemBlock) else "no number"
         return f".. note:: Not shown: {plain(message)}"
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
-from .blocks import CodeBlock, Content, FigureBlock, Finding, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
+from .blocks import (
+    CodeBlock,
+    Content,
+    FigureBlock,
+    Finding,
+    PartBlock,
+    PictureBlock,
+    ProblemBlock,
+    TableBlock,
+    Text,
+    ValueBlock,
+)
 from .directives import Directive
 from .document import BLOCK, INLINE, Document
 from .markdown import Doubt, doubt_line, plain
@@ -71,7 +82,14 @@ def _block_markdown(directive: Directive, content: Content, names: dict[int, str
         return f"![{alternative}](figures/{picture_name(block)})"
     if isinstance(block, ValueBlock):
         return _inline_markdown(directive, content)
+    if isinstance(block, PartBlock):
+        return f"*{plain(part_text(block))}*"
     return f"> **Not shown:** {plain(block.message)}. `{{{{ {directive.source} }}}}`"
+
+
+def part_text(block: PartBlock) -> str:
+    """Return what a format without pictures says of a part of a page."""
+    return f"{block.title}: {block.text or block.page}"
 
 
 def picture_name(block: PictureBlock) -> str:

@@ -32,7 +32,7 @@
     const response = await fetch(location.href);
     if (!response.ok || response.redirected) return;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    for (const body of grid.querySelectorAll("[data-panel] .panel-body")) {
+    for (const body of grid.querySelectorAll("[data-panel] .panel-body:not(.part-body)")) {
       const name = CSS.escape(body.closest("[data-panel]").dataset.panel), now = page.querySelector(`[data-panel="${name}"] .panel-body`);
       if (now && now.innerHTML !== body.innerHTML) body.replaceChildren(...now.childNodes); // what the reader holds stays
     }

@@ -1,4 +1,4 @@
-// A panel as a picture, and in the report: its drawing with the styles of the page, its title above and its runs below.
+// A panel as a picture: its drawing with the styles of the page, its title above and its runs below.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg", PAD = 16, HEAD = 40, ROW = 18, SCALE = 2, MOST_NAMED = 24;
@@ -69,36 +69,8 @@
     canvas.toBlob((blob) => save(URL.createObjectURL(blob), panel, format));
   }
 
-  // ---------- the report ----------
-  function say(text, href, title) {
-    const line = document.createElement("p");
-    line.className = "pinned";
-    line.setAttribute("role", "status");
-    line.append(text);
-    if (href) line.append(" ", Object.assign(document.createElement("a"), { href, textContent: title }));
-    document.querySelectorAll("p.pinned").forEach((old) => old.remove());
-    document.querySelector("main").append(line);
-    setTimeout(() => line.remove(), 8000);
-  }
-  async function pin(button) {
-    const isReport = "toReport" in button.dataset, places = button.closest("[data-pin-url], [data-dashboard-url]").dataset;
-    const url = new URL(isReport ? places.pinUrl : places.dashboardUrl, location.href);
-    url.search = location.search;
-    button.disabled = true;
-    try {
-      const body = new URLSearchParams({ panel: button.dataset.toReport ?? button.dataset.toDashboard, title: button.dataset.title ?? button.closest(".panel").querySelector("h3").textContent, csrfmiddlewaretoken: document.querySelector("[name=csrfmiddlewaretoken]").value });
-      const response = await fetch(url, { method: "POST", body });
-      const answer = await response.json();
-      if (!response.ok) throw new Error(answer.problem);
-      say(isReport ? "Added to the report" : "Added to the dashboard", answer.url, answer.title);
-    } catch (error) {
-      say(`Not added: ${error.message}`);
-    } finally { button.disabled = false; }
-  }
-
   document.addEventListener("click", (event) => {
-    const choice = event.target.closest("[data-picture]"), button = event.target.closest("[data-to-report], [data-to-dashboard]");
-    if (button) pin(button);
+    const choice = event.target.closest("[data-picture]");
     if (!choice) return;
     const panel = choice.closest(".panel"), plot = panel.querySelector("[data-figure-url]");
     choice.closest("details").open = false;

@@ -71,6 +71,11 @@ class Panel:
         return self._only("figure")
 
     @property
+    def part(self) -> str:
+        """The directive of a panel that is one part of a page; empty for all others."""
+        return self._only("part")
+
+    @property
     def is_number(self) -> bool:
         """Whether the panel is one value, which is written large."""
         return bool(self._only("value"))
@@ -138,19 +143,33 @@ def dashboard_arrange(*, dashboard: Dashboard, placed: Sequence[tuple[str, int, 
 
 
 @transaction.atomic
-def dashboard_add(*, experiment: Experiment, title: str, text: str, user: User) -> Dashboard:
-    """Add a panel to the dashboard of an experiment, its default first; without one, to a new dashboard."""
-    guard(experiment)
-    found = Dashboard.objects.filter(experiment=experiment).first()
+def dashboard_add(
+    *, experiment: Experiment | None, title: str, text: str, user: User, is_low: bool = False
+) -> Dashboard:
+    """Add a panel to the dashboard of an experiment, its default first, or to the one of no experiment that the person
+    saved last; without one, to a new dashboard.
+    """
+    if experiment is not None:
+        guard(experiment)
+        found = Dashboard.objects.filter(experiment=experiment).first()
+    else:
+        found = Dashboard.objects.filter(experiment=None, owner=user).order_by("-saved_at", "-pk").first()
     if found is None:
         found = Dashboard.objects.create(
-            project_id=experiment.project_id, name=experiment.name[:120], experiment=experiment, panels=[], owner=user
+            project_id=experiment.project_id if experiment else home_project_id(),
+            name=experiment.name[:120] if experiment else f"Figures of {user.get_username()}"[:120],
+            experiment=experiment,
+            panels=[],
+            owner=user,
         )
     current = Dashboard.objects.select_for_update().get(pk=found.pk)
     if len(current.panels) >= MAX_PANELS:
         raise ValueError(f"the dashboard {current.name} has {MAX_PANELS} panels; remove one")
     panel = Panel(title[:120], text[:MAX_TEXT])
-    panel = replace(panel, width="third", height="low") if panel.is_number else panel
+    if panel.is_number:
+        panel = replace(panel, width="third", height="low")
+    elif is_low:
+        panel = replace(panel, height="low")
     current.panels = [*current.panels, asdict(panel)]
     current.revision += 1
     current.save()

@@ -22,6 +22,7 @@ from parlab.publishing.figures.catalogue import CURVES, RUN_FIGURES, SERIES, exp
 from parlab.publishing.figures.chosen_ranks import ranks_in
 from parlab.publishing.figures.kinds import with_kinds
 from parlab.publishing.figures.windows import WHOLE, Window, window_of
+from parlab.publishing.page_parts import DrawnResponse
 
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
@@ -79,7 +80,7 @@ def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResp
 
 
 def json_response(drawing: Drawing) -> HttpResponse:
-    return HttpResponse(drawing.to_json(), content_type="application/json")
+    return DrawnResponse(drawing)
 
 
 def csv_response(table: Table, filename: str) -> HttpResponse:

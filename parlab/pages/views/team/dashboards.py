@@ -46,6 +46,8 @@ class PanelView(NamedTuple):
     """Address of its figure; empty for other panels."""
     csv: str
     body: SafeString | str
+    part: str = ""
+    """Address of its part of a page, which is read after the page; empty for other panels."""
 
 
 @require_GET
@@ -125,6 +127,9 @@ def _view(dashboard: Dashboard, panel: Panel, name: str, loaded: Experiments, ch
         url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(shown.directive)}"
         url += f"&{chosen.query}" if chosen.query else ""
         return PanelView(panel, name, url, f"{url}&format=csv", "")
+    if shown.part:
+        url = f"{reverse('dashboard-figure', args=[dashboard.pk])}?d={quote(shown.part)}"
+        return PanelView(panel, name, "", "", "", url)
     return PanelView(panel, name, "", "", editor.panel_body(dashboard, shown, loaded, chosen))
 
 
@@ -142,7 +147,7 @@ def preview(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def figure(request: HttpRequest, pk: int) -> HttpResponse:
-    """Return the figure of a directive, or with `&format=csv` its numbers."""
+    """Return the figure of a directive, with `&format=csv` its numbers, or the markup of a part of a page."""
     chosen = _chosen(request)
     return figure_of(editor.as_report(_find(pk), chosen.experiment), request, f"dashboard-{pk}", chosen.only)
 

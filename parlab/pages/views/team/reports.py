@@ -14,6 +14,7 @@ from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.charts.registry import EXPERIMENT_FIGURES
@@ -23,13 +24,14 @@ from parlab.lab.selectors.records import run_records
 from parlab.lab.services.pages.dashboards import KINDS
 from parlab.lab.services.pictures import pictures_request
 from parlab.lab.services.reports import Stale, report_create, report_delete, report_editing, report_save
+from parlab.pages.reads.pinned_panels import MAX_DIRECTIVE
 from parlab.publishing.downloads import csv_file
-from parlab.publishing.drawn import live_page
+from parlab.publishing.drawn import live_page, part_html
 from parlab.publishing.figures.catalogue import CURVES_OF_RUNS, RUN_FIGURES
 from parlab.publishing.publish import publish
 from parlab.publishing.resolve import EVERY_RUN, Resolver, RunFilter
 from parlab.publishing.tasks import send
-from parlab.reports.blocks import FigureBlock, ProblemBlock
+from parlab.reports.blocks import FigureBlock, PartBlock, ProblemBlock
 from parlab.reports.directives import KINDS as DIRECTIVES
 from parlab.reports.directives import directive
 from parlab.reports.templates import TEMPLATES
@@ -219,7 +221,12 @@ def figure(request: HttpRequest, slug: str) -> HttpResponse:
 
 def figure_of(report: Report, request: HttpRequest, name: str, only: RunFilter = EVERY_RUN) -> HttpResponse:
     """Return the figure that `?d=` asks for in a report, or its numbers as a file of this name."""
-    block = Resolver(report, only=only).block(directive(request.GET.get("d", "")[:2_000]))
+    asked = directive(request.GET.get("d", "")[:MAX_DIRECTIVE])
+    block = Resolver(report, only=only).block(asked)
+    if isinstance(block, PartBlock):
+        return HttpResponse(part_html(block))
+    if asked.kind == "part" and isinstance(block, ProblemBlock):
+        return HttpResponse(format_html('<p class="report-problem" role="note">Not shown: {}.</p>', block.message))
     if not isinstance(block, FigureBlock):
         message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
         answer: dict[str, Any] = {"figure": None, "caption": "", "empty": message}
