@@ -61,3 +61,19 @@ def test_trials_show_what_is_measured_running_and_out_of_memory() -> None:
     assert ">OOM<" in drawing
     assert 'class="expected"' in drawing
     assert "f3" in drawing
+
+
+def test_the_axis_of_sureness_ends_round_and_no_text_lies_below_a_point() -> None:
+    rows = [
+        Sureness("Step time", -0.2, -0.21, -0.19, "proven", True),
+        Sureness("Loss", 0.03, -1.9, 1.96, "not proven", None),
+    ]
+    drawing = str(sureness(rows))
+    assert re.findall(r"[+\N{MINUS SIGN}]\d+\N{NARROW NO-BREAK SPACE}%<", drawing)[-2:] == [
+        "\N{MINUS SIGN}100\N{NARROW NO-BREAK SPACE}%<",
+        "+100\N{NARROW NO-BREAK SPACE}%<",
+    ]
+    assert "\N{MINUS SIGN}20\N{NARROW NO-BREAK SPACE}% (\N{MINUS SIGN}21 to \N{MINUS SIGN}19)" in drawing
+    assert drawing.count('<path class="fl"') == 2  # the interval of the loss goes on at both ends
+    narrow = str(sureness(rows[:1]))
+    assert f"\N{MINUS SIGN}25\N{NARROW NO-BREAK SPACE}%" in narrow

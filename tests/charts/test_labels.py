@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 from parlab.charts.labels import BEST, LINE_END, label_ends, mark_best
+from parlab.charts.panels.frame import told_apart
 
 
 def lines(*ends: float, log: bool = False, name: str = "line") -> go.Figure:
@@ -94,3 +95,11 @@ def test_lines_outside_of_the_legend_are_not_named() -> None:
     label_ends(drawing)
     assert len(drawing.layout.annotations) == 2
     assert drawing.layout.showlegend is False
+
+
+def test_names_that_are_cut_stay_different() -> None:
+    names = [f"Megatron BERT 345M on 16 A100, global batch {batch}" for batch in (64, 128, 256)]
+    cut = told_apart(names, 150)
+    assert len(set(cut)) == 3
+    assert [name.rpartition(" ")[2] for name in cut] == ["\N{HORIZONTAL ELLIPSIS}64", "\N{HORIZONTAL ELLIPSIS}128", "\N{HORIZONTAL ELLIPSIS}256"]
+    assert told_apart(["short", "short"], 150) == ["short", "short"]

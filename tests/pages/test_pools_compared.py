@@ -79,7 +79,7 @@ def test_a_change_within_the_noise_is_no_answer(page: Client, make_run: Callable
     make_run("new", 1.005)
     compared = page.get("/compare/?pool=old&pool=new").context["pools"]
     assert compared.answer == "No difference is proven."
-    assert compared.detail == f"new takes 0.50{SPACE}% more time a step, within noise; 1 setting that ran on both."
+    assert compared.detail == f"new takes 0.5{SPACE}% more time a step, within noise; 1 setting that ran on both."
 
 
 @pytest.mark.usefixtures("pools")

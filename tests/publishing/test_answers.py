@@ -87,6 +87,17 @@ def test_a_difference_within_noise_is_not_proven(answered: Callable[..., Answer]
     assert answer.is_lead_unsure
 
 
+@pytest.mark.parametrize(
+    ("speed", "words"),
+    [(100.057, "no measurable difference from GPipe"), (104.2, "4\u202f% faster than GPipe")],
+)
+def test_a_difference_within_noise_has_one_digit_at_most(
+    answered: Callable[..., Answer], speed: float, words: str
+) -> None:
+    rows: Rows = [({"parallel.schedule": "gpipe"}, 100.0, {}), ({"parallel.schedule": "1f1b"}, speed, {})]
+    assert words in answered("Is 1F1B faster than GPipe?", copies(rows, spread=0.1)).verdict
+
+
 def test_how_much_slower_is_answered_by_a_ratio(answered: Callable[..., Answer]) -> None:
     rows: Rows = [({"parallel.zero_stage": 0}, 42.0, {}), ({"parallel.zero_stage": 3}, 22.0, {})]
     answer = answered("How much slower is training when everything is partitioned?", rows)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from os.path import commonprefix
 from typing import NamedTuple
 
 from parlab.charts.format import Unit
@@ -13,6 +14,8 @@ from parlab.charts.svg import CHARACTER_PX, Canvas, Margins, fitting, length, te
 
 from .shown import ShownRun, spread_of
 
+_CUTS = 3
+"""Names that differ at several places are cut again."""
 MAX_ROWS = 60
 """Rows of a panel; the list beside it has all runs."""
 ROW, FOOT = 22, 24
@@ -65,18 +68,36 @@ def shortened(text: str, width: float) -> str:
     return f"{kept.rstrip() or text[:3]}\N{HORIZONTAL ELLIPSIS}"
 
 
+def told_apart(names: Sequence[str], width: float) -> list[str]:
+    """Shorten names so that different ones stay different: of those that end alike, the common beginning goes."""
+    cut = [shortened(name, width) for name in names]
+    for _ in range(_CUTS):
+        for text in {text for text in cut if cut.count(text) > 1}:
+            places = [place for place, other in enumerate(cut) if other == text]
+            first, last = min(names[place] for place in places), max(names[place] for place in places)
+            if first == last:
+                continue
+            common = len(commonprefix([first, last]))
+            begin = max(first.rfind(mark, 0, common) for mark in (" ", ",", "/", "-", "_")) + 1
+            for place in places:
+                cut[place] = shortened(f"\N{HORIZONTAL ELLIPSIS}{names[place][begin:]}", width)
+    return cut
+
+
 class Rows(NamedTuple):
     """A figure with a row for each run."""
 
     canvas: Canvas
     left: float
     row: float
+    names: Mapping[int, str]
+    """The runs as there is room for them, by number."""
 
     def top(self, place: int) -> float:
         return self.canvas.margins.top + (place + 0.5) * self.row
 
     def label(self, run: ShownRun, place: int) -> str:
-        shown = shortened(run.name, self.left - 8)
+        shown = self.names[run.number]
         kind = "b" if place == 0 else "v"
         return text_at(self.left - 8, self.top(place) + 3.5, shown, kind, "end", "" if shown == run.name else run.name)
 
@@ -88,7 +109,9 @@ def rows_of(runs: Sequence[ShownRun], size: Size, scale: tuple[float, float], ri
     is_high = len(runs) * ROW + FOOT > size.height
     top, height = (FOOT, len(runs) * ROW + 2 * FOOT) if is_high else (2, size.height)
     canvas = Canvas(size.width, height, scale, margins=Margins(left, right, top, FOOT))
-    return Rows(canvas, left, (height - FOOT - top) / max(1, len(runs)))
+    names = told_apart([run.name for run in runs], left - 8)
+    by_number = {run.number: name for run, name in zip(runs, names, strict=True)}
+    return Rows(canvas, left, (height - FOOT - top) / max(1, len(runs)), by_number)
 
 
 def spread_apart(tops: Sequence[float], step: float = LABEL_ROW) -> list[float]:

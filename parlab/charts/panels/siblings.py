@@ -7,7 +7,7 @@ from html import escape
 from parlab.charts.format import exact_quantity, in_column
 from parlab.charts.svg import Svg, length, ticks
 
-from .frame import ROW, Rows, Runs, Size, rows_of, shortened, text_at
+from .frame import ROW, Rows, Runs, Size, rows_of, text_at
 from .shown import ShownRun
 
 MAX_BARS = 12
@@ -37,7 +37,7 @@ def _nearest(runs: Runs, own: int) -> list[ShownRun]:
 
 def _bar(rows: Rows, run: ShownRun, place: int, value: float, runs: Runs, *, is_own: bool) -> str:
     top, end = rows.top(place), rows.canvas.x(value / runs.unit.factor)
-    name = shortened(run.name, rows.left - 8)
+    name = rows.names[run.number]
     kind = "b" if is_own else "v"
     opacity = "" if is_own else ' opacity=".35"'
     title = f"{run.name}: {exact_quantity(value, runs.measure.unit)}"

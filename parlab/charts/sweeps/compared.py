@@ -19,6 +19,8 @@ _HATCH = (
 )
 _SHADES = 5
 _MOST_STEPS = 7
+_REACHES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+"""Ends of the axis of differences."""
 """Terms that stand alone in a bridge; the smaller ones are one step."""
 
 
@@ -104,10 +106,9 @@ class Sureness(NamedTuple):
 
 
 def sureness(rows: Sequence[Sureness]) -> Svg:
-    """Draw differences with their 95 % intervals, in per cent of the first run."""
-    ends = [abs(value) for row in rows for value in (row.share, row.low, row.high) if value is not None]
-    reach = max(0.05, min(2.0, 1.1 * max(ends, default=0.05)))
-    canvas = Canvas(400, 26 + _ROW * len(rows), (-reach, reach), (0, 1), Margins(112, 88, 4, 24))
+    """Draw differences with their 95 % intervals, in per cent of the first run; what leaves the axis has an arrow."""
+    reach = _reach(rows)
+    canvas = Canvas(400, 26 + _ROW * len(rows), (-reach, reach), (0, 1), Margins(132, 88, 4, 24))
     middle = canvas.x(0)
     foot = canvas.height - canvas.margins.bottom
     canvas.add(f'<path class="ax" d="M{round(middle) + 0.5} 4V{length(foot)}"/>')
@@ -115,26 +116,46 @@ def sureness(rows: Sequence[Sureness]) -> Svg:
         top = 26 + place * _ROW
         kind = "v" if row.is_good is None else "good-text" if row.is_good else "bad-text"
         canvas.text(0, top - 3, row.title, "start", "b")
-        canvas.text(0, top + 12, _percent(row.share), "start", "v")
+        canvas.text(0, top + 12, _with_interval(row), "start", "v")
         if row.low is not None and row.high is not None:
             low, high = (canvas.x(max(-reach, min(reach, value))) for value in (row.low, row.high))
             canvas.add(
                 f'<rect class="fl" x="{length(low)}" width="{length(max(2.0, high - low))}" y="{top - 3}" height="6"'
                 ' rx="3"/>'
             )
-            canvas.text(low, top + 17, _percent(row.low), "middle").text(high, top + 17, _percent(row.high), "middle")
         at = canvas.x(max(-reach, min(reach, row.share)))
         canvas.add(f'<circle class="ft" cx="{length(at)}" cy="{top}" r="4.5"/>')
+        for end, way in ((row.low, -1), (row.high, 1)):
+            if end is not None and way * end > reach:
+                tip = canvas.x(way * reach) + way * 5
+                canvas.add(f'<path class="fl" d="M{length(tip)} {top}l{-5 * way} -5v10z"/>')
         canvas.text(400, top + 4, row.word, "end", kind)
     for value in (-reach, 0.0, reach):
         canvas.text(canvas.x(value), foot + 16, _percent(value), "middle")
     return canvas.svg("; ".join(f"{row.title} {_percent(row.share)}, {row.word}" for row in rows))
 
 
-def _percent(share: float) -> str:
+def _reach(rows: Sequence[Sureness]) -> float:
+    """Return the end of the axis, a round share: it holds all differences, and their intervals up to thrice as far."""
+    furthest = max((abs(row.share) for row in rows), default=0.0)
+    ends = [abs(end) for row in rows for end in (row.low, row.high) if end is not None]
+    wanted = 1.1 * max(furthest, min(max(ends, default=0.0), 3 * furthest or math.inf))
+    return next((end for end in _REACHES if end >= wanted), _REACHES[-1])
+
+
+def _with_interval(row: Sureness) -> str:
+    """Return a difference and the ends of its interval: `−20 % (−21 to −19)`; within noise with one digit."""
+    digits = 1 if row.word == "not proven" else 2
+    if row.low is None or row.high is None:
+        return _percent(row.share, digits)
+    low, high = (_percent(end).removesuffix(f"{SPACE}%") for end in (row.low, row.high))
+    return f"{_percent(row.share, digits)} ({low} to {high})"
+
+
+def _percent(share: float, digits: int = 2) -> str:
     if abs(share) < 5e-5:
         return "0"
-    return f"{'+' if share > 0 else MINUS}{significant(abs(100 * share), 2)}{SPACE}%"
+    return f"{'+' if share > 0 else MINUS}{significant(abs(100 * share), digits)}{SPACE}%"
 
 
 class Lost(NamedTuple):

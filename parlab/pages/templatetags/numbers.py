@@ -153,6 +153,13 @@ def _given_number(value: object) -> float | None:
 NOT_MEASURED = SafeString(f'<span class="none" title="not measured">{numbers.DASH}</span>')
 
 
+@register.filter
+def quantity_apart(value: float, unit: str) -> SafeString:
+    """Format as `quantity`, the unit smaller and apart, as large numbers have it."""
+    number, _, name = numbers.quantity(value, unit).partition(numbers.SPACE)
+    return format_html('<span title="{}">{} <small>{}</small></span>', numbers.exact_quantity(value, unit), number, name)
+
+
 def _with_all_digits(text: str, value: float | None, unit: str) -> SafeString:
     if value is None or text == numbers.DASH:
         return NOT_MEASURED

@@ -11,7 +11,7 @@ from parlab.lab.selectors.runs import model_text, step_time
 
 from .answer import Action, Answer, Case, Short
 from .standings import Standing, noise_text
-from .words import TWICE, capital, gap, named, phrase, share, times
+from .words import MEASURABLE, TWICE, capital, gap, named, phrase, share, times
 
 _COMPARES = re.compile(r"\b(faster|slower|better|worse|beat|beats|or|than|versus|vs)\b")
 _ASKS = re.compile(r"\s*(is|are|does|do|can|will)\b")
@@ -83,8 +83,13 @@ def _lead(case: Case, best: Standing, worse: Standing, loser: str, *, is_pair: b
     second = _runner_up(case, best, worse, is_pair=is_pair)
     noise = noise_text(limit or 0.0) if is_unsure else second.noise
     key = case.standings.shown(best)
-    far = f"{times(ahead)} {loser}" if ahead >= TWICE else f"{share(ahead - 1)} faster than {loser}"
-    near = f"{times(ahead)} {loser.removeprefix('the best ')}" if ahead >= TWICE else f"{share(ahead - 1)} ahead"
+    if is_unsure and ahead - 1 < MEASURABLE:
+        far, near = f"no measurable difference from {loser}", "no measurable difference"
+    elif ahead >= TWICE:
+        far, near = f"{times(ahead)} {loser}", f"{times(ahead)} {loser.removeprefix('the best ')}"
+    else:
+        lead_by = share(ahead - 1, 1 if is_unsure else 2)
+        far, near = f"{lead_by} faster than {loser}", f"{lead_by} ahead"
     settings = dict(list(best.values.items())[:2]) if len(best.values) < 3 else dict(best.values)
     lead = phrase(settings).replace(" with ", ", ") or _name(best)
     return Answer(
@@ -127,9 +132,12 @@ def _runner_up(case: Case, best: Standing, worse: Standing, *, is_pair: bool) ->
         return _RunnerUp()
     differing = {field: value for field, value in row.values.items() if value != best.values.get(field)}
     behind = 1 - row.speed / best.speed
-    distance = gap(behind) if behind >= 0 else f"{share(row.speed / best.speed - 1)} faster"
+    is_unsure = case.standings.is_unsure(best, row)
+    is_behind = behind >= 0 or (is_unsure and behind > -MEASURABLE)
+    faster_by = share(row.speed / best.speed - 1, 1 if is_unsure else 2) if not is_behind else ""
+    distance = gap(behind, is_unsure=is_unsure) if is_behind else f"{faster_by} faster"
     text = f"{capital(phrase(differing) or row.identity.name)} is {distance}"
-    if case.standings.is_unsure(best, row):
+    if is_unsure:
         return _RunnerUp(text, noise_text(case.standings.noise_of(best, row) or 0.0))
     return _RunnerUp(f"{text}.")
 

@@ -27,7 +27,7 @@ from runners.wire.protocol import RunState
 from .answer import Action, Answer, Case, Short
 from .standings import Standing
 from .trials import trial_noise
-from .words import capital, named, phrase, share, times
+from .words import MEASURABLE, capital, named, phrase, share, times
 
 _SCALES = re.compile(r"\bscal(e|es|ing)\b")
 _FITS = re.compile(r"\bfits?\b|\bmemory\b|\bsuit")
@@ -206,11 +206,13 @@ def _tried(case: Case, trial: AdviceTrial, before_text: str) -> Answer:
     rows = {row.run.pk: row for row in case.standings.rows}
     after, noise = rows.get(changed.pk), trial_noise(trial, case.standings)
     name = capital(phrase(trial.changes) or trial.title)
-    word = f"saves {share(saved)}" if saved > 0 else f"costs {share(-saved)}"
+    size = share(abs(saved), 1 if noise else 2)
+    word = f"saves {size}" if saved > 0 else f"costs {size}"
+    is_nothing = bool(noise) and abs(saved) < MEASURABLE
     repeat = Action(f"Repeat 3{SPACE}× to be sure", "repeat", changed)
     answer = Answer(
-        verdict=f"{name} {word} of the step.",
-        short=Short(name, f" {word}"),
+        verdict=f"{name} makes no measurable difference." if is_nothing else f"{name} {word} of the step.",
+        short=Short(name, ": no measurable difference" if is_nothing else f" {word}"),
         rest=(before_text,) if before_text else (),
         noise=noise,
         is_lead_unsure=bool(noise),

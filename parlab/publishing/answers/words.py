@@ -23,6 +23,8 @@ _PHRASES = {
     GPUS: "{} GPUs",
 }
 _RECOMPUTE = {"none": "no recomputation", "full": "full recomputation", "selective": "selective recomputation"}
+MEASURABLE = 0.005
+"""Shares below are no measurable difference where they are within noise."""
 TWICE = 1.5
 """Ratios from here on are told as such: `1.9 ×`; smaller ones as a percentage."""
 
@@ -61,14 +63,19 @@ def times(ratio: float) -> str:
     return f"{significant(ratio, 2)}{SPACE}×"
 
 
-def share(value: float) -> str:
+def share(value: float, digits: int = 2) -> str:
     """Return a share as a percentage of two digits: `10 %`, `0.8 %`."""
-    return f"{significant(100 * value, 2)}{SPACE}%"
+    return f"{significant(100 * value, digits)}{SPACE}%"
 
 
-def gap(value: float) -> str:
-    """Return how far something is behind: `10 % behind`, `as fast` if the difference rounds to nothing."""
-    return "as fast" if abs(value) < 5e-4 else f"{share(value)} behind"
+def gap(value: float, *, is_unsure: bool = False) -> str:
+    """Return how far something is behind: `10 % behind`, `as fast` if the difference is nothing or cannot be measured.
+
+    Within noise a second digit would say nothing.
+    """
+    if abs(value) < (MEASURABLE if is_unsure else 5e-4):
+        return "as fast"
+    return f"{share(value, 1 if is_unsure else 2)} behind"
 
 
 def capital(text: str) -> str:

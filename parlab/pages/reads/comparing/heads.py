@@ -152,13 +152,15 @@ def _answer_of_two(
     if share is None:
         return "No step time of both runs is known.", ""
     if abs(share) < 5e-4:
-        return "Both take the same time a step.", ""
-    text = f"B takes {significant(abs(100 * share), 2)}{SPACE}% {'less' if share < 0 else 'more'} time a step"
+        return "No measurable difference: both take the same time a step.", ""
+    is_proven = step is None or _is_proven(first, second, step, noisy)
+    size = f"{significant(abs(100 * share), 2 if is_proven else 1)}{SPACE}%"
+    text = f"B takes {size} {'less' if share < 0 else 'more'} time a step"
     note = "" if first.gpus == second.gpus else f" A ran on {_devices_of(first)}, B on {_devices_of(second)}."
     if step is None:
         return f"{text}.", f"How much the steps vary is unknown.{note}"
     interval = f"95{SPACE}% interval {_signed(step.low)} to {_signed(step.high)}{SPACE}%."
-    if _is_proven(first, second, step, noisy):
+    if is_proven:
         return f"{text}.", f"{interval}{note}"
     return f"{text}, not proven yet.", f"{interval}{note}"
 

@@ -162,7 +162,7 @@ def _answer(second: str, ratios: Sequence[_Ratio]) -> tuple[str, str]:
     noise = sum(ratio.is_noise for ratio in ratios)
     count = f"{len(ratios)} setting{'' if len(ratios) == 1 else 's'} that ran on both"
     word = "less" if mean < 0 else "more"
-    text = f"{second} takes {significant(abs(100 * mean), 2)}{SPACE}% {word} time a step"
+    text = f"{second} takes {significant(abs(100 * mean), 1 if noise == len(ratios) else 2)}{SPACE}% {word} time a step"
     if noise == len(ratios):
         return "No difference is proven.", f"{text}, within noise; {count}."
     shares = [100 * ratio.share for ratio in ratios]
