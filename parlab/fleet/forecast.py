@@ -7,12 +7,15 @@ else as long as its limit allows.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
 from typing import NamedTuple
+
+from django.utils.timezone import make_aware
 
 from parlab.lab.models import Attempt, Node, Run
 from parlab.lab.selectors.runs import remaining_s as steps_left_s
@@ -23,6 +26,7 @@ from .capacity import Need, Room, remaining_s, rooms
 from .waiting import waiting_reasons
 
 MAX_QUEUED = 200
+_PLANNED = re.compile(r"expected to start (\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[+-]\d\d:\d\d)?)")
 _SIMILAR = 500
 """Finished runs whose time is looked at."""
 
@@ -40,6 +44,8 @@ class Stay(NamedTuple):
     """Whether the end is its time limit, for want of steps or of finished runs like it."""
     reason: str
     """Why it waits."""
+    planned: datetime | None = None
+    """When Slurm expects to start it."""
 
     @property
     def is_waiting(self) -> bool:
@@ -77,17 +83,31 @@ def queue_forecast(nodes: Sequence[Node], now: datetime) -> dict[str, list[Stay]
         .order_by("queued_at", "pk")[:MAX_QUEUED]
     )
     stays: dict[str, list[Stay]] = defaultdict(list)
+    reasons = waiting_reasons([attempt.run for attempt in running.values() if attempt.started_at is None])
     for attempt in sorted(running.values(), key=lambda each: (each.started_at or now, each.pk)):
-        stays[Need.of(attempt.run.resolved).pool].append(_running(attempt, now))
+        stay = _running(attempt, now, reasons.get(attempt.run_id, ""))
+        stays[Need.of(attempt.run.resolved).pool].append(stay)
     for stay in _queued(queued, known, now):
         stays[Need.of(stay.run.resolved).pool].append(stay)
     return dict(stays)
 
 
-def _running(attempt: Attempt, now: datetime) -> Stay:
+def _running(attempt: Attempt, now: datetime, reason: str) -> Stay:
+    """Return the stay of an attempt on its nodes, or in the queue of its cluster."""
     left_s, is_limit = _left_s(attempt, now)
-    ends = now + timedelta(seconds=left_s)
-    return Stay(attempt.run, attempt.run.queued_at, attempt.started_at, ends, is_limit, "")
+    planned = None if attempt.started_at else planned_start(reason)
+    starts = attempt.started_at or planned
+    ends = max(now, planned or now) + timedelta(seconds=left_s)
+    return Stay(attempt.run, attempt.run.queued_at, starts, ends, is_limit, reason, planned)
+
+
+def planned_start(reason: str) -> datetime | None:
+    """Return the start that Slurm expects, as a node states it in the reason why a run waits."""
+    match = _PLANNED.search(reason)
+    if match is None:
+        return None
+    at = datetime.fromisoformat(match[1])
+    return at if at.tzinfo else make_aware(at)
 
 
 def _left_s(attempt: Attempt, now: datetime) -> tuple[float, bool]:

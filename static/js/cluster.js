@@ -25,6 +25,14 @@
     show();
   }
 
+  // Opening a node changes the address: the colour stays in it.
+  function keep() {
+    const address = new URL(location.href), first = page.querySelector("[data-colour-by]")?.dataset.colourBy;
+    if (!first || page.dataset.colour === (address.searchParams.get("colour") || first)) return;
+    address.searchParams.set("colour", page.dataset.colour);
+    history.replaceState(history.state, "", address);
+  }
+
   function close() {
     page.classList.remove("is-open");
     side.replaceChildren();
@@ -48,6 +56,7 @@
   });
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target.id === "node") page.classList.toggle("is-open", side.childElementCount > 0);
+    keep();
     show();
   });
   show();

@@ -104,3 +104,17 @@ def test_a_free_node_takes_a_run_at_once(
     (stay,) = queue_forecast(list(Node.objects.all()), now)["default"]
     assert seconds(stay, now) == (0, LIMIT_S)
     assert stay.is_limit
+
+
+def test_a_job_in_the_queue_of_slurm_starts_when_slurm_says(
+    make_attempt: Callable[..., Attempt], make_node: Callable[..., Node], config: Config, now: datetime
+) -> None:
+    attempt = make_attempt(state="dispatched", point={"train.seed": 5}, config=config)
+    starts = (now + timedelta(hours=2)).replace(second=0, microsecond=0)
+    reason = f"Slurm job 12 is PENDING: Priority, expected to start {starts.isoformat(' ', 'minutes')}"
+    place(attempt, make_node("login"), state="dispatched", reason=reason)
+    (stay,) = queue_forecast(list(Node.objects.all()), now)["default"]
+    assert (stay.starts, stay.planned, stay.is_waiting) == (starts, starts, True)
+    assert "job 12 is PENDING" in stay.reason
+    assert stay.ends is not None
+    assert stay.ends > starts

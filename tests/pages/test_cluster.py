@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Node, Project, ProjectPool, Run
+from parlab.lab.models import Attempt, Exclusion, Node, Project, ProjectPool, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 from tests.conftest import place
@@ -169,3 +169,33 @@ def test_a_pool_is_named_after_the_system_that_its_nodes_come_from(
 ) -> None:
     make_node("login", pool="hpc", slots=8, abilities={"kind": kind})
     assert f"hpc {title} 1 node" in text(page.get("/nodes/"))
+
+
+def test_a_day_of_goodput_opens_its_events(
+    page: Client, make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]
+) -> None:
+    node, noon = make_node("n1"), timezone.localtime().replace(hour=12, minute=0) - timedelta(days=2)
+    for seed, (state, days) in enumerate([("finished", 0), ("oom", 0), ("lost", 1)]):
+        attempt = make_attempt(state=state, point={"train.seed": seed})
+        began = noon - timedelta(days=days)
+        Attempt.objects.filter(pk=attempt.pk).update(started_at=began, ended_at=began + timedelta(hours=1))
+    Exclusion.objects.create(node=node, reason="leaf switch 3 down", at=noon)
+    figure = page.get("/nodes/").content.decode()
+    day = f"/nodes/?day={noon:%Y-%m-%d}#events"
+    assert f'href="{day}"' in figure
+    listed = text(page.get(day)).split(f"{noon:%-d %B}")[1]
+    assert listed.index("leaf switch 3 down") < listed.index("Out of memory")
+    assert "#2" in listed
+    assert "Lost" not in listed.split("Close")[1].split("Recovery")[0]
+    assert f"?day={noon:%Y-%m-%d}" in page.get(day).content.decode().split('id="cluster"')[1].split(">")[0]
+    assert 'id="events"' not in page.get("/nodes/?day=yesterday").content.decode()
+
+
+def test_a_hot_gpu_has_a_ring_whatever_the_colour_shows(page: Client, busy: Attempt) -> None:
+    squares = re.findall(r'<i class="g ([^"]*)" title="([^"]*)"', page.get("/nodes/").content.decode())
+    assert [("ring" in classes.split(), "hot" in title) for classes, title in squares] == [
+        (False, False),
+        (False, False),
+        (True, True),
+        (False, False),
+    ]

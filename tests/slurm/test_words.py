@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ def test_jobs_are_read_and_placed_by_priority() -> None:
     assert jobs[0] == Job(12, "PENDING", "gpu", 4000, "", "2026-11-22 10:00", "Priority", "a|name")
     places = queue.places(job for job in jobs if job.is_pending)
     assert places == {12: (2, 2), 13: (1, 2), 16: (1, 1)}
+    offset = datetime(2026, 11, 22, 10).astimezone().isoformat()[-6:]
     assert queue.waiting_text(jobs[0], places[12]) == (
-        "Slurm job 12 is PENDING: Priority, place 2 of 2 in partition gpu, expected to start 2026-11-22 10:00"
+        f"Slurm job 12 is PENDING: Priority, place 2 of 2 in partition gpu, expected to start 2026-11-22 10:00{offset}"
     )
 
 

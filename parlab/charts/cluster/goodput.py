@@ -19,6 +19,8 @@ class Day(NamedTuple):
     """`13 Nov`."""
     parts: Sequence[tuple[str, str, float]]
     """Class, title and hours."""
+    href: str = ""
+    """Where its events are listed."""
 
     @property
     def hours(self) -> float:
@@ -41,6 +43,13 @@ def goodput_figure(days: Sequence[Day], least_pct: float) -> Svg:
 def _day(canvas: Canvas, day: Day, place: int, foot: float) -> None:
     left, width = canvas.x(place), canvas.x(place + 1) - canvas.x(place) - _GAP
     done = 0.0
+    if day.href:
+        label = escape(f"{day.text}: its events")
+        room = f'x="{length(left)}" y="{length(canvas.y(100))}" width="{length(min(width, 24))}"'
+        canvas.add(
+            f'<a href="{escape(day.href)}" aria-label="{label}"><rect class="day" {room}'
+            f' height="{length(foot - canvas.y(100))}"/>'
+        )
     for kind, title, hours in day.parts:
         low, done = done, done + 100 * hours / day.hours if day.hours else done
         top, bottom = canvas.y(min(100.0, done)), min(foot, canvas.y(low))
@@ -51,3 +60,5 @@ def _day(canvas: Canvas, day: Day, place: int, foot: float) -> None:
             f'<rect class="{kind}" x="{length(left)}" y="{length(top)}" width="{length(min(width, 24))}"'
             f' height="{length(bottom - top)}"><title>{told}</title></rect>'
         )
+    if day.href:
+        canvas.add("</a>")

@@ -35,6 +35,8 @@ class Span(NamedTuple):
     end_text: str
     """`14:10`, `by 14:10`, `14:10 to 16:05`; empty for a run that has ended."""
     title: str
+    planned: float | None = None
+    """When Slurm expects to start it: a tick."""
 
 
 class Row(NamedTuple):
@@ -158,6 +160,10 @@ def _bars(canvas: Canvas, span: Span, middle: float, now: float) -> None:
         _bar(canvas, (left, solid), middle, span.kind, span.title)
     if right > solid + 0.5:
         _bar(canvas, (solid, right), middle, f"{span.kind} expected", span.title)
+    if span.planned is not None and span.planned >= low:
+        at, half = canvas.x(span.planned), _BAR / 2 + 3
+        path = f"M{length(at)} {length(middle - half)}V{length(middle + half)}"
+        canvas.add(f'<path class="planned" d="{path}"><title>{escape(span.title)}</title></path>')
     if span.end_text:
         canvas.text(right + 6, middle + 4, span.end_text, kind="v")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from runners.node.jobs.system import Words
@@ -186,8 +187,16 @@ def seconds_of(text: str) -> float | None:
 def waiting_text(job: Job, place: tuple[int, int] | None) -> str:
     """Return why a job waits: Slurm's reason, its place in the queue, and the expected start."""
     where = f", place {place[0]} of {place[1]} in partition {job.partition}" if place else ""
-    when = f", expected to start {job.start}" if job.start else ""
+    when = f", expected to start {_with_zone(job.start)}" if job.start else ""
     return f"Slurm job {job.id} is {job.state}: {job.reason or 'no reason given'}{where}{when}"
+
+
+def _with_zone(start: str) -> str:
+    """Return a time of squeue, which is that of this machine, with the offset of its time zone."""
+    try:
+        return datetime.fromisoformat(start).astimezone().isoformat(" ", "minutes")
+    except ValueError:
+        return start
 
 
 ENDINGS: Mapping[str, Words] = {

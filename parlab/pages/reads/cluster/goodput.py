@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from django.core.cache import cache
 from django.db.models import Count, Max, QuerySet
+from django.urls import reverse
 from django.utils import timezone
 
 from parlab.charts.cluster.goodput import Day, goodput_figure
@@ -147,7 +148,11 @@ def _steps_s(steps: Any, times: Any) -> float | None:
 
 def _figure(days: Mapping[Any, Mapping[str, float]]) -> Svg:
     rows = [
-        Day(f"{day:%-d %b}", [(f"gp-{kind}", CAUSES[kind], hours) for kind, hours in days[day].items() if hours])
+        Day(
+            f"{day:%-d %b}",
+            [(f"gp-{kind}", CAUSES[kind], hours) for kind, hours in days[day].items() if hours],
+            f"{reverse('nodes')}?day={day:%Y-%m-%d}#events",
+        )
         for day in sorted(days)
     ]
     least = min(

@@ -120,7 +120,7 @@ def _own(stays: Sequence[Stay], user: User) -> Waiting | None:
     first = next(iter([*own, *waiting]), None)
     if first is None:
         return None
-    starts = f"Starts about {_clock(first.starts)}." if first.starts is not None else ""
+    starts = f"Starts about {_clock(first.starts)}." if first.starts is not None and not first.planned else ""
     return Waiting(first.run, first.reason, starts)
 
 
@@ -144,8 +144,10 @@ def _span(stay: Stay, now: datetime) -> Span:
     waited = duration(((stay.starts or now) - stay.since).total_seconds(), coarse=True)
     title = f"{stay.run.experiment.name} #{stay.run.number}: {'waits' if stay.is_waiting else 'waited'} {waited}"
     title += f", ends {by or 'about '}{end}" if end else ""
+    title += f", Slurm expects to start it at {_clock(stay.planned)}" if stay.planned else ""
     kind = OTHER if stay.is_waiting else KINDS[RunState.RUNNING]
-    return Span(stay.since.timestamp(), _at(stay.starts), _at(stay.ends), kind, stay.is_waiting, text, title)
+    ends = (_at(stay.starts), _at(stay.ends))
+    return Span(stay.since.timestamp(), *ends, kind, stay.is_waiting, text, title, _at(stay.planned))
 
 
 def _at(when: datetime | None) -> float | None:

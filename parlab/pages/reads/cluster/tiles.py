@@ -210,7 +210,11 @@ class _Shown:
             self._health,
         ]
         texts = [text for metric, unit in _UNITS.items() if (text := _text(values.get(metric), unit))]
-        return Square(" ".join(classes), f"{name}: {', '.join(texts) or 'no run'}")
+        # A ring marks what breaks a rule, whatever the colour shows.
+        is_hot = values.get(HEAT, 0.0) >= HOT_C
+        if is_hot:
+            classes.append("ring")
+        return Square(" ".join(classes), f"{name}: {', '.join(texts) or 'no run'}{', hot' if is_hot else ''}")
 
     def _of_samples(self, own: Samples | None) -> list[Square]:
         if own is None:

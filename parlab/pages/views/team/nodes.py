@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet.excluded_nodes import node_leave_out, node_put_back
 from parlab.lab.models import Node
 from parlab.pages.reads.cluster.day import day_of
+from parlab.pages.reads.cluster.events import day_of_events
 from parlab.pages.reads.cluster.goodput import goodput_of
 from parlab.pages.reads.cluster.node import GPU_COLUMNS, gpu_rows
 from parlab.pages.reads.cluster.queue import queue_of
@@ -43,6 +44,7 @@ def _cluster(request: HttpRequest) -> dict[str, Any]:
         "queue": queue_of(known, cast(User, request.user), now),
         "goodput": goodput_of(now, has_gpus=any(tile.has_gpus for tile in shown.nodes)),
         "recovery": recovery_of_cluster(now),
+        "day_events": day_of_events(request.GET.get("day", "")),
         "colour": _colour(request, [scale.name for scale in shown.scales]),
     }
 
