@@ -58,7 +58,7 @@ PAGES = {
     "dashboards": "/dashboards/",
     "plan": "/plan/",
     "simulate": "/simulate/",
-    "timelines": "/timelines/",
+    "timelines": "/compare/timelines/",
     "tune": "/tune/",
     "reports": "/reports/",
     "report-new": "/reports/new/",

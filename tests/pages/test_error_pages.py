@@ -99,7 +99,7 @@ PLACES: list[tuple[str, list[str]]] = [
     ("/", ["Home"]),
     ("/simulate/", ["Plan", "Simulate"]),
     ("/tune/", ["Plan", "Search"]),
-    ("/timelines/", ["Plan", "Simulate", "Compare timelines"]),
+    ("/compare/timelines/", ["Experiments", "Compare", "Timelines"]),
     ("/nodes/", ["Cluster"]),
     ("/notifications/", ["Settings", "Notifications"]),
     ("/import/formats/", ["Settings", "Log formats"]),

@@ -168,10 +168,10 @@ RUNNER = """# Networks
 def test_the_answer_of_a_sweep_over_networks_leads_to_networks(page: Client, user: User) -> None:
     experiment = imported(user, NETWORKS.replace("# Networks\n", RUNNER))
     answer = page.get(f"{experiment.get_absolute_url()}time/").content.decode()
-    address = f"{experiment.get_absolute_url()}network/"
-    assert f'href="{address}">Networks</a>' in answer
+    address = f"{experiment.get_absolute_url()}compare/networks/"
+    assert f'href="{address}">Compare networks</a>' in answer
     assert page.get(address).status_code == 200
-    assert "/network/" not in page.get(f"{imported(user, MODELS).get_absolute_url()}time/").content.decode()
+    assert "/compare/networks/" not in page.get(f"{imported(user, MODELS).get_absolute_url()}time/").content.decode()
 
 
 _SWEEP = re.compile(r'<section aria-labelledby="sweep">(.*?)</section>', re.DOTALL)

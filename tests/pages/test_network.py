@@ -12,7 +12,7 @@ from parlab.demo.content import published_three_nodes
 from parlab.lab.models import Experiment, Run
 
 CELL = {"schedule": "1f1b", "micro_batch_size": "1", "network": "10 ms, 1 Gbit/s"}
-ADDRESS = "/experiments/gpt-3-small-on-three-nodes/network/"
+ADDRESS = "/experiments/gpt-3-small-on-three-nodes/compare/networks/"
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def test_the_experiment_leads_to_it_where_there_are_networks_to_compare(
     viewer: Client, published: None, experiment: Experiment
 ) -> None:
     assert ADDRESS in viewer.get("/experiments/gpt-3-small-on-three-nodes/").content.decode()
-    assert "/network/" not in viewer.get(experiment.get_absolute_url()).content.decode()
+    assert "/compare/networks/" not in viewer.get(experiment.get_absolute_url()).content.decode()
 
 
 def test_an_experiment_without_pipelines_says_what_the_page_needs(viewer: Client, experiment: Experiment) -> None:
-    text = viewer.get(f"{experiment.get_absolute_url()}network/").content.decode()
+    text = viewer.get(f"{experiment.get_absolute_url()}compare/networks/").content.decode()
     assert "No pipeline runs" in text
     assert "/simulate/" in text
 
@@ -68,3 +68,13 @@ def test_the_page_takes_few_queries_however_many_runs(
 ) -> None:
     with django_assert_max_num_queries(13):  # type: ignore[operator]
         viewer.get(ADDRESS)
+
+
+def test_earlier_addresses_lead_to_the_comparison(viewer: Client, published: None) -> None:
+    for earlier, now in (
+        (ADDRESS.replace("compare/networks", "network"), ADDRESS),
+        ("/timelines/", "/compare/timelines/"),
+        ("/timelines/figure.json", "/compare/timelines/figure.json"),
+    ):
+        answer = viewer.get(f"{earlier}?a=1")
+        assert (answer.status_code, answer.headers["Location"]) == (308, f"{now}?a=1")

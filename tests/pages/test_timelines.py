@@ -53,7 +53,7 @@ def published(user: User) -> None:
 
 
 def draw(client: Client, a: str = "", b: str = "") -> dict[str, Any]:
-    answer: dict[str, Any] = client.get("/timelines/figure.json", {"a": a, "b": b}).json()
+    answer: dict[str, Any] = client.get("/compare/timelines/figure.json", {"a": a, "b": b}).json()
     return answer
 
 
@@ -63,7 +63,7 @@ def titles(answer: dict[str, Any]) -> list[str]:
 
 def test_a_run_shows_what_it_did_above_what_the_simulation_says(viewer: Client, run: Run) -> None:
     text = viewer.get(f"{run.get_absolute_url()}time/").content.decode()
-    assert "/timelines/?a=pipeline-schedules%2F1&amp;b=simulated%3Apipeline-schedules%2F1" in text
+    assert "/compare/timelines/?a=pipeline-schedules%2F1&amp;b=simulated%3Apipeline-schedules%2F1" in text
     answer = draw(viewer, "pipeline-schedules/1", "simulated:pipeline-schedules/1")
     assert [title.partition(": ")[2] for title in titles(answer)] == [
         "1f1b, measured, step 3 of run 1 of Pipeline schedules",
@@ -96,7 +96,7 @@ def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, publ
     answer = draw(viewer, f"simulated:{PUBLISHED}/22", f"simulated:{PUBLISHED}/22:1f1b-3")
     assert "store up to 7 micro batches" in answer["caption"]
     text = viewer.get(f"/experiments/{PUBLISHED}/runs/22/time/").content.decode()
-    assert f"/timelines/?b=simulated%3A{PUBLISHED}%2F22" in text
+    assert f"/compare/timelines/?b=simulated%3A{PUBLISHED}%2F22" in text
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, publ
     ],
 )
 def test_what_cannot_be_drawn_says_why(viewer: Client, run: Run, asked: str, problem: str) -> None:
-    text = viewer.get("/timelines/", {"a": asked}).content.decode()
+    text = viewer.get("/compare/timelines/", {"a": asked}).content.decode()
     assert escape(problem) in text
     assert "<script>alert" not in text
     assert problem in draw(viewer, asked)["empty"]

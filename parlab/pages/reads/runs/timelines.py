@@ -120,7 +120,7 @@ class RunTimeline(NamedTuple):
     """The step that the page draws."""
     lanes: int
     address: str
-    """Query string of /timelines/ with the measured run above the simulated one."""
+    """Query string of the comparison of timelines with the measured run above the simulated one."""
     can_simulate: bool
     was_refused_links: bool
     """Whether the node could not emulate the links; the page then offers the simulation instead."""

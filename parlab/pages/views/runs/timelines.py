@@ -7,7 +7,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from parlab.charts import theme
@@ -128,7 +129,7 @@ def timelines(request: HttpRequest) -> HttpResponse:
     choices = _choices(sides)
     listed = {text for text, _title in choices}
     context = {
-        "section": "simulate",
+        "section": "compare",
         "sides": [side._replace(is_typed=bool(side.text) and side.text not in listed) for side in sides],
         "choices": choices,
         "problems": [side.problem for side in sides if side.problem],
@@ -154,3 +155,10 @@ def timelines_json(request: HttpRequest) -> HttpResponse:
 @require_GET
 def timelines_csv(request: HttpRequest) -> HttpResponse:
     return csv_response(_drawing(request).table, "timelines.csv")
+
+
+@require_GET
+def moved(request: HttpRequest, to: str) -> HttpResponse:
+    """Answer an earlier address with where the page is now."""
+    query = request.GET.urlencode()
+    return redirect(reverse(to) + (f"?{query}" if query else ""), permanent=True, preserve_request=True)
