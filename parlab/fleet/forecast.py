@@ -46,6 +46,8 @@ class Stay(NamedTuple):
     """Why it waits."""
     planned: datetime | None = None
     """When Slurm expects to start it."""
+    after: Run | None = None
+    """The running run whose end lets it start."""
 
     @property
     def is_waiting(self) -> bool:
@@ -65,6 +67,8 @@ class _Place:
     slots: int
     gpus: int
     ends: list[tuple[float, Need]] = field(default_factory=list)
+    runs: dict[float, Run] = field(default_factory=dict)
+    """The running runs by their ends."""
 
     def is_free(self, need: Need, at_s: float) -> bool:
         held = [own for end_s, own in self.ends if end_s > at_s]
@@ -125,17 +129,24 @@ def _queued(queued: Sequence[Run], known: Iterable[Room], now: datetime) -> list
         takes_s = usual.get(run.config_id)
         length_s = need.limit_s if takes_s is None else min(takes_s, need.limit_s)
         at_s = _start_s(places, need, length_s)
+        after = _after(places, at_s)
         starts = None if at_s is None else now + timedelta(seconds=at_s)
         ends = None if starts is None else starts + timedelta(seconds=length_s)
-        stays.append(Stay(run, run.queued_at, starts, ends, takes_s is None, reasons.get(run.pk, "")))
+        stays.append(Stay(run, run.queued_at, starts, ends, takes_s is None, reasons.get(run.pk, ""), after=after))
     return stays
 
 
 def _place(room: Room, now: datetime) -> _Place:
-    held = [(_left_s(attempt, now)[0], Need.of(attempt.run.resolved)) for attempt in room.busy]
+    left = {attempt.pk: _left_s(attempt, now)[0] for attempt in room.busy}
+    held = [(left[attempt.pk], Need.of(attempt.run.resolved)) for attempt in room.busy]
     slots = room.slots + sum(room.slots_of(need) for _, need in held)
     gpus = room.gpus + sum(room.gpus_of(need) for _, need in held)
-    return _Place(room, slots, gpus, held)
+    return _Place(room, slots, gpus, held, {left[attempt.pk]: attempt.run for attempt in room.busy})
+
+
+def _after(places: Sequence[_Place], at_s: float | None) -> Run | None:
+    """Return the running run that ends when another one can start."""
+    return next((place.runs[at_s] for place in places if at_s and at_s in place.runs), None)
 
 
 def _start_s(places: Sequence[_Place], need: Need, length_s: float) -> float | None:

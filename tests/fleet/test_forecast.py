@@ -85,6 +85,7 @@ def test_queued_runs_follow_each_other_on_the_nodes_that_become_free(
     assert running.run.state == "running"
     assert [stay.run for stay in waiting] == runs
     assert [seconds(stay, now) for stay in waiting] == [(560, 680), (680, 800)]
+    assert [stay.after for stay in waiting] == [running.run, None]
     assert all("busy" in stay.reason and not stay.is_limit for stay in waiting)
 
 

@@ -73,7 +73,8 @@ def test_who_waits_reads_for_what_and_until_when(
     shown = text(page.get("/nodes/"))
     assert "1 run waits." in shown
     assert "node gpu1 is busy with #1" in shown
-    assert re.search(r"Starts about \d\d:\d\d\.", shown)
+    assert re.search(r"Starts about \d\d:\d\d, after Pipeline schedules #1\.", shown)
+    assert page.get("/nodes/").content.decode().count('class="starts"') == 1
 
 
 def test_nodes_without_new_runs_and_reserved_pools_stand_below_the_queue(

@@ -52,6 +52,8 @@ class Row(NamedTuple):
     is_own: bool = False
     note: str = ""
     """Why a run without an expected start waits."""
+    after: int | None = None
+    """The row whose end lets it start: an arrow, where it is that of the person."""
 
 
 class Closed(NamedTuple):
@@ -77,6 +79,9 @@ def queue_figure(rows: Sequence[Row], now: float, clock: Clock, counted: str, cl
     canvas.text(_COUNT, 11, counted, "end")
     for place, row in enumerate(rows):
         _row(canvas, row, 20 + _ROW * place, now)
+    for place, row in enumerate(rows):
+        if row.is_own and row.after is not None and row.spans[0].starts is not None:
+            _arrow(canvas, row.spans[0].starts, row.after, place)
     for place, own in enumerate(closed, start=len(rows)):
         _closed(canvas, own, 20 + _ROW * place, now)
     if is_live:
@@ -84,6 +89,14 @@ def queue_figure(rows: Sequence[Row], now: float, clock: Clock, counted: str, cl
         canvas.add(f'<path class="now" d="M{length(at)} 14V{length(height - 22)}"/>')
         canvas.text(max(at, _COUNT + _NOW), 11, f"now {clock.text(now)}", "middle", "v")
     return canvas.svg("Runs and queue")
+
+
+def _arrow(canvas: Canvas, starts: float, above: int, place: int) -> None:
+    """Draw an arrow from the end of a run down to the start of the one that waits for it."""
+    at, top = canvas.x(starts), 20 + _ROW * above + (_ROW + _BAR) / 2
+    foot = 20 + _ROW * place + (_ROW - _BAR) / 2
+    path = f"M{length(at)} {length(top)}V{length(foot)}m-3 -5l3 5l3 -5"
+    canvas.add(f'<path class="starts" d="{path}"/>')
 
 
 def _closed(canvas: Canvas, closed: Closed, top: float, now: float) -> None:

@@ -78,7 +78,11 @@ def queue_of(nodes: Sequence[Node], user: User, now: datetime) -> Queue:
     running = sum(not stay.is_waiting for stay in stays)
     if not stays:
         return _recent(now)
-    rows = [_row(stay, user, now) for stay in stays[:MAX_ROWS]]
+    places = {stay.run.pk: place for place, stay in enumerate(stays[:MAX_ROWS])}
+    rows = [
+        _row(stay, user, now)._replace(after=places.get(stay.after.pk) if stay.after else None)
+        for stay in stays[:MAX_ROWS]
+    ]
     counted = "GPUs" if _has_gpus(nodes) else "Ranks"
     figure = queue_figure(rows, now.timestamp(), local_clock(now), counted, _closed(nodes, user))
     states = [("run-running", "running"), ("run-queued", "waiting")]
@@ -121,6 +125,8 @@ def _own(stays: Sequence[Stay], user: User) -> Waiting | None:
     if first is None:
         return None
     starts = f"Starts about {_clock(first.starts)}." if first.starts is not None and not first.planned else ""
+    if starts and first.after is not None and is_shown(project_of(first.after)):
+        starts = f"Starts about {_clock(first.starts)}, after {first.after.experiment.name} #{first.after.number}."
     return Waiting(first.run, first.reason, starts)
 
 
