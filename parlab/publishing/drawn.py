@@ -59,7 +59,7 @@ def live_page(
         key = sha256(directive.source.encode()).hexdigest()[:12]
         return _figure(name, block, content, f"{figure_url}{query}", f"{figure_url}{query}&format=csv", f"live-{key}")
 
-    return _page(document, content, Pictures(figure, lambda block: _picture(block, ""), part_html))
+    return _page(document, content, Pictures(figure, lambda block: _picture(block, ""), _titled_part))
 
 
 def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[str, str] | None = None) -> Page:
@@ -71,7 +71,7 @@ def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[s
             return _drawn(name, block, content, pictures[name])
         return _figure(name, block, content, address(f"{name}.json"), address(f"{name}.csv"), name)
 
-    renderers = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")), part_html)
+    renderers = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")), _titled_part)
     return _page(read(version.text), content, renderers)
 
 
@@ -94,6 +94,10 @@ def _drawn(name: str, block: FigureBlock, content: Content, address: str) -> str
         f'<figure class="report-figure card" id="{name}"><img src="{escape(address)}" alt="{escape(block.title)}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )
+
+
+def _titled_part(block: PartBlock) -> str:
+    return f'<p class="report-title">{escape(block.title)}</p>{part_html(block)}'
 
 
 def part_html(block: PartBlock) -> str:

@@ -6,8 +6,8 @@ person, so that a part is drawn by the same code and shows nothing that the page
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from html import unescape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,7 +42,6 @@ FIGURES = frozenset({
     "study-figure", "watch-figure",
 })  # fmt: skip
 """The names of addresses that answer with a figure."""
-_HEARD = re.compile(r"<(svg|table)\b.*?</\1>", re.DOTALL)
 _SVG = {
     "a", "circle", "clipPath", "defs", "ellipse", "g", "line", "path", "pattern", "polygon", "polyline", "rect", "svg",
     "text", "title", "tspan",
@@ -92,7 +91,7 @@ def page_part(name: str, address: str, title: str) -> PartBlock:
     html = cleaned(request.parts[name])
     if not html.strip():
         raise ValueError(f"{path} shows nothing under {name!r} now")
-    text = " ".join(strip_tags(_HEARD.sub(" ", html)).split())
+    text = " ".join(unescape(strip_tags(html)).split())
     shown = title or name.replace("-", " ").capitalize()
     return PartBlock(title=shown, html=html, text=text, sheets=list(SHEETS[str(match.url_name)]), page=address)
 
@@ -131,10 +130,9 @@ def _answered(address: str, names: Any) -> tuple[PageRequest, HttpResponse]:
 
 def cleaned(html: str, *, with_links: bool = True) -> str:
     """Return the markup of a part without what acts on its page: forms, polls, scripts; in files also links."""
-    tags = (_SVG | _HTML) - (set() if with_links else {"a"})
     return nh3.clean(
         html,
-        tags=tags,
+        tags=_SVG | _HTML,
         attributes={"*": _ATTRIBUTES} | ({"a": {"href"}} if with_links else {}),
         clean_content_tags={"button", "form", "select", "script", "style", "textarea", "summary"},
         url_schemes=set(),

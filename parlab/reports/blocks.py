@@ -84,7 +84,7 @@ class PartBlock(BaseModel):
     html: str
     """Sanitised: no scripts, no forms, nothing that loads from elsewhere."""
     text: str
-    """Its words without those of drawings and tables, for formats without pictures."""
+    """Its words, for formats without pictures."""
     sheets: list[str]
     """Names of the style sheets of its page."""
     page: str

@@ -89,7 +89,7 @@ def _block_markdown(directive: Directive, content: Content, names: dict[int, str
 
 def part_text(block: PartBlock) -> str:
     """Return what a format without pictures says of a part of a page."""
-    return f"{block.title}: {block.text or block.page}"
+    return f"{block.title}: {block.text if block.is_sentence else block.page}"
 
 
 def picture_name(block: PictureBlock) -> str:

@@ -25,6 +25,21 @@
   });
   drawer?.addEventListener("change", (event) => { if (event.target.name === "of" && pressed()) preview(pressed()); });
 
+  // ---------- parts of pages: one that fails keeps its last picture, with its time ----------
+  const clock = () => new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const noted = (part) => part.parentElement.querySelector(".not-read");
+  grid?.addEventListener("htmx:afterSwap", ({ target }) => {
+    if (!target.matches(".part-body")) return;
+    target.dataset.readAt = clock();
+    noted(target)?.remove();
+  });
+  for (const name of ["htmx:responseError", "htmx:sendError"]) grid?.addEventListener(name, ({ target }) => {
+    if (!target.matches(".part-body") || noted(target)) return;
+    const note = Object.assign(document.createElement("p"), { className: "muted sm not-read", textContent: target.dataset.readAt ? `Not read again since ${target.dataset.readAt}` : "Could not be read" });
+    target.after(note);
+    if (!target.dataset.readAt) target.replaceChildren();
+  });
+
   // ---------- the interval ----------
   const every = Number(grid?.dataset.refresh);
   async function again() {

@@ -76,6 +76,13 @@ def test_chosen_experiments_are_compared_by_their_fastest_runs(
     assert 'value="archive"' not in listed
 
 
+def test_a_click_on_a_letter_makes_its_run_the_baseline(page: Client, four_runs: list[Run]) -> None:
+    markup = page.get(address(*four_runs[:3])).content.decode()
+    letters = re.findall(r'<b class="letter place-\d"><a href="([^"]+)"[^>]*>(\w)</a>', markup)
+    first, second, third = (run.pk for run in four_runs[:3])
+    assert letters == [(f"?runs={second},{first},{third}", "B"), (f"?runs={third},{first},{second}", "C")]
+
+
 def test_charts_come_first_then_differences_then_numbers(page: Client, four_runs: list[Run]) -> None:
     response = page.get(address(*four_runs))
     assert rows(response, 0) == {
