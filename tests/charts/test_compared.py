@@ -76,4 +76,4 @@ def test_the_axis_of_sureness_ends_round_and_no_text_lies_below_a_point() -> Non
     assert "\N{MINUS SIGN}20\N{NARROW NO-BREAK SPACE}% (\N{MINUS SIGN}21 to \N{MINUS SIGN}19)" in drawing
     assert drawing.count('<path class="fl"') == 2  # the interval of the loss goes on at both ends
     narrow = str(sureness(rows[:1]))
-    assert f"\N{MINUS SIGN}25\N{NARROW NO-BREAK SPACE}%" in narrow
+    assert "\N{MINUS SIGN}25\N{NARROW NO-BREAK SPACE}%" in narrow

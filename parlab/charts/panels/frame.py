@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from os.path import commonprefix
+from itertools import takewhile
 from typing import NamedTuple
 
 from parlab.charts.format import Unit
@@ -77,7 +77,7 @@ def told_apart(names: Sequence[str], width: float) -> list[str]:
             first, last = min(names[place] for place in places), max(names[place] for place in places)
             if first == last:
                 continue
-            common = len(commonprefix([first, last]))
+            common = len([*takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))])
             begin = max(first.rfind(mark, 0, common) for mark in (" ", ",", "/", "-", "_")) + 1
             for place in places:
                 cut[place] = shortened(f"\N{HORIZONTAL ELLIPSIS}{names[place][begin:]}", width)

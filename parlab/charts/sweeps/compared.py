@@ -144,7 +144,7 @@ def _reach(rows: Sequence[Sureness]) -> float:
 
 
 def _with_interval(row: Sureness) -> str:
-    """Return a difference and the ends of its interval: `−20 % (−21 to −19)`; within noise with one digit."""
+    """Return a difference and the ends of its interval, `+20 % (+19 to +21)`; within noise with one digit."""
     digits = 1 if row.word == "not proven" else 2
     if row.low is None or row.high is None:
         return _percent(row.share, digits)

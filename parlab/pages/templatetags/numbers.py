@@ -158,7 +158,9 @@ def quantity_apart(value: float, unit: str) -> SafeString:
     """Format as `quantity`, the unit smaller and apart, as large numbers have it."""
     number, _, name = numbers.quantity(value, unit).partition(numbers.SPACE)
     name = name.replace(numbers.SPACE, "\N{NO-BREAK SPACE}")  # a narrow one is hardly seen in small type
-    return format_html('<span title="{}">{} <small>{}</small></span>', numbers.exact_quantity(value, unit), number, name)
+    return format_html(
+        '<span title="{}">{} <small>{}</small></span>', numbers.exact_quantity(value, unit), number, name
+    )
 
 
 def _with_all_digits(text: str, value: float | None, unit: str) -> SafeString:

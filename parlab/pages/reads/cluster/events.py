@@ -71,7 +71,13 @@ def _exclusions(begins: datetime, ends: datetime) -> list[tuple[datetime, Event]
     return [
         (
             row.at,
-            Event(f"{timezone.localtime(row.at):%H:%M}", row.reason, row.place_name, reverse("node", args=[row.node.name]), ""),
+            Event(
+                f"{timezone.localtime(row.at):%H:%M}",
+                row.reason,
+                row.place_name,
+                reverse("node", args=[row.node.name]),
+                "",
+            ),
         )
         for row in found.order_by("at")[: MAX_EVENTS + 1]
     ]
