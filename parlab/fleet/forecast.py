@@ -96,6 +96,12 @@ def queue_forecast(nodes: Sequence[Node], now: datetime) -> dict[str, list[Stay]
     return dict(stays)
 
 
+def free_at(node: Node, now: datetime) -> datetime | None:
+    """Return when all runs of a node are expected to have ended; None without any."""
+    left = [_left_s(attempt, now)[0] for room in rooms([node]) for attempt in room.busy]
+    return now + timedelta(seconds=max(left)) if left else None
+
+
 def _running(attempt: Attempt, now: datetime, reason: str) -> Stay:
     """Return the stay of an attempt on its nodes, or in the queue of its cluster."""
     left_s, is_limit = _left_s(attempt, now)

@@ -122,6 +122,7 @@ def test_a_node_opens_beside_the_others_with_its_day(page: Client, busy: Attempt
         assert "Last 24 h" in shown
         assert busy.run.get_absolute_url() in shown
     assert 'class="hotr"' in panel, "88 degrees"
+    assert re.search(r"Leave out after \d\d:\d\d", panel), "its run goes on until then"
 
 
 def test_an_installation_without_nodes_says_how_one_joins(page: Client) -> None:

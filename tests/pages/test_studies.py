@@ -15,6 +15,7 @@ from django.utils import timezone
 from parlab.lab.models import Config, Node, Run
 from parlab.tuner import services
 from parlab.tuner.models import Study
+from tests.pages.test_parts import offers
 from tests.tuner.conftest import DATA, SWEEP, finish, play
 
 
@@ -190,3 +191,11 @@ def test_a_link_from_a_configuration_fills_the_form_in(
     # Configurations of imported runs may name no engine.
     Config.objects.filter(pk=searched.pk).update(data={"parallel": {}})
     assert pages.get(f"/tune/?config={searched.pk}").status_code == 200
+
+
+def test_the_trials_and_figures_of_a_study_go_to_a_dashboard(pages: Client, searched: Config) -> None:
+    response = start(pages, searched, hand_tuned="on")
+    play(Study.objects.get())
+    offered = offers(pages.get(response.url).content.decode())
+    assert {"numbers", "trials", "comparison", "figure"} <= {offer["panel"] for offer in offered}
+    assert {pages.post("/parts/add/", offer).status_code for offer in offered} == {200}

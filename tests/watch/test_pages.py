@@ -18,6 +18,7 @@ from parlab.pages.reads.watches import SPARK_RESULTS
 from parlab.watch import services
 from parlab.watch.models import Alert, Result, Series, Watch
 from tests.conftest import SMALL
+from tests.pages.test_parts import offers
 
 from .conftest import repeats
 
@@ -205,3 +206,11 @@ def test_a_muted_watch_lists_changes_and_announces_none(
     page.post(f"/watch/{watch.pk}/unmute/")
     assert InboxItem.objects.open().count() >= 1
     assert not Watch.objects.get().is_muted
+
+
+def test_what_an_alert_and_its_watch_show_goes_to_a_dashboard(page: Client, alerted: Alert) -> None:
+    offered = offers(page.get(alerted.get_absolute_url()).content.decode())
+    assert {"change", "results", "measures", "step"} <= {offer["panel"] for offer in offered}
+    offered += offers(page.get(alerted.watch.get_absolute_url()).content.decode())
+    assert "figure" in {offer["panel"] for offer in offered}
+    assert {page.post("/parts/add/", offer).status_code for offer in offered} == {200}

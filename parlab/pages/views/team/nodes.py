@@ -12,6 +12,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.fleet.excluded_nodes import node_leave_out, node_put_back
+from parlab.fleet.forecast import free_at
 from parlab.lab.models import Node
 from parlab.pages.reads.cluster.day import day_of
 from parlab.pages.reads.cluster.events import day_of_events
@@ -79,6 +80,7 @@ def _node(row: Node) -> dict[str, Any]:
         "before": names[place - 1] if place else "",
         "after": names[place + 1] if place + 1 < len(names) else "",
         "day": day_of(row, timezone.now()),
+        "free_at": free_at(row, timezone.now()),
         "gpus": gpu_rows(row),
         "gpu_columns": GPU_COLUMNS,
         "health": health,
