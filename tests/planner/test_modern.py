@@ -15,6 +15,7 @@ from parlab.planner.prediction.memory import activation_bytes
 from parlab.planner.publications import rows
 from parlab.planner.publications.published import predict_rows
 from parlab.planner.requests.answer import work
+from parlab.planner.search.layouts import search
 
 LLAMA = Model(
     32, 4096, 32, 8192, 128_256, 8, 14_336, True, has_tied_embeddings=False, has_positions=False, has_dropout=False
@@ -161,6 +162,31 @@ def test_8_bits_are_faster_but_not_twice_as_fast() -> None:
     ratio = seconds(JOB) / seconds(JOB, precision="fp8")
     assert 1.1 < ratio < 1.9
     assert seconds(JOB, precision="mxfp8") == seconds(JOB, precision="fp8")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "used"),
+    [
+        ("A100", "fp8", "bf16"), ("A100", "nvfp4", "bf16"), ("H100", "nvfp4", "bf16"), ("H100", "mxfp8", "fp8"),
+        ("MI300X", "mxfp8", "fp8"), ("TPU v5p", "fp8", "bf16"),
+    ],
+)  # fmt: skip
+def test_a_precision_that_a_device_lacks_gains_neither_time_nor_memory(gpu: str, precision: Any, used: Any) -> None:
+    where = cluster(gpu, 8, 8)
+    lacking, plain = (predict_job(replace(JOB, precision=name), where) for name in (precision, used))
+    assert (lacking.iteration_s, lacking.memory_bytes) == (plain.iteration_s, plain.memory_bytes)
+    assert f"precision {precision} is not supported by {where.device.name}: {used} is used" in lacking.reasons
+    assert len(lacking.reasons) == len(plain.reasons) + 1
+
+
+def test_a_precision_of_16_bits_that_a_device_lacks_has_the_speed_of_the_other() -> None:
+    reasons = predict_job(JOB, cluster("V100 32GB", 8, 8)).reasons
+    assert "precision bf16 is not supported by V100 SXM2 32 GB: the speed of fp16 is used" in reasons
+
+
+def test_a_search_uses_the_precision_that_the_device_has() -> None:
+    found = search(replace(JOB, precision="nvfp4"), NODE, listed=1).fitting[0]
+    assert found.job.precision == "bf16"
 
 
 def test_a_row_of_today_is_read_in_full() -> None:

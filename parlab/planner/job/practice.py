@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .workload import Dispatcher, Precision
+from .hardware import Gpu
+from .workload import Dispatcher, Job, Precision
 
 _RECENT = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB", "MI3")
 
@@ -64,3 +65,13 @@ def _dispatcher(gpu: str) -> Dispatcher:
     if gpu.startswith("GB"):
         return "hybridep"
     return "deepep" if is_recent_device(gpu) and not gpu.startswith("MI") else "alltoall"
+
+
+def in_units_of(job: Job, gpu: Gpu) -> Job:
+    """Return a job in a precision that a device has units for: bf16 instead of 8 or 4 bits that it lacks.
+
+    The scales of MXFP8 came with the units for 4 bits; a device with plain 8 bits trains in these.
+    """
+    if not job.is_low_precision or (gpu.peak(job.precision) and (job.precision != "mxfp8" or "fp4" in gpu.peak_flops)):
+        return job
+    return replace(job, precision="fp8" if job.precision == "mxfp8" and gpu.peak("fp8") else "bf16")

@@ -345,7 +345,7 @@ def ceiling(cluster: Cluster, precision: str) -> float:
     device = cluster.device
     peaks = device.peak_flops
     name = device.units(precision)
-    substitutes = {"bf16": ("fp16",), "fp16": ("bf16",), "fp8": ("bf16",), "fp4": ("fp8", "bf16")}.get(name, ("fp32",))
+    substitutes = {"bf16": ("fp16",), "fp16": ("bf16",), "fp8": ("bf16",), "fp4": ("bf16",)}.get(name, ("fp32",))
     for candidate in (name, *substitutes, "fp16", "fp32"):
         if candidate in peaks:
             return peaks[candidate] * (_FP32_SHARE if candidate == "fp32" else matrix_share(device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp
 
@@ -11,7 +12,9 @@ from parlab.planner.calibration.spreads import usual_spread
 from parlab.planner.job.cluster import Cluster
 from parlab.planner.job.code_bases import timed_job
 from parlab.planner.job.configs import job_of
-from parlab.planner.job.workload import Job
+from parlab.planner.job.hardware import Gpu
+from parlab.planner.job.practice import in_units_of
+from parlab.planner.job.workload import Job, Precision
 from runners.config import RunConfig
 
 from .fitting import CONFIDENT, LIKELY, MemoryDistribution, limit_bytes, memory_distribution
@@ -22,6 +25,7 @@ from .timing import Clock, Timing, scaled
 
 _FEW = 5
 """Calibrated times at which the width of an interval is half that of the calibration, half the uncalibrated one."""
+_SIXTEEN_BITS = {"bf16": "fp16", "fp16": "bf16"}
 _FAR = 0.9
 """Novelty above which a prediction says that no similar job was measured."""
 
@@ -90,12 +94,14 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
             f"gpus {cluster.gpus} are too few for tensor {job.tensor_parallel} x pipeline {job.pipeline_parallel} x"
             f" data {job.data_parallel}{context} = {job.world_size}; use {job.world_size} or a smaller layout"
         )
+    asked, job = job.precision, in_units_of(job, cluster.device)
     needed = memory(job, constants.memory, cluster.domain)
     distribution = memory_distribution(job, cluster, constants, needed)
     probability = distribution.below(limit_bytes(cluster, constants))
     reasons = []
     if probability < CONFIDENT:
         reasons.append(_shortage(needed, distribution, cluster, probability))
+    reasons += _other_precision(asked, job.precision, cluster.device)
     if calibration and 0 < calibration.most_gpus < job.world_size:
         reasons.append(
             f"outside the calibrated range of at most {calibration.most_gpus} GPUs: constants are closer to the shipped"
@@ -108,6 +114,10 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
     if has_largest_first_stage(job):
         parts = with_simulated_bubble(clock, parts)
         reasons.append(NOTE)
+    if job.code_base and job.release and (job.code_base, job.release) not in constants.levels:
+        reasons.append(
+            f"release {job.release} of {job.code_base} was not measured: the effect of its other releases is used"
+        )
     level = level_of(constants.levels, job.code_base, job.release)
     spread = narrowed(usual_spread(job, cluster, parts.total_s), level)
     if constants.local is None:
@@ -137,6 +147,14 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         reasons,
         constants.basis,
     )
+
+
+def _other_precision(asked: Precision, used: Precision, gpu: Gpu) -> Iterator[str]:
+    """Generate a reason if a device lacks units for the precision of a job."""
+    if used != asked:
+        yield f"precision {asked} is not supported by {gpu.name}: {used} is used"
+    elif used in _SIXTEEN_BITS and gpu.peak(used) is None:
+        yield f"precision {used} is not supported by {gpu.name}: the speed of {_SIXTEEN_BITS[used]} is used"
 
 
 def _shortage(needed: Memory, distribution: MemoryDistribution, cluster: Cluster, probability: float) -> str:

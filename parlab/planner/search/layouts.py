@@ -8,6 +8,7 @@ from math import inf
 
 from parlab.planner.calibration.calibration import Calibration, default_for
 from parlab.planner.job.cluster import Cluster
+from parlab.planner.job.practice import in_units_of
 from parlab.planner.job.workload import Job, Recompute
 from parlab.planner.prediction.fitting import CONFIDENT, is_confident
 from parlab.planner.prediction.prediction import Prediction, predict_job
@@ -101,6 +102,7 @@ def search(
     those of another job by a factor of at most two: for the best layout on half or twice as many GPUs.
     Raises ValueError for more than MAX_LAYOUTS layouts.
     """
+    job = in_units_of(job, cluster.device)
     constants = calibration or default_for(cluster)
     ranking, risks = _Ranking(listed, confidence), _Risks()
     tried = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from parlab.planner.calibration.calibration import Calibration, default_for
 from parlab.planner.job.cluster import Cluster, with_gpus
+from parlab.planner.job.practice import in_units_of
 from parlab.planner.job.workload import Job, Model
 from parlab.planner.prediction.fitting import is_confident
 
@@ -41,7 +42,7 @@ class Verdict:
 def fits_somehow(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> bool:
     """Return whether any layout surely fits with full recomputation; a batch that divides replaces the job's."""
     constants = calibration or default_for(cluster)
-    divisible = replace(job, global_batch_size=cluster.gpus)
+    divisible = replace(in_units_of(job, cluster.device), global_batch_size=cluster.gpus)
     return any(
         is_confident(replace(layout, recompute="full", recomputed_layers=None), cluster, constants)
         for layout in (family[0] for family in families(divisible, cluster) if family[0].schedule == "1f1b")
