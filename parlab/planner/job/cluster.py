@@ -204,18 +204,26 @@ def with_gpus(cluster: Cluster, gpus: int) -> Cluster:
     return replace(cluster, gpus=gpus)
 
 
-def gbit_s(text: str | None) -> float | None:
-    """Return the bandwidth of a node from a description: "8x200Gb HDR IB" 1600, "NDR 400Gb x8" 3200, "800Gbps" 800.
+_FIGURE = r"([0-9]+(?:\.[0-9]+)?)"
 
-    A measured figure takes precedence over a nominal one; a range counts as its midpoint. None without a figure.
+
+def gbit_s(text: str | None) -> float | None:
+    """Return the bandwidth of a node from a description, in Gbit/s.
+
+    "8x200Gb HDR IB" is 1600, "NDR 400Gb x8" 3200, "800Gbps" 800, "50 GB/s" 400. A measured figure takes precedence over
+    a nominal one; a range counts as its midpoint. None without a figure.
     """
     if not text:
         return None
-    lowered = text.lower()
-    measured = re.search(r"measured[^;0-9]*([0-9.]+)\s*-\s*([0-9.]+)\s*gb", lowered)
+    measured = re.search(rf"(?i:measured)[^;0-9]*{_FIGURE}\s*-\s*{_FIGURE}\s*(GB|(?i:gb))", text)
     if measured:
-        return (float(measured[1]) + float(measured[2])) / 2
-    nominal = re.search(r"(?:([0-9]+)\s*x\s*)?([0-9.]+)\s*gb[a-z/]*(?:\s*x\s*([0-9]+))?", lowered)
+        return (float(measured[1]) + float(measured[2])) / 2 * _bits(measured[3])
+    nominal = re.search(rf"(?:([0-9]+)\s*[xX]\s*)?{_FIGURE}\s*(GB|(?i:gb))[a-zA-Z/]*(?:\s*[xX]\s*([0-9]+))?", text)
     if not nominal:
         return None
-    return float(nominal[2]) * int(nominal[1] or 1) * int(nominal[3] or 1)
+    return float(nominal[2]) * int(nominal[1] or 1) * int(nominal[4] or 1) * _bits(nominal[3])
+
+
+def _bits(unit: str) -> int:
+    """Return the Gbit of a unit: 8 for gigabytes, which alone have two capital letters."""
+    return 8 if unit == "GB" else 1

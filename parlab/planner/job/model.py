@@ -9,12 +9,23 @@ from typing import Literal
 LARGEST = 2**40
 """Upper limit of all sizes; a larger value is a typing error."""
 Attention = Literal["gqa", "mla"]
+_SIZES = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "sequence_length",
+    "vocab_size",
+    "num_experts",
+    "expert_groups",
+    "kv_lora_rank",
+    "rope_head_dim",
+)
 
 
-def check_size(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is a whole number from 1 to LARGEST."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
-        raise ValueError(f"{name} {value!r} is invalid; use a whole number from 1 to {LARGEST}")
+def check_size(name: str, value: object, least: int = 1) -> None:
+    """Raise ValueError unless `value` is a whole number from `least` to LARGEST."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
+        raise ValueError(f"{name} {value!r} is invalid; use a whole number from {least} to {LARGEST}")
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,12 @@ class Model:
     has_dropout: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden_size", "num_heads", "sequence_length", "vocab_size", "expert_groups"):
+        for name in _SIZES:
             check_size(name, getattr(self, name))
+        for name in ("shared_experts", "q_lora_rank"):
+            check_size(name, getattr(self, name), 0)
+        if not 0 <= self.windowed_share <= 1:
+            raise ValueError(f"windowed_share {self.windowed_share:g} is out of range; use 0 to 1")
         for name in ("num_kv_heads", "ffn_hidden_size", "head_dim", "dense_ffn_size", "sliding_window"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))

@@ -163,6 +163,11 @@ class Job:
         for name, layers in zip(("first_stage_layers", "last_stage_layers"), ends, strict=True):
             if layers is not None:
                 check_size(name, layers)
+        if self.pipeline_parallel > self.model.num_layers:
+            raise ValueError(
+                f"pipeline_parallel {self.pipeline_parallel} is more than num_layers {self.model.num_layers}; use"
+                f" {self.model.num_layers} stages or fewer"
+            )
         if self.pipeline_parallel > 1 and sum(size or 1 for size in ends) + self.pipeline_parallel - 2 > (
             self.model.num_layers
         ):

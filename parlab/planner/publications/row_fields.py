@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 MODEL = [
     "name",
     "layers",
@@ -93,3 +97,37 @@ HARDWARE = [
     "oversubscription",
     "rail_optimized",
 ]
+
+_NAMES = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_heads": "heads",
+    "sequence_length": "seq",
+    "vocab_size": "vocab",
+    "num_kv_heads": "kv_heads",
+    "ffn_hidden_size": "ffn",
+    "num_experts": "experts",
+    "dense_ffn_size": "dense_ffn",
+    "sliding_window": "window",
+    "global_batch_size": "gbs",
+    "micro_batch_size": "mbs",
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "data_parallel": "dp",
+    "context_parallel": "cp",
+    "expert_parallel": "ep",
+    "expert_tensor_parallel": "etp",
+    "virtual_stages": "vp",
+    "gpus_per_node": "node",
+    "gpus": "count",
+}
+"""Field of a job, model or cluster -> field of a row."""
+
+
+@contextmanager
+def names_of_rows() -> Iterator[None]:
+    """Give an error about a job, model or cluster the names that a row has for its fields."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(re.sub(r"\b[a-z_]+\b", lambda word: _NAMES.get(word[0], word[0]), str(error))) from error

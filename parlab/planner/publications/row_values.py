@@ -15,10 +15,20 @@ def section(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return data
 
 
+def is_missing(value: object) -> bool:
+    """Return whether a value is not stated: missing, null or an empty text."""
+    return value is None or value == ""
+
+
+def given(value: Any, usual: Any) -> Any:
+    """Return a value, or `usual` if it is not stated."""
+    return usual if is_missing(value) else value
+
+
 def whole(data: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a positive integer; the default if it is missing, null or 0."""
+    """Return a positive integer; the default if it is not stated."""
     value = data.get(name)
-    size = number(name, value or default)
+    size = number(name, given(value, default))
     if size != int(size) or size < 1:
         raise ValueError(f"{name} {value!r} is not a positive integer; use 1 or more")
     return int(size)
@@ -27,7 +37,11 @@ def whole(data: Mapping[str, Any], name: str, default: int) -> int:
 def number(name: str, value: object) -> float:
     """Return a finite number. Raises ValueError for anything else."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         result = float(value)  # type: ignore[arg-type]
+    except OverflowError as error:
+        raise ValueError(f"{name} is more than 1e308; use a smaller number") from error
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} {str(value)[:40]!r} is not a number; use a number") from error
     if not math.isfinite(result):
@@ -35,6 +49,12 @@ def number(name: str, value: object) -> float:
     return result
 
 
+def stated(data: Mapping[str, Any], name: str) -> int | None:
+    """Return a positive integer; None if it is not stated."""
+    return None if is_missing(data.get(name)) else whole(data, name, 1)
+
+
 def maybe(data: Mapping[str, Any], name: str) -> int | None:
-    """Return a positive integer; None if it is missing, null or 0."""
-    return whole(data, name, 1) if data.get(name) else None
+    """Return a positive integer; None if it is not stated, or 0 or false: there is none."""
+    value = data.get(name)
+    return None if is_missing(value) or value is False or number(name, value) == 0 else whole(data, name, 1)

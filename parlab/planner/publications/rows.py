@@ -5,9 +5,9 @@ Missing keys get usual values; the notes of a row list each of these assumptions
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from parlab.planner.job.cluster import Cluster, cluster, gbit_s
 from parlab.planner.job.code_bases import CodeBase, code_base, release_of, with_code_base
@@ -17,13 +17,13 @@ from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.prediction.memory import layers_of_stage
 from parlab.planner.requests.fields import refuse_unknown
 
-from . import row_choices
+from . import row_choices, row_notes
 from .recipes import recipe_fields
-from .row_checks import refuse_impossible
+from .row_checks import gpu_of, refuse_impossible
 from .row_choices import flag
-from .row_fields import HARDWARE, MODEL, PARALLEL
+from .row_fields import HARDWARE, MODEL, PARALLEL, names_of_rows
 from .row_models import read_model
-from .row_values import maybe, number, section, whole
+from .row_values import given, is_missing, maybe, number, section, stated, whole
 from .sites import site_of
 
 
@@ -61,14 +61,21 @@ def read(row: Mapping[str, Any]) -> Row:
     refuse_unknown("model", model_data, MODEL)
     refuse_unknown("parallel", parallel, PARALLEL)
     refuse_unknown("hardware", hardware, HARDWARE)
+    framework = given(parallel.get("framework"), "")
+    if not isinstance(framework, str):
+        raise ValueError(f"framework {str(framework)[:40]!r} is not a text; use the name of a trainer, or leave it out")
     # MosaicML's models have no dropout.
-    is_fsdp = str(parallel.get("framework") or "").startswith("FSDP")
-    model = read_model(model_data, notes, is_shaped=bool(hardware.get("gbps")), has_dropout=not is_fsdp)
+    is_fsdp = framework.startswith("FSDP")
+    with names_of_rows():
+        model = read_model(model_data, notes, is_shaped=bool(hardware.get("gbps")), has_dropout=not is_fsdp)
     if model.num_experts > 1:
         parallel = _with_recipe(row, parallel, notes)
-    named = code_base(str(parallel.get("framework") or ""), str(row.get("source") or ""))
-    job = _job(parallel, model, hardware, notes, named)
-    notes += _defaults(parallel, job)
+    named = code_base(framework, str(row.get("source") or ""))
+    with names_of_rows():
+        job = _job(parallel, model, hardware, notes, named)
+    job = replace(job, code_base=named.name if named else "")
+    refuse_impossible(job, row)
+    notes += [*row_notes.defaults(row, job), *row_notes.contradictions(row, job), *row_notes.without_effect(row, job)]
     is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
     is_open = not is_precision_stated and "V100" in str(hardware.get("gpu"))
     if is_open:
@@ -77,9 +84,8 @@ def read(row: Mapping[str, Any]) -> Row:
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
     job = replace(_with_habits(job, named, notes), release=_release(parallel, str(row.get("source") or "")))
     group = str(row.get("group") or "")
-    hardware_cluster = _cluster(_with_links(hardware, str(row.get("source") or ""), notes), job, group)
-    refuse_impossible(job, parallel, hardware)
-    notes += _inconsistencies(job, hardware_cluster)
+    with names_of_rows():
+        hardware_cluster = _cluster(_with_links(hardware, str(row.get("source") or ""), notes), job, group)
     is_recompute_open = row_choices.is_recompute_unstated(parallel.get("recompute"))
     measured = _measured(row, job)
     return Row(str(row.get("id", "")), group, job, hardware_cluster, measured, is_open, notes, is_recompute_open)
@@ -113,42 +119,11 @@ def _with_habits(job: Job, named: CodeBase | None, notes: list[str]) -> Job:
     return replace(with_code_base(job, named.name), family=job.family or named.name)
 
 
-def _defaults(data: Mapping[str, Any], job: Job) -> Iterator[str]:
-    """Describe the values of a layout that a row leaves out."""
-    if not data.get("mbs"):
-        yield "mbs is not given: 1 assumed"
-    if not data.get("gbs"):
-        parts = f"mbs {job.micro_batch_size} x dp {job.data_parallel} x gas {whole(data, 'gas', 1)}"
-        yield f"gbs is not given: {job.global_batch_size} assumed, {parts}"
-    if data.get("recompute") is None:
-        yield "recompute is not given: none assumed"
-    if data.get("zero") is None and not data.get("fsdp") and job.replicas > 1:
-        yield f"zero is not given: {job.zero_stage} assumed"
-    if data.get("attention") is None:
-        yield f"attention is not given: {'fused' if job.has_flash_attention else 'plain'} assumed"
-    if job.expert_parallel > 1 and data.get("expert_dispatcher") is None:
-        yield f"expert_dispatcher is not given: {job.dispatcher} assumed"
-    if job.expert_parallel > 1 and data.get("expert_imbalance") is None:
-        yield "expert_imbalance is not given: even routing assumed"
-
-
-def _inconsistencies(job: Job, hardware: Cluster) -> Iterator[str]:
-    """Describe inconsistent values and how they are interpreted."""
-    heads = job.model.num_heads
-    if heads % job.tensor_parallel:
-        yield f"tp {job.tensor_parallel} does not divide heads {heads}: treated as if it did"
-    if job.is_low_precision and hardware.device.peak(job.precision) is None:
-        yield f"precision {job.precision} is not supported by {hardware.device.name}: the speed of bf16 is used"
-
-
-def _offload(columns: object, source: str) -> Literal["none", "optimizer", "all"]:
-    """Read {"Opt Offl": "Y", "Par Offl": "N"}; without these columns the title of the table may state offloading."""
-    if isinstance(columns, Mapping):
-        offloaded = {str(name).lower()[:3] for name, value in columns.items() if str(value).upper().startswith("Y")}
-        return "all" if "par" in offloaded else "optimizer" if "opt" in offloaded else "none"
-    if columns is None and "full" in source.lower() and "offload" in source.lower():
+def _offload(value: object, source: str) -> row_choices.Offload:
+    """Return the offloaded states; if a row does not say, the title of its table may."""
+    if is_missing(value) and "full" in source.lower() and "offload" in source.lower():
         return "all"
-    return "none"
+    return row_choices.offload(value)
 
 
 def _precision(data: Mapping[str, Any], gpu: str, notes: list[str]) -> Precision:
@@ -156,14 +131,19 @@ def _precision(data: Mapping[str, Any], gpu: str, notes: list[str]) -> Precision
 
     V100s have no bf16. Megatron-LM of 2020 to 2022, recognised by its option for data parallelism, trains in fp16.
     """
-    usual: Precision = "fp16" if "V100" in gpu or data.get("ddp") or data.get("optimizer") == "fp16" else "bf16"
+    usual: Precision = (
+        "fp16"
+        if "V100" in gpu or row_choices.is_old_megatron(data.get("ddp")) or data.get("optimizer") == "fp16"
+        else "bf16"
+    )
     if not data.get("precision"):
         notes.append(f"precision is not given: {usual} assumed")
     return row_choices.precision(data.get("precision"), usual)
 
 
-def _zero_stage(value: object) -> int:
-    stage = number("zero", value)
+def _zero_stage(data: Mapping[str, Any], usual: int) -> int:
+    value = data.get("zero")
+    stage = number("zero", usual if is_missing(value) else value)
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"zero {value!r} is not a ZeRO stage; use 0, 1, 2 or 3")
     return int(stage)
@@ -195,7 +175,7 @@ def _job(
     schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
     recompute = row_choices.recompute(data.get("recompute"))
     # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
-    zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
+    zero = _zero_stage(data, 3 if shard_ranks else int(is_recent))
     has_flash = row_choices.is_fused(data.get("attention"), usual=is_recent)
     usual = practice(gpu, precision, chunks, framework=named.name if named else "", is_fsdp=is_fsdp)
     return Job(
@@ -231,15 +211,15 @@ def _job(
         ),
         overlaps_pipeline=flag("parallel", data, "overlap_pipeline", usual.overlaps_pipeline),
         dispatcher=row_choices.dispatcher(data.get("expert_dispatcher"), usual.dispatcher),
-        expert_imbalance=number("expert_imbalance", data.get("expert_imbalance") or 1),
+        expert_imbalance=number("expert_imbalance", given(data.get("expert_imbalance"), 1)),
         grouped_products=row_choices.grouped_products(data.get("grouped_products")),
-        recomputed_layers=maybe(data, "recomputed_layers"),
-        first_stage_layers=maybe(data, "first_stage_layers"),
-        last_stage_layers=maybe(data, "last_stage_layers"),
+        recomputed_layers=stated(data, "recomputed_layers"),
+        first_stage_layers=stated(data, "first_stage_layers"),
+        last_stage_layers=stated(data, "last_stage_layers"),
         offloads_activations=flag("parallel", data, "offload_activations"),
         # Experiments with shaped links between single GPUs run plain PyTorch modules (Decentralized FM).
         fuses_pointwise=not row_choices.is_eager(data.get("compile")) and not hardware.get("gbps"),
-        has_fused_norms=None if data.get("fused_norms") is None else flag("parallel", data, "fused_norms"),
+        has_fused_norms=None if is_missing(data.get("fused_norms")) else flag("parallel", data, "fused_norms"),
         fuses_loss=flag("parallel", data, "fused_loss", framework.startswith("FSDP")),
         copies_logits=is_fsdp and not framework,
         has_cuda_graphs=flag("parallel", data, "cuda_graphs", usual.has_cuda_graphs),
@@ -265,12 +245,12 @@ def _layout_schedule(
 ) -> tuple[Schedule, int]:
     """Return the schedule and its chunks; recent trainings whose schedule is not stated interleave."""
     layers_each = max(layers_of_stage(model.num_layers, pipeline, stage) for stage in {0, min(1, pipeline - 1)})
-    stated = data.get("virtual_pp") or data.get("vp")
-    if is_recent and pipeline > 1 and not stated and not data.get("schedule"):
+    name = "vp" if is_missing(data.get("virtual_pp")) else "virtual_pp"
+    if is_recent and pipeline > 1 and is_missing(data.get(name)) and is_missing(data.get("schedule")):
         chunks = max(v for v in range(1, _MOST_CHUNKS + 1) if layers_each % v == 0)
         notes.append(f"schedule is not given: interleaved 1F1B with {chunks} chunks assumed")
         return ("interleaved-1f1b", chunks) if chunks > 1 else ("1f1b", 1)
-    virtual = whole({"virtual_pp": stated}, "virtual_pp", 1)
+    virtual = whole(data, name, 1)
     schedule, chunks = row_choices.schedule(data.get("schedule"), virtual, layers_each)
     return schedule, chunks if pipeline > 1 else 1
 
@@ -287,29 +267,22 @@ def _with_links(data: Mapping[str, Any], source: str, notes: list[str]) -> Mappi
 
 
 def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
-    gpu = str(data.get("gpu") or "")
-    if not gpu:
-        raise ValueError("hardware.gpu is missing; give a device name, for example A100-80GB")
     if "delay_ms" in data or "gbps" in data:
         latency: float | None = number("delay_ms", data.get("delay_ms") or 0) / 1e3
         network: float | None = number("gbps", data["gbps"]) if data.get("gbps") else None
     else:
         latency, network = None, gbit_s(str(data.get("inter_node") or ""))
-    if "V100-32" in gpu:
-        gpu = "V100 32GB"
-    if "A100-80" in gpu:
-        gpu = "A100 80GB"
     return cluster(
-        gpu.replace("-", " ").split("(")[0],
+        gpu_of(data),
         max(whole(data, "count", 1), job.world_size),
         whole(data, "node", 8),
         inter_node_gbit_s=network,
-        link_gb_s=number("link_gb_s", data["link_gb_s"]) if data.get("link_gb_s") else None,
+        link_gb_s=None if is_missing(data.get("link_gb_s")) else number("link_gb_s", data["link_gb_s"]),
         latency_s=latency,
         is_measured=bool(data.get("gbps")) or "measured" in str(data.get("inter_node") or "").lower(),
         name=group,
-        nvlink_domain=maybe(data, "nvlink_domain"),
-        oversubscription=number("oversubscription", data.get("oversubscription") or 1),
+        nvlink_domain=stated(data, "nvlink_domain"),
+        oversubscription=number("oversubscription", given(data.get("oversubscription"), 1)),
         is_rail_optimized=flag("hardware", data, "rail_optimized"),
     )
 
