@@ -16,6 +16,7 @@ from parlab.planner.job.cluster import device
 from parlab.planner.job.huggingface import model_of
 from parlab.planner.job.presets import preset
 from parlab.planner.publications import rows
+from parlab.planner.requests.answer import outline
 from parlab.planner.requests.fitting import fitting_defaults
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
@@ -68,6 +69,39 @@ def test_all_faults_of_a_question_are_named_at_once() -> None:
     problems = {refusal.field: refusal.message for refusal in refusals(error.value)}
     for field, value in (("kv_heads", 7), ("expert_parallel", 3), ("tensor_parallel", 5)):
         assert problems[field].startswith(f"{field} {value} ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"chunks": 4}, "chunks 4 contradicts schedule 1f1b; use interleaved-1f1b, or 1 chunk"),
+        ({"recompute": "none", "recomputed_layers": 2}, "recomputed_layers 2 contradicts recompute none"),
+        ({"recomputed_layers": 97}, "recomputed_layers 97 is more than layers 96; use at most that"),
+        ({"shard_ranks": 3}, "shard_ranks 3 does not divide the 4 ranks of the same weights; use a divisor"),
+        ({"nvlink_domain": 2}, "nvlink_domain 2 is less than gpus_per_node 8; use at least that"),
+        ({"release": "26.04"}, "release 26.04 has no effect without code_base; state the trainer"),
+        ({"link_gb_s": 1e6}, "link_gb_s 1000000.0 is invalid: use 100000.0 or less"),
+        ({"network_gbit_s": 1e7}, "network_gbit_s 10000000.0 is invalid: use 1000000.0 or less"),
+        ({"layers": True}, "layers True is invalid: use a number"),
+        ({"layers": 1e30}, "layers 1e+30 is invalid: use a smaller number"),
+        ({"causal": "maybe"}, "causal maybe is invalid: use true or false"),
+        ({"code_base": 5}, "code_base 5 is invalid: use 'Megatron-Bridge',"),
+        ({"gpu": []}, "gpu [] is invalid: use a text"),
+        ({"gpu": "x" * 81}, "is invalid: use 80 characters or fewer"),
+        ({"huggingface": "https://example.org/config.json"}, "is not a config.json; paste its whole text"),
+    ],
+)
+def test_a_value_that_would_have_no_effect_is_refused_with_a_remedy(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        PlanRequest.model_validate(fields)
+    assert [message in refusal.message for refusal in refusals(error.value)] == [True]
+
+
+def test_chunks_of_unequal_size_are_a_warning() -> None:
+    question = PlanRequest(model="Llama 3.1 405B", gpu="H100 SXM", nodes=64, pipeline_parallel=8, zero=1,
+                           schedule="interleaved-1f1b", chunks=8)  # fmt: skip
+    warned = outline(question, device("H100 SXM")).warnings
+    assert "126 layers do not divide into 64 chunks; the prediction treats the chunks as equal." in warned
 
 
 def test_an_unknown_device_is_named_among_the_faults_with_the_nearest() -> None:

@@ -51,6 +51,9 @@ def warnings(job: Job, gpu: Gpu) -> Iterator[str]:
                 f"{covered.title} {_size_text(value)} is outside the range of the measurements used for validation"
                 f" ({_size_text(covered.low)} to {_size_text(covered.high)}{unit}); the prediction is an extrapolation."
             )
+    parts, layers = job.pipeline_parallel * job.chunks, job.model.num_layers
+    if job.chunks > 1 and layers % parts:
+        yield f"{layers} layers do not divide into {parts} chunks; the prediction treats the chunks as equal."
     if not gpu.name.startswith(_COVERED_DEVICES):
         yield (
             f"The planner was not validated on {gpu.name} (only on {', '.join(_COVERED_DEVICES)}); the prediction"

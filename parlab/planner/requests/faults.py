@@ -20,6 +20,7 @@ def faults(request: RequestFields) -> Iterator[str]:
     yield from _faults_of_model(request)
     yield from _faults_of_stages(request)
     yield from _faults_of_ranks(request)
+    yield from _contradictions(request)
 
 
 def _faults_of_model(request: RequestFields) -> Iterator[str]:
@@ -65,6 +66,26 @@ def _faults_of_stages(request: RequestFields) -> Iterator[str]:
         )
     if request.schedule.startswith("dualpipe") and request.pipeline_parallel % 2:
         yield f"pipeline_parallel {request.pipeline_parallel} is odd; use an even number with {request.schedule}"
+
+
+def _contradictions(request: RequestFields) -> Iterator[str]:
+    """Generate fields that others leave without effect, or that they contradict."""
+    if request.chunks > 1 and request.schedule != "interleaved-1f1b":
+        yield f"chunks {request.chunks} contradicts schedule {request.schedule}; use interleaved-1f1b, or 1 chunk"
+    if request.recomputed_layers and request.recompute == "none":
+        yield f"recomputed_layers {request.recomputed_layers} contradicts recompute none; leave one out"
+    if request.recomputed_layers and request.recomputed_layers > request.layers:
+        yield f"recomputed_layers {request.recomputed_layers} is more than layers {request.layers}; use at most that"
+    ranks = request.replicas * request.context_parallel
+    if ranks % (request.shard_ranks or 1):
+        yield f"shard_ranks {request.shard_ranks} does not divide the {ranks} ranks of the same weights; use a divisor"
+    if request.nvlink_domain and request.nvlink_domain < request.gpus_per_node:
+        yield (
+            f"nvlink_domain {request.nvlink_domain} is less than gpus_per_node {request.gpus_per_node}; use at least"
+            " that, or smaller nodes"
+        )
+    if request.release and not request.code_base:
+        yield f"release {request.release} has no effect without code_base; state the trainer"
 
 
 def _faults_of_ranks(request: RequestFields) -> Iterator[str]:

@@ -166,6 +166,9 @@ def _with_config(data: dict[str, Any]) -> dict[str, Any]:
             config = json.loads(config)
         except json.JSONDecodeError as error:
             raise ValueError(f"huggingface is not valid JSON: {error}; paste the whole config.json") from error
+    if isinstance(config, str) and config.strip() and not str(data.get("layers") or "").strip():
+        # The summary of a config.json comes with the sizes that were read from it.
+        raise ValueError(f"huggingface {config[:40]!r} is not a config.json; paste its whole text")
     if not isinstance(config, dict):
         return data
     stated = {field: value for field, value in data.items() if not isinstance(value, str) or value.strip()}

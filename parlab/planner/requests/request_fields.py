@@ -17,11 +17,23 @@ def _empty_as_none(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
-_Size = Annotated[int, Field(ge=1, le=2**31)]
+def _number(value: Any) -> Any:
+    """Refuse true and false, which count as 1 and 0 in Python."""
+    if isinstance(value, bool):
+        raise ValueError("use a number")
+    return value
+
+
+_Whole = Annotated[int, BeforeValidator(_number)]
+_Real = Annotated[float, BeforeValidator(_number)]
+_Size = Annotated[_Whole, Field(ge=1, le=2**31)]
 _MaybeSize = Annotated[_Size | None, BeforeValidator(_empty_as_none)]
 _MaybeBool = Annotated[bool | None, BeforeValidator(_empty_as_none)]
-_Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+_Positive = Annotated[_Real, Field(gt=0, le=1e12, allow_inf_nan=False)]
 _MaybePositive = Annotated[_Positive | None, BeforeValidator(_empty_as_none)]
+
+_MaybeGigabits = Annotated[Annotated[_Positive, Field(le=1e6)] | None, BeforeValidator(_empty_as_none)]
+_MaybeGigabytes = Annotated[Annotated[_Positive, Field(le=1e5)] | None, BeforeValidator(_empty_as_none)]
 
 
 class RequestFields(BaseModel):
@@ -34,11 +46,11 @@ class RequestFields(BaseModel):
     huggingface: Annotated[str | None, BeforeValidator(_empty_as_none)] = None
     """config.json of Hugging Face (an object, or its text): its sizes replace those of omitted fields, with 4096 tokens
     unless sequence is stated. An answer has the type of the model here, and the fields that were not read."""
-    layers: Annotated[int, Field(ge=1, le=10_000)] = 96
+    layers: Annotated[_Whole, Field(ge=1, le=10_000)] = 96
     """Transformer layers."""
-    hidden: Annotated[int, Field(ge=1, le=2**20)] = 12_288
+    hidden: Annotated[_Whole, Field(ge=1, le=2**20)] = 12_288
     """Width of the residual stream."""
-    heads: Annotated[int, Field(ge=1, le=2**16)] = 96
+    heads: Annotated[_Whole, Field(ge=1, le=2**16)] = 96
     """Attention heads of a layer."""
     kv_heads: _MaybeSize = None
     """Heads of keys and values; empty: as many as heads."""
@@ -46,17 +58,17 @@ class RequestFields(BaseModel):
     """Width of the MLP; empty: 4 times the width of the residual stream."""
     mlp: Literal["plain", "gated"] = "plain"
     """plain: two matrices; gated: three (SwiGLU)."""
-    experts: Annotated[int, Field(ge=1, le=4096)] = 1
+    experts: Annotated[_Whole, Field(ge=1, le=4096)] = 1
     """MLPs per layer; each token uses some of them."""
-    experts_per_token: Annotated[int, Field(ge=1, le=4096)] = 1
+    experts_per_token: Annotated[_Whole, Field(ge=1, le=4096)] = 1
     """MLPs that each token is routed to."""
-    expert_groups: Annotated[int, Field(ge=1, le=4096)] = 1
+    expert_groups: Annotated[_Whole, Field(ge=1, le=4096)] = 1
     """Groups of experts, for routing that is limited to some of them."""
     groups_per_token: _MaybeSize = None
     """Groups that the experts of a token come from (node-limited routing); empty: all."""
-    shared_experts: Annotated[int, Field(ge=0, le=256)] = 0
+    shared_experts: Annotated[_Whole, Field(ge=0, le=256)] = 0
     """MLPs that every token uses."""
-    dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
+    dense_layers: Annotated[_Whole, Field(ge=0, le=10_000)] = 0
     """First layers with an MLP instead of experts."""
     dense_ffn: _MaybeSize = None
     """Width of the MLP of these layers; empty: the width of an expert."""
@@ -64,15 +76,15 @@ class RequestFields(BaseModel):
     """Width of one head; empty: width of the residual stream / heads."""
     mla: bool = False
     """Keys and values are compressed (multi-head latent attention)."""
-    q_lora_rank: Annotated[int, Field(ge=0, le=2**20)] = 1536
+    q_lora_rank: Annotated[_Whole, Field(ge=0, le=2**20)] = 1536
     """Width of the compressed queries; for mla, 0: not compressed."""
-    kv_lora_rank: Annotated[int, Field(ge=1, le=2**20)] = 512
+    kv_lora_rank: Annotated[_Whole, Field(ge=1, le=2**20)] = 512
     """Width of the compressed keys and values; for mla."""
-    rope_head_dim: Annotated[int, Field(ge=1, le=2**16)] = 64
+    rope_head_dim: Annotated[_Whole, Field(ge=1, le=2**16)] = 64
     """Width of the rotary part of a head; for mla."""
     window: _MaybeSize = None
     """Keys that a token sees in layers with a sliding window; empty: all."""
-    windowed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    windowed_share: Annotated[_Real, Field(ge=0, le=1)] = 0.5
     """Share of the layers with a sliding window."""
     tied_embeddings: _MaybeBool = None
     """The output layer is the token embedding; empty: tied unless the MLP is gated."""
@@ -82,15 +94,15 @@ class RequestFields(BaseModel):
     """Dropout stores masks; empty: used unless the MLP is gated."""
     causal: bool = True
     """A token sees only earlier ones."""
-    sequence: Annotated[int, Field(ge=1, le=2**24)] = 2048
+    sequence: Annotated[_Whole, Field(ge=1, le=2**24)] = 2048
     """Tokens of a sequence."""
-    vocabulary: Annotated[int, Field(ge=1, le=2**24)] = 51_200
+    vocabulary: Annotated[_Whole, Field(ge=1, le=2**24)] = 51_200
     """Entries of the token embedding."""
     attention: Literal["flash", "plain"] = "flash"
     """flash: fused, does not store attention scores; plain: stores them."""
-    global_batch: Annotated[int, Field(ge=1, le=2**24)] = 1536
+    global_batch: Annotated[_Whole, Field(ge=1, le=2**24)] = 1536
     """Sequences of an iteration, over all replicas."""
-    micro_batch: Annotated[int, Field(ge=1, le=2**20)] = 1
+    micro_batch: Annotated[_Whole, Field(ge=1, le=2**20)] = 1
     """Sequences of one forward pass."""
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"] = "bf16"
     """Arithmetic of the matrix products."""
@@ -101,21 +113,21 @@ class RequestFields(BaseModel):
     """Stored activations wait in CPU memory; the copies overlap with computation."""
     recomputed_layers: _MaybeSize = None
     """Layers of each stage that recompute; empty: all."""
-    tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 8
+    tensor_parallel: Annotated[_Whole, Field(ge=1, le=4096)] = 8
     """GPUs that share each layer."""
     sequence_parallel: bool = False
     """Tensor parallel ranks also split norms and residuals."""
-    pipeline_parallel: Annotated[int, Field(ge=1, le=4096)] = 12
+    pipeline_parallel: Annotated[_Whole, Field(ge=1, le=4096)] = 12
     """Stages that the layers are split into."""
     schedule: Literal["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"] = "1f1b"
     """Order of forward and backward passes in a pipeline."""
-    chunks: Annotated[int, Field(ge=1, le=256)] = 1
+    chunks: Annotated[_Whole, Field(ge=1, le=256)] = 1
     """Chunks of layers on each rank; for interleaved-1f1b."""
     first_stage_layers: _MaybeSize = None
     """Layers of the first stage; empty: an even split."""
     last_stage_layers: _MaybeSize = None
     """Layers of the last stage; empty: an even split."""
-    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    zero: Annotated[_Whole, Field(ge=0, le=3)] = 0
     """ZeRO stage; 1 is also the distributed optimizer, 3 also FSDP."""
     offload: Literal["none", "optimizer", "all"] = "none"
     """States that ZeRO keeps in CPU memory: none, optimizer state, weights as well."""
@@ -123,17 +135,17 @@ class RequestFields(BaseModel):
     """Ranks over which ZeRO partitions (HSDP); empty: all data and context parallel ranks."""
     reshard_after_forward: bool = True
     """ZeRO 3 and FSDP gather the weights again for the backward pass."""
-    context_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
+    context_parallel: Annotated[_Whole, Field(ge=1, le=4096)] = 1
     """GPUs that share each sequence."""
     context_exchange: Literal["ring", "all-gather"] = "ring"
     """How these GPUs exchange keys and values."""
-    expert_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
+    expert_parallel: Annotated[_Whole, Field(ge=1, le=4096)] = 1
     """GPUs that share the experts of a layer."""
-    expert_tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
+    expert_tensor_parallel: Annotated[_Whole, Field(ge=1, le=4096)] = 1
     """GPUs that share each expert."""
     expert_dispatcher: Annotated[Dispatcher | None, BeforeValidator(_empty_as_none)] = None
     """What sends tokens to the GPUs of their experts: NCCL's collectives, DeepEP or Hybrid-EP; empty: as usual."""
-    expert_imbalance: Annotated[float, Field(ge=1, le=4096, allow_inf_nan=False)] = 1.0
+    expert_imbalance: Annotated[_Real, Field(ge=1, le=4096, allow_inf_nan=False)] = 1.0
     """Routed tokens of the GPU that has most of its expert parallel group, relative to the mean; 1: balanced."""
     grouped_products: GroupedProducts = "grouped"
     """Products of experts: each expert on its own, one kernel for all, or fused with activation and quantisation."""
@@ -170,24 +182,24 @@ class RequestFields(BaseModel):
     """Name of the device in the catalogue."""
     memory_gib: _MaybePositive = None
     """Memory of one device (GiB); empty: the value in the catalogue."""
-    nodes: Annotated[int, Field(ge=1, le=_MOST_NODES)] = 48
+    nodes: Annotated[_Whole, Field(ge=1, le=_MOST_NODES)] = 48
     """Number of nodes."""
-    gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 8
+    gpus_per_node: Annotated[_Whole, Field(ge=1, le=1024)] = 8
     """Devices per node."""
     nvlink_domain: _MaybeSize = None
     """Devices that NVLink connects; empty: the usual number, at least those of a node."""
-    network_gbit_s: _MaybePositive = None
+    network_gbit_s: _MaybeGigabits = None
     """Network bandwidth of one node (Gbit/s); empty: the usual value for such nodes."""
-    link_gb_s: _MaybePositive = None
+    link_gb_s: _MaybeGigabytes = None
     """Bandwidth of a device inside its node, one direction (GB/s); empty: that of its usual links."""
-    oversubscription: Annotated[float, Field(ge=1, le=64, allow_inf_nan=False)] = 1.0
+    oversubscription: Annotated[_Real, Field(ge=1, le=64, allow_inf_nan=False)] = 1.0
     """Bandwidth below a leaf switch relative to that of its links to other switches; 1: full bandwidth everywhere."""
     rail_optimized: bool = False
     """GPUs of equal rank in their nodes share a leaf switch, so that a switch reaches more nodes."""
     tokens_billion: _Positive = 300.0
     """Tokens of the training (10^9)."""
     price: Annotated[
-        Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None, BeforeValidator(_empty_as_none)
+        Annotated[_Real, Field(ge=0, le=1e6, allow_inf_nan=False)] | None, BeforeValidator(_empty_as_none)
     ] = None
     """Price of one GPU hour, in any currency; empty: no cost is computed."""
     wanted_days: _MaybePositive = None
