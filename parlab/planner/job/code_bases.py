@@ -161,12 +161,21 @@ def timed_job(job: Job, gpu: str) -> Job:
 
 
 def _recent_options(job: Job, gpu: str) -> Possible:
-    """Return the habits since Hopper that add nothing to heavier recomputation, if the job states any."""
-    is_sharded = job.zero_stage == 3
-    if job.recompute in ("full", "operations"):
-        return ((0.5, _COPYING), (0.5, {})) if is_sharded else ((1.0, {}),)
-    if is_sharded and gpu.startswith(("GB", "GH")):
-        return _GRACE_SHARDED
-    if is_sharded:
-        return _SHARDED
-    return _RECENT_EXPERTS if job.model.num_experts > 1 and job.is_low_precision else _RECENT
+    """Return the habits since Hopper; of those of a job that states heavier recomputation, what that leaves.
+
+    What else a code base stores does not depend on what it recomputes. The recomputation of norms is for fused
+    attention: with plain attention the same word means the scores.
+    """
+    if job.effective_zero == 3:
+        options = _GRACE_SHARDED if gpu.startswith(("GB", "GH")) else _SHARDED
+    else:
+        options = _RECENT_EXPERTS if job.model.num_experts > 1 and job.is_low_precision else _RECENT
+    if job.has_flash_attention and job.recompute in ("none", "selective"):
+        return options
+    return [(weight, _without_recompute(habit)) for weight, habit in options]
+
+
+def _without_recompute(habit: Habit) -> Habit:
+    kept: Habit = {**habit}
+    kept.pop("recompute", None)
+    return kept

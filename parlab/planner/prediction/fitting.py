@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import erfc, exp, log, sqrt
 
 from parlab.planner.calibration.calibration import Calibration
@@ -20,6 +21,8 @@ CONFIDENT = 0.95
 """Probability from which on a search offers a layout without a warning."""
 _FEW = 5
 """Calibrated memory figures at which the deviation is half that of the calibration, half the usual one."""
+_HALF = 0.5 - 1e-9
+"""Half of the probability, which sums of weights reach in spite of rounding."""
 _WIDEST = 1.0
 """Deviation of a calibration on figures that have nothing to do with the jobs: a factor of e."""
 _MEDIAN_TO_DEVIATION = 1.4826
@@ -50,24 +53,36 @@ class MemoryDistribution:
         return high
 
 
-def memory_distribution(
-    job: Job, cluster: Cluster, calibration: Calibration, needed: Memory | None = None
-) -> MemoryDistribution:
-    """Return the distribution of the memory on the GPU that needs most; `needed` is the memory of the job as stated.
+def possible_memory(job: Job, cluster: Cluster, calibration: Calibration) -> list[tuple[float, Memory]]:
+    """Return what a job may need on the GPU that needs most, with the probability of each; by their size.
 
     A calibration on memory figures has seen the code base, so that only the job as stated is possible.
     """
-    stated = needed or memory(job, calibration.memory, cluster.domain)
-    usual = usual_memory_spread(job, is_cpu=cluster.device.is_cpu)
     if calibration.memory_rows:
-        trust = calibration.memory_rows / (calibration.memory_rows + _FEW)
-        own = min(max(_MEDIAN_TO_DEVIATION * calibration.memory_error, 0.01), _WIDEST)
-        return MemoryDistribution(((1.0, stated.total_bytes),), sqrt(trust * own**2 + (1 - trust) * usual**2))
-    parts = tuple(
-        (weight, (stated if option == job else memory(option, calibration.memory, cluster.domain)).total_bytes)
-        for weight, option in possible_jobs(job, cluster.device.name)
-    )
-    return MemoryDistribution(parts, usual)
+        return [(1.0, memory(job, calibration.memory, cluster.domain))]
+    options = possible_jobs(job, cluster.device.name)
+    found = [(weight, memory(option, calibration.memory, cluster.domain)) for weight, option in options]
+    return sorted(found, key=lambda option: option[1].total_bytes)
+
+
+def middle(possible: Sequence[tuple[float, Memory]]) -> Memory:
+    """Return the possible memory that the median lies in: half of the probability is on those that need less or it."""
+    passed = accumulate(weight for weight, _needed in possible)
+    return next(needed for share, (_weight, needed) in zip(passed, possible, strict=True) if share >= _HALF)
+
+
+def memory_distribution(
+    job: Job, cluster: Cluster, calibration: Calibration, possible: Sequence[tuple[float, Memory]] | None = None
+) -> MemoryDistribution:
+    """Return the distribution of the memory on the GPU that needs most; `possible` is what the job may need."""
+    found = possible or possible_memory(job, cluster, calibration)
+    parts = tuple((weight, needed.total_bytes) for weight, needed in found)
+    usual = usual_memory_spread(job, is_cpu=cluster.device.is_cpu)
+    if not calibration.memory_rows:
+        return MemoryDistribution(parts, usual)
+    trust = calibration.memory_rows / (calibration.memory_rows + _FEW)
+    own = min(max(_MEDIAN_TO_DEVIATION * calibration.memory_error, 0.01), _WIDEST)
+    return MemoryDistribution(parts, sqrt(trust * own**2 + (1 - trust) * usual**2))
 
 
 def is_confident(job: Job, cluster: Cluster, calibration: Calibration, confidence: float = CONFIDENT) -> bool:

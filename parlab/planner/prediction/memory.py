@@ -113,13 +113,16 @@ def activation_bytes(job: Job) -> tuple[float, float]:
         inputs = job.rank_tokens * model.hidden_size * value / (tensor if job.sequence_parallel else 1)
         stored = 0.0 if job.has_checkpoints_on_cpu else inputs
         everything = linear + quadratic
-        return share * stored + (1 - share) * everything, share * everything + gradients
+        return share * stored + (1 - share) * everything, share * (everything - stored) + gradients
     if job.recompute == "operations":
-        saved = 2 * model.hidden_size + model.attention_size / tensor
+        # Inputs of the layer's two halves, and the output of attention.
+        saved = 2 * model.hidden_size / (tensor if job.sequence_parallel else 1) + model.attention_size / tensor
         halves = (model.attention_size + 2 * model.kv_size) / tensor + 2 * model.hidden_size
         halves += (model.mlp_matrices - 1) * model.ffn_size * model.experts_per_token / tensor
-        stored = job.rank_tokens * value * (saved + halves / 2)
-        return share * stored + (1 - share) * linear, linear + gradients
+        # What is stored is a part of what the layer stores without recomputation.
+        stored = min(job.rank_tokens * value * (saved + halves / 2), linear)
+        everything = linear + quadratic
+        return share * stored + (1 - share) * everything, share * (everything - stored) + gradients
     if job.recompute == "selective" and job.has_flash_attention:
         spared = job.rank_tokens * _spared_bytes(job)
         return linear - share * spared, share * spared
@@ -144,11 +147,11 @@ def _spared_bytes(job: Job) -> float:
     if model.attention == "mla":
         # Queries, keys and values are expanded again from their compressed form (DeepSeek-V3 report 2024, 3.2.3).
         norms += job.value_bytes * (3 * model.attention_size + model.num_heads * model.rope_head_dim) / tensor
-    if job.recomputes_activation:
+    if job.recomputes_activation and model.is_gated:
         return norms
     shares = model.experts_per_token * job.busiest_share * job.expert_tensor_parallel
     routed = shares if model.num_experts > 1 else 1
-    stored = 1 if job.has_8_bit_experts else value
+    stored = 1 if job.has_8_bit_experts and model.num_experts > 1 else value
     return norms + model.ffn_size * (stored * routed + value * model.shared_experts) / tensor
 
 
@@ -258,7 +261,7 @@ def _stage(
     in_flight = micro_batches_in_flight(job, stage)
     zero = job.effective_zero
     layer = (dense + routed) / max(1, layers) if stages > 1 else layer_parameters(job)
-    gathered = 2 * layer * job.value_bytes if zero == 3 and job.reshards_after_forward else 0.0
+    gathered = min(2, layers) * layer * job.value_bytes if zero == 3 and job.reshards_after_forward else 0.0
     flat = parameters.flat_factor if 1 <= zero < 3 else 1.0
     copies = (1.5 if job.value_bytes == 4 or job.copies_logits else 1) * (0.5 if job.fuses_loss else 1)
     copies = max(copies, _GATHERED_COPIES) if job.gathers_logits else copies

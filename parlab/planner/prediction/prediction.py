@@ -17,9 +17,9 @@ from parlab.planner.job.practice import in_units_of
 from parlab.planner.job.workload import Job, Precision
 from runners.config import RunConfig
 
-from .fitting import CONFIDENT, LIKELY, MemoryDistribution, limit_bytes, memory_distribution
+from .fitting import CONFIDENT, LIKELY, MemoryDistribution, limit_bytes, memory_distribution, middle, possible_memory
 from .job_flops import flops_of
-from .memory import Memory, memory
+from .memory import Memory
 from .simulated import NOTE, has_largest_first_stage, with_simulated_bubble
 from .timing import Clock, Timing, scaled
 
@@ -95,8 +95,8 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
             f" data {job.data_parallel}{context} = {job.world_size}; use {job.world_size} or a smaller layout"
         )
     asked, job = job.precision, in_units_of(job, cluster.device)
-    needed = memory(job, constants.memory, cluster.domain)
-    distribution = memory_distribution(job, cluster, constants, needed)
+    possible = possible_memory(job, cluster, constants)
+    needed, distribution = middle(possible), memory_distribution(job, cluster, constants, possible)
     probability = distribution.below(limit_bytes(cluster, constants))
     reasons = []
     if probability < CONFIDENT:

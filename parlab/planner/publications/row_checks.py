@@ -19,6 +19,7 @@ def refuse_impossible(job: Job, row: Mapping[str, Any]) -> None:
     problems = [
         *_of_sizes(job, whole(hardware, "count", job.world_size)),
         *_of_shards(job),
+        *_of_offload(job),
         *_of_batch(job, parallel),
         *_of_model(job, model),
         *_of_stages(job, parallel),
@@ -75,6 +76,13 @@ def _of_shards(job: Job) -> Iterator[str]:
         yield f"fsdp {job.shard_ranks} does not divide dp x cp = {job.replicas}; use a divisor"
     if job.zero_stage != 3:
         yield f"zero {job.zero_stage} contradicts fsdp {job.shard_ranks}, which is zero 3; leave one out"
+
+
+def _of_offload(job: Job) -> Iterator[str]:
+    if job.zero_offload == "all" and job.zero_stage != 3:
+        yield f"offload all needs zero 3, not {job.zero_stage}; use zero 3, or offload optimizer"
+    elif job.zero_offload != "none" and job.zero_stage == 0:
+        yield "offload optimizer needs zero 1, 2 or 3; use one of these, or leave out offload"
 
 
 def _of_model(job: Job, data: Mapping[str, Any]) -> Iterator[str]:

@@ -73,7 +73,8 @@ def read(row: Mapping[str, Any]) -> Row:
     named = code_base(framework, str(row.get("source") or ""))
     with names_of_rows():
         job = _job(parallel, model, hardware, notes, named)
-    job = replace(job, code_base=named.name if named else "")
+    offloaded = _offload(parallel.get("offload"), str(row.get("source") or ""))
+    job = replace(job, code_base=named.name if named else "", zero_offload=offloaded)
     refuse_impossible(job, row)
     notes += [*row_notes.defaults(row, job), *row_notes.contradictions(row, job), *row_notes.without_effect(row, job)]
     is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
@@ -81,7 +82,6 @@ def read(row: Mapping[str, Any]) -> Row:
     if is_open:
         job = replace(job, precision="fp32")
         notes.append("precision is not given: fp32 assumed, the default of torch")
-    job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
     job = replace(_with_habits(job, named, notes), release=_release(parallel, str(row.get("source") or "")))
     group = str(row.get("group") or "")
     with names_of_rows():

@@ -76,6 +76,10 @@ def _contradictions(request: RequestFields) -> Iterator[str]:
         yield f"recomputed_layers {request.recomputed_layers} contradicts recompute none; leave one out"
     if request.recomputed_layers and request.recomputed_layers > request.layers:
         yield f"recomputed_layers {request.recomputed_layers} is more than layers {request.layers}; use at most that"
+    if request.offload == "all" and request.zero != 3:
+        yield f"offload all needs zero 3, not {request.zero}; use zero 3, or offload optimizer"
+    elif request.offload != "none" and request.zero == 0:
+        yield f"offload {request.offload} needs zero 1, 2 or 3; use one of these, or offload none"
     ranks = request.replicas * request.context_parallel
     if ranks % (request.shard_ranks or 1):
         yield f"shard_ranks {request.shard_ranks} does not divide the {ranks} ranks of the same weights; use a divisor"
