@@ -298,6 +298,27 @@ def test_a_row_without_a_group_is_calibrated_on_the_same_device(tmp_path: Path) 
     assert "calibrated on cluster A100 SXM4 80 GB 8 per node: 1 time" in after["basis"]
 
 
+@pytest.mark.parametrize(
+    ("measured", "problem"),
+    [
+        ({"iter_sec": 9}, "measured has no measurement; did you mean iter_s? use one of iter_s, mem_gb"),
+        ({"iter_s": 1e300}, "measured.iter_s 1e+300 is out of range; use 0.000001 to 1e+09"),
+        ({"iter_s": -5}, "measured.iter_s -5 is out of range"),
+        ({"memory_gb": 1e9}, "measured.mem_gb 1e+09 is out of range; use 0.000001 to 1e+06"),
+        ({"oom": "no"}, "measured.oom 'no' is not true or false; use the JSON values true or false"),
+    ],
+)
+def test_a_row_that_calibrates_nothing_is_named_with_the_reason(
+    tmp_path: Path, measured: dict[str, Any], problem: str
+) -> None:
+    rows = written(tmp_path / "rows.json", [SC21_18B])
+    file, out, errors = tmp_path / "measured.json", StringIO(), StringIO()
+    file.write_text(json.dumps([SC21_18B, SC21_18B | {"measured": measured}]))
+    call_command("plan", "--json", str(rows), "--calibrate", str(file), stdout=out, stderr=errors)
+    assert f"{file}: 1 of 2 rows calibrate nothing: row 2 18B: {problem}" in errors.getvalue()
+    assert "calibrated on group sc21: 1 time;" in json.loads(out.getvalue())["basis"]
+
+
 def test_the_basis_counts_jobs_that_ran_out_of_memory(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B])
     measured = written(tmp_path / "measured.json", [SC21_18B | {"measured": {"oom": True}}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -135,15 +135,23 @@ def observation(row: rows.Row) -> Observation:
 
 def read_measured(data: Iterable[Mapping[str, Any]]) -> list[rows.Row]:
     """Return the rows that can be read and have a measurement; others cannot calibrate anything."""
-    measured = []
-    for item in data:
+    return [row for row, _problem in _measured(data) if row is not None]
+
+
+def left_out(data: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return why rows calibrate nothing, one problem for each such row, with its place and name."""
+    return [problem for row, problem in _measured(data) if row is None]
+
+
+def _measured(data: Iterable[Mapping[str, Any]]) -> Iterator[tuple[rows.Row | None, str]]:
+    for place, item in enumerate(data, 1):
+        name = f"row {place} {str(item.get('id') or '')[:40]}".rstrip()
         try:
             row = rows.read(item)
-        except (ValueError, TypeError):
-            continue
-        if row.measured.iteration_s or row.measured.memory_gb or row.measured.is_oom:
-            measured.append(row)
-    return measured
+            is_measured = bool(row.measured.iteration_s or row.measured.memory_gb or row.measured.is_oom)
+            yield (row, "") if is_measured else (None, f"{name}: {rows.unmeasured(item)}")
+        except (ValueError, TypeError) as error:
+            yield None, f"{name}: {error}"
 
 
 def predict_row(row: rows.Row, calibration: Calibration) -> Prediction:

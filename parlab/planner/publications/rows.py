@@ -15,7 +15,7 @@ from parlab.planner.job.practice import practice
 from parlab.planner.job.workload import Job, Model, Precision, Schedule
 from parlab.planner.prediction.job_flops import flops_of
 from parlab.planner.prediction.memory import layers_of_stage
-from parlab.planner.requests.fields import refuse_unknown
+from parlab.planner.requests.fields import nearest_name, refuse_unknown
 
 from . import row_choices, row_notes
 from .recipes import recipe_fields
@@ -287,6 +287,13 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
     )
 
 
+_MEASURES = (
+    "iter_s", "mem_gb", "mem_gb_nvidia_smi", "memory_gb", "mem_mib_max", "oom", "samples_per_gpu_s",
+    "tokens_per_s_gpu", "tokens_per_s_per_gpu", "hfu_tflops_per_gpu", "tflops_per_gpu", "model_tflops_per_gpu",
+)  # fmt: skip
+"""Fields of `measured` that calibrate; others are remarks."""
+
+
 def _measured(row: Mapping[str, Any], job: Job) -> Measured:
     data, derived = section(row, "measured"), section(row, "derived")
     seconds = data.get("iter_s") or derived.get("iter_s") or derived.get("iter_s_from_exact_F")
@@ -296,11 +303,28 @@ def _measured(row: Mapping[str, Any], job: Job) -> Measured:
     if not memory and data.get("mem_mib_max"):
         memory = number("mem_mib_max", data["mem_mib_max"]) / 1024
     return Measured(
-        number("iter_s", seconds) if seconds else None,
-        number("mem_gb", memory) if memory else None,
-        bool(data.get("oom")),
+        _within("iter_s", seconds, 1e9),
+        _within("mem_gb", memory, 1e6),
+        flag("measured", data, "oom"),
         data.get("memory_of") == "allocator",
     )
+
+
+def _within(name: str, value: object, most: float) -> float | None:
+    """Return a measured value; None if it is not stated. Raises ValueError for one that nothing can measure."""
+    if not value:
+        return None
+    if not 1e-6 <= (size := number(name, value)) <= most:
+        raise ValueError(f"measured.{name} {size:g} is out of range; use 0.000001 to {most:g}")
+    return size
+
+
+def unmeasured(row: Mapping[str, Any]) -> str:
+    """Return why a row without a measurement calibrates nothing, with the nearest names of its fields."""
+    stated = [*section(row, "measured")]
+    nearest = [name for field in stated if (name := nearest_name(str(field), _MEASURES))]
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    return f"measured has no measurement; {hint}use one of {', '.join(_MEASURES)}"
 
 
 def _seconds_of_rates(data: Mapping[str, Any], job: Job) -> float | None:

@@ -50,6 +50,8 @@ class Command(BaseCommand):
             return
         rows = _load(json)
         measured = _load(calibrate) if calibrate else []
+        if problems := published.left_out(measured):
+            self.stderr.write(f"{calibrate}: {len(problems)} of {len(measured)} rows calibrate nothing: {problems[0]}")
         for prediction in published.predict_rows(rows, measured):
             self.stdout.write(_json(prediction))
 
