@@ -226,3 +226,17 @@ def test_norms_that_are_known_to_be_fused_or_eager_make_the_memory_of_an_unnamed
     assert memory_distribution(replace(named, has_fused_norms=True), node, DEFAULT) == (
         memory_distribution(named, node, DEFAULT)
     )
+
+
+def test_memory_figures_of_a_code_base_that_is_not_named_show_which_one_it_is() -> None:
+    jobs = [
+        llama(tensor_parallel=tensor, data_parallel=64 // tensor, micro_batch_size=size, recompute=recompute)
+        for tensor in (2, 4, 8) for size in (1, 2, 4) for recompute in ("none", "full")
+    ]  # fmt: skip
+    for gathers, fuses in ((False, True), (True, True), (True, False)):
+        kinds = [replace(job, gathers_logits=gathers, fuses_pointwise=fuses) for job in jobs]
+        sizes = [memory(job, DEFAULT.memory, A100.domain).total_bytes for job in kinds]
+        runs = [Observation(job, A100, memory_bytes=size) for job, size in zip(jobs[::3], sizes[::3], strict=True)]
+        seen = calibrate(runs)
+        for job, size in zip(jobs, sizes, strict=True):
+            assert predict_job(job, A100, seen).memory_bytes == pytest.approx(size, rel=0.05)

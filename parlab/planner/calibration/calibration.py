@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parlab.planner.job.cluster import Cluster
-from parlab.planner.job.code_bases import timed_job
+from parlab.planner.job.code_bases import is_open, possible_job, possible_jobs, timed_job
 from parlab.planner.job.workload import Job
 from parlab.planner.prediction.memory import memory, needed_bytes, outside_bytes
 from parlab.planner.prediction.parameters import (
@@ -73,6 +73,9 @@ class Calibration:
     """Jobs that ran out of memory; they determine `usable_share`."""
     time_error: float = 0.073
     memory_error: float = 0.026
+    possibility: int | None = None
+    """Index of the possible code base (`code_bases.possible_jobs`) that explains the memory figures best; None: the
+    jobs as they are stated."""
     usable_share: float = 0.985
     """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
     GiB reports 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
@@ -158,13 +161,18 @@ def calibrate(
         # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
         width = spring * min(1.0, (len(times) / len(as_vector(start.time))) ** 0.5)
         fitted = _with_time(fitted, start, times, _solution(times, start.time, noise, width, deviation))
-    sizes = [
-        _Sample(row, weight, row.memory_bytes, _memory_formula(row.job, row.cluster.domain, row.is_allocated), "")
+    figures = [
+        (row, weight, row.memory_bytes)
         for row, weight, _code_base in rows
         if row.memory_bytes is not None and row.memory_bytes > 0
     ]
-    if len(sizes) >= _FEWEST_MEMORIES:
-        fitted = _with_memory(fitted, start, _solution(sizes, start.memory, noise, spring, deviation))
+    if len(figures) >= _FEWEST_MEMORIES:
+        fits = {
+            index: _solution(_sizes(figures, index), start.memory, noise, spring, deviation)
+            for index in _possibilities(observations)
+        }
+        index = min(fits, key=lambda each: fits[each].cost)
+        fitted = replace(_with_memory(fitted, start, fits[index]), possibility=index)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
 
 
@@ -184,6 +192,21 @@ class _Solution(NamedTuple):
     vector: Vector
     residuals: Vector
     cost: float
+
+
+def _possibilities(observations: Sequence[Observation]) -> list[int | None]:
+    """Return the indices of the code bases that the jobs may have: only the jobs as stated if that is known."""
+    counts = [len(possible_jobs(row.job, row.cluster.device.name)) for row in observations if is_open(row.job)]
+    return [None, *range(max(counts, default=0))]
+
+
+def _sizes(figures: Sequence[tuple[Observation, float, float]], index: int | None) -> list[_Sample]:
+    """Return the memory figures of jobs with the formulas of a possible code base."""
+    samples = []
+    for row, weight, size in figures:
+        job = possible_job(row.job, row.cluster.device.name, index)
+        samples.append(_Sample(row, weight, size, _memory_formula(job, row.cluster.domain, row.is_allocated), ""))
+    return samples
 
 
 def _solution(
@@ -255,7 +278,8 @@ def _usable_share(observations: Sequence[Observation], fitted: Calibration) -> f
     """
 
     def needed_share(row: Observation) -> float:
-        return memory(row.job, fitted.memory, row.cluster.domain).total_bytes / row.cluster.device.memory_bytes
+        job = possible_job(row.job, row.cluster.device.name, fitted.possibility)
+        return memory(job, fitted.memory, row.cluster.domain).total_bytes / row.cluster.device.memory_bytes
 
     share = max([fitted.usable_share, *(min(needed_share(row), _MOST) for row in observations if not row.is_oom)])
     return max(_LEAST, min([share, *(0.99 * needed_share(row) for row in observations if row.is_oom)]))

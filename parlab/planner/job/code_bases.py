@@ -137,6 +137,15 @@ def possible_jobs(job: Job, gpu: str) -> list[tuple[float, Job]]:
     return [(weight, replace(job, **habit) if habit else job) for weight, habit in _possible(job, gpu)]
 
 
+def possible_job(job: Job, gpu: str, index: int | None) -> Job:
+    """Return what a job may be by the index of `possible_jobs`, the last one beyond their number; None: as stated."""
+    if index is None:
+        return job
+    options = _possible(job, gpu)
+    habit = options[min(index, len(options) - 1)][1]
+    return replace(job, **habit) if habit else job
+
+
 def is_open(job: Job) -> bool:
     """Return whether nothing says which of the code bases, that differ for such a model, trains a job."""
     return job.family in _NAMELESS and job.model.is_gated and job.value_bytes != 4

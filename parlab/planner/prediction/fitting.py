@@ -10,7 +10,7 @@ from math import erfc, exp, log, sqrt
 from parlab.planner.calibration.calibration import Calibration
 from parlab.planner.calibration.memory_spreads import usual_memory_spread
 from parlab.planner.job.cluster import Cluster
-from parlab.planner.job.code_bases import possible_jobs
+from parlab.planner.job.code_bases import possible_job, possible_jobs
 from parlab.planner.job.workload import Job
 
 from .memory import Memory, memory
@@ -56,10 +56,11 @@ class MemoryDistribution:
 def possible_memory(job: Job, cluster: Cluster, calibration: Calibration) -> list[tuple[float, Memory]]:
     """Return what a job may need on the GPU that needs most, with the probability of each; by their size.
 
-    A calibration on memory figures has seen the code base, so that only the job as stated is possible.
+    A calibration on memory figures has seen the code base, so that only the one that explains them best is possible.
     """
     if calibration.memory_rows:
-        return [(1.0, memory(job, calibration.memory, cluster.domain))]
+        seen = possible_job(job, cluster.device.name, calibration.possibility)
+        return [(1.0, memory(seen, calibration.memory, cluster.domain))]
     options = possible_jobs(job, cluster.device.name)
     found = [(weight, memory(option, calibration.memory, cluster.domain)) for weight, option in options]
     return sorted(found, key=lambda option: option[1].total_bytes)
