@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rest_framework.exceptions import ParseError
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.throttling import BaseThrottle
 
@@ -21,5 +22,8 @@ class ReadableBody(BaseThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Read the body; raises ParseError."""
         if request.method not in SAFE_METHODS and request.content_type.partition(";")[0] == "application/json":
-            request.data  # noqa: B018  # reading it is the check
+            try:
+                request.data  # noqa: B018  # reading it is the check
+            except RecursionError as error:
+                raise ParseError("JSON parse error - the body is nested too deeply") from error
         return True

@@ -70,11 +70,12 @@ def test_a_browser_gets_a_page_and_a_script_the_document(api: Client, client: Cl
     assert api.get("/api/")["Location"] == "/api/schema/"
 
 
+@pytest.mark.parametrize("body", ['{"broken', '{"a":' * 5000 + "1" + "}" * 5000])
 @pytest.mark.parametrize("action", ["clone/", "launch/", "configurations/"])
-def test_a_broken_body_is_refused_everywhere(api: Client, admin: User, action: str) -> None:
+def test_a_broken_body_is_refused_everywhere(api: Client, admin: User, action: str, body: str) -> None:
     experiment = experiment_create(name="Bodies", owner=admin)
     path = f"/api/experiments/{experiment.slug}/{action}"
-    response = api.post(path, '{"broken', content_type="application/json")
+    response = api.post(path, body, content_type="application/json")
     assert response.status_code == 400
     assert response.json()["errors"][0]["remedy"]
     assert Experiment.objects.count() == 1

@@ -63,9 +63,10 @@ def test_a_row_that_cannot_be_predicted_gets_a_reason_and_the_others_a_predictio
     assert lines[1]["iter_s"] > 0
 
 
-def test_a_file_with_invalid_json_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["not json", "[" * 100_000, '{"layers": ' + "1" * 5000 + "}"])
+def test_a_file_with_invalid_json_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rows.json"
-    path.write_text("not json")
+    path.write_text(text)
     with pytest.raises(CommandError, match="invalid JSON"):
         plan(path)
 

@@ -89,6 +89,7 @@ def test_all_faults_of_a_question_are_named_at_once() -> None:
         ({"gpu": []}, "gpu [] is invalid: use a text"),
         ({"gpu": "x" * 81}, "is invalid: use 80 characters or fewer"),
         ({"huggingface": "https://example.org/config.json"}, "is not a config.json; paste its whole text"),
+        ({"huggingface": '{"a":' * 5000 + "1" + "}" * 5000}, "huggingface is not valid JSON: maximum recursion depth"),
     ],
 )
 def test_a_value_that_would_have_no_effect_is_refused_with_a_remedy(fields: dict[str, Any], message: str) -> None:

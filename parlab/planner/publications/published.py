@@ -28,10 +28,10 @@ def load(text: str) -> list[Mapping[str, Any]]:
     """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         try:
             data = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise ValueError(f"invalid JSON: {error}; use a list of rows, or an object with rows") from error
     header: Mapping[str, Any] = data if isinstance(data, dict) else {}
     entries = data.get("rows", [data]) if isinstance(data, dict) else data

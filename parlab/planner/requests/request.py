@@ -164,7 +164,7 @@ def _with_config(data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(config, str) and config.strip().startswith("{"):
         try:
             config = json.loads(config)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"huggingface is not valid JSON: {error}; paste the whole config.json") from error
     if isinstance(config, str) and config.strip() and not str(data.get("layers") or "").strip():
         # The summary of a config.json comes with the sizes that were read from it.

@@ -64,7 +64,7 @@ def _answer(name: str, huggingface: str | None) -> str:
         return (_from_catalogue(data) if _has_catalogue() else _from_planner(data)).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CommandError(f"{name}: {error}") from error
 
 
