@@ -17,7 +17,7 @@ from parlab.planner.job.huggingface import model_of
 from parlab.planner.job.presets import preset
 from parlab.planner.publications import rows
 from parlab.planner.requests.answer import outline
-from parlab.planner.requests.fitting import fitting_defaults
+from parlab.planner.requests.fitting import fitting_defaults, read_question
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 
@@ -96,6 +96,32 @@ def test_a_value_that_would_have_no_effect_is_refused_with_a_remedy(fields: dict
     with pytest.raises(ValidationError) as error:
         PlanRequest.model_validate(fields)
     assert [message in refusal.message for refusal in refusals(error.value)] == [True]
+
+
+def test_a_question_lists_every_value_that_it_leaves_open() -> None:
+    question = read_question({"layers": 24, "hidden": 2048, "nodes": 2, "gpu": "H100 SXM"})
+    filled = {"heads 16", "tensor_parallel 1", "pipeline_parallel 1", "global_batch 1536"}
+    usual = {"zero 0", "sequence_parallel False", "overlap_gradients True", "cuda_graphs False"}
+    assert filled | usual <= set(question.assumed)
+    assert not {text.partition(" ")[0] for text in question.assumed} & {"layers", "hidden", "nodes", "gpu"}
+    stated = PlanRequest.model_validate({"overlap_gradients": False, "zero": 1, "gpu": "H100 SXM"}).assumed
+    assert not [text for text in stated if text.startswith(("overlap_gradients", "zero "))]
+
+
+@pytest.mark.parametrize("data", [[1], "layers", None])
+def test_a_question_that_is_no_object_is_refused_with_an_example(data: Any) -> None:
+    with pytest.raises(ValidationError) as error:
+        read_question(data)
+    message = 'the question is not a JSON object; use one such as {"layers": 24}'
+    assert [refusal.message for refusal in refusals(error.value)] == [message]
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_the_command_fills_in_sizes_that_fit_as_the_api_does(tmp_path: Path) -> None:
+    path, out = tmp_path / "question.json", StringIO()
+    path.write_text(json.dumps({"layers": 24, "hidden": 2048, "nodes": 2}))
+    call_command("plan", "--question", str(path), stdout=out)
+    assert "heads 16" in json.loads(out.getvalue())["assumed"]
 
 
 def test_chunks_of_unequal_size_are_a_warning() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any, cast
-
 from drf_spectacular.utils import extend_schema
 from pydantic import ValidationError
 from rest_framework.parsers import JSONParser
@@ -14,11 +11,11 @@ from rest_framework.views import APIView
 
 from parlab.api import serializers
 from parlab.api.bodies import Body
-from parlab.api.errors import Problem, Problems
+from parlab.api.errors import Problem
 from parlab.lab.selectors.analysis.plans import device_of, plan_context, priced
 from parlab.planner.requests.answer import answer
 from parlab.planner.requests.answer_json import WrittenPlan, written
-from parlab.planner.requests.fitting import fitting_defaults
+from parlab.planner.requests.fitting import read_question
 from parlab.planner.requests.refusals import refusals
 from parlab.planner.requests.request import PlanRequest
 
@@ -51,8 +48,6 @@ class Plans(APIView):
 def _question(request: Request) -> PlanRequest:
     """Return the question; where defaults do not fit the given sizes, with those that do."""
     try:
+        return read_question(request.data, plan_context())
+    except ValidationError:
         return BODY.read(PlanRequest, request, plan_context())
-    except Problems:
-        with suppress(ValidationError):
-            return PlanRequest.model_validate(fitting_defaults(cast("Any", request.data)), context=plan_context())
-        raise

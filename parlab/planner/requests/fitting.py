@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .request_fields import RequestFields
+from pydantic import ValidationError
+
+from .request import PlanRequest
 
 STATE_BYTES = 16
 """Weights, gradients and optimizer of a parameter in mixed precision."""
@@ -20,9 +22,9 @@ def fitting_defaults(stated: Mapping[str, Any]) -> dict[str, Any]:
 
     Sizes that are no whole numbers are left to the validation, and known models to their own sizes.
     """
-    if not isinstance(stated, Mapping) or stated.get("model") or stated.get("huggingface"):
-        return dict(stated) if isinstance(stated, Mapping) else {}
-    sizes = {name: _whole(stated.get(name, RequestFields.model_fields[name].default)) for name in _SIZES}
+    if stated.get("model") or stated.get("huggingface"):
+        return dict(stated)
+    sizes = {name: _whole(stated.get(name, PlanRequest.model_fields[name].default)) for name in _SIZES}
     if not all(sizes.values()):
         return dict(stated)
     if "heads" not in stated:
@@ -37,6 +39,25 @@ def fitting_defaults(stated: Mapping[str, Any]) -> dict[str, Any]:
         "global_batch": batch,
         **stated,
     }
+
+
+def read_question(data: Any, context: dict[str, Any] | None = None) -> PlanRequest:
+    """Return a question; where defaults do not fit the sizes that it states, with those that do.
+
+    Raises ValidationError for what the question states itself.
+    """
+    try:
+        return PlanRequest.model_validate(data, context=context)
+    except ValidationError as refused:
+        if not isinstance(data, Mapping):
+            raise
+        filled = fitting_defaults(data)
+        try:
+            question = PlanRequest.model_validate(filled, context=context)
+        except ValidationError:
+            raise refused from None
+    question.model_fields_set.difference_update(filled.keys() - data.keys())
+    return question
 
 
 def _whole(value: Any) -> int:

@@ -20,6 +20,7 @@ _REMEDIES = {
     "bool_parsing": "use true or false",
     "bool_type": "use true or false",
     "string_type": "use a text",
+    "model_type": 'the question is not a JSON object; use one such as {{"layers": 24}}',
     "string_too_short": "use {min_length} characters or more",
     "string_too_long": "use {max_length} characters or fewer",
     "finite_number": "use a finite number",

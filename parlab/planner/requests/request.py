@@ -19,6 +19,16 @@ from parlab.planner.requests.request_fields import RequestFields
 from .faults import Faults, faults
 from .fields import nearest_name
 
+_FIELDS_OF_OVERLAP = {
+    "overlaps_gradients": "overlap_gradients",
+    "overlaps_tensor": "overlap_tensor",
+    "overlaps_experts": "overlap_experts",
+    "overlaps_pipeline": "overlap_pipeline",
+    "has_cuda_graphs": "cuda_graphs",
+    "dispatcher": "expert_dispatcher",
+}
+"""Setting of a job -> field of a request whose usual value depends on device and trainer."""
+
 
 class PlanRequest(RequestFields):
     """A training and the cluster it would run on."""
@@ -97,7 +107,12 @@ class PlanRequest(RequestFields):
     def assumed(self) -> list[str]:
         """The fields that the question does not state, each with the value that counts instead."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.model_fields_set}
-        return [f"{name} {value}" for name, value in values.items() if value not in (None, False)]
+        chunks = self.chunks if self.schedule == "interleaved-1f1b" else 1
+        for name, value in self.overlap(self.schedule, chunks, self.zero).items():
+            field = _FIELDS_OF_OVERLAP[name]
+            if getattr(self, field) is None:
+                values[field] = value
+        return [f"{name} {value}" for name, value in values.items() if value is not None]
 
     def overlap(self, schedule: Schedule, chunks: int, zero: int) -> Overlap:
         """Return what overlaps in a layout: as stated, otherwise as usual for its schedule, chunks and ZeRO stage."""

@@ -18,8 +18,8 @@ from parlab.planner.job.prices import list_price
 from parlab.planner.publications import published
 from parlab.planner.requests.answer import answer
 from parlab.planner.requests.answer_json import WrittenPlan, written
+from parlab.planner.requests.fitting import read_question
 from parlab.planner.requests.refusals import refusals
-from parlab.planner.requests.request import PlanRequest
 
 
 class Command(BaseCommand):
@@ -74,14 +74,14 @@ def _has_catalogue() -> bool:
 
 
 def _from_catalogue(data: Any) -> WrittenPlan:
-    validated = PlanRequest.model_validate(data, context=plan_context())
+    validated = read_question(data, plan_context())
     question, price = priced(validated)
     return written(answer(question, device_of(question)), price, validated.assumed)
 
 
 def _from_planner(data: Any) -> WrittenPlan:
     """Answer with the planner's own devices and list prices."""
-    validated = PlanRequest.model_validate(data, context={"devices": [gpu.name for gpu in hardware_devices()]})
+    validated = read_question(data, {"devices": [gpu.name for gpu in hardware_devices()]})
     price = list_price(validated.gpu) if validated.price is None else None
     question = validated.model_copy(update={"price": price.per_hour}) if price else validated
     return written(answer(question, device(question.gpu)), price, validated.assumed)
