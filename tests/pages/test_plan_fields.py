@@ -64,7 +64,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "rail_optimized": (BASE | {"overlap_gradients": False, "oversubscription": 4.0}, True),
     "code_base": (GATED, "NeMo AutoModel"),
     "release": (GATED | {"code_base": "Megatron-Bridge"}, "26.06"),
-    "optimizer_states": (BASE, "bf16"), "recompute_activation": (GATED, True),
+    "optimizer_states": (BASE, "bf16"), "recompute_activation": (GATED | {"code_base": "Megatron-Core"}, True),
     "compressed_experts": (MOE | {"recompute": "none"}, True), "expandable_segments": (BASE, True),
     "fused_norms": (GATED | {"gpu": "A100 SXM4 80 GB"}, True),
     "gathered_logits": (GATED | {"pipeline_parallel": 1}, True),
