@@ -21,44 +21,35 @@ _EXPERT_LAYOUT = ("etp", "expert_dispatcher", "expert_imbalance", "grouped_produ
 def defaults(row: Mapping[str, Any], job: Job) -> Iterator[str]:
     """Generate the values of a layout and its cluster that a row leaves out, with those that count."""
     data, hardware = section(row, "parallel"), section(row, "hardware")
-
-    def lacks(*names: str) -> bool:
-        return all(is_missing(data.get(name)) for name in names)
-
-    assumed = {
-        "tp": str(job.tensor_parallel),
-        "pp": str(job.pipeline_parallel),
-        "mbs": str(job.micro_batch_size),
-        "recompute": "none",
-        "optimizer": "Adam",
-        "attention": "fused" if job.has_flash_attention else "plain",
-    }
-    for name, value in assumed.items():
-        if lacks(name):
-            yield f"{name} is not given: {value} assumed"
-    if lacks("gbs"):
-        parts = f"mbs {job.micro_batch_size} x dp {job.data_parallel} x gas {whole(data, 'gas', 1)}"
-        yield f"gbs is not given: {job.global_batch_size} assumed, {parts}"
-    if lacks("zero", "fsdp") and job.replicas > 1:
-        yield f"zero is not given: {job.zero_stage} assumed"
-    if lacks("sequence_parallel") and job.tensor_parallel > 1:
-        yield f"sequence_parallel is not given: {_yes(job.sequence_parallel)} assumed"
-    if lacks("schedule", "vp", "virtual_pp") and job.pipeline_parallel > 1 and job.schedule == "1f1b":
-        yield "schedule is not given: 1f1b assumed"
-    if lacks("cp_comm") and job.context_parallel > 1:
-        yield f"cp_comm is not given: {job.context_exchange} assumed"
-    if lacks("reshard_after_forward") and job.effective_zero == 3:
-        yield f"reshard_after_forward is not given: {_yes(job.reshards_after_forward)} assumed"
-    if lacks("expert_dispatcher") and job.expert_parallel > 1:
-        yield f"expert_dispatcher is not given: {job.dispatcher} assumed"
-    if lacks("expert_imbalance") and job.expert_parallel > 1:
-        yield "expert_imbalance is not given: even routing assumed"
-    if usual := [f"{name} {_yes(value)}" for name, value in _overlaps(job) if lacks(name)]:
+    for names, is_meant, text in _assumed(data, job):
+        if is_meant and all(is_missing(data.get(name)) for name in names):
+            yield f"{names[0]} is not given: {text}"
+    if usual := [f"{name} {_yes(value)}" for name, value in _overlaps(job) if is_missing(data.get(name))]:
         yield f"as usual for the device, as they are not given: {', '.join(usual)}"
     if is_missing(hardware.get("count")):
         yield f"count is not given: {job.world_size} assumed"
     if is_missing(hardware.get("node")):
         yield "node is not given: 8 GPUs per node assumed"
+
+
+def _assumed(data: Mapping[str, Any], job: Job) -> Iterator[tuple[tuple[str, ...], bool, str]]:
+    """Generate fields of which one is stated, whether the layout has what they are about, and what is assumed."""
+    has_stages, has_experts = job.pipeline_parallel > 1, job.expert_parallel > 1
+    sizes = f"mbs {job.micro_batch_size} x dp {job.data_parallel} x gas {whole(data, 'gas', 1)}"
+    yield ("tp",), True, f"{job.tensor_parallel} assumed"
+    yield ("pp",), True, f"{job.pipeline_parallel} assumed"
+    yield ("mbs",), True, f"{job.micro_batch_size} assumed"
+    yield ("gbs",), True, f"{job.global_batch_size} assumed, {sizes}"
+    yield ("recompute",), True, "none assumed"
+    yield ("optimizer",), True, "Adam assumed"
+    yield ("attention",), True, f"{'fused' if job.has_flash_attention else 'plain'} assumed"
+    yield ("zero", "fsdp"), job.replicas > 1, f"{job.zero_stage} assumed"
+    yield ("sequence_parallel",), job.tensor_parallel > 1, f"{_yes(job.sequence_parallel)} assumed"
+    yield ("schedule", "vp", "virtual_pp"), has_stages and job.schedule == "1f1b", "1f1b assumed"
+    yield ("cp_comm",), job.context_parallel > 1, f"{job.context_exchange} assumed"
+    yield ("reshard_after_forward",), job.effective_zero == 3, f"{_yes(job.reshards_after_forward)} assumed"
+    yield ("expert_dispatcher",), has_experts, f"{job.dispatcher} assumed"
+    yield ("expert_imbalance",), has_experts, "even routing assumed"
 
 
 def _overlaps(job: Job) -> Iterator[tuple[str, bool]]:
