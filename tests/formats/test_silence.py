@@ -6,6 +6,7 @@ import pytest
 
 from parlab.formats import read_document, records
 from parlab.formats.coverage.events import EVENTS
+from parlab.formats.coverage.leftovers import named_numbers
 from parlab.formats.coverage.silence import LEFT, PARTS, SILENT, is_measurement
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Segment
@@ -230,3 +231,28 @@ def test_a_lone_number_that_changes_is_no_setting() -> None:
 def test_a_healthy_log_of_each_format_has_nothing_unread(format: str) -> None:
     lines = list(readers.sample(format, 1, 60))
     assert [record.data for record in records(lines, format) if record.kind == "unread"] == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "values"),
+    [
+        ("lr=[1e-05, 1e-05], mom=[[0.9, 0.95], [0.9, 0.95]]", {"learning_rate": 1e-5, "beta1": 0.9, "beta2": 0.95}),
+        (
+            "lr=[1e-05, 2e-05], mom=[(0.9, 0.95), (0.8, 0.95)]",
+            {"learning_rate": 1e-5, "learning_rate_1": 2e-5, "beta1": 0.9, "beta1_1": 0.8, "beta2": 0.95},
+        ),
+        ("lr=[1e-05], mom=[0.9, 0.8]", {"learning_rate": 1e-5, "momentum": 0.9, "momentum_1": 0.8}),
+    ],
+    ids=["betas of all groups", "groups that differ", "one momentum of each group"],
+)
+def test_rates_and_momenta_of_groups_of_parameters_are_read(printed: str, values: dict[str, float]) -> None:
+    line = f"[2026-01-02 10:00:10,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, {printed}\n"
+    (step,) = (record for record in records([line]) if record.kind != "event")
+    assert step.values == {"skipped_total": 0.0, **values}
+
+
+def test_each_number_of_a_short_list_is_one_with_a_name() -> None:
+    cells = named_numbers("step 3 | loss: 2.5 | norms=[1.5, 2.25] | mom=[[0.9, 0.95]]")
+    assert [(cell.key, cell.value) for cell in cells[1:]] == [
+        ("norms", 1.5), ("norms_1", 2.25), ("mom", 0.9), ("mom_1", 0.95)
+    ]  # fmt: skip

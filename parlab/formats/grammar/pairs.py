@@ -124,8 +124,23 @@ _IN_BRACKETS = re.compile(rf"\[(?P<key>[A-Za-z][A-Za-z ]{{1,30}}) (?P<value>{_NU
 _GROUPS = re.compile(r"\s{0,8}(?:\[[^\[\]]{1,40}\]){2,20}\s{0,8}")
 
 
+# A few numbers of one name, as of each group of parameters: `lr=[1e-05, 2e-05]`, `mom: [(0.9, 0.95)]`.
+_LISTED = re.compile(
+    rf"(?<![\w./=])(?P<key>[A-Za-z_][\w./@-]{{0,80}})\s?[:=]\s?(?P<list>\[[\[(]?{_NUMBER}"
+    rf"(?:[\])]?,\s?[\[(]?{_NUMBER}){{0,3}}[\])]{{1,2}})(?=[\s,;|}}]|$)"
+)
+
+
+def _listed(match: re.Match[str]) -> str:
+    """Write the numbers of a list as cells, the first one under the name of the list."""
+    numbers = [number.strip("[]() ") for number in match["list"].split(",")]
+    return ", ".join(f"{match['key']}{f'_{place}' * (place > 0)}={text}" for place, text in enumerate(numbers))
+
+
 def _with_signs(text: str) -> str:
-    """Write averages in brackets, sentences, counts of a total and durations as cells with signs."""
+    """Write averages in brackets, sentences, lists, counts of a total and durations as cells with signs."""
+    if "[" in text:
+        text = _LISTED.sub(_listed, text)
     if "(" in text and (averaged := list(_AVERAGED.finditer(text))):
         signs = {match["sign"] for match in averaged}
         if len(averaged) >= MIN_AVERAGES or "=" in signs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import STAMP, peel, spliced, strip_prefix
@@ -48,6 +49,8 @@ _THROUGHPUT = re.compile(
 # Signs of lines that are read independently of the lines before them.
 _PLAIN = ("SamplesPerSec=", ", skipped=", "time (ms) |", " iter time (s):")
 _STEP = re.compile(r"step=(\d{1,18}), skipped=(\d{1,18}), lr=\[([^\]]{0,400})\](?:, mom=(.*))?")
+_GROUP = re.compile(r"[\[(]([^\[\]()]{1,200})[\])]")
+_MOMENTA = (("momentum",), ("beta1", "beta2"))
 _PIPELINE = re.compile(r"\s*steps: (\d{1,18}) loss: (\S{1,30}) iter time \(s\): (\S{1,30}) samples/sec: (\S{1,30})")
 _OVERFLOW = re.compile(r"(?i:overflow)! (?:Rank (\d{1,7}) )?Skipping step\. Attempted loss scale: ([\d.e+]{1,30})")
 _MEMORY = re.compile(r"\bMA (\S{1,20}) GB\s+Max_MA (\S{1,20}) GB\s+CA (\S{1,20}) GB\s+Max_CA (\S{1,20}) GB")
@@ -230,13 +233,20 @@ class Parser:
         return [Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=shown[0], raw=shown[1])]
 
     def _log_dist(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
-        values = {"skipped_total": float(match[2])}
-        fields, raw = [Field("skipped_total", "skipped")], [match[2]]
-        rate = to_float(match[3].split(",")[0])
-        if rate is not None:
-            values["learning_rate"] = rate
-            fields.append(Field("learning_rate", "lr"))
-            raw.append(match[3].split(",")[0])
+        values, fields, raw = {"skipped_total": float(match[2])}, [Field("skipped_total", "skipped")], [match[2]]
+        rates = _different(match[3].split(","))
+        # Of each group of parameters, momentum, or in a list of its own the two betas of Adam.
+        momenta = (match[4] or "").strip()
+        lists = _GROUP.findall(momenta[1:-1]) or momenta.strip("[]").split(",")
+        groups = [group.split(",") for group in lists]
+        betas = [_different(column) for column in zip_longest(*groups, fillvalue="")]
+        named = [("learning_rate", "lr", rates), *zip(_MOMENTA[len(betas) > 1], ("mom", "mom 1"), betas, strict=False)]
+        for name, key, texts in named:
+            for group, text in enumerate(texts):
+                if (value := to_float(text)) is not None:
+                    fields.append(Field(f"{name}_{group}" if group else name, f"{key} {group}" if group else key))
+                    values[fields[-1].name] = value
+                    raw.append(text)
         return self._step(line, int(match[1]), rank, time, values, fields, raw)
 
     def _pipeline(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
@@ -256,6 +266,12 @@ class Parser:
             fields.append(Field(name, key, unit))
             raw.append(text)
         return [*self._step(line, int(match[1]), rank, time, values, fields, raw), *bad]
+
+
+def _different(texts: Iterable[str]) -> list[str]:
+    """Return a value of each group of parameters; only the first one if all of them have it."""
+    texts = [text.strip() for text in texts]
+    return texts[:1] if len(set(texts)) == 1 else texts
 
 
 def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
