@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
+from parlab.formats import joined
 from parlab.formats.completion import completed
-from parlab.formats.coverage.silence import watched
 from parlab.formats.documents import configuration, markdown, rst, text_tables
 from parlab.formats.documents.documents import Collector, Counted
 from parlab.formats.exports import histories
@@ -77,7 +77,7 @@ def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]
         format, lines = format_of(head), chain(head, stream)
     if format == UNKNOWN:
         return _unknown(lines)
-    read = watched(FORMATS[format].read, lines, format) if format in WATCHED else FORMATS[format].read(lines)
+    read = joined.read(lines, format, FORMATS) if format in WATCHED else FORMATS[format].read(lines)
     return completed(read)
 
 

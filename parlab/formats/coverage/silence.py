@@ -7,10 +7,12 @@ number is reported. The check runs beside every reader of logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Protocol
 
 from parlab.formats.coverage.events import event_of
-from parlab.formats.coverage.leftovers import Judge, all_numbers, is_place, left_over, named_numbers
+from parlab.formats.coverage.leftovers import MEASURED, Judge, all_numbers, is_place, left_over, named_numbers
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
@@ -96,12 +98,32 @@ def _of_interest(text: str) -> str:
     return rest
 
 
+class Beside(Protocol):
+    """The readers of other formats than that of a file."""
+
+    texts: dict[int, tuple[str, str]]
+    """Line that waits -> the format that it is offered to, and its text."""
+    step: int | None
+    """The last step of the file's reader."""
+
+    def offer(self, number: int, text: str) -> bool: ...
+
+    def takes_back(self, record: Record, passed: dict[int, str]) -> bool: ...
+
+    def gives_back(self, number: int) -> str | None: ...
+
+    def joined(self, following: Record | None) -> list[Record]: ...
+
+    def taken(self) -> dict[int, tuple[str, str]]: ...
+
+
 class _Watch:
     """Passes lines on and keeps those that yield no record."""
 
-    def __init__(self, lines: Iterable[str], format: str) -> None:
+    def __init__(self, lines: Iterable[str], format: str, others: Beside | None) -> None:
         self.lines = lines
         self.parts = _PARTS.get(format, [])
+        self.others = others
         self.first_step = 0
         """Line of the first step; numbers before it may be settings."""
         self.passed: dict[int, str] = {}
@@ -121,6 +143,8 @@ class _Watch:
                 self._hear(number, text)
             self.passed[number] = text
             yield text
+            if self.others is not None and number in self.passed and self.others.offer(number, text):
+                del self.passed[number]
             # Without a call more for lines that state nothing, which are most lines of blocks.
             if number > _HEAD and number in self.passed and "%|" not in text and stated_processes(text) is not None:
                 self._hear(number, text)
@@ -149,6 +173,12 @@ class _Watch:
                 texts[number] = text
         return texts
 
+    def take_back(self, record: Record) -> None:
+        """Take lines from the other formats that the reader has read after all, as parts of a record."""
+        for number in (*range(record.line, record.until + 1), *record.also):
+            if self.others is not None and (text := self.others.gives_back(number)) is not None:
+                self.passed[number] = text
+
     def due(self, count: int) -> Iterator[Record]:
         """Yield what the `count` oldest lines without a record are: events, or unread measurements."""
         for number in list(self.passed)[:count]:
@@ -156,18 +186,21 @@ class _Watch:
             if "%|" in text and len(self.bars) < _MAX_BARS:
                 self.bars[number] = text
             else:
-                yield from self._judged(number, text)
+                yield from self.judged(number, text)
 
     def rest(self) -> Iterator[Record]:
         """Yield what all lines without a record are."""
         self.bars |= self.passed
         self.passed.clear()
         for number, text in sorted(self.bars.items()):
-            yield from self._judged(number, text)
+            yield from self.judged(number, text)
         self.bars.clear()
 
-    def _judged(self, number: int, text: str) -> Iterator[Record]:
-        """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit."""
+    def judged(self, number: int, text: str, format: str = "") -> Iterator[Record]:
+        """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit.
+
+        `format` is another than the file's, whose reader it was offered to.
+        """
         form = _DIGITS.sub("0", _GAP.sub("  ", text[:1_000]))
         known = self.known.get(form)
         if known is not None:
@@ -180,7 +213,7 @@ class _Watch:
                 yield Record("event", number, data=kind)
             return
         plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
-        if kind := self._part(text[:1_000], plain):
+        if kind := self._part((*self.parts, *_PARTS.get(format, [])), text[:1_000], plain):
             self._remember(form, kind)
         kind = kind or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
         if kind:
@@ -206,9 +239,9 @@ class _Watch:
             is_before = all(self.lone.setdefault(cell.key, cell.text) == cell.text for cell in named_numbers(text))
         return "setting" if is_before and not is_of_interest else ""
 
-    def _part(self, text: str, plain: str) -> str:
+    @staticmethod
+    def _part(parts: Sequence[tuple[re.Pattern[str], str]], text: str, plain: str) -> str:
         """Return the kind of a line that the reader of the format uses otherwise."""
-        parts = self.parts
         return next((kind for pattern, kind in parts if pattern.search(text) or pattern.search(plain)), "")
 
 
@@ -230,12 +263,15 @@ SILENT = "looks like a measurement, but this format does not define it"
 LEFT = "no record holds this number"
 
 
-def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str) -> Iterator[Record]:
+def watched(
+    read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str, others: Beside | None = None
+) -> Iterator[Record]:
     """Yield the records of a reader, and what it passed over: events, and unread numbers with a name or a unit.
 
     The records of a line are yielded once all of them are read, with the numbers of the line that none of them holds.
+    `others` read the lines of other formats.
     """
-    watch, judge = _Watch(lines, format), Judge()
+    watch, judge = _Watch(lines, format, others), Judge()
     passed, whole_forms = watch.passed, judge.whole
     held: list[Record] = []
     texts: dict[int, str] = {}
@@ -244,6 +280,17 @@ def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[s
             yield from watch.told()
         if not watch.first_step and record.kind == "step":
             watch.first_step = record.line
+        if others is not None:
+            if others.takes_back(record, passed):
+                continue
+            if others.texts and record.kind in MEASURED:
+                watch.take_back(record)
+                if held and record.line not in texts:
+                    yield from _whole(judge, held, texts)
+                    held = []
+                yield from _beside(watch, judge, others, record)
+            if record.kind == "step":
+                others.step = record.iteration
         fields = record.fields
         text = passed.get(record.line) if fields and record.line == record.until and not record.also else None
         if text is not None:
@@ -271,8 +318,23 @@ def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[s
             yield from watch.due(_AHEAD)
     if held:
         yield from _whole(judge, held, texts)
+    if others is not None and others.texts:
+        yield from _beside(watch, judge, others, None)
     yield from watch.told()
     yield from watch.rest()
+
+
+def _beside(watch: _Watch, judge: Judge, others: Beside, following: Record | None) -> Iterator[Record]:
+    """Yield the records of lines of other formats, and what these lines state besides."""
+    records = others.joined(following)
+    left = others.taken()
+    for _, group in groupby(records, key=lambda record: record.line):
+        own = list(group)
+        numbers = {number for each in own for number in (*range(each.line, each.until + 1), *each.also)}
+        texts = {number: left.pop(number)[1] for number in sorted(numbers) if number in left}
+        yield from _whole(judge, own, texts)
+    for number, (format, text) in left.items():
+        yield from watch.judged(number, text, format)
 
 
 def _whole(judge: Judge, held: list[Record], texts: dict[int, str]) -> Iterator[Record]:

@@ -56,6 +56,16 @@ def _index(formats: Mapping[str, Signed]) -> _Index:
     return kept[1]
 
 
+def line_scores(text: str, formats: Mapping[str, Signed]) -> Counter[str]:
+    """Return the sum of the weights of the signs of one line, without its prefix, for each format."""
+    index = _index(formats)
+    totals: Counter[str] = Counter()
+    for name, search, weight in map(index.signs.__getitem__, index.candidates(text)):
+        if search(text):
+            totals[name] += weight
+    return totals
+
+
 def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> Counter[str]:
     """Return the sum of the weights of matching signs for each format; a sign counts at most ENOUGH times."""
     index = _index(formats)

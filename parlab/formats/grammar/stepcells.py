@@ -75,14 +75,17 @@ class StepCells:
         *,
         keeps_names: bool = False,
         is_of_rank: bool = False,
+        is_beside: bool = False,
     ) -> None:
         """`keeps_names`: timers have the names that are printed, and not normal ones.
 
-        `is_of_rank`: memory is that of the rank that prints it, whether or not its number is known.
+        `is_of_rank`: memory is that of the rank that prints it, whether or not its number is known. `is_beside`: a line
+        with the number of a step is about it, whatever it states.
         """
         self._field_of = field_of
         self._keeps_names = keeps_names
         self._is_of_rank = is_of_rank
+        self._is_beside = is_beside
         self._settings = settings
         self._fields: dict[tuple[str, str], Field] = {}
         self._plans: dict[tuple[tuple[str, str, str], ...], StepPlan] = {}
@@ -95,7 +98,7 @@ class StepCells:
         if bad:
             cells = [cell for cell in cells if cell.value is not None]
         plan = self.plan(cells)
-        if not plan.is_step:
+        if not plan.is_step and not (self._is_beside and plan.has_values):
             return bad if plan.has_values else []
         numbers, raw = [cell.value or 0.0 for cell in cells], tuple([cell.text for cell in cells])
         return plan.records(line, rank, time, numbers, raw, iteration, total) + bad

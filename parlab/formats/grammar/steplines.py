@@ -99,6 +99,8 @@ class Dialect:
     """Whether lines are tagged with what does not give the number of a rank."""
     has_blocks: bool = False
     """Whether the cells of a step may stand on the lines below its number."""
+    is_beside: bool = False
+    """Whether the lines stand beside the steps of another format, so that each of their numbers is one of a step."""
 
     def read(self, lines: Iterable[str], /) -> Iterator[Record]:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
@@ -161,8 +163,9 @@ class Parser:
         self.dialect = dialect
         self.bars = Bars()
         self.records_of = StepCells(
-            dialect.field, dialect.settings, keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank
-        )
+            dialect.field, dialect.settings,
+            keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank, is_beside=dialect.is_beside,
+        )  # fmt: skip
         self.below = StepBlocks(self.records_of, counts_epochs=dialect.trainer == UNKNOWN_TRAINER)
         self.boxes = Boxes(self.records_of)
         self.repeats = Repeats(by_part(dialect.start, self._parts) if dialect.start is not None else self._parts)

@@ -32,6 +32,7 @@ SIGNS: Signs = (
     (re.compile(r"\b(?:forward|fwd|backward|bwd|step)_microstep: "), 10),
     (re.compile(r"^\s*steps: \d+ loss: \S+ iter time \(s\):"), 10),
     (re.compile(r"\|E2E latency=|^End-to-End => Latency:"), 10),
+    (re.compile(r"^\s*[Ee]poch: \d+ ?\| ?[Ss]tep: \d+ ?\|"), 4),
     (re.compile(r"^-{5,} DeepSpeed Flops Profiler -{5,}"), 6),
     (re.compile(r"\bOVERFLOW! (?:Rank \d+ )?Skipping step"), 4),
     *COMMS_SIGNS,

@@ -1,7 +1,8 @@
-"""nvidia-smi dmon (and pmon), and `--query-gpu=... --format=csv`; rocm-smi, npu-smi and `dcgmi dmon`
+"""nvidia-smi: its box, dmon (and pmon), and `--query-gpu=... --format=csv`; rocm-smi, npu-smi and `dcgmi dmon`
 
 Sources: rocm_smi_lib/rocm_smi.py (concise info of ROCm 4 to 6), the manual of npu-smi (`npu-smi info`), DCGM's dcgmi.
-The cells of rocm-smi have their units; rows of npu-smi come in pairs, of which the second has the memory.
+The cells of rocm-smi have their units; rows of npu-smi and of the box of nvidia-smi come in pairs, of which the second
+has the memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _OTHERS: Signs = (
     (re.compile(r"=\s?ROCm System Management Interface\s?="), 20),
     (re.compile(r"\b(?:GPU|Device)\s+.{0,80}\bTemp\s.{0,80}\bPerf\s+PwrCap\s+VRAM%\s+GPU%"), 20),
     (re.compile(r"^\|\s*npu-smi\s"), 20),
+    (re.compile(r"^\|\s*NVIDIA-SMI\s+\d"), 20),
     (re.compile(r"^\|\s*NPU\s+Name\s*\|\s*Health"), 20),
     (re.compile(r"^#\s?Entity\s+(?:[A-Z]{3,6}\s*)+$"), 20),
 )
@@ -45,6 +47,13 @@ _NPU_SECOND = re.compile(
     r"\|\s*\d{1,4}\s*(?:\d{1,4}\s*)?\|\s*[\da-fA-F:.]{7,16}\s*\|\s*(?P<share>\d{1,3})\s+\d{1,9}\s*/\s*\d{1,9}"
     r"(?:\s+(?P<used>\d{1,9})\s*/\s*(?P<total>\d{1,9}))?\s*\|"
 )
+_BOX = (("fan", "%"), ("temp", "C"), ("pwr", "W"), ("power.limit", "W"), ("fb", "MB"), ("memory.total", "MB"),
+        ("sm", "%"))  # fmt: skip
+_BOX_FIRST = re.compile(r"\|\s+(?P<index>\d{1,4})\s+\S.{0,60}?\|\s*[\da-fA-F]{4,8}:[\da-fA-F]{2}:[\da-fA-F]{2}\.\d\s")
+_BOX_SECOND = re.compile(
+    r"\|\s*(?P<fan>\d{1,3}|N/A)%?\s+(?P<temp>\d{1,4}|N/A)C?\s+\S{1,4}\s+(?P<watts>[\d.]{1,9}|N/A)W?\s*/\s*"
+    r"(?P<limit>[\d.]{1,9}|N/A)W?\s*\|\s*(?P<used>\d{1,9})MiB\s*/\s*(?P<total>\d{1,9})MiB\s*\|\s*(?P<share>\d{1,3}|N/A)%?\s"
+)
 _DCGM = re.compile(r"#\s?Entity\s+(?P<names>(?:[A-Z]{3,6}\s*)+)$")
 _DCGM_ROW = re.compile(r"\s*GPU\s+(?P<index>\d{1,4})\s+(?P<cells>\S.*)$")
 _DCGM_COLUMNS = {
@@ -59,7 +68,8 @@ class Parser:
 
     def __init__(self) -> None:
         self.rows: Rows | None = None
-        self.npu: re.Match[str] | None = None
+        self.first: re.Match[str] | None = None
+        """The first of two lines that make a row."""
         self.names: list[str] = []
 
     def feed(self, line: int, time: str | None, text: str) -> list[Record]:
@@ -72,11 +82,14 @@ class Parser:
             names = header["names"].split()
             columns = [_DCGM_COLUMNS.get(name, (name.lower(), "")) for name in names]
             return self._open(line, columns, names)
-        if (first := _NPU_FIRST.match(text)) is not None:
-            self.npu = first
+        if (first := _NPU_FIRST.match(text) or _BOX_FIRST.match(text)) is not None:
+            self.first = first
             return []
-        if self.npu is not None and (second := _NPU_SECOND.match(text)) is not None:
-            return self._npu_row(line, time, second)
+        if (first := self.first) is not None and (second := _NPU_SECOND.match(text)) and "npu" in first.groupdict():
+            cells = [first["npu"], first["watts"], first["celsius"], second["share"], second["used"], second["total"]]
+            return self._pair(line, time, _NPU, cells)
+        if first is not None and (second := _BOX_SECOND.match(text)) is not None:
+            return self._pair(line, time, _BOX, [first[1], *second.groups()])
         if self.rows is None:
             return []
         cells = _dcgm_row(text, self.names) or _rocm_row(text, self.names)
@@ -91,12 +104,14 @@ class Parser:
         self.rows = Rows(line, names, units)
         return records
 
-    def _npu_row(self, line: int, time: str | None, second: re.Match[str]) -> list[Record]:
-        first, self.npu = self.npu, None
-        records = self._open(line, _NPU, [])
-        if self.rows is None or first is None:
+    def _pair(
+        self, line: int, time: str | None, columns: Sequence[tuple[str, str]], cells: Sequence[str | None]
+    ) -> list[Record]:
+        """Add the row that this line and the one above it state."""
+        self.first = None
+        records = self._open(line, columns, [])
+        if self.rows is None:
             return records
-        cells = [first["npu"], first["watts"], first["celsius"], second["share"], second["used"], second["total"]]
         row = self.rows.add(line, [cell if cell and cell[0].isdigit() else _MISSING for cell in cells], time)
         for record in row:
             record.line, record.until = line - 1, line

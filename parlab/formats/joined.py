@@ -1,0 +1,276 @@
+"""One file, several formats: two engines in turn, an evaluation behind a training, lines of a wrapper between steps.
+
+The reader of the file's format reads all lines. What it passes over is offered to the readers of the other formats, by
+the signs of a line, and to the general one if the line counts steps. What they read is joined by step: a step between
+two of the file's reader adds to them; a run of steps that nothing interrupts is a launch of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from parlab.formats.coverage.events import event_of
+from parlab.formats.coverage.leftovers import MEASURED
+from parlab.formats.coverage.silence import watched
+from parlab.formats.documents.tables import table
+from parlab.formats.grammar.counters import counter_in
+from parlab.formats.grammar.prefixes import peel_line, strip_prefix
+from parlab.formats.grammar.records import Field, Record
+from parlab.formats.grammar.sniff import THRESHOLD, line_scores
+from parlab.formats.grammar.steplines import UNKNOWN_TRAINER, Parser
+from parlab.formats.logs.dialects import DIALECTS
+from parlab.formats.logs.registry import LOGS, Reader
+
+# Format -> formats whose lines its reader reads itself.
+_OWN = {
+    "huggingface": ("deepspeed",),
+    "megatron-deepspeed": ("megatron", "deepspeed"),
+    **dict.fromkeys(DIALECTS, ("deepspeed",)),
+}
+# Files that hold nothing else.
+_FILES = frozenset({"csv", "dcgm-exporter", "jsonl", "tensorboard-json", "wandb-runs"})
+# Lines of no other format are offered to these; bars are read in every log.
+_WHOLE = frozenset({"bars", "csv", "tensorboard-json", "wandb-runs", "megatron-deepspeed"})
+_TABLE = "table"
+_RULE = re.compile(r"^\s{0,8}\|(?:\s*:?-{2,}:?\s*\|){2,100}\s*$")
+_WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_FRAMES = frozenset("│┃")
+_TAIL = "0123456789.,eE+-% \t|│┃\r\n"
+_NAMED = re.compile(r"[A-Za-z]\W{0,8}\d")
+MAX_CLAIMS = 4_096
+MAX_GAP = 50
+"""Lines without a sign between those of a block, as the rows of a table are."""
+
+
+class _Run:
+    """Lines of one format."""
+
+    def __init__(self, numbers: list[int], lines: list[str]) -> None:
+        self.numbers = numbers
+        self.lines = lines
+
+    def keep(self, numbers: Container[int]) -> None:
+        """Keep only some of the lines."""
+        kept = [(number, line) for number, line in zip(self.numbers, self.lines, strict=True) if number in numbers]
+        self.numbers, self.lines = [number for number, _ in kept], [line for _, line in kept]
+
+
+class Others:
+    """The readers of other formats than that of a file, and the lines that wait for them."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.own_names = {own, *_OWN.get(own, ())}
+        self.takes_counters = own not in DIALECTS
+        self.texts: dict[int, tuple[str, str]] = {}
+        """Line -> the format that it is offered to, and its text."""
+        self.runs: dict[str, _Run] = {}
+        self.step: int | None = None
+        """The last step of the file's reader."""
+        self.between: set[str] = set()
+        """Formats whose lines have stood between those of the file's reader."""
+        self.parsers: dict[str, Parser] = {}
+        self.known: dict[int, tuple[Field, ...]] = {}
+        """Identity of fields of lines of the file's own dialect -> the fields."""
+        self.claims: dict[str, str] = {}
+        """Form of a line -> its format; empty for none."""
+        self.last = ""
+        self.previous: tuple[int, str] = (0, "")
+
+    def offer(self, number: int, text: str) -> bool:
+        """Take a line that the file's reader has passed over, if it is one of another format."""
+        line, above = self.previous
+        is_bare = not self.runs and (text[:1] in _FRAMES or "%|" in text or text.lower() == text.upper())
+        if is_bare and "|-" not in text and "| -" not in text:
+            return False  # a bar, or a row of numbers or of a box
+        if "--" in text and line == number - 1 and above.count("|") == text.count("|") and _RULE.match(text):
+            self.last = _TABLE
+            self._add(_TABLE, line, above)
+            name = _TABLE
+        else:
+            name = self._format_of(text)
+            if self.last == _TABLE and not name and text.lstrip().startswith("|"):
+                name = _TABLE
+        self.previous = number, text
+        if name in self.own_names:
+            self.last = ""
+            return False
+        if not name and self.last and self.last != _TABLE and number - self.runs[self.last].numbers[-1] <= MAX_GAP:
+            name = self.last if not text.isspace() else ""
+        elif name:
+            self.last = name if name == _TABLE or not self._is_of_lines(name) else ""
+        if not name:
+            return False
+        self._add(name, number, text)
+        return True
+
+    def takes_back(self, record: Record, passed: dict[int, str]) -> bool:
+        """Take a line that the reader of a dialect has read, if by its signs it is one of another dialect."""
+        fields = record.fields
+        if self.takes_counters or record.line != record.until or self.known.get(id(fields)) is fields:
+            return False
+        if record.line not in self.texts:
+            text = passed.get(record.line)
+            name = "" if text is None or "%|" in text else self._format_of(text)
+            if text is None or name not in DIALECTS or name in self.own_names:
+                if fields and len(self.known) < MAX_CLAIMS:
+                    self.known[id(fields)] = fields
+                return False
+            del passed[record.line]
+            self._add(name, record.line, text)
+        return self.texts[record.line][0] in DIALECTS
+
+    def gives_back(self, number: int) -> str | None:
+        """Return a line that the file's reader has read after all, as one of several that a record states."""
+        return self.texts.pop(number, ("", None))[1]
+
+    def _add(self, name: str, number: int, text: str) -> None:
+        run = self.runs.setdefault(name, _Run([], []))
+        run.numbers.append(number)
+        run.lines.append(text)
+        self.texts[number] = name, text
+
+    def _format_of(self, text: str) -> str:
+        """Return the format of a line by its signs; empty for none."""
+        # Most rows of blocks are a name and a number behind it.
+        name = self.claims.get(text.rstrip(_TAIL))
+        if name is None:
+            form = text[:1_000].translate(_WITHOUT_DIGITS)
+            name = self.claims.get(form)
+            if name is None:
+                name = self._by_signs(text)
+            if len(self.claims) < MAX_CLAIMS:
+                self.claims[form] = name
+                if (head := text.rstrip(_TAIL)).translate(_WITHOUT_DIGITS) == head:
+                    self.claims[head] = name
+        return name
+
+    def _by_signs(self, text: str) -> str:
+        plain = strip_prefix(text[:2_000])[2]
+        totals = line_scores(plain, LOGS)
+        own = next((name for name in self.own_names if totals[name]), "")
+        if own or "%|" in text:
+            return own
+        name = max((name for name in totals if name not in _WHOLE), key=lambda name: totals[name], default="")
+        if name and totals[name] >= THRESHOLD:
+            return name
+        counter = counter_in(plain[:400]) if self.takes_counters and not event_of(plain) else None
+        is_step = counter is not None and _NAMED.search(plain[: counter.match.start()] + plain[counter.match.end() :])
+        return UNKNOWN_TRAINER if is_step else ""
+
+    def _is_of_lines(self, name: str) -> bool:
+        """Return whether the lines of a format are read one by one, by a parser that is kept."""
+        reader = DIALECTS.get(name)
+        return reader is not None and (not reader.has_blocks or name == UNKNOWN_TRAINER)
+
+    def joined(self, following: Record | None) -> list[Record]:
+        """Return the records of the lines that wait in front of the next record of the file's reader, in their order.
+
+        A step of that reader without a number gets that of the one step in front of it.
+        """
+        runs, self.last = self._due(following), ""
+        records = [record for name, run in runs.items() for record in self._read(name, run)]
+        records.sort(key=lambda record: record.line)
+        numbers = {record.iteration for record in records if record.kind == "step"}
+        if following is not None and following.kind == "step" and following.iteration is None and len(numbers) == 1:
+            following.iteration = next(iter(numbers))
+        begins_again = following is not None and following.kind == "step" and _is_before(following.iteration, self.step)
+        is_tail = following is None and not self.between.isdisjoint(runs)
+        if len(numbers) > 1 and not is_tail and (following is None or begins_again):
+            opened = [Record("launch", records[0].line, data={}, opens=True)] if self.step is not None else []
+            self.step = None
+            return opened + records
+        self.between.update(runs if following is not None else ())
+        limit = following.iteration if following is not None and following.kind == "step" else None
+        return [joined for record in records if (joined := self._between(record, len(numbers), limit)) is not None]
+
+    def _due(self, following: Record | None) -> dict[str, _Run]:
+        """Return the lines in front of a record, which leave those that wait; without one, all lines."""
+        runs, self.runs = self.runs, {}
+        for run in runs.values():
+            run.keep(self.texts)
+        if following is None:
+            return runs
+        for name, run in list(runs.items()):
+            count = bisect_left(run.numbers, following.line)
+            if count < len(run.numbers):
+                self.runs[name] = _Run(run.numbers[count:], run.lines[count:])
+                runs[name] = _Run(run.numbers[:count], run.lines[:count])
+            if not count:
+                del runs[name]
+        return runs
+
+    def taken(self) -> dict[int, tuple[str, str]]:
+        """Return the lines that wait no longer."""
+        waiting = {number for run in self.runs.values() for number in run.numbers}
+        texts = self.texts
+        self.texts = {number: texts[number] for number in waiting}
+        return {number: text for number, text in texts.items() if number not in waiting}
+
+    def _between(self, record: Record, count: int, limit: int | None) -> Record | None:
+        """Return a record between two of the file's reader: of the step before, or without a number."""
+        if record.kind in ("launch", "end"):
+            return Record("event", record.line, data="setting") if record.kind == "launch" else None
+        if record.kind not in MEASURED or self.step is None:
+            return record
+        at = self.step if record.iteration is None and count == 1 and record.kind == "step" else record.iteration
+        is_within = at is not None and at >= self.step and (limit is None or at <= limit)
+        record.iteration = at if is_within else None
+        if record.kind == "step" and not is_within:
+            record.kind = "metrics"
+            record.values.pop("total_iterations", None)
+        return record
+
+    def _read(self, name: str, run: _Run) -> Iterator[Record]:
+        """Read the lines of a run; a dialect without blocks keeps what it has learnt of earlier ones."""
+        if name == _TABLE:
+            yield from _tables(run)
+            return
+        if not self._is_of_lines(name):
+            for record in LOGS[name].read(run.lines):
+                _renumber(record, run.numbers)
+                yield record
+            return
+        parser = self.parsers.get(name)
+        if parser is None:
+            parser = self.parsers[name] = Parser(replace(DIALECTS[name], has_blocks=False, is_beside=True))
+        for number, text in zip(run.numbers, run.lines, strict=True):
+            records = [record for peeled in peel_line(number, text) for record in parser.feed(*peeled)]
+            if name != UNKNOWN_TRAINER or not all(map(_is_time_alone, records)):
+                yield from records
+
+
+def _is_before(iteration: int | None, step: int | None) -> bool:
+    return iteration is not None and step is not None and iteration <= step
+
+
+def _is_time_alone(record: Record) -> bool:
+    """Return whether a record states nothing but a time, as a sentence about any work does."""
+    return record.values.keys() <= {"step_time_s", "total_iterations"}
+
+
+def _renumber(record: Record, numbers: Sequence[int]) -> None:
+    """Give a record the numbers that its lines have in the file."""
+    if record.line:
+        record.line, record.until = (numbers[min(line, len(numbers)) - 1] for line in (record.line, record.until))
+        record.also = tuple(numbers[line - 1] for line in record.also if 0 < line <= len(numbers))
+
+
+def _tables(run: _Run) -> Iterator[Record]:
+    """Yield the tables that a program draws with bars, and a rule below the names of the columns."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in run.lines]
+    begins = [at - 1 for at, line in enumerate(run.lines) if at and _RULE.match(line)]
+    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+        if begin + 2 < end:
+            built = table([rows[begin]], rows[begin + 2 : end], line=run.numbers[begin])
+            record = Record("table", run.numbers[begin], data=built)
+            record.until = run.numbers[end - 1]
+            yield record
+
+
+def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iterator[Record]:
+    """Read lines with the reader of a format of logs, and what it passes over with those of others."""
+    return watched(formats[name].read, lines, name, None if name in _FILES else Others(name))

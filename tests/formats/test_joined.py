@@ -1,0 +1,107 @@
+"""Files that hold the lines of several formats."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from parlab.formats import Document, Record, read_document, records
+
+MEGATRON = (
+    " iteration {n:8d}/     100 | elapsed time per iteration (ms): 50{n}.0 | lm loss: {loss}E+00 | grad norm: 1.2 |\n"
+)
+TITAN = (
+    "[titan] 2026-01-02 10:00:0{n},000 - root - INFO - step: {n}  loss: {loss}  memory: 40.25GiB(50.91%)  tps: 5,000\n"
+)
+TUNE = "Step {n} | loss:{loss} lr:2e-05 tokens_per_second_per_gpu:3100.5 peak_memory_alloc:20.5\n"
+GPT = "iter {n}: loss {loss}, time 25{n}.00ms, mfu 41.50%\n"
+BOX = """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 550.10.10              Driver Version: 550.10.10      CUDA Version: 12.4     |
+|=========================================+========================+======================|
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1A:00.0 Off |                    0 |
+| N/A   61C    P0             655W / 700W |   70000MiB /  81559MiB |     99%      Default |
+|                                         |                        |             Disabled |
++-----------------------------------------+------------------------+----------------------+
+"""
+SCORES = """\
+|  Tasks  |n-shot|Metric|Value |   |Stderr|
+|---------|-----:|------|-----:|---|-----:|
+|easy     |     0|acc   |0.6125|±  |0.0100|
+|hard     |     0|acc   |0.4125|±  |0.0050|
+"""
+
+
+def lines(*forms: str, count: int = 4) -> list[str]:
+    """Return the lines of each step."""
+    return [form.format(n=n, loss=f"{9 - n}.25") for n in range(1, count + 1) for form in forms]
+
+
+def steps(text: list[str]) -> list[Record]:
+    return [record for record in records(text) if record.kind == "step"]
+
+
+def read(*texts: str | list[str]) -> Document:
+    parts = [text.splitlines(keepends=True) if isinstance(text, str) else text for text in texts]
+    return read_document(list(chain(*parts)), file="x")
+
+
+def test_numbers_of_a_wrapper_belong_to_the_step_of_the_engine() -> None:
+    text = lines(MEGATRON, "[wrapper] step {n} gpu_power_w 60{n} tokens_per_joule 1.{n}5\n")
+    (segment,) = read(text).segments
+    assert (segment.records, segment.steps.count if segment.steps else 0) == (4, 4)
+    assert (segment.metrics["gpu_power_w"].last, segment.metrics["tokens_per_joule"].last) == (604.0, 1.45)
+    assert read(text).unread.lines == 0
+
+
+def test_a_wrapper_that_counts_from_zero_begins_no_launch() -> None:
+    text = [
+        part
+        for n in range(1, 5)
+        for part in (MEGATRON.format(n=n, loss="8.25"), f"step {n - 1} | power: 60{n} W | queue: 3\n")
+    ]
+    (segment,) = read(text).segments
+    assert (segment.records, segment.metrics["power_watts"].count) == (4, 4)
+
+
+def test_an_entry_without_a_number_has_that_of_the_step_above_it() -> None:
+    text = lines(MEGATRON, "{{'loss': {loss}, 'grad_norm': 1.2, 'reward': 0.{n}5, 'epoch': 0.{n}}}\n")
+    assert [(step.iteration, step.values["reward"]) for step in steps(text) if "reward" in step.values] == [
+        (1, 0.15), (2, 0.25), (3, 0.35), (4, 0.45)
+    ]  # fmt: skip
+    (segment,) = read(text).segments
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.5025
+
+
+def test_two_engines_in_turn_are_two_launches() -> None:
+    document = read(lines(MEGATRON), lines(TITAN))
+    assert [(segment.lines.first, segment.records) for segment in document.segments] == [(1, 4), (5, 4)]
+    assert document.segments[1].metrics["tokens_per_s_per_gpu"].last == 5000.0
+    assert document.unread.lines == 0
+
+
+def test_each_of_two_dialects_reads_its_own_names() -> None:
+    document = read(lines(GPT), lines(TUNE))
+    assert [segment.records for segment in document.segments] == [4, 4]
+    assert [step.values["max_allocated_bytes"] for step in steps(lines(GPT) + lines(TUNE))[4:]] == [20.5 * 2**30] * 4
+
+
+def test_a_table_behind_the_steps_is_a_table() -> None:
+    document = read(lines(GPT), "evaluation of the last checkpoint\n", SCORES)
+    (table,) = document.tables
+    assert (table.line, table.columns[3], [row[3].value for row in table.rows]) == (6, "Value", [0.6125, 0.4125])
+
+
+def test_the_box_of_nvidia_smi_is_read_alone_and_between_steps() -> None:
+    for document in (read(BOX), read(lines(TITAN), BOX, lines(TITAN, count=1))):
+        figures = document.segments[0].metrics
+        assert (figures["power_watts"].last, figures["gpu_mem_bytes"].last) == (655.0, 70_000 * 2**20)
+        assert document.unread.lines == 0
+
+
+def test_a_sentence_about_a_step_states_no_step_time() -> None:
+    text = lines(MEGATRON, "step {n} took 3.5 ms\n")
+    document = read(text)
+    assert document.segments[0].step_time_s is not None
+    assert document.segments[0].step_time_s.median == 0.5025
+    assert document.unread.lines == 4
