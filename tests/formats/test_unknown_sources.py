@@ -285,3 +285,59 @@ def test_cells_between_dashes_and_values_in_front_of_names_are_steps(
 def test_a_rate_of_the_whole_run_is_no_rate_of_a_step() -> None:
     assert metric_field("train_speed", "iter/s")[:2] == ("average_steps_per_s", "train_speed")
     assert metric_field("train_speed", "iter/s").kind == "average"
+
+
+def step_values(text: str) -> list[tuple[int | None, dict[str, float]]]:
+    return [
+        (record.iteration, record.values)
+        for record in records(text.splitlines(keepends=True))
+        if record.kind == "step" and record.values
+    ]
+
+
+def test_epochs_are_the_steps_of_a_log_that_states_no_others() -> None:
+    text = "Run: 0, Epoch: 4, Loss: 2.5, Valid: 92.5%\nRun: 0, Epoch: 5, Loss: 2.25, Valid: 93.5%\n"
+    assert [(step, values["loss"]) for step, values in step_values(text)] == [(4, 2.5), (5, 2.25)]
+
+
+def test_an_epoch_between_steps_states_figures_of_the_launch() -> None:
+    text = "".join(f"step {n} | loss: {9 - n}.5 | dt: 350 ms\n" for n in range(1, 4))
+    found = list(records([*text.splitlines(keepends=True), "Epoch 1, Loss: 3.25, Time 12.5 s\n"]))
+    assert [record.values["loss"] for record in found if record.kind == "metrics"] == [3.25]
+    assert [record.iteration for record in found if record.kind == "step"] == [1, 2, 3]
+
+
+def test_a_dictionary_behind_words_is_read_with_all_of_its_lines() -> None:
+    lines = ["training - { 'time/step_time': 0.75,\n", "  'train/loss': 2.5,\n", "  'train/step': 40}\n"]
+    more = ["training - { 'time/step_time': 0.5,\n", "  'train/loss': 2.25,\n", "  'train/step': 50}\n"]
+    assert [(step, values["loss"]) for step, values in step_values("".join(lines + more))] == [(40, 2.5), (50, 2.25)]
+
+
+def test_cells_behind_a_bar_have_the_names_of_their_trainer() -> None:
+    text = "".join(
+        f"| epoch 001:   1%|#| {n}/100 [00:0{n}<01:00,  1.0s/it, loss=9.5, ups=0.25, num_updates={n}, lr=1e-05]\n"
+        for n in range(1, 4)
+    )
+    values = [record.values for record in records(text.splitlines(keepends=True), "fairseq") if record.kind == "step"]
+    assert [each["steps_per_s"] for each in values] == [0.25, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("step 3 | acc=42.5±0.25% | loss: 2.5", "acc_pct", 42.5),
+        ("step 3 | acc=42.5±0.25% | loss: 2.5", "acc_error_pct", 0.25),
+        ("step 3 | loss: 2.5 | runtime: 0:02:05", "runtime_s", 125.0),
+    ],
+)
+def test_errors_and_clocks_behind_a_name_are_numbers(line: str, name: str, value: float) -> None:
+    text = "".join(f"{line.replace('step 3', f'step {n}')}\n" for n in range(1, 4))
+    found = [record for record in records(text.splitlines(keepends=True)) if record.kind in ("step", "timers")]
+    assert {name: value}.items() <= {key: number for record in found for key, number in record.values.items()}.items()
+
+
+def test_scores_on_held_out_data_are_no_scores_of_the_training() -> None:
+    text = "".join(f"Epoch[0] Batch [{n}00]\tSpeed: 512.5 samples/sec\tTrain-loss=2.5\n" for n in range(1, 4))
+    text += "Epoch[0] Validation-accuracy=0.75\nDEV  : loss 0.25 - acc 0.875\n"
+    found = [record.values for record in records(text.splitlines(keepends=True)) if record.kind == "validation"]
+    assert [value for values in found for value in values.values()] == [0.75, 0.25, 0.875]

@@ -41,7 +41,7 @@ _IN_EPOCH = (
 )
 _COUNTERS = (
     re.compile(
-        r"(?i)(?:^|[\s|,\[({'\"/-])(?:global[_ ]?step|current_steps?|num_updates"
+        r"(?i)(?:^|[\s|,\[({'\"/-])(?:global[_ ]?step|current_steps?|n(?:um_)?updates"
         r"|(?:training_)?iter(?:ation)?|step(?:_i)?|perf|rollout)"
         rf"['\"]?{_NUMBER_OF}(?![\d.]|\s?(?:ms|s|sec|us|%|it)\b|\w)"
     ),

@@ -113,7 +113,8 @@ _SENTENCE_END = re.compile(r"(?<=[\da-z])\.\s{1,4}(?=[A-Z]|$)")
 _OF_TOTAL = re.compile(r"(?<=[=:])(\s?\d{1,15})/\d{1,15}(?=[\s,;|)\]}]|$)")
 # A time of the clock as the value of one of these names.
 _DURATION = re.compile(
-    r"(?i)\b(dt|took|duration|elapsed(?:[_ ]time)?|(?:step|iter(?:ation)?|epoch|train|total)[_ ]time)(\s?[:=]\s?)"
+    r"(?i)\b(dt|took|duration|run[_ ]?time|elapsed(?:[_ ]time)?|(?:step|iter(?:ation)?|epoch|train|total)[_ ]time)"
+    r"(\s?[:=]\s?)"
     r"(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?)(?=[\s,;|)\]]|$)"
 )
 # `loss[loss=2.5, over 9 frames.], tot_loss[loss=2.6]`: the names of a later group are of that group.
@@ -131,6 +132,12 @@ _LISTED = re.compile(
 )
 
 
+# A value and its error: `acc=42.86±0.07%`.
+_WITH_ERROR = re.compile(
+    rf"(?<![\w./=])(?P<key>[A-Za-z_][\w./@-]{{0,60}})(?P<sign>\s?[:=]\s?)(?P<value>{_NUMBER})\s?±\s?(?P<error>{_NUMBER})(?P<unit>%?)"
+)
+
+
 def _listed(match: re.Match[str]) -> str:
     """Write the numbers of a list as cells, the first one under the name of the list."""
     numbers = [number.strip("[]() ") for number in match["list"].split(",")]
@@ -141,6 +148,8 @@ def _with_signs(text: str) -> str:
     """Write averages in brackets, sentences, lists, counts of a total and durations as cells with signs."""
     if "[" in text:
         text = _LISTED.sub(_listed, text)
+    if "±" in text:
+        text = _WITH_ERROR.sub(r"\g<key>\g<sign>\g<value>\g<unit>, \g<key>_error\g<sign>\g<error>\g<unit>,", text)
     if "(" in text and (averaged := list(_AVERAGED.finditer(text))):
         signs = {match["sign"] for match in averaged}
         if len(averaged) >= MIN_AVERAGES or "=" in signs:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from parlab.formats.coverage.leftovers import named_numbers
-from parlab.formats.grammar.metric_fields import CLOCKS
+from parlab.formats.grammar.metric_fields import CLOCKS, HELD_OUT
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.quantities import QUANTITIES
 from parlab.formats.grammar.records import Field, Kind, Record, unread
@@ -161,7 +161,10 @@ class StepCells:
         """Read a line without a counter that states a time, a rate or memory: figures of the launch."""
         if " = " in text and (setting := trainer_setting(text[:300])):
             return [Record("launch", line, data=setting, rank=rank)]
-        cells = [(cell, self._field_of(cell)) for cell in pairs(text)]
+        found = pairs(text)
+        if found and all(HELD_OUT.match(cell.key) for cell in found):
+            return self.validation(line, rank, found, None)
+        cells = [(cell, self._field_of(cell)) for cell in found]
         stated = _stated(text, cells)
         names = self._settings
         settings = {

@@ -33,19 +33,29 @@ from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, 
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 
-_COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
-                           "training_iteration", "it", "update"})  # fmt: skip
+_COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "nupdates", "global step",
+                           "current_steps", "training_iteration", "it", "update"})  # fmt: skip
 _MAX_ENTRIES = 200
+_ENTRY = re.compile(r"\s{1,40}'")
+# A dictionary that pprint prints, also behind words: `training - { 'loss': 2.5,`.
+_BEGINS = re.compile(r"\{'|[^{}]{1,80}\{\s?'[^{}]{1,200},\s*$")
 MAX_RANKS = 65_536
 _TAG_CHARACTERS = 5
 _LEAST = 5
 """Fewer characters hold no name and number."""
 _EPOCH = re.compile(r"\s{0,4}Epoch:? (\d{1,9})(?:/\d{1,9})?\s*$")
+# What an epoch states in one line: `Epoch: 49, Loss: 11.8, Valid: 92.5%`.
+_OF_EPOCH = re.compile(
+    r"(?i)(?:.{0,60}?[\s,|:-])?epoch[\s:=#\[]{0,3}(?P<at>\d{1,9})(?:\s?/\s?\d{1,9})?\]?(?:\s(?:done|finished))?"
+    r"[\s,:;|)-]{1,6}(?=\D)"
+)
 _RANK = re.compile(r"(?i)^\W{0,4}rank[\s:=#]{0,3}(\d{1,7})\b")
 # The other counter of `iter 8 step 1: loss 8.8`.
 _AGAIN = re.compile(r"^step \d{1,15}\s?[:|]\s?")
 # Lines of an evaluation.
-_HELD_OUT_LINE = re.compile(r"(?:\((?:val|test)\)|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)")
+_HELD_OUT_LINE = re.compile(
+    r"(?:\((?:val|test)\)|^(?:DEV|TEST)\s{0,3}:|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)"
+)
 # `step 5 of 100 in 1.4 seconds`: the time of the step, unless the line is about other work.
 _TOOK = re.compile(
     r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
@@ -112,7 +122,7 @@ class Dialect:
                     if records:
                         yield from parser.ahead(records)
                     continue
-            if parser.dictionary or line.startswith("{'"):
+            if parser.dictionary or ("{" in line and _BEGINS.match(line) is not None):
                 yield from parser.pretty(number, line)
                 continue
             if "%|" not in line:
@@ -161,7 +171,7 @@ class Parser:
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.bars = Bars()
+        self.bars = Bars(dialect.field)
         self.records_of = StepCells(
             dialect.field, dialect.settings,
             keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank, is_beside=dialect.is_beside,
@@ -175,6 +185,9 @@ class Parser:
         self.turns: dict[int | None, int] = {}
         """How many steps each rank has begun, where lines state no number of a step."""
         self.has_ended = False
+        self.held: list[Record] = []
+        """What the first line of an epoch states, until another line shows whether epochs are the steps."""
+        self.has_epochs = False
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
         self.settings: dict[str, Any] = {}
@@ -196,11 +209,11 @@ class Parser:
     def pretty(self, line: int, text: str) -> list[Record]:
         """Read a line of a dictionary, which pprint prints with an entry per line: the last one gives the record."""
         printed = text.rstrip()
-        is_first = text.startswith("{'")
+        is_first = _BEGINS.match(text) is not None
         if is_first and not printed.endswith("}") and not self.dictionary:
             self.dictionary = [printed]
             return []
-        if self.dictionary and text.startswith(" '") and len(self.dictionary) < _MAX_ENTRIES:
+        if self.dictionary and _ENTRY.match(text) and len(self.dictionary) < _MAX_ENTRIES:
             self.dictionary.append(printed)
             if not printed.endswith("}"):
                 return []
@@ -279,6 +292,12 @@ class Parser:
         """Number the steps of a counter that begins again in every epoch, and those of ranks that state no number."""
         if self.dialect.turn:
             return self._in_turn(records)
+        if records and records[0].kind == "step":
+            if records[0].values.pop("of_epoch", None) is not None:
+                return self._epochs(records)
+            self.below.counts_epochs = False
+            if self.held:
+                return self._beside_steps() + self._counted(records)
         if not records or "in_epoch" not in records[0].values:
             return records
         values = records[0].values
@@ -291,6 +310,31 @@ class Parser:
             for record in records:
                 record.iteration = iteration if record.iteration == place else record.iteration
         return records
+
+    def _epochs(self, records: list[Record]) -> list[Record]:
+        """Return the steps of a log that counts epochs; beside steps with numbers, figures of the launch."""
+        held, self.held = self.held, records
+        if not self.below.counts_epochs:
+            return self._beside_steps()
+        if held:
+            self.has_epochs, self.held = True, []
+            return held + records
+        return self._released() if self.has_epochs else []
+
+    def _released(self) -> list[Record]:
+        held, self.held = self.held, []
+        return held
+
+    def _beside_steps(self) -> list[Record]:
+        """Return what an epoch states as figures of the launch."""
+        held = self._released()
+        for record in held:
+            record.iteration = None
+            if record.kind == "timers":
+                held[0].values |= {f"{name}_s": value for name, value in record.values.items()}
+            elif record.kind == "step":
+                record.kind = "metrics"
+        return [record for record in held if record.kind != "timers"]
 
     def _in_turn(self, records: list[Record]) -> list[Record]:
         """Number the steps of each rank by its lines; those of a phase alone are no steps."""
@@ -326,20 +370,25 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return what the end of the file completes."""
-        return self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
+        held = self._released() if self.below.counts_epochs else self._beside_steps()
+        return held + self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         text = self._rewritten(text.rstrip("\r\n"))
         if (speaker := _RANK.match(text)) is not None:
             rank, text = int(speaker[1]), text[speaker.end() :]
-        if _HELD_OUT_LINE.search(text[:200]):
-            return self.records_of.validation(line, rank, pairs(text), None)
+        if (head := _HELD_OUT_LINE.search(text[:200])) is not None:
+            return self.records_of.validation(line, rank, pairs(text[head.end() if head[0][-1] == ":" else 0 :]), None)
         if self.dialect.held_out is not None and (match := self.dialect.held_out.search(text[:600])) is not None:
             return self.records_of.validation(line, rank, pairs(text[match.end() :]), to_int(match["at"]))
         stated = self.dialect.counter.search(text[:300]) if self.dialect.counter is not None else None
         counter = counter_in(text) if stated is None else counter_of_match(stated, in_epoch=True)
         if counter is None:
-            return self._uncounted(line, rank, time, text) or self.records_of.summary(line, rank, time, text)
+            return (
+                self._uncounted(line, rank, time, text)
+                or self._of_epoch(line, rank, time, text)
+                or self.records_of.summary(line, rank, time, text)
+            )
         cells, left, is_ahead = self._cells_beside(text, counter)
         if is_ahead and not cells:
             return []
@@ -352,6 +401,18 @@ class Parser:
         if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
             records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
         return records
+
+    def _of_epoch(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read the cells of an epoch, which may be the steps of a log; `_counted` decides."""
+        head = _OF_EPOCH.match(text[:200]) if "poch" in text[:200].lower() else None
+        if head is None or self.dialect.uncounted is not None or self.dialect.turn:
+            return []
+        own, held_out = _sides(text, pairs(text[head.end() :]))
+        records = self.records_of.records(line, rank, time, own, int(head["at"]), None) if own else []
+        if not records or records[0].kind != "step":
+            return []
+        records[0].values["of_epoch"] = 1.0
+        return records + (self.records_of.validation(line, rank, held_out, int(head["at"])) if held_out else [])
 
     def _rewritten(self, text: str) -> str:
         for pattern, form in self.dialect.rewritten:

@@ -8,12 +8,12 @@ that reaches its end gives a timer.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from parlab.formats.grammar.metric_fields import metric_field
-from parlab.formats.grammar.pairs import pairs
+from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.quantities import BY_NAME
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.repeats import Repeats
@@ -126,13 +126,17 @@ def _count(text: str, si: str) -> int:
 _total = lru_cache(maxsize=64)(_count)
 
 
-def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+def _named(cell: Pair) -> Field:
+    return metric_field(cell.key, cell.unit)
+
+
+def _cells(field_of: Callable[[Pair], Field], line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
     """Return the cells behind the rate of a bar as one record."""
     values: dict[str, float] = {}
     fields: list[Field] = []
     raw: list[str] = []
     for cell in pairs(text):
-        field = metric_field(cell.key, cell.unit)
+        field = field_of(cell)
         if cell.value is not None and field.name not in values and cell.key != "v_num":
             fields.append(field)
             raw.append(cell.text)
@@ -167,7 +171,9 @@ def _columns(names: Sequence[str], numbers: tuple[str, ...]) -> str:
 class Bars:
     """Reads bars; a position is yielded when the bar leaves it."""
 
-    def __init__(self) -> None:
+    def __init__(self, field_of: Callable[[Pair], Field] = _named) -> None:
+        """`field_of` gives the field of a cell behind a bar."""
+        self.field_of = field_of
         self.held: dict[tuple[int | None, str], Record] = {}
         self.first_epoch: int | None = None
         self.total = 0
@@ -181,7 +187,7 @@ class Bars:
         self.stated: int | None = None
         """The last position that other lines state."""
         self.drawn: Record | None = None
-        self.cells = Repeats(_cells)
+        self.cells = Repeats(partial(_cells, field_of))
         self.names: list[str] = []
         """The names of the columns of rows in front of bars."""
         self.scores: list[str] = []
@@ -232,7 +238,7 @@ class Bars:
             return None
         if self.has_scores:
             return [Record("event", line, data="row of a class")]
-        records = _cells(line, None, None, _columns(self.scores, tuple(row["others"].split())))
+        records = _cells(self.field_of, line, None, None, _columns(self.scores, tuple(row["others"].split())))
         self.has_scores = bool(records)
         for record in records:
             record.kind = "validation"
