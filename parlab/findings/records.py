@@ -80,7 +80,7 @@ def _same_iterations(before: Segment, after: Segment) -> Contradiction | None:
     if not (before.steps and after.steps) or before.steps.last is None or after.steps.first is None:
         return None
     start, end = after.steps.first, before.steps.last
-    if not (before.steps.first or 0) < start <= end or _model(before) != _model(after):
+    if not (before.steps.first or 0) < start <= end or _model(before) != _model(after) or _is_other(before, after):
         return None
     return Contradiction(
         f"Iterations {shown(start)} to {shown(end)} occur twice: one launch ends at iteration {shown(end)}, and the"
@@ -88,6 +88,12 @@ def _same_iterations(before: Segment, after: Segment) -> Contradiction | None:
         " samples.",
         {"last_iteration": float(end), "next_iteration": float(start)},
     )
+
+
+def _is_other(before: Segment, after: Segment) -> bool:
+    """Return whether another program prints the steps of a launch: they share fewer than half of their names."""
+    names, others = (set(step.printed) if step is not None else set() for step in (before.last, after.first))
+    return 2 * len(names & others) < min(len(names), len(others))
 
 
 def _model(segment: Segment) -> tuple[int | None, ...]:

@@ -23,6 +23,7 @@ from parlab.formats.grammar.sniff import THRESHOLD, line_scores
 from parlab.formats.grammar.steplines import UNKNOWN_TRAINER, Parser
 from parlab.formats.logs.dialects import DIALECTS
 from parlab.formats.logs.registry import LOGS, Reader
+from parlab.formats.schema import Table
 
 # Format -> formats whose lines its reader reads itself.
 _OWN = {
@@ -34,6 +35,7 @@ _OWN = {
 _FILES = frozenset({"csv", "dcgm-exporter", "jsonl", "tensorboard-json", "wandb-runs"})
 # Lines of no other format are offered to these; bars are read in every log.
 _WHOLE = frozenset({"bars", "csv", "tensorboard-json", "wandb-runs", "megatron-deepspeed"})
+_TOOLS = frozenset({"nvidia-smi", "dcgm-exporter"})
 _TABLE = "table"
 _RULE = re.compile(r"^\s{0,8}\|(?:\s*:?-{2,}:?\s*\|){2,100}\s*$")
 _WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789"))
@@ -172,7 +174,7 @@ class Others:
         A step of that reader without a number gets that of the one step in front of it.
         """
         runs, self.last = self._due(following), ""
-        records = [record for name, run in runs.items() for record in self._read(name, run)]
+        records = [self._early(record, name) for name, run in runs.items() for record in self._read(name, run)]
         records.sort(key=lambda record: record.line)
         numbers = {record.iteration for record in records if record.kind == "step"}
         if following is not None and following.kind == "step" and following.iteration is None and len(numbers) == 1:
@@ -186,6 +188,11 @@ class Others:
         self.between.update(runs if following is not None else ())
         limit = following.iteration if following is not None and following.kind == "step" else None
         return [joined for record in records if (joined := self._between(record, len(numbers), limit)) is not None]
+
+    def _early(self, record: Record, name: str) -> Record:
+        """Return a record; what a tool says of the GPUs before the first step is no measurement of the training."""
+        is_early = self.step is None and name in _TOOLS and record.kind in ("metrics", "figure")
+        return Record("event", record.line, data="GPUs before the first step") if is_early else record
 
     def _due(self, following: Record | None) -> dict[str, _Run]:
         """Return the lines in front of a record, which leave those that wait; without one, all lines."""
@@ -257,6 +264,8 @@ def _renumber(record: Record, numbers: Sequence[int]) -> None:
     if record.line:
         record.line, record.until = (numbers[min(line, len(numbers)) - 1] for line in (record.line, record.until))
         record.also = tuple(numbers[line - 1] for line in record.also if 0 < line <= len(numbers))
+    if isinstance(record.data, Table):
+        record.data.line = record.line
 
 
 def _tables(run: _Run) -> Iterator[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from parlab.findings import document_findings
 from parlab.formats import Document, Record, read_document, records
 
 MEGATRON = (
@@ -105,3 +106,15 @@ def test_a_sentence_about_a_step_states_no_step_time() -> None:
     assert document.segments[0].step_time_s is not None
     assert document.segments[0].step_time_s.median == 0.5025
     assert document.unread.lines == 4
+
+
+def test_gpus_before_the_first_step_say_nothing_of_the_training() -> None:
+    document = read("world size: 8\n", BOX, lines(MEGATRON))
+    (segment,) = document.segments
+    assert (segment.launch.world_size, "gpu_util_pct" in segment.metrics, segment.figures) == (8, False, {})
+    assert [table.line for table in document.tables] == [6]
+
+
+def test_steps_of_another_program_are_no_restart_of_the_one_before() -> None:
+    text = lines(GPT) + [TUNE.format(n=n, loss="2.25") for n in range(2, 6)]
+    assert [finding.rule for finding in document_findings(read(text))] == []

@@ -143,11 +143,13 @@ class _Watch:
                 self._hear(number, text)
             self.passed[number] = text
             yield text
-            if self.others is not None and number in self.passed and self.others.offer(number, text):
-                del self.passed[number]
+            if number not in self.passed:
+                continue
             # Without a call more for lines that state nothing, which are most lines of blocks.
-            if number > _HEAD and number in self.passed and "%|" not in text and stated_processes(text) is not None:
+            if number > _HEAD and "%|" not in text and stated_processes(text) is not None:
                 self._hear(number, text)
+            if self.others is not None and self.others.offer(number, text):
+                del self.passed[number]
 
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
