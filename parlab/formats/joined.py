@@ -31,8 +31,8 @@ _OWN = {
     "megatron-deepspeed": ("megatron", "deepspeed"),
     **dict.fromkeys(DIALECTS, ("deepspeed",)),
 }
-# Files that hold nothing else.
-_FILES = frozenset({"csv", "dcgm-exporter", "jsonl", "tensorboard-json", "wandb-runs"})
+# Files that hold nothing else, as a rule.
+_FILES = frozenset({"all-reduce-bench", "csv", "dcgm-exporter", "jsonl", "tensorboard-json", "wandb-runs"})
 # Lines of no other format are offered to these; bars are read in every log.
 _WHOLE = frozenset({"bars", "csv", "tensorboard-json", "wandb-runs", "megatron-deepspeed"})
 _TOOLS = frozenset({"nvidia-smi", "dcgm-exporter"})
@@ -43,6 +43,7 @@ _FRAMES = frozenset("│┃")
 _TAIL = "0123456789.,eE+-% \t|│┃\r\n"
 _NAMED = re.compile(r"[A-Za-z]\W{0,8}\d")
 MAX_CLAIMS = 4_096
+MAX_RUN = 20_000
 MAX_GAP = 50
 """Lines without a sign between those of a block, as the rows of a table are."""
 
@@ -67,6 +68,7 @@ class Others:
         self.own = own
         self.own_names = {own, *_OWN.get(own, ())}
         self.takes_counters = own not in DIALECTS
+        self.has_blocks = own in DIALECTS and DIALECTS[own].has_blocks
         self.texts: dict[int, tuple[str, str]] = {}
         """Line -> the format that it is offered to, and its text."""
         self.runs: dict[str, _Run] = {}
@@ -79,13 +81,18 @@ class Others:
         """Identity of fields of lines of the file's own dialect -> the fields."""
         self.claims: dict[str, str] = {}
         """Form of a line -> its format; empty for none."""
+        self.following = ""
+        """The format whose reader goes on, after a long run of its lines."""
         self.last = ""
         self.previous: tuple[int, str] = (0, "")
 
     def offer(self, number: int, text: str) -> bool:
         """Take a line that the file's reader has passed over, if it is one of another format."""
         line, above = self.previous
-        is_bare = not self.runs and (text[:1] in _FRAMES or "%|" in text or text.lower() == text.upper())
+        first = text[:1]
+        if self.has_blocks and first == " ":
+            return False  # below the number of a step
+        is_bare = not self.runs and (first in _FRAMES or "%|" in text or text.lower() == text.upper())
         if is_bare and "|-" not in text and "| -" not in text:
             return False  # a bar, or a row of numbers or of a box
         if "--" in text and line == number - 1 and above.count("|") == text.count("|") and _RULE.match(text):
@@ -134,6 +141,8 @@ class Others:
         run.numbers.append(number)
         run.lines.append(text)
         self.texts[number] = name, text
+        if len(run.numbers) >= MAX_RUN and name != _TABLE:
+            self.following = name
 
     def _format_of(self, text: str) -> str:
         """Return the format of a line by its signs; empty for none."""
@@ -281,5 +290,16 @@ def _tables(run: _Run) -> Iterator[Record]:
 
 
 def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iterator[Record]:
-    """Read lines with the reader of a format of logs, and what it passes over with those of others."""
-    return watched(formats[name].read, lines, name, None if name in _FILES else Others(name))
+    """Read lines with the reader of a format of logs, and what it passes over with those of others.
+
+    After a long run of another format, the reader of that format goes on, so that no more lines than those wait.
+    """
+    stream, before = iter(lines), 0
+    while name:
+        others = None if name in _FILES else Others(name)
+        for record in watched(formats[name].read, stream, name, others):
+            if before and record.line:
+                _renumber(record, range(before + 1, before + record.until + MAX_RUN))
+            yield record
+        name, read_lines = ("", 0) if others is None else (others.following, others.previous[0])
+        before += read_lines

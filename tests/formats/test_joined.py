@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import chain
 
+import pytest
+
 from parlab.findings import document_findings
-from parlab.formats import Document, Record, read_document, records
+from parlab.formats import Document, Record, joined, read_document, records
 
 MEGATRON = (
     " iteration {n:8d}/     100 | elapsed time per iteration (ms): 50{n}.0 | lm loss: {loss}E+00 | grad norm: 1.2 |\n"
@@ -39,6 +41,11 @@ def lines(*forms: str, count: int = 4) -> list[str]:
 
 def steps(text: list[str]) -> list[Record]:
     return [record for record in records(text) if record.kind == "step"]
+
+
+def launches(document: Document) -> list[tuple[int, int]]:
+    """Return the first line and the steps of each launch."""
+    return [(segment.lines.first if segment.lines else 0, segment.records) for segment in document.segments]
 
 
 def read(*texts: str | list[str]) -> Document:
@@ -76,7 +83,7 @@ def test_an_entry_without_a_number_has_that_of_the_step_above_it() -> None:
 
 def test_two_engines_in_turn_are_two_launches() -> None:
     document = read(lines(MEGATRON), lines(TITAN))
-    assert [(segment.lines.first, segment.records) for segment in document.segments] == [(1, 4), (5, 4)]
+    assert launches(document) == [(1, 4), (5, 4)]
     assert document.segments[1].metrics["tokens_per_s_per_gpu"].last == 5000.0
     assert document.unread.lines == 0
 
@@ -118,3 +125,11 @@ def test_gpus_before_the_first_step_say_nothing_of_the_training() -> None:
 def test_steps_of_another_program_are_no_restart_of_the_one_before() -> None:
     text = lines(GPT) + [TUNE.format(n=n, loss="2.25") for n in range(2, 6)]
     assert [finding.rule for finding in document_findings(read(text))] == []
+
+
+def test_after_a_long_run_the_reader_of_its_format_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "MAX_RUN", 5)
+    text = lines(MEGATRON) + [TITAN.format(n=n, loss="2.25") for n in range(1, 10)] + lines(MEGATRON)
+    document = read_document(text, file="x", format="megatron")
+    assert launches(document) == [(1, 4), (5, 9), (14, 4)]
+    assert document.unread.lines == 0

@@ -105,6 +105,8 @@ class Beside(Protocol):
     """Line that waits -> the format that it is offered to, and its text."""
     step: int | None
     """The last step of the file's reader."""
+    following: str
+    """The format whose reader goes on, after a long run of its lines."""
 
     def offer(self, number: int, text: str) -> bool: ...
 
@@ -150,6 +152,8 @@ class _Watch:
                 self._hear(number, text)
             if self.others is not None and self.others.offer(number, text):
                 del self.passed[number]
+                if self.others.following:
+                    return
 
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
