@@ -138,17 +138,29 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="package")
+def session(browser: Browser, demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cookies of a login, which costs a second."""
+    path = tmp_path_factory.mktemp("session") / "cookies.json"
+    with browser.new_context(base_url=demo.url) as context:
+        page = context.new_page()
+        page.goto("/")
+        page.get_by_label("Username").fill(demo.user)
+        page.get_by_label("Password").fill(demo.password)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(f"{demo.url}/")
+        context.storage_state(path=path)
+    return path
+
+
 @pytest.fixture
-def page(browser: Browser, demo: Demo) -> Iterator[Page]:
+def page(browser: Browser, demo: Demo, session: Path) -> Iterator[Page]:
     """A page of a user who is logged in; a test fails when it sees an error in the browser's console."""
-    context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 900})
+    context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 900}, storage_state=session)
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     errors = errors_of(page)
     page.goto("/")
-    page.get_by_label("Username").fill(demo.user)
-    page.get_by_label("Password").fill(demo.password)
-    page.get_by_role("button", name="Log in").click()
     yield page
     context.close()
     assert not errors, f"the browser's console shows: {errors}"

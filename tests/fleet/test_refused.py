@@ -76,6 +76,7 @@ def beat(name: str, **fields: Any) -> dict[str, Any]:
     return sealed_heartbeat(message, settings.NODE_KEY)
 
 
+@pytest.mark.slow
 def test_a_worker_survives_everything_and_keeps_a_sample(worker: subprocess.Popen[bytes], broker: str) -> None:
     client: Any = redis.Redis.from_url(broker, socket_timeout=PATIENCE_S)
     client.lpush(CONTROL_QUEUE, HUGE)

@@ -43,6 +43,7 @@ def test_attempts_of_a_run_share_a_folder_in_the_state_directory(machine: NodeMa
     server.until(lambda: b"FOLDER None" in server.output[2, 1], "another run has none")
 
 
+@pytest.mark.slow
 def test_a_directory_of_the_configuration_has_a_folder_for_each_run(
     machine: NodeMachine, server: Server, tmp_path: Path
 ) -> None:

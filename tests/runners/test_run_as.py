@@ -182,7 +182,9 @@ def test_two_ranks_of_torchrun_train_as_the_account_and_save_before_they_end(
 
 
 @needs_root
-@pytest.mark.parametrize("mode", [0o777, 0o755], ids=["open", "closed"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(0o777, id="open", marks=pytest.mark.slow), pytest.param(0o755, id="closed")]
+)
 def test_root_makes_a_shared_folder_of_checkpoints_only_where_the_account_may(
     other: NodeMachine, server: Server, mode: int
 ) -> None:

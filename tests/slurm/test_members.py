@@ -59,6 +59,7 @@ def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, clus
     assert len(cluster.run("squeue", "--noheader", "--states=all", f"--name={name}").splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", ["script"], indirect=True)
 def test_a_killed_supervisor_ends_the_job_and_is_the_cause(members: JobMembers) -> None:
     login = members.machines[0]

@@ -146,7 +146,7 @@ def test_runs_are_searched_by_metric_parameter_tag_and_attribute(mlflow_client: 
     mlflow_client.log_metric(ids[5], "accuracy", 1.0)
 
     def names(filter_string: str, **more: object) -> list[str]:
-        runs = mlflow_client.search_runs([experiment_id], filter_string, **more)  # type: ignore[arg-type]
+        runs = mlflow_client.search_runs([experiment_id], filter_string, **more)
         return [run.info.run_name[-1] for run in runs]
 
     assert names('metrics."the loss" >= 0.3') == ["5", "4", "3"]

@@ -69,13 +69,13 @@ def test_inputs_tags_and_nested_runs(experiment_id: str) -> None:
 
 @pytest.mark.slow
 def test_metrics_in_the_background_and_of_the_system_arrive() -> None:
-    mlflow.set_system_metrics_sampling_interval(0.1)  # type: ignore[no-untyped-call]  # mlflow has no types here
-    mlflow.set_system_metrics_samples_before_logging(1)  # type: ignore[no-untyped-call]  # as above
+    mlflow.set_system_metrics_sampling_interval(0.1)
+    mlflow.set_system_metrics_samples_before_logging(1)
     with mlflow.start_run(log_system_metrics=True) as active:
         for step in range(50):
             mlflow.log_metric("loss", 1.0 / (1 + step), step=step, synchronous=False)
         mlflow.flush_async_logging()
-    mlflow.set_system_metrics_sampling_interval(None)  # type: ignore[no-untyped-call]  # as above
+    mlflow.set_system_metrics_sampling_interval(None)
     client = MlflowClient()
     history = client.get_metric_history(active.info.run_id, "loss")
     assert sorted(metric.step for metric in history) == list(range(50))  # threads send them in any order
@@ -84,7 +84,7 @@ def test_metrics_in_the_background_and_of_the_system_arrive() -> None:
 
 @pytest.mark.slow
 def test_a_model_is_logged_loaded_and_listed(experiment_id: str) -> None:
-    class Echo(mlflow.pyfunc.PythonModel):  # type: ignore[name-defined,misc]  # mlflow has no types here
+    class Echo(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # mlflow is not read
         def predict(self, context: object, model_input: list[int], params: object = None) -> list[int]:
             return model_input
 

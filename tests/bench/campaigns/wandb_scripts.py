@@ -131,7 +131,7 @@ def labels() -> None:
 @script
 def alert() -> None:
     run = init(id="alert")
-    run.alert("Loss is high", "12.5 at step 3", level=wandb.AlertLevel.WARN)  # type: ignore[attr-defined]
+    run.alert("Loss is high", "12.5 at step 3", level=wandb.AlertLevel.WARN)
     run.log({"loss": 12.5})
     run.finish()
 
@@ -342,7 +342,7 @@ def lightning_logger() -> None:
     import torch
     from lightning.pytorch.loggers import WandbLogger
 
-    class Model(lightning.LightningModule):
+    class Model(lightning.LightningModule):  # type: ignore[misc]  # not read
         def __init__(self, width: int = 4) -> None:
             super().__init__()
             self.save_hyperparameters()
