@@ -160,7 +160,6 @@ def page(browser: Browser, demo: Demo, session: Path) -> Iterator[Page]:
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     errors = errors_of(page)
-    page.goto("/")
     yield page
     context.close()
     assert not errors, f"the browser's console shows: {errors}"

@@ -27,6 +27,7 @@ Four sizes, one table.
 def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "scaling.md"
     path.write_text(DOCUMENT)
+    page.goto("/")
     page.locator("header summary").filter(has_text="New").click()
     page.get_by_role("link", name="Import a file").click()
     expect(page.get_by_label("Files")).not_to_be_focused()
