@@ -23,7 +23,7 @@ from django.core.management.base import CommandError
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Node
 from parlab.lab.services.access.groups import groups_refresh
-from parlab.serve.processes import Child, ProcessFailed
+from parlab.serve.processes import Child, ProcessFailed, end_together
 
 READY_TIMEOUT_S = 300
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -170,13 +170,11 @@ class Stack:
             self._end("nodes", "daemon")
             # Ends runs whose start message was already sent when beat ended.
             self._end_runs()
-        self._end("pictures", "worker", "redis")
+        self._end("pictures", "worker")
+        self._end("redis")
 
     def _end(self, *names: str) -> None:
-        children = {child.name: child for child in self.children}
-        for name in names:
-            if name in children:
-                children[name].stop()
+        end_together([child for child in self.children if child.name in names])
 
     def _has_runs(self) -> bool:
         return any(run for directory in self.node_dirs for run in (directory / "runs").glob("*"))
