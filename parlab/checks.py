@@ -77,7 +77,6 @@ def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
 
 @register()
 def networks_are_networks(**_: Any) -> list[CheckMessage]:
-    """Check the settings that list networks."""
     hint = "Set it to networks separated by commas, for example 10.0.0.0/8,192.168.1.5."
     problems: list[CheckMessage] = []
     for name in _NETWORKS:

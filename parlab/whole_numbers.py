@@ -14,5 +14,4 @@ def whole_number(text: str, digits: int = ID_DIGITS) -> int | None:
 
 
 def whole_numbers(texts: Iterable[str]) -> list[int]:
-    """Return those of the texts that are whole numbers."""
     return [number for text in texts if (number := whole_number(text)) is not None]

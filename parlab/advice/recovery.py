@@ -45,8 +45,6 @@ SHORTER: Mapping[str, str] = {
 
 
 class RecoveryPart(NamedTuple):
-    """A part of an interruption."""
-
     key: str
     seconds: float
     contains: tuple[str, ...] = ()
@@ -121,8 +119,6 @@ def totals(interruptions: Iterable[Interruption]) -> dict[str, float]:
 
 
 class Hour(NamedTuple):
-    """An hour of a run."""
-
     begin_s: float
     seconds: float
     progress_s: float

@@ -132,8 +132,6 @@ def trial_advice(trials: Sequence[Trial], iterations: int, warmup: int) -> list[
 
 
 class Experiment(NamedTuple):
-    """An experiment of an autotuner."""
-
     zero_stage: int
     micro_batch_size: int
     sample_s: float

@@ -28,8 +28,6 @@ def ended_runs(available: Available) -> str:
 
 
 class Figure(NamedTuple):
-    """A figure of an experiment."""
-
     name: str
     """In addresses (`figures/NAME.json`) and in directives of reports (`{{ figure NAME }}`)."""
     title: str

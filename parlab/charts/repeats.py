@@ -70,7 +70,6 @@ def each_run(points: Sequence[RunPoint]) -> list[RunPoint]:
 
 
 def values_of(point: RunPoint, value: Callable[[RunPoint], float | None]) -> list[float]:
-    """Return the value of each repeat of a point."""
     return [number for run in each_run([point]) if (number := value(run)) is not None]
 
 
@@ -105,7 +104,6 @@ def asymmetric(bars: Sequence[tuple[float, float]]) -> dict[str, Any]:
 
 
 def noise_of(points: Iterable[RunPoint], value: Callable[[RunPoint], float | None]) -> Noise | None:
-    """Return the noise of a value over all points with repeats."""
     return noise(values_of(point, value) for point in points)
 
 

@@ -145,7 +145,6 @@ Answer = tuple[Received, int]
 
 
 def _divided(answers: Iterable[Answer], condition: Callable[[Answer], bool]) -> tuple[list[Answer], list[Answer]]:
-    """Return the answers that do not meet a condition, and those that do."""
     parts: tuple[list[Answer], list[Answer]] = [], []
     for answer in answers:
         parts[condition(answer)].append(answer)

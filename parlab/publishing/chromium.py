@@ -90,7 +90,6 @@ class Browser:
         self._context: playwright.BrowserContext | None = None
 
     def start(self, program: str | None) -> None:
-        """Start the driver and the browser."""
         deadline = self.deadline
         # Until the driver has started nothing can end its process, so this has a limit of its own.
         self.deadline = max(deadline, time.monotonic() + DRIVER_S)

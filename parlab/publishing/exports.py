@@ -145,7 +145,6 @@ def _picture_digests(content: Content) -> list[str]:
 
 
 def data_url(data: bytes, media_type: str) -> str:
-    """Return bytes as a data URL."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 

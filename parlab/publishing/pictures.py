@@ -52,7 +52,6 @@ class Easel:
 
 
 def _data_of(url: str) -> bytes:
-    """Return the content of a data URL."""
     head, _, data = url.partition(",")
     return base64.b64decode(data) if head.endswith(";base64") else unquote_to_bytes(data)
 

@@ -78,7 +78,6 @@ class RunFilter(NamedTuple):
     """What runs train, as `model_text` says it."""
 
     def kept(self, runs: Sequence[Run]) -> list[Run]:
-        """Return the runs that match."""
         late = [run for run in runs if self.since is None or run.queued_at >= self.since]
         if self.model:
             late = [run for run in late if model_text(run.resolved) == self.model]

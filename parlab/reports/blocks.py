@@ -65,8 +65,6 @@ class CodeBlock(BaseModel):
 
 
 class PictureBlock(BaseModel):
-    """A picture of the gallery."""
-
     kind: Literal["picture"] = "picture"
     sha256: str
     media_type: str

@@ -151,7 +151,6 @@ def _extend_levels(attempt_id: int, full: Sequence[tuple[Chunk, Columns]]) -> No
 
 
 def columns_of(chunk: SeriesChunk) -> Columns:
-    """Return the points of a chunk."""
     return Columns.unpacked(chunk.steps, chunk.times, chunk.values)
 
 

@@ -71,7 +71,6 @@ class Blocks:
 
     @classmethod
     def joined(cls, pieces: Iterable[Blocks]) -> Blocks:
-        """Concatenate blocks of one level."""
         parts = list(pieces)
         statistics = (np.concatenate([getattr(part, name) for part in parts]) for name in _STATISTICS)
         return cls(Columns.joined(part.points for part in parts), *statistics)
@@ -232,7 +231,6 @@ class _Tail:
 
 
 def unpacked(row: SeriesLevel) -> Blocks:
-    """Return the blocks of a row."""
     points = Columns(unpack(row.steps), unpack(row.times), unpack(row.values))
     return Blocks(points, *(unpack(getattr(row, name)) for name in _STATISTICS))
 

@@ -182,7 +182,6 @@ def node_ranks(attempt_id: int) -> list[int]:
 
 
 def has_rank_streams(attempt_id: int) -> bool:
-    """Return whether ranks of an attempt have streams of their own."""
     return LogChunk.objects.filter(attempt_id=attempt_id).exclude(streams=b"").exists()
 
 

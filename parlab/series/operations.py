@@ -138,7 +138,6 @@ def _unpacked(row: OperationChunk) -> list[Operation]:
 
 
 def steps(attempt_id: int) -> list[int]:
-    """Return the steps of an attempt with stored operations."""
     return list(
         OperationChunk.objects.filter(attempt_id=attempt_id).values_list("step", flat=True).order_by("step").distinct()
     )

@@ -74,7 +74,6 @@ def divide(table: str) -> None:
 
 
 def partitions(table: str) -> list[str]:
-    """Return the names of the partitions of a table."""
     query = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = %s::regclass"
     return [name for (name,) in _rows(query, table)]
 

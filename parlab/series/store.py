@@ -335,7 +335,6 @@ def metric_names(attempt_ids: Collection[int]) -> dict[int, set[str]]:
 
 
 def has_metric(attempt_ids: Collection[int], metric: str) -> bool:
-    """Return whether one of the attempts has points of a metric."""
     return SeriesChunk.objects.filter(attempt_id__in=attempt_ids, metric=metric, is_last=True).exists()
 
 

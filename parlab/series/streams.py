@@ -70,7 +70,6 @@ def pack(marks: Sequence[Mark], begin: int, size: int) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> list[Mark]:
-    """Return the marks of a chunk."""
     if not data:
         return []
     offsets, codes = np.frombuffer(zlib.decompress(bytes(data)), _DTYPE).reshape(2, -1).tolist()

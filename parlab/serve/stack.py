@@ -192,7 +192,6 @@ class Stack:
 
 
 def node_name() -> str:
-    """Return the name of the node that is this machine."""
     return socket.gethostname()
 
 

@@ -52,8 +52,6 @@ class Collective(NamedTuple):
 
 
 class RankSkew(NamedTuple):
-    """How a rank behaves in the collectives of all ranks."""
-
     rank: int
     waits_s: float
     """Time in collectives before the last rank had arrived."""

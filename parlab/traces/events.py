@@ -38,7 +38,6 @@ class Timeline:
 
     @property
     def end_s(self) -> float:
-        """Last end."""
         return self._end_s - self.shift_s if len(self) else 0.0
 
     def add(self, start_s: float, end_s: float, name: int, lane: int, kind: int = 0, launch: int = -1) -> None:

@@ -55,8 +55,6 @@ class Groups(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A lane with its title."""
-
     title: str
     kind: str
     """stream, operations or phases."""
@@ -148,12 +146,10 @@ class _Level:
             column.close()
 
     def write(self, at: int, groups: Groups) -> None:
-        """Write groups from a place on."""
         for name, column in zip(_COLUMNS, self._columns, strict=True):
             column.write(at, getattr(groups, name))
 
     def read(self, first: int, last: int) -> Groups:
-        """Return the groups in a range."""
         return Groups(*(column.read(first, last) for column in self._columns))
 
 
@@ -268,7 +264,6 @@ class StoredLanes:
 
     @property
     def events(self) -> int:
-        """Number of events."""
         return int(self._firsts[0][-1])
 
     def classes(self) -> list[str]:

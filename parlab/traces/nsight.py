@@ -136,7 +136,6 @@ class _Export:
         return launches
 
     def _ranges(self, origin_s: float) -> tuple[Timeline, list[StepRange]]:
-        """Return the NVTX ranges, and those that are steps."""
         spans, steps = Timeline(self._folder, origin_s), {}
         threads: dict[Any, int] = {}
         has = self._columns("NVTX_EVENTS") if "NVTX_EVENTS" in self._tables else set()

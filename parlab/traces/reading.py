@@ -31,8 +31,6 @@ _MOST = 1e15
 
 
 class StepRange(NamedTuple):
-    """A step of the profiler."""
-
     number: int
     begin_s: float
     end_s: float
@@ -177,7 +175,6 @@ class _Steps:
         self._ranges[number] = (min(begin, begin_s), max(end, end_s))
 
     def in_order(self, shift_s: float) -> list[StepRange]:
-        """Return the steps in the order of their beginning."""
         rows = [StepRange(number, begin - shift_s, end - shift_s) for number, (begin, end) in self._ranges.items()]
         return sorted(rows, key=lambda step: step.begin_s)
 

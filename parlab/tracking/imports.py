@@ -105,7 +105,6 @@ class StoreReading:
         runs: Sequence[tuple[ImportedRun, Change]],
         notes: Sequence[str] = (),
     ) -> Import:
-        """Describe the runs of one experiment."""
         changes = {change for _, change in runs}
         change: Change = "new" if "new" in changes else "continued" if "continued" in changes else "none"
         document = Document(file=self._store.name, format=f"{self._store.tracker} store")

@@ -47,7 +47,6 @@ class Tried(NamedTuple):
 
     @property
     def setting(self) -> str:
-        """The setting as text."""
         train, parallel = self.run.resolved["train"], self.run.resolved["parallel"]
         engine = engine_of(self.run.resolved)
         parts = [f"ZeRO {parallel['zero_stage']}"] if engine.has_zero_stages else []
@@ -127,7 +126,6 @@ class Result:
 
 
 def unit(objective: str) -> str:
-    """Return the unit of an objective."""
     return {"latency": "iterations/s", "cost": "samples per device second"}.get(objective, "samples/s")
 
 

@@ -19,7 +19,6 @@ _TITLES = {"baseline": "Baseline", "hand-tuned": "Hand-tuned", "tuned": "Tuned"}
 
 
 def trial_line(tried: Tried, unit: str) -> str:
-    """Return one trial as a line for a terminal."""
     value = f"{tried.value:.4g} {unit}" if tried.value else tried.run.state.upper()
     expected = f" (expected {tried.trial.expected:.4g})" if tried.trial.expected else ""
     reused = ", measured before" if tried.trial.reused else ""

@@ -20,8 +20,6 @@ TIMEOUT_S = 120
 
 
 class GitCommit(NamedTuple):
-    """A commit as git prints it."""
-
     sha: str
     at: datetime
     author: str
@@ -62,8 +60,6 @@ def log_of(address: str, branch: str, directory: Path) -> list[GitCommit]:
 
 
 class FileChange(NamedTuple):
-    """A file that a commit changed."""
-
     path: str
     added: int | None
     """Lines; None for a binary file."""

@@ -22,8 +22,6 @@ BEHIND = -0.1
 
 
 class HealthRow(NamedTuple):
-    """A rate of a node."""
-
     series: Series
     title: str
     value: float | None
@@ -88,7 +86,6 @@ def _row(watch: Watch, series: Series, result: Result | None, peers: dict[tuple[
 
 
 def _newest(watches: Iterable[Watch]) -> dict[int, Result]:
-    """Return the newest result of each watch."""
     last = Result.objects.filter(watch=OuterRef("pk")).order_by("-at", "-pk").values("pk")[:1]
     keys = Watch.objects.filter(pk__in=[watch.pk for watch in watches]).annotate(newest=Subquery(last))
     rows = Result.objects.filter(pk__in=keys.values("newest")).defer("environment")

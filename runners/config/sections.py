@@ -417,7 +417,6 @@ class CheckpointSection(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether checkpoints are written."""
         return self.every_steps is not None or self.every_s is not None
 
 

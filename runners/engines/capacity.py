@@ -29,8 +29,6 @@ KILLED = "killed by signal 9"
 
 
 class Trial(NamedTuple):
-    """Result of one trial."""
-
     value: int
     fits: bool
     seconds: float

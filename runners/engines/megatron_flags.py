@@ -36,8 +36,6 @@ UNUSED = "parlab trains on synthetic text at a constant learning rate, without d
 
 
 class Megatron(NamedTuple):
-    """Parsed flags."""
-
     config: RunConfig
     place: Place
     unused: dict[str, Any]

@@ -57,7 +57,6 @@ def _lead(hosts: Sequence[Host]) -> float:
 
 
 def filled(argv: Sequence[str], node: int, at: str) -> list[str]:
-    """Return the command of a node."""
     return [argument.replace("{node}", str(node)).replace("{address}", at) for argument in argv]
 
 

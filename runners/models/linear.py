@@ -31,7 +31,6 @@ class WeightGradients:
         self._products: list[WeightProduct] = []
 
     def defer(self, product: WeightProduct) -> None:
-        """Add a product."""
         self._products.append(product)
 
     def collect(self) -> list[WeightProduct]:

@@ -33,8 +33,6 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Settings(NamedTuple):
-    """Settings of a daemon."""
-
     node: str
     pool: str
     slots: int

@@ -40,8 +40,6 @@ def without_secrets(base: Mapping[str, str]) -> dict[str, str]:
 
 
 class Account(NamedTuple):
-    """The account of the ranks."""
-
     name: str
     uid: int
     gid: int
@@ -131,7 +129,6 @@ def _make(work: Path) -> None:
 
 
 def _try(account: Account, work: Path, secrets: Iterable[Path]) -> list[str]:
-    """Return which secrets the account can read."""
     try:
         child: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, "-c", _PROBE, str(work), *map(str, secrets)],

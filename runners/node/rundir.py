@@ -39,7 +39,6 @@ _NAME = re.compile(r"(\d+)-(\d+)(?:-([1-9]\d*))?")
 
 
 def directory_name(run: int, attempt: int, node_rank: int) -> str:
-    """Return the name of a run directory."""
     return f"{run}-{attempt}" + (f"-{node_rank}" if node_rank else "")
 
 
@@ -273,7 +272,6 @@ class StateDir:
         return [RunDir(self.runs_path / name) for name in self.names()]
 
     def names(self) -> list[str]:
-        """List the names of their directories."""
         return sorted(name for name in os.listdir(self.runs_path) if _NAME.fullmatch(name))
 
     def marker(self, run: RunDir) -> str:

@@ -26,8 +26,6 @@ _AZURE = ("Preempt", "Terminate")
 
 
 class SpotNotice(NamedTuple):
-    """Where the notice appears."""
-
     place: str
     """Path of a file, or an http address."""
 

@@ -23,7 +23,6 @@ _TRACE = re.compile(r"trace-rank(\d{1,7})\.json\.gz")
 
 
 def trace_name(rank: int) -> str:
-    """Return the name of the file with the trace of a rank."""
     return f"trace-rank{rank}.json.gz"
 
 

@@ -166,7 +166,6 @@ class Inquiry:
         )
 
     def places(self) -> list[str]:
-        """Return for each rank where it is."""
         return [
             f"{rank.name} {_place(answer.decode(errors='replace'), rank.process)}"
             for rank, answer in zip(self._asked, self._answers, strict=True)

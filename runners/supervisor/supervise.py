@@ -125,7 +125,6 @@ class Supervisor:
         self.cancelled_at: float | None = None
 
     def run(self) -> None:
-        """Run to the end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         processes.adopt_orphans()

@@ -54,8 +54,6 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 
 
 class Fault(NamedTuple):
-    """One fault."""
-
     device: str
     """GPU 3, mlx5_0 port 1, driver."""
     kind: str

@@ -64,7 +64,6 @@ class XidEvents:
         return found
 
     def close(self) -> None:
-        """Free the events."""
         if self._events is not None:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(self._events)

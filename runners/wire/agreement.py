@@ -24,7 +24,6 @@ class Pair(NamedTuple):
 
 
 def new_pair() -> Pair:
-    """Return a random pair."""
     return _pair(secrets.token_bytes(_BYTES))
 
 

@@ -47,8 +47,6 @@ class Unreadable(ValueError):
 
 
 class Sound(NamedTuple):
-    """What is used of a message."""
-
     task: str
     identity: str
     arguments: list[Any]

@@ -36,8 +36,6 @@ class Untrusted(ValueError):
 
 
 class Key(NamedTuple):
-    """A key of a node."""
-
     id: str
     secret: bytes
 
@@ -59,7 +57,6 @@ def derived(secret: bytes, purpose: str, *names: str) -> bytes:
 
 
 def shared_key(secret: bytes, node: str) -> Key:
-    """Return the key of a node that uses the shared key."""
     return Key(SHARED, derived(secret, "node", node))
 
 

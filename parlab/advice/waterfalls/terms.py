@@ -8,8 +8,6 @@ _SC21 = "Narayanan et al. 2021 (SC21)"
 
 
 class Term(NamedTuple):
-    """A term of a waterfall."""
-
     key: str
     title: str
     definition: str

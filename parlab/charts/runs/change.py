@@ -20,8 +20,6 @@ _MOST_COMMITS = 24
 
 
 class Shown(NamedTuple):
-    """A result."""
-
     value: float
     title: str
     commit: str

@@ -33,8 +33,6 @@ class Span(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The step of one rank."""
-
     rank: int
     node: str
     total_s: float

@@ -39,7 +39,6 @@ class Look(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Class of a text on it."""
         # A pale fill is dark where the page is dark.
         return "v" if self.fill == HATCHED or self.opacity < 1 else "on" if self.fill == "f1" else "ond"
 
@@ -68,8 +67,6 @@ LOOKS = {
 
 
 class Part(NamedTuple):
-    """A term of a step."""
-
     key: str
     seconds: float
     text: str
@@ -88,8 +85,6 @@ class Part(NamedTuple):
 
 
 class StepBar(NamedTuple):
-    """The step of a run."""
-
     caption: str
     total_s: float
     total: str

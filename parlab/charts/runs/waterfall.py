@@ -24,8 +24,6 @@ NEGATIVE = "/"
 
 
 class Bar(NamedTuple):
-    """A term of a waterfall."""
-
     key: str
     title: str
     seconds: float
@@ -37,8 +35,6 @@ class Bar(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One waterfall."""
-
     title: str
     total_s: float
     bars: Sequence[Bar]

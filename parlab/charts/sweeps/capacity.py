@@ -36,8 +36,6 @@ class Trial(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A search with its settings."""
-
     find: str
     """num_layers, micro_batch_size or processes."""
     trials: Sequence[Trial]

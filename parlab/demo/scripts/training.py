@@ -13,8 +13,6 @@ SAMPLES, FEATURES = 20_000, 64
 
 
 class Step(NamedTuple):
-    """What a step has measured."""
-
     number: int
     loss: float
     samples_per_s: float

@@ -67,7 +67,6 @@ class CountsField(forms.CharField):
 
 
 def whole(label: str, help_text: str, default: int | None, **more: Any) -> forms.IntegerField:
-    """Return a field for a positive integer."""
     return forms.IntegerField(label=label, help_text=help_text, initial=default, min_value=1, max_value=2**40, **more)
 
 
@@ -107,7 +106,6 @@ class Question(forms.Form):
 
     @property
     def main(self) -> list[forms.BoundField]:
-        """The main fields."""
         return [self[name] for name in self.field_order or []]
 
     @property

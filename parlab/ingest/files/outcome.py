@@ -115,7 +115,6 @@ def _beginning(path: Path) -> str:
 
 
 def stored_run(run: Run) -> ImportedRun:
-    """Describe a run as it is stored."""
     return ImportedRun(
         run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary, run.has_end
     )

@@ -56,8 +56,6 @@ class PreviewRun(BaseModel):
 
 
 class PreviewTable(BaseModel):
-    """The size of one table."""
-
     title: str
     columns: list[str]
     rows: int

@@ -141,7 +141,6 @@ def _read_file(
 
 @contextmanager
 def _opened(received: Received, text: Path, format: Wanted | None, progress: Progress | None = None) -> Iterator[_Open]:
-    """Open a file with the reader of its format."""
     if received.kind == "events" or (format and format.name == event_files.NAME):
         yield _Open(event_files.NAME, event_files.read(received.path), lambda: 0)
     elif received.kind == "tar":

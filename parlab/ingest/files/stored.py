@@ -115,7 +115,6 @@ def store_runs(stores: Sequence[TrackerStore], target: Target, progress: Progres
 
 
 def _packed(draft: Draft, file: IO[bytes]) -> Draft:
-    """Pack the series of a draft."""
     series = {
         segment: packed_series([recording], recording.series.keys, file)
         for segment, recording in draft.reading.recordings.items()

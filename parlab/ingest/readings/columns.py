@@ -171,7 +171,6 @@ def _unit_of_heading(heading: str) -> str:
 
 
 def column_of(heading: str, cells: Sequence[Cell]) -> Column:
-    """Return the role of a column by its heading and its cells."""
     filled = [cell for cell in cells if cell.kind != "blank"]
     if not filled:
         return Column(heading, "empty")

@@ -34,8 +34,6 @@ class Energy(NamedTuple):
 
 
 class RunGoodput(NamedTuple):
-    """Goodput of a run, or why there is none."""
-
     goodput: Goodput | None
     reason: str
     checkpoint_s: float | None

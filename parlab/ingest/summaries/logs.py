@@ -106,7 +106,6 @@ def find(attempt: Attempt, part: LogPart, pattern: re.Pattern[bytes]) -> log_sea
 
 
 def around(attempt: Attempt, part: LogPart, line: int) -> list[log_search.FoundLine]:
-    """Return the lines around a line."""
     return log_search.log_around(attempt.pk, line, node_rank=part.node_rank, rank=part.rank)
 
 

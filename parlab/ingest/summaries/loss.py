@@ -213,7 +213,6 @@ def _curve(steps: NDArray[np.int64], values: NDArray[np.float64]) -> list[list[f
 
 
 def _around(series: Series, place: int) -> list[list[float]]:
-    """Return the values around a place."""
     first = max(0, place - DRAWN // 2)
     part = slice(first, first + DRAWN)
     return [[int(step), float(value)] for step, value in zip(series.steps[part], series.values[part], strict=True)]

@@ -54,7 +54,6 @@ class Printed(NamedTuple):
 
     @property
     def last_step(self) -> int | None:
-        """Highest printed step."""
         return max((r.last_step for r in self.recordings if r.last_step is not None), default=None)
 
     def summary(self, resolved: Sections) -> dict[str, Any]:

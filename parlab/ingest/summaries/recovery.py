@@ -101,7 +101,6 @@ def _steps_of(attempt: Attempt) -> _Steps:
 
 
 def _between(before: Attempt, after: Attempt, own: _Steps, later: _Steps, highest: int) -> Interruption:
-    """Return the interruption between two attempts."""
     ended = _seconds(before.ended_at)
     last = float(own.ends[-1]) if not own.is_empty else ended
     begin = last if last is not None else _seconds(after.started_at) or 0.0

@@ -105,7 +105,6 @@ def lanes_delete(digests: Collection[str]) -> None:
 
 
 def analyses_of(run: Run) -> dict[int, Analysis]:
-    """Return the analyses of the traced ranks of a run, by rank."""
     return {trace.rank: Analysis.model_validate(trace.analysis) for trace in run.traces.order_by("rank")}
 
 

@@ -7,7 +7,6 @@ from parlab.lab.models.access.viewer import Visible, VisibleManager, VisibleQuer
 
 class ExperimentQuerySet(VisibleQuerySet["Experiment"]):
     def in_use(self) -> "ExperimentQuerySet":
-        """Experiments that are not archived."""
         return self.filter(archived_at=None)
 
 

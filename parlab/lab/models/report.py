@@ -148,7 +148,6 @@ class ReportLink(models.Model):
 
     @property
     def subject(self) -> "ReportVersion | Experiment | Run | Dashboard":
-        """What it shows."""
         name = next(name for name in self.SUBJECTS if getattr(self, f"{name}_id") is not None)
         shown: ReportVersion | Experiment | Run | Dashboard = getattr(self, name)
         return shown

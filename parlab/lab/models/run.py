@@ -370,7 +370,6 @@ class Attempt(models.Model):
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes by rank."""
         return [member.node for member in self.members.all() if member.node is not None]
 
     @property

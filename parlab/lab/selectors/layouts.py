@@ -20,7 +20,6 @@ class RankLayout(NamedTuple):
         return max(1, self.ranks // max(1, len(self.nodes)))
 
     def node_rank_of(self, rank: int) -> int:
-        """Return the number of the node that has a rank."""
         return min(max(0, rank) // self.ranks_per_node, max(0, len(self.nodes) - 1))
 
     def node_of(self, rank: int) -> str:
@@ -28,7 +27,6 @@ class RankLayout(NamedTuple):
         return self.nodes[self.node_rank_of(rank)] if self.nodes else ""
 
     def ranks_of(self, node_rank: int) -> range:
-        """Return the ranks of a node."""
         return range(node_rank * self.ranks_per_node, (node_rank + 1) * self.ranks_per_node)
 
     def place_of(self, rank: int) -> str:
@@ -37,7 +35,6 @@ class RankLayout(NamedTuple):
 
 
 def rank_layout(run: Run, attempt: Attempt) -> RankLayout:
-    """Return the layout of an attempt's ranks."""
     cluster = run.resolved.get("cluster") or {}
     nodes, each = cluster.get("nodes"), cluster.get("gpus_per_node")
     ranks = int(nodes) * int(each) if nodes and each else 0

@@ -37,8 +37,6 @@ _OF_RUNS = (
 
 
 class ExperimentRow(NamedTuple):
-    """One line of the list of experiments."""
-
     experiment: Experiment
     states: list[StateCount]
     """Of the runs that match the filter."""
@@ -58,8 +56,6 @@ class RunMarks(NamedTuple):
 
 
 class RunLine(NamedTuple):
-    """One line of the list of runs."""
-
     run: Run
     ended_at: datetime
     findings: int

@@ -112,7 +112,6 @@ def sections_in_use(run: Run, arranged: Sequence[ConfigSection]) -> tuple[list[C
 
 
 def command_line(attempt: Attempt) -> str:
-    """Return the command of an attempt as a shell command."""
     return shlex.join(attempt.command)
 
 

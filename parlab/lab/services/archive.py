@@ -59,8 +59,6 @@ def runs_restore(*, run_ids: Sequence[int]) -> list[int]:
 
 
 class RunContents(NamedTuple):
-    """What is deleted with runs."""
-
     runs: int
     attempts: int
     output_bytes: int

@@ -15,8 +15,6 @@ from .acting import ReadOnly, link, pretty
 
 @admin.register(Snapshot)
 class SnapshotAdmin(ReadOnly, admin.ModelAdmin[Snapshot]):
-    """A read-only view of snapshots."""
-
     list_display = ("__str__", "kind", "run", "attempt_number", "created_at")
     list_filter = ("kind", ("experiment", admin.RelatedOnlyFieldListFilter), "created_at")
     list_select_related = ("run__experiment",)

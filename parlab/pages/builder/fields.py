@@ -21,8 +21,6 @@ _LONGEST_TEXT = 20
 
 
 class BuilderField(NamedTuple):
-    """One field of a configuration."""
-
     path: str
     """Dotted name, as used in sweeps."""
     label: str
@@ -53,8 +51,6 @@ class BuilderField(NamedTuple):
 
 
 class BuilderSection(NamedTuple):
-    """The fields of one section."""
-
     name: str
     title: str
     help: str

@@ -26,8 +26,6 @@ _FOLDED = ("cluster", "slurm", "kubernetes", "network", "emulation", "profile", 
 
 
 class FieldRow(NamedTuple):
-    """A field with its text."""
-
     field: BuilderField
     text: str
     is_used: bool
@@ -46,8 +44,6 @@ class FieldRow(NamedTuple):
 
 
 class SectionRow(NamedTuple):
-    """A section with its fields."""
-
     name: str
     title: str
     help: str

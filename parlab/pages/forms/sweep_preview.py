@@ -19,8 +19,6 @@ NO_RUNS: Mapping[str, Run] = {}
 
 
 class PointRow(NamedTuple):
-    """One point in the preview of a sweep."""
-
     label: str
     problems: list[str]
     run: Run | None

@@ -43,8 +43,6 @@ _READING_SHARE = 0.9
 
 
 class Progress(BaseModel):
-    """How far the work is."""
-
     file: str
     number: int
     share: float

@@ -73,7 +73,6 @@ class Upload(BaseModel):
         return [member for member in range(count) if (self.directory / f"{number}-{member}.txt").exists()]
 
     def text(self, number: int, member: int) -> str:
-        """Return the beginning of a member."""
         with (self.directory / f"{number}-{member}.txt").open(encoding="utf-8", newline="") as stream:
             return stream.read()
 

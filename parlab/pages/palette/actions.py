@@ -25,8 +25,6 @@ ANYWHERE, EXPERIMENT, RUN = "", "experiment", "run"
 
 
 class Action(NamedTuple):
-    """An action that is an address."""
-
     title: str
     icon: str
     url: str

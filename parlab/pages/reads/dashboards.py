@@ -159,7 +159,6 @@ _FIRST = "NTF"
 
 
 def editor_choices() -> dict[str, Any]:
-    """Return the choices of the editor."""
     return {
         "dragged": DRAGGED,
         "widths": WIDTHS,

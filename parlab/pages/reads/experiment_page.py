@@ -47,7 +47,6 @@ def chosen_versions(experiment: Experiment, query: QueryDict) -> Versions:
 
 
 def chosen_runs(experiment: Experiment, query: QueryDict) -> list[Run]:
-    """Return the runs that a page shows."""
     return experiment_runs(experiment, chosen_versions(experiment, query))
 
 

@@ -41,8 +41,6 @@ _REPLACED = ("throughput", "heatmap", "memory", "phases")
 
 
 class PanelView(NamedTuple):
-    """A panel in the page."""
-
     name: str
     kind: str
     """curve, figure or drawn."""
@@ -64,8 +62,6 @@ class PanelView(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A panel that can be added."""
-
     name: str
     title: str
     group: str
@@ -74,8 +70,6 @@ class Offer(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """The grid of an experiment."""
-
     views: list[PanelView]
     offers: list[Offer]
     more: int

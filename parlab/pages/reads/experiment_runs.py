@@ -20,8 +20,6 @@ MAX_LINES = 60
 
 
 class ListedRun(NamedTuple):
-    """A row of the list of runs."""
-
     run: Run
     shown: ShownRun
     text: str
@@ -34,8 +32,6 @@ class ListedRun(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A field by which runs can be grouped."""
-
     field: str
     title: str
 

@@ -69,8 +69,6 @@ class Choosable(NamedTuple):
 
 
 class ReadText(NamedTuple):
-    """All of one file."""
-
     marked: MarkedText | None
     legend: list[tuple[str, str, int]]
     numbers: int

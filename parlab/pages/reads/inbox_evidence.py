@@ -22,8 +22,6 @@ _WRAPPER = re.compile(r"ChildFailedError|^\s*runners\.")
 
 
 class LogLine(NamedTuple):
-    """A line of a log."""
-
     number: int
     text: str
     is_hit: bool

@@ -45,8 +45,6 @@ class ListedAlert(NamedTuple):
 
 
 class ListedWatch(NamedTuple):
-    """A watch as a line of the list."""
-
     watch: Watch
     spark: Svg
 

@@ -118,7 +118,6 @@ def _verdict(trial: AdviceTrial) -> str:
 
 
 def record_rows(records: Iterable[Record]) -> list[RecordRow]:
-    """Return the records by kind."""
     titles: Mapping[str, str] = {kind: row.title for kind, row in KINDS.items()} | {"all": "All"}
     return [
         RecordRow(

@@ -31,7 +31,6 @@ class FindingRow(NamedTuple):
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
-    """Return findings as rows of a list, with the comments on them."""
     findings = list(findings)
     comments: dict[int, list[Comment]] = {}
     ids = [finding.pk for finding in findings]

@@ -42,8 +42,6 @@ class Action(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of items."""
-
     title: str
     icon: str
     """A drawing of Lucide."""

@@ -200,7 +200,6 @@ class _Group:
 
     @property
     def default(self) -> Network:
-        """The fastest of the networks."""
         return self.networks[0]
 
     def find(self, network: Network, size: int, source: str | None = None) -> PipelineRun | None:

@@ -66,7 +66,6 @@ class Pools:
         )
 
     def _price(self, device: str) -> float | None:
-        """Return the price of an hour of a device."""
         if self._prices is None:
             priced = DevicePrice.objects.order_by("-offer").values_list("device__name", "per_hour")
             self._prices = {name: float(price) for name, price in priced}

@@ -33,8 +33,6 @@ MAX_NUMBERS = 7
 
 
 class HeadNumber(NamedTuple):
-    """A number of a run."""
-
     title: str
     value: str
     unit: str = ""

@@ -62,8 +62,6 @@ class RunCell(NamedTuple):
 
 
 class RunColumn(NamedTuple):
-    """A column of a table of runs."""
-
     title: str
     cell: Callable[[RunRow], RunCell]
     css: str = "number"

@@ -17,8 +17,6 @@ _SHARE_DECIMALS = 1
 
 
 class TermRow(NamedTuple):
-    """A term of a waterfall as texts."""
-
     key: str
     title: str
     definition: str
@@ -30,8 +28,6 @@ class TermRow(NamedTuple):
 
 
 class TermTable(NamedTuple):
-    """A waterfall as a table."""
-
     title: str
     unit: str
     rows: list[TermRow]
@@ -82,7 +78,6 @@ def _decimal(number: int, decimals: int) -> str:
 
 
 def term_table(waterfall: Waterfall) -> TermTable:
-    """Return a waterfall as a table."""
     unit, decimals, step = _scale(waterfall.total_ns)
     times = _texts([part.ns for part in waterfall.parts], decimals, step)
     rows = [

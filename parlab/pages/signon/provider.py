@@ -47,7 +47,6 @@ def nonce_of(state_id: str) -> str:
 
 
 def groups_of(claims: Mapping[str, Any]) -> list[str]:
-    """Return the groups in the claims of a person."""
     value: Any = claims
     for part in settings.OIDC_GROUPS_CLAIM.split("."):
         value = value.get(part) if isinstance(value, dict) else None

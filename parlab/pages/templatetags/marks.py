@@ -34,6 +34,5 @@ def may_change(context: template.Context, comment: Comment) -> bool:
 
 @register.simple_tag(takes_context=True)
 def may_delete(context: template.Context, comment: Comment) -> bool:
-    """Whether the user may delete a comment."""
     user: Any = context["user"]
     return comment.may_delete(user)

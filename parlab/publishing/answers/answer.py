@@ -14,8 +14,6 @@ from .standings import Standing, Standings
 
 
 class Case(NamedTuple):
-    """What an answer is made from."""
-
     experiment: Experiment
     runs: Sequence[Run]
     identities: Mapping[int, Identity]
@@ -40,8 +38,6 @@ class Short(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What to do next."""
-
     text: str
     kind: str
     """repeat, launch, open or run: what the page makes of it."""

@@ -224,7 +224,6 @@ def _tried(case: Case, trial: AdviceTrial, before_text: str) -> Answer:
 
 
 def slowest_node(case: Case) -> Answer | None:
-    """Answer which rank or node is the slowest."""
     if not _SLOWEST.search(case.question):
         return None
     for run in reversed(case.runs):

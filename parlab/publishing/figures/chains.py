@@ -132,8 +132,6 @@ def _concatenated(parts: Sequence[Mapping[str, Points]]) -> dict[str, Points]:
 
 
 class ChainAttempt(NamedTuple):
-    """One attempt of a chain."""
-
     number: int
     state: str
     reason: str
@@ -211,7 +209,6 @@ def _row(attempt: Attempt, waits_from: datetime, first_step: int | None) -> Chai
 
 
 def _first_steps(attempts: Sequence[int]) -> dict[int, int]:
-    """Return the first step of each attempt."""
     by_series = joining.first_steps(attempts, _STEP_METRICS)
     rest = set(attempts) - {attempt for attempt, _ in by_series}
     if rest:

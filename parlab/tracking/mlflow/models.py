@@ -237,7 +237,6 @@ def _matches(model: LoggedModel, term: Term, datasets: Sequence[Mapping[str, Any
 
 
 def _metric_values(model: LoggedModel, key: str, datasets: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the latest values of a metric, one of each dataset."""
     return [float(metric["value"]) for metric in model.metrics if metric.get("key") == key and _is_of(metric, datasets)]
 
 

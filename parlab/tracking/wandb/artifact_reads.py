@@ -113,7 +113,6 @@ def versions(call: Call) -> JSON:
 
 
 def collection(call: Call) -> JSON:
-    """Return a collection of a type."""
     rows = WandbArtifact.objects.filter(
         experiment=experiment_named(call),
         name=call.text("name", "artifactCollectionName", "collection"),

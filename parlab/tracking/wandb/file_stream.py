@@ -39,8 +39,6 @@ _STAMP = len("2026-01-01T00:00:00.000000")
 
 
 class _Lines(NamedTuple):
-    """Lines of a file, from a position."""
-
     offset: int
     content: list[str]
 

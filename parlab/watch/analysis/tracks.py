@@ -33,8 +33,6 @@ class Point(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a series."""
-
     at: int
     """First result after it."""
     raised: int

@@ -46,8 +46,6 @@ class Taken(OSError):
 
 
 class File(NamedTuple):
-    """A file of a checkpoint."""
-
     bytes: int
     sha256: str
 
@@ -165,8 +163,6 @@ class Lock:
 
 
 class Folder:
-    """The folder of a run."""
-
     def __init__(self, path: Path, attempt: int = 1) -> None:
         self.path, self.attempt = path, attempt
         self._lock = Lock(path / "lock", attempt)
@@ -191,7 +187,6 @@ class Folder:
         self._lock.leave()
 
     def draft_name(self, step: int) -> str:
-        """Return the name of the draft of a step."""
         return f".draft-{self._lock.token}-{_name(step, self.attempt)}"
 
     def seal(self, draft: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, File]) -> Checkpoint:

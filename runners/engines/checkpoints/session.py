@@ -338,7 +338,6 @@ class NoCheckpoints:
         self.done, self.last = 0, iterations
 
     def steps(self) -> Iterator[int]:
-        """Yield all steps."""
         yield from range(1, self.last + 1)
 
     def after(self, _step: int) -> float:

@@ -77,7 +77,6 @@ class ProcessMemory:
 
 
 def memory_meter(device: torch.device) -> MemoryMeter:
-    """Return the meter for a device."""
     return CudaMemory(device) if device.type == "cuda" else ProcessMemory()
 
 

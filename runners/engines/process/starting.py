@@ -41,7 +41,6 @@ def handle_signals() -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End this process."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Skip destructors: after a failure those of process groups may wait for ranks that wait for this one, and after a

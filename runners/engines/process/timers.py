@@ -86,8 +86,6 @@ class Recorder(Protocol):
 
 
 class StepTimes(NamedTuple):
-    """Times of one step of one rank."""
-
     step_time_s: float
     timers_s: dict[str, float]
     """Timer name -> its sum over the step; only timers that ran."""

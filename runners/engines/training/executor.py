@@ -47,7 +47,6 @@ class Boundary(NamedTuple):
     wire: Literal["same", "bf16", "fp16", "int8"] = "same"
 
     def activations_wire(self) -> Wire:
-        """Return the conversion for activations."""
         if self.wire == "int8":
             return EightBitWire(self.shape, self.precision)
         wire_dtype = {"same": self.precision, "bf16": torch.bfloat16, "fp16": torch.float16}[self.wire]

@@ -33,7 +33,6 @@ class Cut(NamedTuple):
 
     @property
     def mine(self) -> list[int]:
-        """Shards of this process."""
         return [shard for shard, owner in enumerate(self.owners) if owner == self.me]
 
     def gather(self, parts: list[Tensor]) -> Tensor:

@@ -43,11 +43,9 @@ class Wire:
         return torch.empty(self._shape, dtype=self._wire_dtype, device=device)
 
     def encode(self, tensor: Tensor) -> Tensor:
-        """Return the message for a tensor."""
         return tensor.to(self._wire_dtype).contiguous()
 
     def decode(self, message: Tensor) -> Tensor:
-        """Return the tensor of a message, in the compute precision."""
         return message.to(self._precision)
 
 

@@ -91,8 +91,6 @@ class JobDir(RunDir):
 
 
 class JobRecord:
-    """The directory of one job."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.script = path / "job.sbatch"
@@ -220,7 +218,6 @@ class BrokerKeys:
         self._state = state
 
     def current(self) -> Key:
-        """Return the key that signs."""
         settings = self._state.read_broker()
         if settings is None:
             raise Untrusted("the login node ships by itself from now on")

@@ -61,7 +61,6 @@ class Cluster:
     # --- what there is -----------------------------------------------------------------------------------------------
 
     def living(self) -> list[Pod]:
-        """Return the pods that have not ended."""
         return self._pods.present()
 
     def past(self) -> dict[str, Pod]:
@@ -230,7 +229,6 @@ class Cluster:
         self._api.annotate(self._api.path("v1", "pods", pod.name), {pods.WORD: word})
 
     def delete_job(self, run: int, attempt: int, objects: str) -> None:
-        """Delete the job of an attempt with its pods."""
         self._api.delete(self._job_path(run, attempt, objects))
 
     def delete_pod(self, pod: Pod) -> None:

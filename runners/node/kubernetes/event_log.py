@@ -35,7 +35,6 @@ class EventLog:
                 file.write("".join(f"{line}\n" for line in lines))
 
     def text(self) -> str:
-        """Return all lines."""
         return _text(self._path)
 
     def pass_on(self) -> None:

@@ -24,8 +24,6 @@ def identity() -> str:
 
 
 class Lease:
-    """A lease by name."""
-
     def __init__(self, api: Api, name: str, holder: str = "", duration_s: int = DURATION_S) -> None:
         self._api = api
         self._name = name

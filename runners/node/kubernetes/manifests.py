@@ -79,7 +79,6 @@ def job_name(state_id: str, run: int, attempt: int) -> str:
 
 
 def pod_name(name: str, node_rank: int) -> str:
-    """Return the name of a plain pod."""
     return f"{name}-{node_rank}"
 
 
@@ -89,7 +88,6 @@ def image_of(config: RunConfig, order: Order) -> str:
 
 
 def plain_pods(config: RunConfig, order: Order) -> list[Object]:
-    """Return one pod for each node of a run."""
     gang = config.cluster.nodes > 1
     made = []
     for node_rank in range(config.cluster.nodes):
@@ -201,7 +199,6 @@ def headless_service(order: Order, owner: Mapping[str, Any]) -> Object:
 
 
 def secret(order: Order, owner: Mapping[str, Any]) -> Object:
-    """Return the Secret of an order, which goes with its owner."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -120,7 +120,6 @@ class Copy:
         """Counts changes."""
 
     def take(self, kind: str, item: Object) -> None:
-        """Take a change."""
         value, uid = self._read(item), item["metadata"]["uid"]
         if value is None:
             return
@@ -140,7 +139,6 @@ class Copy:
                 self._past[uid] = self._present.pop(uid)
 
     def present(self) -> list[Any]:
-        """Return the objects that are there."""
         with self._lock:
             return list(self._present.values())
 

@@ -28,16 +28,12 @@ TOLD = '{"parlab_pod"'
 
 
 class Condition(NamedTuple):
-    """A condition of an object."""
-
     status: str
     reason: str
     message: str
 
 
 class Ended(NamedTuple):
-    """How the container of a pod ended."""
-
     exit_code: int
     reason: str
     message: str
@@ -46,8 +42,6 @@ class Ended(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """One pod of a run."""
-
     name: str
     uid: str
     run: int
@@ -193,7 +187,6 @@ class Event(NamedTuple):
 
 
 def event_of(data: Mapping[str, Any]) -> Event:
-    """Read an event."""
     metadata, about = data.get("metadata", {}), data.get("involvedObject", {})
     at = data.get("lastTimestamp") or data.get("eventTime") or metadata.get("creationTimestamp") or ""
     return Event(

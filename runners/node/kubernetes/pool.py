@@ -38,7 +38,6 @@ class Volume(NamedTuple):
 
     @property
     def source(self) -> dict[str, Any]:
-        """What it is in a pod."""
         if self.claim:
             return {"persistentVolumeClaim": {"claimName": self.claim}}
         if self.host_path:

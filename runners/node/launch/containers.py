@@ -52,8 +52,6 @@ _DOCKER = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Runtime:
-    """How one runtime is called."""
-
     name: str
     """Value of `launcher.container.runtime`."""
     program: str

@@ -120,7 +120,6 @@ class Slurm:
         return queue.drained_of(text)
 
     def partitions(self) -> dict[str, Partition]:
-        """Return the partitions by name."""
         return queue.partitions_of(self._run("scontrol", "show", "partition", "--oneliner"))
 
     def gpus(self, partitions: Sequence[str]) -> int:

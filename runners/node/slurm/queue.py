@@ -74,8 +74,6 @@ class End(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What a partition offers."""
-
     name: str
     is_up: bool
     max_time_s: float | None

@@ -32,8 +32,6 @@ from .waterfalls import MAX_TRACED, RunWaterfalls, devices_of, run_waterfalls, s
 
 
 class RunAdvice(NamedTuple):
-    """The advice for a run, or why there is none."""
-
     advice: list[Advice]
     reason: str
     """Why settings were not varied; empty if they were."""
@@ -193,7 +191,6 @@ def _reached(analyses: Mapping[int, Analysis], steps: Sequence[Window], where: C
 
 
 def tried_advice(run: Run) -> list[AdviceTrial]:
-    """Return the advice for a run that was tried."""
     # Most runs have none: then nothing else is read.
     return list(run.advice_trials.prefetch_related("run", "changed_run__experiment", "changed_run__config"))
 
@@ -263,5 +260,4 @@ def trial_noise_share(trial: AdviceTrial) -> float:
 
 
 def advice_change(run: Run, advice: Advice) -> dict[str, Any]:
-    """Return the configuration of a run with the change of an advice."""
     return with_values(run.resolved, dict(advice.settings))

@@ -14,7 +14,6 @@ KEPT = timedelta(days=400)
 def audit_add(
     *, user: User, action: str, route: str, method: str, path: str, status: int, token: str = "", address: str = ""
 ) -> AuditEntry:
-    """Store an entry."""
     return AuditEntry.objects.create(
         user=user,
         username=user.get_username(),

@@ -41,8 +41,6 @@ _NAMES = {RunState.OOM: "OOM", RunState.TIME_LIMIT: "time limit"}
 
 
 class Waiting(NamedTuple):
-    """What one waits for."""
-
     run: Run
     reason: str
     starts: str
@@ -72,7 +70,6 @@ def local_clock(now: datetime) -> Clock:
 
 
 def queue_of(nodes: Sequence[Node], user: User, now: datetime) -> Queue:
-    """Return the queue of all pools."""
     forecast = (stay for own in queue_forecast(nodes, now).values() for stay in own)
     stays = [stay for stay in forecast if is_shown(project_of(stay.run))]
     running = sum(not stay.is_waiting for stay in stays)

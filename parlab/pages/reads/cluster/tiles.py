@@ -47,8 +47,6 @@ class Square(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A node."""
-
     node: Node
     squares: list[Square]
     values: list[tuple[str, str]]
@@ -71,8 +69,6 @@ class Tile(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The nodes of a pool."""
-
     name: str
     kind: str
     """`daemon`, `daemons`, `Slurm` or `Kubernetes`."""
@@ -120,7 +116,6 @@ def _looks(held: Mapping[int, Sequence[Member]]) -> dict[int, Look]:
 
 
 def _excluded(nodes: Sequence[Node]) -> dict[int, list[str]]:
-    """Return the excluded nodes of each queue."""
     queues = [node for node in nodes if node.is_queue]
     rows = Exclusion.objects.open().of_hosts().filter(node__in=queues).order_by("host") if queues else []
     hosts: dict[int, list[str]] = defaultdict(list)

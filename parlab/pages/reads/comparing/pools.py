@@ -82,7 +82,6 @@ class _Ratio(NamedTuple):
 
 
 def pool_names() -> list[str]:
-    """Return the pools that have nodes."""
     return list(Node.objects.order_by("pool").values_list("pool", flat=True).distinct())
 
 

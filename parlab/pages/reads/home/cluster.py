@@ -24,8 +24,6 @@ _KINDS = {RunState.RUNNING: "running", RunState.FINISHED: "finished", RunState.O
 
 
 class NodeStrip(NamedTuple):
-    """A node with its squares."""
-
     node: Node
     squares: Svg
     now: str

@@ -156,7 +156,6 @@ def _thinned(values: np.ndarray[Any, Any]) -> list[float]:
 
 
 def _first_rank(series: Mapping[Any, Columns], metric: str) -> list[float]:
-    """Return the series of the first rank that has one."""
     ranks = sorted(key for key in series if key[1] == metric)
     return _thinned(series[ranks[0]].values) if ranks else []
 

@@ -12,7 +12,6 @@ _PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
 
 def simulated_timeline(schedule: Outcome, *, title: str = "") -> Timeline:
-    """Return the bars of a simulated schedule."""
     simulation = schedule.simulation
     bars = [
         Bar(rank, _PASSES[item.kind], item.micro_batch, item.begin_s, item.end_s, item.chunk)

@@ -106,8 +106,6 @@ class Moves(NamedTuple):
 
 
 class RankView(NamedTuple):
-    """All of the tab."""
-
     step: int
     rank: int
     sentence: str

@@ -199,7 +199,6 @@ def _rank_reading(source: Source, choice: Choice, window: Window) -> Reading:
 
 
 def _values(measure: str, columns: Mapping[str, Points]) -> Points:
-    """Return steps and values of a measure of one rank."""
     series = {name: _once(*points) for name, points in columns.items()}
     if len(series) < 2 and measure != WORK:
         return next(iter(series.values()), (np.empty(0, np.int64), np.empty(0)))

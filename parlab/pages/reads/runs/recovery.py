@@ -19,8 +19,6 @@ SHOWN = 50
 
 
 class Row(NamedTuple):
-    """An interruption."""
-
     name: str
     reason: str
     ranks: str

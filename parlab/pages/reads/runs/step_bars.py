@@ -111,7 +111,6 @@ def run_step(run: Run) -> RunStep | None:
 
 
 def unit_chips(run: Run) -> list[AdviceChip]:
-    """Return the advice for a run without steps."""
     advice, trials = _advised(run)
     return _chips(run, advice, trials, _noises(run, trials))
 

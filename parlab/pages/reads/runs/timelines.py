@@ -32,7 +32,6 @@ _BUSY = ("forward", "backward", "weight", "optimizer")
 
 
 def steps_of(attempt: Attempt | None) -> list[int]:
-    """List the steps of an attempt that have a timeline."""
     return operations.steps(attempt.pk) if attempt else []
 
 
@@ -113,8 +112,6 @@ def timeline_choices(run: Run) -> list[tuple[str, str]]:
 
 
 class RunTimeline(NamedTuple):
-    """The timeline on the page of a run."""
-
     steps: list[int]
     step: int | None
     """The step that the page draws."""

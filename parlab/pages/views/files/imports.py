@@ -84,7 +84,6 @@ def _received(request: HttpRequest, *, dry_run: bool) -> HttpResponse:
 
 
 def _only_run(upload: Upload) -> Run | None:
-    """Return the run of an import of one run."""
     results = [result for file in upload.files for result in file.previews]
     if len(results) != 1 or results[0].run_count != 1 or results[0].source is None:
         return None

@@ -30,7 +30,6 @@ MAX_FILES = 256
 
 @require_GET
 def run_traces(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Show the traces of a run."""
     run = find_run(slug, number)
     analyses = analyses_of(run)
     met = meeting_of(analyses)

@@ -52,7 +52,6 @@ class PanelView(NamedTuple):
 
 @require_GET
 def dashboards(request: HttpRequest) -> HttpResponse:
-    """List all dashboards."""
     rows = Dashboard.objects.select_related("experiment", "owner").order_by("name")
     context = {"section": "dashboards", "dashboards": rows, "experiments": _experiments()}
     return render(request, "pages/dashboards/dashboards.html", context)

@@ -54,7 +54,6 @@ def project(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def project_page(request: HttpRequest, shown: Project, *, status: int = 200, **more: Any) -> HttpResponse:
-    """Render the page of a project."""
     manages = may_manage(request.user, shown)
     context: dict[str, Any] = {
         "section": "projects",

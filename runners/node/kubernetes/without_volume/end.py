@@ -18,8 +18,6 @@ MAX_CHARS = 1_000
 
 
 class PodEnd(NamedTuple):
-    """How a pod has ended."""
-
     position: int
     """Position up to which the server has stored its spool."""
     left: int

@@ -78,7 +78,6 @@ class Exchange:
         return stored
 
     def tell(self, run: JobDir, pod: Pod) -> None:
-        """Tell a pod what is new for it."""
         word = word_of(run)
         if word and word not in (pod.word, self._told.get(pod.uid)):
             self._cluster.tell(pod, word)

@@ -35,8 +35,6 @@ class Server(NamedTuple):
 
 
 class PodOrder(NamedTuple):
-    """The order of all pods of an attempt."""
-
     state_id: str
     spec: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -66,7 +64,6 @@ def order_text(runs: Sequence[JobDir], order: PodOrder) -> str:
 
 
 def read_order(place: Path = PLACE) -> PodOrder:
-    """Read the Secret in the pod."""
     return PodOrder(**json.loads((place / FILE).read_text()))
 
 

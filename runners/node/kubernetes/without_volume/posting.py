@@ -78,7 +78,6 @@ class HttpServer:
             self._position, self._answers = stored.position, self._answers + 1
 
     def answer(self, *_: int) -> str | None:
-        """Return the last answer."""
         return None if self._position is None else f"{self._position} {self._answers}"
 
     def queue_age_s(self, *, is_backlog: bool = False) -> float:
