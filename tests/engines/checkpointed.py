@@ -12,18 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import deepspeed  # noqa: F401  # imported here once for all ranks, which are forked
-import transformers  # noqa: F401
-
 from parlab.embedded import free_port
 from runners.config import RunConfig
-from runners.engines import hf, megatron, pipeline, zero  # noqa: F401
-from runners.engines.checkpoints import torch_format  # noqa: F401
 from runners.wire.protocol import EVENT_PREFIX
 from tests.engines.ranks import CONTEXT
 from tests.patience import TRAINING_S, wait_for
 
-CONTEXT.set_forkserver_preload(["tests.engines.checkpointed"])
+CONTEXT.set_forkserver_preload(["tests.engines.checkpointed", "tests.engines.preloaded"])
 
 WARNING = signal.SIGUSR2
 
