@@ -210,6 +210,12 @@ def runs_axis(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def agreement(values: Sequence[float], **more: Any) -> go.Scatter:
+    """Return the dashed line on which both axes have the same value."""
+    ends, line = [min(values), max(values)], {"color": GREY, "dash": "dash", "width": 1}
+    return go.Scatter(x=ends, y=ends, name="agree", mode="lines", line=line, hoverinfo="skip", **more)
+
+
 def faint(colour: str, opacity: float = 0.18) -> str:
     """Return a colour of the palette with this opacity, for bands and backgrounds."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))

@@ -71,11 +71,9 @@ def train_in_layouts(
 Body = Callable[[int, Mapping[str, RunConfig], int, torch.device], dict[str, Trained]]
 
 
-def _train(
-    body: Body, configs: Mapping[str, RunConfig], world_size: int, steps: int, device: str, directory: Path
-) -> dict[str, list[Trained]]:
-    arguments = (world_size, body, configs, steps, device, directory)
-    ranks = [CONTEXT.Process(target=_rank, args=(rank, *arguments)) for rank in range(world_size)]
+def run_ranks(target: Callable[..., None], world_size: int, *arguments: Any) -> None:
+    """Call `target(rank, world_size, *arguments)` in a process for each rank, and wait until all have succeeded."""
+    ranks = [CONTEXT.Process(target=target, args=(rank, world_size, *arguments)) for rank in range(world_size)]
     try:
         for process in ranks:
             process.start()
@@ -87,6 +85,12 @@ def _train(
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def _train(
+    body: Body, configs: Mapping[str, RunConfig], world_size: int, steps: int, device: str, directory: Path
+) -> dict[str, list[Trained]]:
+    run_ranks(_rank, world_size, body, configs, steps, device, directory)
     saved = [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
     return {name: [results[name] for results in saved] for name in configs}
 

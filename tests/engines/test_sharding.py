@@ -14,9 +14,8 @@ from runners.config import RunConfig, check
 from runners.engines.process.process_group import Place, join, leave
 from runners.engines.process.rank import Rank
 from runners.engines.sharding import ShardedTrainer
-from tests.engines.ranks import CONTEXT, TIMEOUT, train_in_one_process
+from tests.engines.ranks import TIMEOUT, run_ranks, train_in_one_process
 from tests.engines.started import run_engine
-from tests.patience import TRAINING_S
 
 pytestmark = pytest.mark.slow
 
@@ -81,20 +80,8 @@ def _rank(number: int, world_size: int, configs: Mapping[str, RunConfig], direct
 def train(cases: Mapping[str, Any], world_size: int, directory: Path) -> dict[str, list[list[float | None]]]:
     """Train all cases on the same processes; return the losses of each rank by the names of the cases."""
     configs = {name: RunConfig.model_validate(data) for name, data in cases.items()}
-    numbers = range(world_size)
-    ranks = [CONTEXT.Process(target=_rank, args=(rank, world_size, configs, directory)) for rank in numbers]
-    try:
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(TRAINING_S)
-        assert [process.exitcode for process in ranks] == [0] * world_size
-    finally:
-        for process in ranks:
-            if process.is_alive():
-                process.kill()
-                process.join()
-    saved = [torch.load(directory / f"{rank}.pt") for rank in numbers]
+    run_ranks(_rank, world_size, configs, directory)
+    saved = [torch.load(directory / f"{rank}.pt") for rank in range(world_size)]
     return {name: [losses[name] for losses in saved] for name in configs}
 
 

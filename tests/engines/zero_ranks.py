@@ -13,28 +13,15 @@ from runners.config import RunConfig
 from runners.engines.process.process_group import Place, join, leave
 from runners.engines.process.rank import Rank
 from runners.engines.zero import ZeroTrainer
-from tests.engines.ranks import CONTEXT, TIMEOUT
-from tests.patience import TRAINING_S
+from tests.engines.ranks import TIMEOUT, run_ranks
 
 
 def train_with_zero(
     configs: Mapping[str, RunConfig], steps: int, directory: Path, world_size: int = 2
 ) -> dict[str, list[list[float]]]:
     """Train each config on real processes; return the losses of each rank by the configs' names."""
-    numbers = range(world_size)
-    ranks = [CONTEXT.Process(target=_rank, args=(rank, world_size, configs, steps, directory)) for rank in numbers]
-    try:
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(TRAINING_S)
-        assert [process.exitcode for process in ranks] == [0] * world_size
-    finally:
-        for process in ranks:
-            if process.is_alive():
-                process.kill()
-                process.join()
-    saved = [torch.load(directory / f"{rank}.pt") for rank in numbers]
+    run_ranks(_rank, world_size, configs, steps, directory)
+    saved = [torch.load(directory / f"{rank}.pt") for rank in range(world_size)]
     return {name: [losses[name] for losses in saved] for name in configs}
 
 

@@ -59,10 +59,14 @@ def post(client: Client, name: str, fields: dict[str, Any]) -> Any:
     return client.post(f"/api/2.0/mlflow/{name}", fields, content_type="application/json")
 
 
+def seen_by(user: User) -> list[Experiment]:
+    return list(Experiment.objects.seen_by(viewer_of(user)))
+
+
 def test_everything_of_before_is_in_one_project_that_all_accounts_see(experiment: Experiment, person: Any) -> None:
     bob, eve = person("bob"), person("eve", "viewer")
     assert experiment.project.is_shared
-    assert list(Experiment.objects.visible_to(bob)) == list(Experiment.objects.visible_to(eve)) == [experiment]
+    assert seen_by(bob) == seen_by(eve) == [experiment]
     assert (may_work(bob, experiment), may_work(eve, experiment)) == (True, False)
 
 
@@ -70,11 +74,11 @@ def test_a_private_project_is_seen_by_its_members_and_by_administrators(person: 
     bob, eve = person("bob"), person("eve")
     secret = project_create(name="Secret", user=bob)
     hidden = experiment_create(name="Hidden", owner=bob, project=secret)
-    assert [list(Experiment.objects.visible_to(user)) for user in (bob, eve, admin)] == [[hidden], [], [hidden]]
+    assert [seen_by(user) for user in (bob, eve, admin)] == [[hidden], [], [hidden]]
     member_set(project=secret, user=eve, role=Role.VIEWER)
-    assert list(Experiment.objects.visible_to(eve)) == [hidden]
+    assert seen_by(eve) == [hidden]
     member_remove(project=secret, user=eve)
-    assert list(Experiment.objects.visible_to(eve)) == []
+    assert seen_by(eve) == []
 
 
 def test_nothing_is_joined_for_who_sees_all_projects(person: Any) -> None:
@@ -229,7 +233,7 @@ def test_an_experiment_moves_with_what_is_about_it(person: Any, experiment: Expe
     experiment_move(experiment=experiment, project=target, user=owner)
     board.refresh_from_db()
     assert (experiment.project, board.project, experiment.get_absolute_url()) == (target, target, address)
-    assert list(Experiment.objects.visible_to(person("eve"))) == []
+    assert seen_by(person("eve")) == []
 
 
 def test_a_project_keeps_a_maintainer(person: Any) -> None:

@@ -78,17 +78,7 @@ def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Dr
     if calibrated:
         drawing.add_trace(_marks(timed, "calibrated on the other half of the runs", theme.GREEN, "circle", plain=False))
     drawing.add_trace(_marks(timed, "not calibrated", theme.PURPLE, "diamond-open", plain=True))
-    drawing.add_trace(
-        go.Scatter(
-            x=[min(ends), max(ends)],
-            y=[min(ends), max(ends)],
-            mode="lines",
-            name="agree",
-            line={"color": theme.GREY, "dash": "dash", "width": 1},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-    )
+    drawing.add_trace(theme.agreement(ends, showlegend=False))
     caption = " ".join(filter(None, [_error_caption(timed, calibrated), _left_out(left_out)]))
     return Drawing(drawing, caption, _predictions_table(points))
 

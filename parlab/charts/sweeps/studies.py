@@ -153,16 +153,7 @@ def expected(trials: Sequence[Trial], unit: str) -> Drawing:
         )
     )
     ends = [value for trial in both for value in (trial.value or 0.0, trial.expected or 0.0)]
-    drawing.add_trace(
-        go.Scatter(
-            x=[min(ends), max(ends)],
-            y=[min(ends), max(ends)],
-            name="agree",
-            mode="lines",
-            line={"color": theme.GREY, "dash": "dash", "width": 1},
-            hoverinfo="skip",
-        )
-    )
+    drawing.add_trace(theme.agreement(ends))
     drawing.add_trace(
         go.Scatter(
             x=[trial.expected for trial in both],

@@ -269,10 +269,6 @@ def _may_lack(model: type[models.Model], path: str) -> bool:
 class VisibleQuerySet(models.QuerySet[M]):
     """Rows of a model with `PROJECT`, the path to the project that they belong to."""
 
-    def visible_to(self, user: Any) -> Self:
-        """The rows that a person sees."""
-        return self.seen_by(viewer_of(user))
-
     def seen_by(self, viewer: Viewer | None) -> Self:
         rule = condition(self.model, viewer)
         return self if rule is None else self.filter(rule)
