@@ -116,12 +116,10 @@ def test_pasting_needs_the_right(viewer: Client, client: Client, allowed: Callab
 
 
 def test_the_example_is_read_whole_and_shows_a_contradiction(page: Client) -> None:
-    for address in ("/", "/import/"):
-        shown = page.get(address).content.decode()
-        found = re.search(r"<template data-example-text>(.*?)</template>", shown, re.S)
-        assert found, address
-    example = html.unescape(found[1])
-    answer = text(look(page, example))
+    pattern = re.compile(r"<template data-example-text>(.*?)</template>", re.S)
+    [home], [example] = (pattern.findall(page.get(address).content.decode()) for address in ("/", "/import/"))
+    assert home == example
+    answer = text(look(page, html.unescape(example)))
     assert "1 run, 8 steps" in answer
     assert "All 11 lines understood" in answer
     assert "gradient accumulation" in answer

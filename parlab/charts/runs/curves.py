@@ -55,18 +55,18 @@ def step_time(
     if not present:
         return theme.missing("Step time", "no step has finished")
     unit = unit or unit_for((value for curve in present.values() for value in curve.values), "s")
-    last = max(int(step) for curve in present.values() for step in curve.steps)
-    first = min(int(step) for curve in present.values() for step in curve.steps)
-    # A user's own command can train for more iterations than configured.
-    begin, end = (first, max(last, 1)) if is_over and first > 0.1 * last else (1, max(last, 1))
-    end = end if is_over else max(iterations, end)
+    steps = [int(step) for curve in present.values() for step in curve.steps]
+    last = max(steps)
+    planned = _axis_of_steps(min(steps), last, 0 if is_over else iterations)
     drawing = go.Figure(
         layout=theme.layout(
             title="Step time",
             subtitle="each measured step" + ("; band: p10 to p90, dashed: median" if spread and spread.p10 else ""),
             x="Step" if start is None else TIME,
             y=f"Step time ({unit.name})",
-            xaxis=_planned_axis(begin, end) if start is None else {"rangemode": "tozero"},
+            xaxis=_axis_of_steps(min(steps), last, 0 if is_over else iterations)
+            if start is None
+            else {"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
             meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if spread and spread.p10 else unit.name},
         )
@@ -120,7 +120,10 @@ MOST_REPEATED = 50
 TIME = "Time since the first measurement (s)"
 
 
-def _planned_axis(begin: int, end: int) -> dict[str, Any]:
+def _axis_of_steps(first: int, last: int, planned: int) -> dict[str, Any]:
+    """Return the axis of the planned steps, from the first on; if nothing is planned any more, of those that are."""
+    begin = 1 if planned or first <= 0.1 * last else first
+    end = max(planned, last, 1)  # a user's own command can train for more iterations than configured
     return {"range": [begin - 0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end - begin <= 12 else {})}
 
 

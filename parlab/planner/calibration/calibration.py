@@ -145,7 +145,8 @@ def calibrate(
     `start` defaults to the constants for the device of the first observation; without observations it is returned
     unchanged. `weights` holds the weight of each observation, 1 by default. `noise` is the expected relative error of
     the measurements. `spring` scales the widths of the springs (`parameters.WIDTHS`). `code_bases` names the code base
-    of each observation if there are several; each may differ from the constants by a factor of its own, of `deviation`.
+    of each observation if there are several; each may differ from the constants by a factor of its own, of `deviation`,
+    and none is guessed from the memory.
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
@@ -169,7 +170,7 @@ def calibrate(
     if len(figures) >= _FEWEST_MEMORIES:
         fits = {
             index: _solution(_sizes(figures, index), start.memory, noise, spring, deviation)
-            for index in _possibilities(observations)
+            for index in ([None] if code_bases else _possibilities(observations))
         }
         index = min(fits, key=lambda each: fits[each].cost)
         fitted = replace(_with_memory(fitted, start, fits[index]), possibility=index)

@@ -127,7 +127,7 @@ def generic(groups: Sequence[list[Row]], deviation: float = CODE_BASES) -> Calib
     times = calibrate(timed, "other groups", start(), by_publication, BETWEEN, SPRING, names, deviation)
     sized = [replace(observation(row), iteration_s=None) for row in rows]
     by_group = [1 / len(group) ** 0.5 for group in groups for _row in group]
-    sizes = calibrate(sized, "other groups", start(), by_group, BETWEEN, SPRING)
+    sizes = calibrate(sized, "other groups", start(), by_group, BETWEEN, SPRING, names)
     fitted = replace(
         times,
         local=None,
