@@ -17,7 +17,7 @@ from parlab.lab.services.reports import report_create
 from parlab.publishing.exports import export
 from tests.conftest import place
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("catalogue")]
 PLAN = "/plan/model/?name=Llama 3.2 1B&gpus=64&gpu=H100 SXM&limit=20"
 OFFER = re.compile(r'data-to-dashboard="([\w-]+)" data-page="([^"]+)" data-title="([^"]*)"')
 READ = re.compile(r'(?:hx-get|data-figure-url)="(/dashboards/[^"]+)"')
@@ -101,12 +101,11 @@ def test_a_panel_says_that_its_page_is_not_visible_and_names_nothing_of_it(
     "address",
     ["/admin/", "/account/", "//example.org/nodes/", "https://a.org/nodes/", "/nodes", "/dashboards/1/"],
 )
-def test_only_pages_with_parts_are_read(page: Client, address: str) -> None:
+def test_only_pages_with_parts_are_read(page: Client, admin: User, address: str) -> None:
     answer = page.post("/parts/add/", {"panel": "answer", "page": address})
     assert (answer.status_code, Dashboard.objects.count()) == (400, 0), answer.content
-    report = report_create(
-        title="R", text=f'{{{{ part answer page="{address}" }}}}', experiment=None, user=User.objects.get(pk=1)
-    )
+    text = f'{{{{ part answer page="{address}" }}}}'
+    report = report_create(title="R", text=text, experiment=None, user=admin)
     assert "unknown page" in page.get(report.get_absolute_url()).content.decode()
 
 

@@ -63,6 +63,8 @@ def addresses(slug: str) -> Iterator[tuple[str, str]]:
         "kind": "experiment",
     }
     for pattern in flat(urls.urlpatterns):
+        if pattern.name is None:  # an address of earlier versions, which leads on
+            continue
         names = re.findall(r"<\w+:(\w+)>", str(pattern.pattern))
         places = {name: (values | texts)[name] for name in names}
         yield str(pattern.name), reverse(str(pattern.name), kwargs=places)

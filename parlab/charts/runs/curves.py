@@ -64,9 +64,7 @@ def step_time(
             subtitle="each measured step" + ("; band: p10 to p90, dashed: median" if spread and spread.p10 else ""),
             x="Step" if start is None else TIME,
             y=f"Step time ({unit.name})",
-            xaxis=_axis_of_steps(min(steps), last, 0 if is_over else iterations)
-            if start is None
-            else {"rangemode": "tozero"},
+            xaxis=planned if start is None else {"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
             meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if spread and spread.p10 else unit.name},
         )
