@@ -122,9 +122,9 @@ def log_parameters(call: Call) -> JSON:
 
 def artifact(call: Call) -> HttpResponseBase:
     """Download a file of a logged model, where MLflow's pages look for it."""
+    model = model_by_id(call.text("model_id"), call)
     if not call.data.get("artifact_file_path"):
         raise MlflowError("BAD_REQUEST", 'Request must include the "artifact_file_path" query parameter.')
-    model = model_by_id(call.text("model_id"), call)
     return download_of(model.tracked, f"{model.folder}/{safe_path(call.text('artifact_file_path'))}")
 
 
