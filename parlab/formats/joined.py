@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parlab.formats.coverage.events import event_of
@@ -48,30 +48,17 @@ MAX_GAP = 50
 """Lines without a sign between those of a block, as the rows of a table are."""
 
 
-class _Run:
-    """Lines of one format."""
-
-    def __init__(self, numbers: list[int], lines: list[str]) -> None:
-        self.numbers = numbers
-        self.lines = lines
-
-    def keep(self, numbers: Container[int]) -> None:
-        """Keep only some of the lines."""
-        kept = [(number, line) for number, line in zip(self.numbers, self.lines, strict=True) if number in numbers]
-        self.numbers, self.lines = [number for number, _ in kept], [line for _, line in kept]
-
-
 class Others:
     """The readers of other formats than that of a file, and the lines that wait for them."""
 
     def __init__(self, own: str) -> None:
-        self.own = own
         self.own_names = {own, *_OWN.get(own, ())}
         self.takes_counters = own not in DIALECTS
         self.has_blocks = own in DIALECTS and DIALECTS[own].has_blocks
         self.texts: dict[int, tuple[str, str]] = {}
         """Line -> the format that it is offered to, and its text."""
-        self.runs: dict[str, _Run] = {}
+        self.runs: dict[str, list[int]] = {}
+        """Format -> the lines that wait for its reader."""
         self.step: int | None = None
         """The last step of the file's reader."""
         self.between: set[str] = set()
@@ -84,37 +71,46 @@ class Others:
         self.following = ""
         """The format whose reader goes on, after a long run of its lines."""
         self.last = ""
+        """The format of the block or table that goes on; empty for none."""
         self.previous: tuple[int, str] = (0, "")
+        """The last line that was looked at, and its text: the names of columns, if a rule follows."""
 
     def offer(self, number: int, text: str) -> bool:
         """Take a line that the file's reader has passed over, if it is one of another format."""
-        line, above = self.previous
-        first = text[:1]
-        if self.has_blocks and first == " ":
+        if self.has_blocks and text[:1] == " ":
             return False  # below the number of a step
-        is_bare = not self.runs and (first in _FRAMES or "%|" in text or text.lower() == text.upper())
-        if is_bare and "|-" not in text and "| -" not in text:
-            return False  # a bar, or a row of numbers or of a box
-        if "--" in text and line == number - 1 and above.count("|") == text.count("|") and _RULE.match(text):
-            self.last = _TABLE
-            self._add(_TABLE, line, above)
-            name = _TABLE
-        else:
-            name = self._format_of(text)
-            if self.last == _TABLE and not name and text.lstrip().startswith("|"):
-                name = _TABLE
+        if not self.runs and _is_bare(text):
+            return False
+        name = _TABLE if self._has_rule(number, text) else self._format_of(text) or self._row_of_table(text)
         self.previous = number, text
         if name in self.own_names:
             self.last = ""
             return False
-        if not name and self.last and self.last != _TABLE and number - self.runs[self.last].numbers[-1] <= MAX_GAP:
-            name = self.last if not text.isspace() else ""
-        elif name:
+        if name:
             self.last = name if name == _TABLE or not self._is_of_lines(name) else ""
-        if not name:
+        elif self._goes_on(number) and not text.isspace():
+            name = self.last
+        if name:
+            self._add(name, number, text)
+        return bool(name)
+
+    def _has_rule(self, number: int, text: str) -> bool:
+        """Return whether a line is the rule of a table, and take the names of the columns above it."""
+        line, above = self.previous
+        is_below = "--" in text and line == number - 1 and above.count("|") == text.count("|")
+        if not is_below or _RULE.match(text) is None:
             return False
-        self._add(name, number, text)
+        self._add(_TABLE, line, above)
+        self.last = _TABLE
         return True
+
+    def _row_of_table(self, text: str) -> str:
+        """Return the format of a row below a rule; empty for any other line."""
+        return _TABLE if self.last == _TABLE and text.lstrip().startswith("|") else ""
+
+    def _goes_on(self, number: int) -> bool:
+        """Return whether a line without a sign may belong to the block above it."""
+        return self.last not in ("", _TABLE) and number - self.runs[self.last][-1] <= MAX_GAP
 
     def takes_back(self, record: Record, passed: dict[int, str]) -> bool:
         """Take a line that the reader of a dialect has read, if by its signs it is one of another dialect."""
@@ -137,26 +133,27 @@ class Others:
         return self.texts.pop(number, ("", None))[1]
 
     def _add(self, name: str, number: int, text: str) -> None:
-        run = self.runs.setdefault(name, _Run([], []))
-        run.numbers.append(number)
-        run.lines.append(text)
+        run = self.runs.setdefault(name, [])
+        run.append(number)
         self.texts[number] = name, text
-        if len(run.numbers) >= MAX_RUN and name != _TABLE:
+        if len(run) >= MAX_RUN and name != _TABLE:
             self.following = name
 
     def _format_of(self, text: str) -> str:
         """Return the format of a line by its signs; empty for none."""
         # Most rows of blocks are a name and a number behind it.
-        name = self.claims.get(text.rstrip(_TAIL))
+        head = text.rstrip(_TAIL)
+        name = self.claims.get(head)
+        if name is not None:
+            return name
+        form = text[:1_000].translate(_WITHOUT_DIGITS)
+        name = self.claims.get(form)
         if name is None:
-            form = text[:1_000].translate(_WITHOUT_DIGITS)
-            name = self.claims.get(form)
-            if name is None:
-                name = self._by_signs(text)
-            if len(self.claims) < MAX_CLAIMS:
-                self.claims[form] = name
-                if (head := text.rstrip(_TAIL)).translate(_WITHOUT_DIGITS) == head:
-                    self.claims[head] = name
+            name = self._by_signs(text)
+        if len(self.claims) < MAX_CLAIMS:
+            self.claims[form] = name
+            if head.translate(_WITHOUT_DIGITS) == head:
+                self.claims[head] = name
         return name
 
     def _by_signs(self, text: str) -> str:
@@ -186,16 +183,17 @@ class Others:
         records = [self._early(record, name) for name, run in runs.items() for record in self._read(name, run)]
         records.sort(key=lambda record: record.line)
         numbers = {record.iteration for record in records if record.kind == "step"}
-        if following is not None and following.kind == "step" and following.iteration is None and len(numbers) == 1:
-            following.iteration = next(iter(numbers))
-        begins_again = following is not None and following.kind == "step" and _is_before(following.iteration, self.step)
-        is_tail = following is None and not self.between.isdisjoint(runs)
-        if len(numbers) > 1 and not is_tail and (following is None or begins_again):
+        step = following if following is not None and following.kind == "step" else None
+        if step is not None and step.iteration is None and len(numbers) == 1:
+            step.iteration = next(iter(numbers))
+        limit = None if step is None else step.iteration
+        is_apart = self.between.isdisjoint(runs) if following is None else _is_before(limit, self.step)
+        if len(numbers) > 1 and is_apart:
             opened = [Record("launch", records[0].line, data={}, opens=True)] if self.step is not None else []
             self.step = None
             return opened + records
-        self.between.update(runs if following is not None else ())
-        limit = following.iteration if following is not None and following.kind == "step" else None
+        if following is not None:
+            self.between.update(runs)
         return [joined for record in records if (joined := self._between(record, len(numbers), limit)) is not None]
 
     def _early(self, record: Record, name: str) -> Record:
@@ -203,25 +201,23 @@ class Others:
         is_early = self.step is None and name in _TOOLS and record.kind in ("metrics", "figure")
         return Record("event", record.line, data="GPUs before the first step") if is_early else record
 
-    def _due(self, following: Record | None) -> dict[str, _Run]:
+    def _due(self, following: Record | None) -> dict[str, list[int]]:
         """Return the lines in front of a record, which leave those that wait; without one, all lines."""
-        runs, self.runs = self.runs, {}
-        for run in runs.values():
-            run.keep(self.texts)
+        runs = {name: [number for number in run if number in self.texts] for name, run in self.runs.items()}
+        self.runs = {}
         if following is None:
             return runs
-        for name, run in list(runs.items()):
-            count = bisect_left(run.numbers, following.line)
-            if count < len(run.numbers):
-                self.runs[name] = _Run(run.numbers[count:], run.lines[count:])
-                runs[name] = _Run(run.numbers[:count], run.lines[:count])
-            if not count:
-                del runs[name]
-        return runs
+        due: dict[str, list[int]] = {}
+        for name, run in runs.items():
+            count = bisect_left(run, following.line)
+            for lines, part in ((due, run[:count]), (self.runs, run[count:])):
+                if part:
+                    lines[name] = part
+        return due
 
     def taken(self) -> dict[int, tuple[str, str]]:
         """Return the lines that wait no longer."""
-        waiting = {number for run in self.runs.values() for number in run.numbers}
+        waiting = {number for run in self.runs.values() for number in run}
         texts = self.texts
         self.texts = {number: texts[number] for number in waiting}
         return {number: text for number, text in texts.items() if number not in waiting}
@@ -240,23 +236,30 @@ class Others:
             record.values.pop("total_iterations", None)
         return record
 
-    def _read(self, name: str, run: _Run) -> Iterator[Record]:
-        """Read the lines of a run; a dialect without blocks keeps what it has learnt of earlier ones."""
+    def _read(self, name: str, numbers: list[int]) -> Iterator[Record]:
+        """Read the lines of a format; a dialect without blocks keeps what it has learnt of earlier ones."""
+        lines = [self.texts[number][1] for number in numbers]
         if name == _TABLE:
-            yield from _tables(run)
+            yield from _tables(numbers, lines)
             return
         if not self._is_of_lines(name):
-            for record in LOGS[name].read(run.lines):
-                _renumber(record, run.numbers)
+            for record in LOGS[name].read(lines):
+                _renumber(record, numbers)
                 yield record
             return
         parser = self.parsers.get(name)
         if parser is None:
             parser = self.parsers[name] = Parser(replace(DIALECTS[name], has_blocks=False, is_beside=True))
-        for number, text in zip(run.numbers, run.lines, strict=True):
+        for number, text in zip(numbers, lines, strict=True):
             records = [record for peeled in peel_line(number, text) for record in parser.feed(*peeled)]
             if name != UNKNOWN_TRAINER or not all(map(_is_time_alone, records)):
                 yield from records
+
+
+def _is_bare(text: str) -> bool:
+    """Return whether a line is a bar, or a row of numbers or of a box, and no rule of a table."""
+    is_row = text[:1] in _FRAMES or "%|" in text or text.lower() == text.upper()
+    return is_row and "|-" not in text and "| -" not in text
 
 
 def _is_before(iteration: int | None, step: int | None) -> bool:
@@ -277,15 +280,15 @@ def _renumber(record: Record, numbers: Sequence[int]) -> None:
         record.data.line = record.line
 
 
-def _tables(run: _Run) -> Iterator[Record]:
+def _tables(numbers: Sequence[int], lines: Sequence[str]) -> Iterator[Record]:
     """Yield the tables that a program draws with bars, and a rule below the names of the columns."""
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in run.lines]
-    begins = [at - 1 for at, line in enumerate(run.lines) if at and _RULE.match(line)]
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    begins = [at - 1 for at, line in enumerate(lines) if at and _RULE.match(line)]
     for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
         if begin + 2 < end:
-            built = table([rows[begin]], rows[begin + 2 : end], line=run.numbers[begin])
-            record = Record("table", run.numbers[begin], data=built)
-            record.until = run.numbers[end - 1]
+            built = table([rows[begin]], rows[begin + 2 : end], line=numbers[begin])
+            record = Record("table", numbers[begin], data=built)
+            record.until = numbers[end - 1]
             yield record
 
 

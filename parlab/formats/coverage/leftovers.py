@@ -103,16 +103,19 @@ class Judge:
     def __init__(self) -> None:
         self._forms: dict[tuple[tuple[Field, ...], int], int] = {}
         """Fields of the first record of a line, and its colons -> how many such lines were whole."""
-        self.whole: dict[int, tuple[tuple[Field, ...], int]] = {}
+        self._whole: dict[int, tuple[tuple[Field, ...], int]] = {}
         """Identity of fields that many records share -> the fields, and the colons of such lines that are whole."""
 
     def is_whole(self, text: str, fields: tuple[Field, ...]) -> bool:
         """Return whether enough lines of this form were whole."""
         form = fields, text.count(":")
+        known = self._whole.get(id(fields))
+        if known is not None and known[0] is fields and known[1] == form[1]:
+            return True
         if self._forms.get(form, 0) < TRIALS:
             return False
-        if len(self.whole) < MAX_KNOWN or id(fields) in self.whole:
-            self.whole[id(fields)] = form
+        if len(self._whole) < MAX_KNOWN or known is not None:
+            self._whole[id(fields)] = form
         return True
 
     def left_over(self, texts: Mapping[int, str], records: Sequence[Record]) -> dict[int, str]:

@@ -179,6 +179,17 @@ class _Watch:
                 texts[number] = text
         return texts
 
+    def removes_whole(self, record: Record, judge: Judge) -> bool:
+        """Remove the line of a record if nothing is to be said of it, as of most lines; returns whether it did."""
+        fields = record.fields
+        if not fields or record.line != record.until or record.also:
+            return False
+        text = self.passed.get(record.line)
+        if text is None or not judge.is_whole(text, fields):
+            return False
+        del self.passed[record.line]
+        return True
+
     def take_back(self, record: Record) -> None:
         """Take lines from the other formats that the reader has read after all, as parts of a record."""
         for number in (*range(record.line, record.until + 1), *record.also):
@@ -269,6 +280,37 @@ SILENT = "looks like a measurement, but this format does not define it"
 LEFT = "no record holds this number"
 
 
+class _Held:
+    """The records of a line, which wait until all of them are read."""
+
+    def __init__(self) -> None:
+        self.judge = Judge()
+        self.records: list[Record] = []
+        self.texts: dict[int, str] = {}
+
+    def released(self) -> Iterator[Record]:
+        """Yield the records that wait, and what they leave of their line."""
+        records, texts = self.records, self.texts
+        self.records, self.texts = [], {}
+        if records:
+            yield from self.checked(records, texts)
+
+    def checked(self, records: list[Record], texts: dict[int, str]) -> Iterator[Record]:
+        """Yield the records of a line, and what they leave of it."""
+        left = self.judge.left_over(texts, records) if texts else {}
+        yield from records
+        if texts and records[0].kind == "launch" and (others := left_over(texts, records)):
+            for number in dict.fromkeys(number for number, _ in others):
+                yield Record("event", number, data=event_of(texts[number]) or "setting")
+        for number, text in left.items():
+            bar = _of_bar(number, texts[number]) if number in texts and "%|" in texts[number] else []
+            if bar and left_over({number: texts[number]}, [*records, *bar]):
+                yield unread(number, LEFT, text)
+            yield from bar
+            if not bar:
+                yield unread(number, LEFT, text)
+
+
 def watched(
     read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str, others: Beside | None = None
 ) -> Iterator[Record]:
@@ -277,10 +319,8 @@ def watched(
     The records of a line are yielded once all of them are read, with the numbers of the line that none of them holds.
     `others` read the lines of other formats.
     """
-    watch, judge = _Watch(lines, format, others), Judge()
-    passed, whole_forms = watch.passed, judge.whole
-    held: list[Record] = []
-    texts: dict[int, str] = {}
+    watch, held = _Watch(lines, format, others), _Held()
+    passed = watch.passed
     for record in read(watch):
         if watch.heard:
             yield from watch.told()
@@ -291,46 +331,31 @@ def watched(
                 continue
             if others.texts and record.kind in MEASURED:
                 watch.take_back(record)
-                if held and record.line not in texts:
-                    yield from _whole(judge, held, texts)
-                    held = []
-                yield from _beside(watch, judge, others, record)
+                if record.line not in held.texts:
+                    yield from held.released()
+                yield from _beside(watch, held, others, record)
             if record.kind == "step":
                 others.step = record.iteration
-        fields = record.fields
-        text = passed.get(record.line) if fields and record.line == record.until and not record.also else None
-        if text is not None:
-            whole = whole_forms.get(id(fields))
-            if (whole is not None and whole[0] is fields and whole[1] == text.count(":")) or judge.is_whole(
-                text, fields
-            ):
-                # Of most lines nothing is to be said: their records are passed on at once.
-                if held:
-                    yield from _whole(judge, held, texts)
-                    held = []
-                del passed[record.line]
-                if len(passed) > 2 * _AHEAD:
-                    yield from watch.due(_AHEAD)
-                yield record
-                continue
-        if held and record.line in texts:
-            held.append(record)
+        if record.line in held.texts:
+            held.records.append(record)
             continue
-        if held:
-            yield from _whole(judge, held, texts)
-        held = [record]
-        texts = watch.lines_of(record)
+        if held.records:
+            yield from held.released()
+        is_whole = watch.removes_whole(record, held.judge)
+        if not is_whole:
+            held.records, held.texts = [record], watch.lines_of(record)
         if len(passed) > 2 * _AHEAD:
             yield from watch.due(_AHEAD)
-    if held:
-        yield from _whole(judge, held, texts)
+        if is_whole:
+            yield record
+    yield from held.released()
     if others is not None and others.texts:
-        yield from _beside(watch, judge, others, None)
+        yield from _beside(watch, held, others, None)
     yield from watch.told()
     yield from watch.rest()
 
 
-def _beside(watch: _Watch, judge: Judge, others: Beside, following: Record | None) -> Iterator[Record]:
+def _beside(watch: _Watch, held: _Held, others: Beside, following: Record | None) -> Iterator[Record]:
     """Yield the records of lines of other formats, and what these lines state besides."""
     records = others.joined(following)
     left = others.taken()
@@ -338,22 +363,6 @@ def _beside(watch: _Watch, judge: Judge, others: Beside, following: Record | Non
         own = list(group)
         numbers = {number for each in own for number in (*range(each.line, each.until + 1), *each.also)}
         texts = {number: left.pop(number)[1] for number in sorted(numbers) if number in left}
-        yield from _whole(judge, own, texts)
+        yield from held.checked(own, texts)
     for number, (format, text) in left.items():
         yield from watch.judged(number, text, format)
-
-
-def _whole(judge: Judge, held: list[Record], texts: dict[int, str]) -> Iterator[Record]:
-    """Yield the records of a line, and what they leave of it."""
-    left = judge.left_over(texts, held) if texts else {}
-    yield from held
-    if texts and held[0].kind == "launch" and (others := left_over(texts, held)):
-        for number in dict.fromkeys(number for number, _ in others):
-            yield Record("event", number, data=event_of(texts[number]) or "setting")
-    for number, text in left.items():
-        bar = _of_bar(number, texts[number]) if number in texts and "%|" in texts[number] else []
-        if bar and left_over({number: texts[number]}, [*held, *bar]):
-            yield unread(number, LEFT, text)
-        yield from bar
-        if not bar:
-            yield unread(number, LEFT, text)

@@ -150,12 +150,8 @@ def _with_signs(text: str) -> str:
         text = _LISTED.sub(_listed, text)
     if "±" in text:
         text = _WITH_ERROR.sub(r"\g<key>\g<sign>\g<value>\g<unit>, \g<key>_error\g<sign>\g<error>\g<unit>,", text)
-    if "(" in text and (averaged := list(_AVERAGED.finditer(text))):
-        signs = {match["sign"] for match in averaged}
-        if len(averaged) >= MIN_AVERAGES or "=" in signs:
-            mark = next((mark for mark in (" | ", "\t", " - ", ", ") if mark in text), ", " if "" in signs else " ")
-            end = mark if "" in signs else ""
-            text = _AVERAGED.sub(rf"\g<key>\g<sign>\g<value>{mark}\g<key>{AVERAGE}\g<sign> \g<average>{end}", text)
+    if "(" in text:
+        text = _with_averages(text)
     if " is " in text and _IS.search(text):
         text = _SENTENCE_END.sub("; ", _IS.sub(": ", text))
     if "/" in text:
@@ -169,6 +165,15 @@ def _with_signs(text: str) -> str:
     if "][" in text and _GROUPS.fullmatch(text):
         text = text.strip().strip("[]").replace("][", " | ")
     return text
+
+
+def _with_averages(text: str) -> str:
+    signs = [match["sign"] for match in _AVERAGED.finditer(text)]
+    if len(signs) < MIN_AVERAGES and "=" not in signs:
+        return text
+    mark = next((mark for mark in (" | ", "\t", " - ", ", ") if mark in text), ", " if "" in signs else " ")
+    end = mark if "" in signs else ""
+    return _AVERAGED.sub(rf"\g<key>\g<sign>\g<value>{mark}\g<key>{AVERAGE}\g<sign> \g<average>{end}", text)
 
 
 def _with_group_names(text: str) -> str:

@@ -146,12 +146,8 @@ class Dialect:
             own = self.field(cell._replace(key=cell.key.removesuffix(AVERAGE)))
             return own._replace(name=f"average_{own.name}", key=cell.key, kind="average")
         known = known_to(self.trainer).get(cell.key)
-        if known is not None and cell.unit in ("", known.unit):
-            return known.field(cell.key)
-        if known is not None and (power := POWERS.get(cell.unit)) and _is_scalable(known):
-            return known._replace(unit=f"{cell.unit} {known.unit}".strip(), scale=known.scale * power).field(cell.key)
-        if known is not None and (printed := unit_of(cell.unit)) and known.quantity.unit == printed[0]:
-            return known._replace(unit=cell.unit, scale=printed[1]).field(cell.key)
+        if known is not None and (printed := _printed_in(cell.unit, known)) is not None:
+            return printed.field(cell.key)
         if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
             named = metric_field(cell.key.rpartition("/")[2], "s")._replace(key=cell.key)
             return named if named.name.endswith("_s") else named._replace(name=f"{named.name}_s")
@@ -161,9 +157,16 @@ class Dialect:
         return Field(slug(cell.key), cell.key) if is_guess and not SAYS_UNIT.search(cell.key) else field
 
 
-def _is_scalable(known: Known) -> bool:
-    """Return whether K, M or G behind a number scale its unit: `4.71K` ms, and not G behind a number of GiB."""
-    return known.scale == 1.0 or known.quantity.unit != "bytes"
+def _printed_in(unit: str, known: Known) -> Known | None:
+    """Return a known quantity in the unit behind its number; None if it cannot be printed in that unit."""
+    if unit in ("", known.unit):
+        return known
+    # K, M or G scale the unit: `4.71K` ms, and not G behind a number of GiB.
+    if (power := POWERS.get(unit)) and (known.scale == 1.0 or known.quantity.unit != "bytes"):
+        return known._replace(unit=f"{unit} {known.unit}".strip(), scale=known.scale * power)
+    if (printed := unit_of(unit)) and known.quantity.unit == printed[0]:
+        return known._replace(unit=unit, scale=printed[1])
+    return None
 
 
 class Parser:
