@@ -58,15 +58,16 @@ def step_time(
     steps = [int(step) for curve in present.values() for step in curve.steps]
     last = max(steps)
     planned = _axis_of_steps(min(steps), last, 0 if is_over else iterations)
+    has_band = spread is not None and bool(spread.p10)
     drawing = go.Figure(
         layout=theme.layout(
             title="Step time",
-            subtitle="each measured step" + ("; band: p10 to p90, dashed: median" if spread and spread.p10 else ""),
+            subtitle="each measured step" + ("; band: p10 to p90, dashed: median" if has_band else ""),
             x="Step" if start is None else TIME,
             y=f"Step time ({unit.name})",
             xaxis=planned if start is None else {"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
-            meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if spread and spread.p10 else unit.name},
+            meta={"unit": f"{unit.name}, band p10\N{EN DASH}p90" if has_band else unit.name},
         )
     )
     if start is None:
