@@ -304,7 +304,7 @@
     });
     panel.svg.addEventListener("pointerleave", () => { if (from !== null) return; cancelAnimationFrame(moving); heat(null); cursor = null; showCursor(); });
     panel.svg.addEventListener("pointerdown", (event) => {
-      if (event.button || event.pointerType === "touch") return;
+      if (event.button || event.pointerType === "touch" || !panel.isDrawn) return;
       [from] = place(event);
       panel.svg.setPointerCapture(event.pointerId);
     });

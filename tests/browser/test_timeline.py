@@ -113,7 +113,7 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
 @pytest.mark.slow
 def test_the_published_tables_stand_beside_the_simulation(page: Page) -> None:
     page.goto("/experiments/gpt-3-small-on-three-nodes/time/")
-    page.locator(".ctl").get_by_role("link", name="Networks", exact=True).click()
+    page.locator(".ctl").get_by_role("link", name="Compare networks", exact=True).click()
     expect(page.locator("[data-figure='slowdown'][data-drawn]")).to_be_visible()
     cells = page.locator("[data-figure='slowdown'] .bartext").all_text_contents()
     assert len(cells) == 24

@@ -77,6 +77,7 @@ def read_the_schedules(page: Page) -> None:
     assert marks.count() > 3
     assert not [mark for mark in marks.all() if mark.is_visible()]
     curves = page.locator(CURVES)
+    wait_for(lambda: ticks(curves.first), "drawn curves")
     whole = ticks(curves.first)
     drag_over(page, curves.first, 0.4, 0.7)
     expect(page).to_have_url(re.compile(r"x0=[\d.]+&x1=[\d.]+"))
