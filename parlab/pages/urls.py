@@ -55,6 +55,7 @@ from parlab.pages.views.team import (
 )
 
 from .views import device_login
+from .views.moved import moved
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
@@ -115,9 +116,9 @@ urlpatterns = [
     path("compare/timelines/", timelines.timelines, name="timelines"),
     path("compare/timelines/figure.json", timelines.timelines_json, name="timelines-figure"),
     path("compare/timelines/figure.csv", timelines.timelines_csv, name="timelines-numbers"),
-    path("timelines/", timelines.moved, {"to": "timelines"}),
-    path("timelines/figure.json", timelines.moved, {"to": "timelines-figure"}),
-    path("timelines/figure.csv", timelines.moved, {"to": "timelines-numbers"}),
+    path("timelines/", moved, {"to": "timelines"}),
+    path("timelines/figure.json", moved, {"to": "timelines-figure"}),
+    path("timelines/figure.csv", moved, {"to": "timelines-numbers"}),
     path("simulate/timeline.csv", simulations.timeline_csv, name="simulate-numbers"),
     path("tune/", studies.studies, name="tune"),
     path("tune/start/", studies.start, name="study-start"),
@@ -156,7 +157,7 @@ urlpatterns = [
     path("questions/", questions.questions, name="questions"),
     path("questions/<slug:key>/", questions.ask, name="question"),
     path("questions/<slug:key>/preview/", questions.preview, name="question-preview"),
-    path("experiments/<slug:slug>/answer/", tabs.moved, name="answer"),
+    path("experiments/<slug:slug>/answer/", moved, {"to": "experiment"}, name="answer"),
     path("advice/", advice.score, name="advice"),
     path("findings/rules/", findings.rules, name="rules"),
     path("views/save/", saved_views.save, name="view-save"),
@@ -211,9 +212,9 @@ urlpatterns = [
     path("experiments/<slug:slug>/compare/networks/", networks.network, name="network"),
     path("experiments/<slug:slug>/compare/networks/slowdown.json", networks.slowdown_json, name="network-figure"),
     path("experiments/<slug:slug>/compare/networks/slowdown.csv", networks.slowdown_csv, name="network-numbers"),
-    path("experiments/<slug:slug>/network/", tabs.moved, {"tab": "network"}),
-    path("experiments/<slug:slug>/network/slowdown.json", tabs.moved, {"tab": "network-figure"}),
-    path("experiments/<slug:slug>/network/slowdown.csv", tabs.moved, {"tab": "network-numbers"}),
+    path("experiments/<slug:slug>/network/", moved, {"to": "network"}),
+    path("experiments/<slug:slug>/network/slowdown.json", moved, {"to": "network-figure"}),
+    path("experiments/<slug:slug>/network/slowdown.csv", moved, {"to": "network-numbers"}),
     path("experiments/<slug:slug>/findings/", findings.findings, name="findings"),
     path("experiments/<slug:slug>/names/", reported.names, name="names"),
     path("experiments/<slug:slug>/comments/", marks.comment, name="comment"),
@@ -265,7 +266,7 @@ urlpatterns = [
     path(f"{RUN}time/<slug:name>.json", waterfalls.time_json, name="run-time-figure"),
     path(f"{RUN}time/<slug:name>.csv", waterfalls.time_csv, name="run-time-numbers"),
     path(f"{RUN}advice/try/", advice.advice_try, name="run-advice-try"),
-    path("experiments/<slug:slug>/advice/", tabs.moved, {"tab": "experiment-time"}, name="experiment-advice"),
+    path("experiments/<slug:slug>/advice/", moved, {"to": "experiment-time"}, name="experiment-advice"),
     path(f"{RUN}goodput/", goodput.run_goodput_page, name="run-goodput"),
     path(f"{RUN}recovery/", goodput.run_recovery_part, name="run-recovery"),
     path(f"{RUN}traces/", traces.run_traces, name="run-traces"),

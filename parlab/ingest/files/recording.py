@@ -92,6 +92,9 @@ class Recording:
         self._refused = refused
         self._rows: dict[tuple[str, int], _Rows] = {}
         self._names: dict[tuple[str, str], str | None] = {}
+        self._step_names: set[str] = set()
+        self._step_metrics: set[str] = set()
+        """Names of the series of steps so far."""
         self._waiting = 0
         self._step = 0
         self._time = 0.0
@@ -115,6 +118,9 @@ class Recording:
         values = self._beside_steps(record.values) if kind == "metrics" else record.values
         if not values:
             return
+        if kind == "step" and not self._step_names.issuperset(values):
+            self._step_names.update(values)
+            self._step_metrics = {metric_name("step", name) for name in self._step_names}
         rank = record.rank if record.rank is not None and 0 <= record.rank <= MAX_RANK else 0
         rows = self._rows.get((kind, rank))
         if rows is None:
@@ -130,10 +136,7 @@ class Recording:
 
     def _beside_steps(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return the figures of a launch that its steps do not have as well: they would be one more step."""
-        columns = [rows.columns for (kind, _rank), rows in self._rows.items() if kind == "step"]
-        names = {name for kind, name in self._names if kind == "step"}.union(*columns)
-        metrics = {metric_name("step", name) for name in names}
-        return {name: value for name, value in values.items() if metric_name("metrics", name) not in metrics}
+        return {name: value for name, value in values.items() if metric_name("metrics", name) not in self._step_metrics}
 
     def _clock(self, record: Record) -> None:
         """Update the current step and time; a record without a step belongs to the latest step."""

@@ -182,12 +182,3 @@ def live(request: HttpRequest, slug: str) -> HttpResponse:
     if tab not in dict(TABS):
         raise Http404(f"Unknown tab {tab[:40]}.")
     return render(request, "experiment/live.html", page.context(tab) | {"repeat_url": _repeat_url(page)})
-
-
-@require_GET
-def moved(request: HttpRequest, slug: str, tab: str = "experiment") -> HttpResponse:
-    """Answer an earlier address of a part of the page with where it is now."""
-    experiment = get_object_or_404(Experiment, slug=slug)
-    query = request.GET.urlencode()
-    address = reverse(tab, args=[experiment.slug]) + (f"?{query}" if query else "")
-    return redirect(address, permanent=True, preserve_request=True)

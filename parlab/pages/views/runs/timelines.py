@@ -7,8 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import redirect, render
-from django.urls import reverse
+from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from parlab.charts import theme
@@ -155,10 +154,3 @@ def timelines_json(request: HttpRequest) -> HttpResponse:
 @require_GET
 def timelines_csv(request: HttpRequest) -> HttpResponse:
     return csv_response(_drawing(request).table, "timelines.csv")
-
-
-@require_GET
-def moved(request: HttpRequest, to: str) -> HttpResponse:
-    """Answer an earlier address with where the page is now."""
-    query = request.GET.urlencode()
-    return redirect(reverse(to) + (f"?{query}" if query else ""), permanent=True, preserve_request=True)
