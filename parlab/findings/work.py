@@ -80,13 +80,16 @@ def _timed(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] |
 
 def _averaged(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] | None:
     """Return the medians of rate and time, and the tokens of the largest step, if they are far too many for it."""
-    most, metrics = _most_tokens(segment.launch), segment.metrics
-    rate, each = metrics.get("tokens_per_s"), metrics.get("tokens_per_s_per_gpu")
-    total = rate.median if rate else each.median * gpus if each and gpus else None
-    step_s = metrics["step_time_s"].median
-    if not most or total is None or total * step_s < FAR * most:
+    most, rate, step_s = _most_tokens(segment.launch), _tokens_per_s(segment, gpus), segment.metrics["step_time_s"].median
+    if not most or rate is None or rate * step_s < FAR * most:
         return None
-    return Amount(total), Amount(step_s), float(most)
+    return Amount(rate), Amount(step_s), float(most)
+
+
+def _tokens_per_s(segment: Segment, gpus: int | None) -> float | None:
+    """Return the median of the tokens per second of all GPUs, also from those of one."""
+    rate, each = segment.metrics.get("tokens_per_s"), segment.metrics.get("tokens_per_s_per_gpu")
+    return rate.median if rate else each.median * gpus if each and gpus else None
 
 
 FAR = 1.9
@@ -159,33 +162,43 @@ def steps_in_document(document: Document) -> Iterator[Contradiction]:
             yield contradiction.at(segment.lines.first if segment.lines else None, segment=index, figure="steps")
 
 
-def _clocked_s(segment: Segment) -> float | None:
-    """Return the time of a step that a log prints, or its running average if that stays the same; None for neither."""
+def _clocked(segment: Segment) -> tuple[float, str] | None:
+    """Return the time of a step by the numbers of a log, and how they state it.
+
+    It is printed, an average that stays the same, or follows from the tokens of a step and their rate.
+    """
     times, average = (segment.metrics.get(name) for name in ("step_time_s", "average_step_time_s"))
-    if times is not None and times.kind == "printed":
-        return times.median
-    is_steady = average is not None and 0 < average.max < STEADY_AVERAGE * average.min
-    return average.last if average is not None and is_steady else None
+    if times is not None:
+        return (times.median, "are printed") if times.kind == "printed" else None
+    if average is not None:
+        is_steady = 0 < average.max < STEADY_AVERAGE * average.min
+        return (average.last, "are printed") if is_steady else None
+    sizes, tokens = segment_sizes(segment), _tokens(segment.launch)
+    rate = _tokens_per_s(segment, sizes.gpus)
+    if not tokens or not rate or sizes.is_ramped or sizes.is_curriculum:
+        return None
+    return tokens / rate, f"follow from {shown(float(tokens))} tokens and {shown(rate)} tokens/s"
 
 
 def clock_of_steps(document: Document) -> Iterator[Contradiction]:
-    """Compare printed step times, or their running average, with the time stamps of the first and the last step."""
+    """Compare the step times that a log states with the time stamps of the first and the last step."""
     for index, segment in enumerate(document.segments):
-        first, last, printed_s = segment.first, segment.last, _clocked_s(segment)
-        if first is None or last is None or printed_s is None or first.rank != last.rank:
+        first, last, clocked = segment.first, segment.last, _clocked(segment)
+        if first is None or last is None or clocked is None or first.rank != last.rank:
             continue
+        stated_s, how = clocked
         steps = (last.iteration or 0) - (first.iteration or 0)
         began, ended = unix_time(first.time or ""), unix_time(last.time or "")
         if began is None or ended is None or steps < LEAST_RECORDS or ended - began < LEAST_CLOCK_S:
             continue
         each = (ended - began) / steps
-        if SHORT * printed_s < each < LONG * printed_s:
+        if SHORT * stated_s < each < LONG * stated_s:
             continue
         yield Contradiction(
-            f"Steps of {shown(printed_s)} s are printed, but {shown(float(steps))} steps took"
-            f" {shown(ended - began)} s by the time stamps, {shown(each)} s each: the printed time is of"
-            f" {'a part of a step' if each > printed_s else 'several steps'}.",
-            {"printed_s": printed_s, "clock_s": each},
+            f"Steps of {shown(stated_s)} s {how}, but {shown(float(steps))} steps took {shown(ended - began)} s by the"
+            f" time stamps, {shown(each)} s each: the stated time is of"
+            f" {'a part of a step' if each > stated_s else 'several steps'}.",
+            {"stated_s": stated_s, "clock_s": each},
         ).at(first.line, last.line, segment=index, figure="step_time_s")
 
 

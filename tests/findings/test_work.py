@@ -150,6 +150,27 @@ def test_a_running_average_that_time_stamps_contradict_is_found(averages: list[f
     assert rules_of("".join(lines)) == rules
 
 
+TITAN = "[titan] 2026-01-02 10:{m:02d}:{s:02d},125 - root - INFO - "
+TITAN_START = (
+    TITAN.format(m=0, s=0)
+    + "Trainer is initialized with local batch size 2, global batch size 16, gradient accumulation steps 1,"
+    " sequence length 4096, total steps 900 (warmup 2)\n"
+    + TITAN.format(m=0, s=0)
+    + "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1, etp=1\n"
+)
+
+
+@pytest.mark.parametrize(("tps", "rules"), [("1,638", []), ("1,200", []), ("16,384", ["clock-of-steps"])])
+def test_a_rate_of_tokens_that_time_stamps_contradict_is_found(tps: str, rules: list[str]) -> None:
+    # 8,192 tokens of each GPU in steps that are 5 s apart.
+    steps = "".join(
+        TITAN.format(m=5 * n // 60, s=5 * n % 60)
+        + f"step: {n:2d}  loss: 8.{n:02d}  grad_norm: 1.5  memory: 30.50GiB(38.53%)  tps: {tps}  tflops: 50.12\n"
+        for n in range(1, 20)
+    )
+    assert rules_of(TITAN_START + steps) == rules
+
+
 def of_run(thirds: list[float], **config: Any) -> list[str]:
     summary = {"trend": {"thirds_s": thirds, "hours": 5.25}}
     facts = RunFacts(number=1, state="finished", config={}, summary=summary, arguments=config)
