@@ -31,7 +31,9 @@ EVENTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\bcheckpoint(?:s|ing)?\b"), "checkpoint"),
     (re.compile(r"Invalidate trace cache @ step \d"), "trace cache"),
     (re.compile(r"(?i:reducing (?:loss )?scale|gradient overflow|\boverflow!)"), "overflow"),
-    (re.compile(r"(?i)^\W*(?:beginning|start) of (?:an? )?epoch|^\W*\*{3,} ?(?:running|evaluating|starting)"), "epoch"),
+    (re.compile(r"(?i)^\W*(?:beginning|start) of (?:an? )?epoch|^\W*\*{3,} ?(?:running|evaluating|starting)"
+                r"|\bepoch is incremented"), "epoch"),
+    (re.compile(r"(?i)^\W*warm-?up[_ ]?(?:step|iter(?:ation)?)s?\W{0,3}\d{1,9}\s?/\s?\d{1,9}\W*$"), "warm-up"),
     (
         re.compile(r"(?i)\bbuil[dt](?:ing)?\b|\bcompil(?:e|ed|ing|ation)\b|\binitializ(?:e|ed|ing|ation)\b|\bset(?:ting|up)\b"),
         "start",
@@ -55,7 +57,7 @@ EVENTS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"^\s*(?:Time elapsed|ETA): [\d:]{5,12}\s*$"), "clock"),
     (re.compile(r"\bNCCL (?:INFO|WARN)\b"), "NCCL"),
-    (re.compile(r"^\s*(?:\||\+)[-=+|\s]*|^\s*\|.*\|\s*$"), "drawn table"),
+    (re.compile(r"^\s*[|+][-=+|\s]*$|^\s*\|.*\|\s*$"), "drawn table"),
     (re.compile(r"(?i)^\s*(?:slurm|srun|sbatch|squeue|torchrun|mpirun|pdsh|scontrol)\b|^killing sub"), "launcher"),
     (re.compile(r"(?i)\bnumber of parameters\b"), "model size"),
 )  # fmt: skip

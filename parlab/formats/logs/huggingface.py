@@ -34,7 +34,7 @@ SIGNS: Signs = (
     (re.compile(r'^\s*"(?:log_history|is_local_process_zero|is_world_process_zero)": ?(?:\[|true|false)'), 30),
     (re.compile(r'^\s*\{.{0,2000}"log_history": ?\['), 60),
     (re.compile(r"^==\(\(====\)\)==  Unsloth"), 30),
-    (re.compile(r"^\*{5} Running (?:training|Evaluation) \*{5}"), 10),
+    (re.compile(r"^(?:>> )?\*{5} Running (?:training|Evaluation) \*{5}"), 10),
     (re.compile(r"\[INFO\|trainer\.py:\d+\]"), 6),
     (re.compile(r"^\*{3,5} (?:train|eval|predict) metrics \*{3,5}"), 10),
     (re.compile(r'^\{"current_steps": \d+, "total_steps": \d+, "loss": '), 30),

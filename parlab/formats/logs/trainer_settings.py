@@ -7,7 +7,7 @@ import re
 from parlab.formats.grammar.units import to_int
 
 _SETTING = re.compile(
-    r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>|- INFO - [\w.]{1,60} -|\[ {0,4}INFO\] - )?"
+    r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>|- INFO - [\w.]{1,60} -|\[ {0,4}INFO\] - |>>)?"
     r"\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
 )
 _ARGUMENTS = {
