@@ -13,12 +13,15 @@ from parlab.formats.grammar.jsontext import loads
 from parlab.formats.grammar.names import is_size
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import UNKNOWN, sniff
+from parlab.formats.grammar.steplines import UNKNOWN_TRAINER
 from parlab.formats.launch import command_arguments, flatten, is_command
+from parlab.formats.logs.dialects import DIALECTS, is_readable
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Config, Image, Table
 
 # Documents are parsed as a whole, up to this size; the rest is reported as unread.
 MAX_DOCUMENT = 2**20
+_READERS = {**LOGS, UNKNOWN_TRAINER: DIALECTS[UNKNOWN_TRAINER]}
 _SETTINGS = frozenset({"mode", "sharding_size", "ds_config", "zero_optimization"})
 
 
@@ -85,8 +88,10 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
                 yield Record("launch", block.line, data=settings, opens=True)
         return
     name = sniff(block.source, LOGS)
+    if name == UNKNOWN and isinstance(block, Code) and is_readable(block.source):
+        name = UNKNOWN_TRAINER
     if name != UNKNOWN:
-        for record in watched(LOGS[name].read, block.source, name):
+        for record in watched(_READERS[name].read, block.source, name):
             if record.line:
                 record.line += block.line - 1
                 record.until += block.line - 1
