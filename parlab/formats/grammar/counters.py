@@ -15,8 +15,12 @@ _IN_EPOCH = (
         r"\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})(?=[\s\](])"
     ),
     re.compile(
-        r"(?i)\bepoch:?\s?\[(?P<epoch>\d{1,9})/\d{1,9}\]\s?[,|:-]?\s{0,3}(?:step|batch|iter(?:ation)?):?"
+        r"(?i)\bepoch:?\s?\[(?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})\]\s?[,|:-]?\s{0,3}(?:step|batch|iter(?:ation)?):?"
         r"\s?\[\s{0,9}(?P<at>\d{1,15})/(?P<total>\d{1,15})\]"
+    ),
+    re.compile(
+        r"(?i)\bepoch:?\s?(?P<epoch>\d{1,9})\s?/\s?(?P<epochs>\d{1,9})[,|:;]?\s{1,3}(?:step|batch|iter(?:ation)?):?"
+        r"\s{0,3}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?![\d.])"
     ),
     re.compile(r"(?i)\bit(?:er)? (?P<at>\d{1,15})/(?P<total>\d{1,15}) of epoch (?P<epoch>\d{1,9})\b"),
     re.compile(
@@ -33,7 +37,7 @@ _IN_EPOCH = (
     ),  # MXNet, GluonCV, Sockeye
     # `[0/25][50/1583]`: epoch and batch, each with its total.
     re.compile(
-        r"(?:^|[\s:])(?:Epoch:? )?\[\s{0,3}(?P<epoch>\d{1,9})/\d{1,9}\]\s?"
+        r"(?:^|[\s:])(?:Epoch:? )?\[\s{0,3}(?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})\]\s?"
         r"\[\s{0,9}(?P<at>\d{1,15})/\s{0,9}(?P<total>\d{1,15})\](?=[\s:,])"
     ),
     re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,9})/(?P<at>\d{1,15})(?P<total>(?!))?(?= loss )"),  # WeNet
@@ -91,6 +95,7 @@ class Counter(NamedTuple):
     total: int | None
     epoch: int | None
     in_epoch: bool
+    epochs: int | None = None
 
 
 def counter_in(text: str) -> Counter | None:
@@ -107,8 +112,8 @@ def counter_in(text: str) -> Counter | None:
 def counter_of_match(match: re.Match[str], *, in_epoch: bool) -> Counter:
     """Return the counter of a match with the groups `at`, and perhaps `total` and `epoch`."""
     groups = match.groupdict()
-    at, total, epoch = groups["at"] or groups.get("place"), groups.get("total"), groups.get("epoch")
-    return Counter(match, int(at or 0), int(total) if total else None, int(epoch) if epoch else None, in_epoch)
+    total, epoch, epochs = (int(text) if (text := groups.get(name)) else None for name in ("total", "epoch", "epochs"))
+    return Counter(match, int(groups["at"] or groups.get("place") or 0), total, epoch, in_epoch, epochs)
 
 
 def parts_of(text: str) -> list[str]:
@@ -139,18 +144,30 @@ class Clock:
         self.offsets: dict[int, int] = {}
         self.largest = -1
 
-    def iteration(self, epoch: int, batch: int) -> int:
+    def iteration(self, epoch: int, batch: int, total: int | None = None, *, has_epochs: bool = False) -> int:
+        """Return the iteration of a batch; `total` is the number of batches of an epoch, if it is known.
+
+        `has_epochs`: epochs are counted with their number, `2/90`, from 1 as far as none is 0.
+        """
         offset = self.offsets.get(epoch)
         if offset is None:
             # An epoch before all recorded ones belongs to another launch, which counts from its own start.
             if self.offsets and epoch < min(self.offsets):
                 self.offsets.clear()
                 self.largest = -1
-            # A counter that goes on in the next epoch counts all batches.
-            is_one_count = bool(self.offsets) and batch > self.largest
-            offset = self.offsets[epoch] = 0 if is_one_count else self.largest + 1
+            offset = self.offsets[epoch] = self._offset(epoch, batch, total, has_epochs=has_epochs)
             if len(self.offsets) > _KEPT_EPOCHS:
                 del self.offsets[next(iter(self.offsets))]
         iteration = offset + batch
         self.largest = max(self.largest, iteration)
         return iteration
+
+    def _offset(self, epoch: int, batch: int, total: int | None, *, has_epochs: bool) -> int:
+        """Return the number of batches before an epoch."""
+        if not self.offsets:
+            return (epoch - 1) * total if has_epochs and total and epoch > 1 else 0
+        if batch > self.largest:
+            return 0  # a counter that goes on in the next epoch counts all batches
+        last = max(self.offsets)
+        before = self.offsets[last] + (epoch - last) * total if total else 0
+        return before if before + batch > self.largest else self.largest + 1

@@ -304,12 +304,13 @@ class Parser:
         if not records or "in_epoch" not in records[0].values:
             return records
         values = records[0].values
-        is_unstated = values.pop("in_epoch") == -1.0
-        epoch = self.epoch if is_unstated else int(values.get("epoch", self.epoch or 0))
-        values.pop("total_iterations", None)
+        epochs, total = int(values.pop("in_epoch")), int(values.pop("total_iterations", 0))
+        epoch = self.epoch if epochs < 0 else int(values.get("epoch", self.epoch or 0))
         place = records[0].iteration
+        if epochs > 0 and total:
+            values["total_iterations"] = float(epochs * total)
         if epoch is not None and place is not None:
-            iteration = self.clock.iteration(epoch, place)
+            iteration = self.clock.iteration(epoch, place, total, has_epochs=epochs > 0)
             for record in records:
                 record.iteration = iteration if record.iteration == place else record.iteration
         return records
@@ -398,7 +399,7 @@ class Parser:
         own, held_out = _sides(text, cells)
         records = self.records_of.records(line, rank, time, own, counter.at, counter.total) if own else []
         if counter.in_epoch:
-            _mark_epoch(records, counter.epoch)
+            _mark_epoch(records, counter)
         if held_out:
             records += self.records_of.validation(line, rank, held_out, counter.at)
         if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
@@ -468,12 +469,12 @@ def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     return own, held_out
 
 
-def _mark_epoch(records: list[Record], epoch: int | None) -> None:
-    """Mark the step of a line that counts the steps of an epoch, which the line may state."""
+def _mark_epoch(records: list[Record], counter: Counter) -> None:
+    """Mark the step of a line that counts the steps of an epoch: -1, or how many epochs are planned, 0 if unknown."""
     if records and records[0].kind == "step":
-        records[0].values["in_epoch"] = -1.0 if epoch is None else 1.0
-        if epoch is not None:
-            records[0].values["epoch"] = float(epoch)
+        records[0].values["in_epoch"] = -1.0 if counter.epoch is None else float(counter.epochs or 0)
+        if counter.epoch is not None:
+            records[0].values["epoch"] = float(counter.epoch)
 
 
 UNNAMED = "a number with a unit, but without a name"
