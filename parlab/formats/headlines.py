@@ -7,6 +7,7 @@ warm-up, which rates exclude.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from parlab.formats import schema
@@ -22,6 +23,8 @@ _ENOUGH = 3
 _AGREES = 0.02
 # DeepSpeed's wall clock of a step: these three timers follow one another.
 _WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
+# Times of a part of a step by their names.
+_PHASE = re.compile(r"data|load|read|fetch|fwd|forward|bwd|backward|comm|sync|reduce|optim|eval|valid|sav|gen|compil|build")
 # Between time stamps of whole seconds, and of parts of seconds, for an error of at most a tenth.
 _LEAST_ELAPSED_S, _LEAST_ELAPSED_PARTS_S = 10.0, 0.1
 
@@ -90,7 +93,8 @@ def _of_launch(segment: schema.Segment, builder: Builder) -> bool:
 
 def _of_only_time(segment: schema.Segment, builder: Builder) -> bool:
     timers = builder.timers.by_name
-    alone = timers.get("time") or (next(iter(timers.values())) if len(timers) == 1 and builder.records else None)
+    named = next(iter(timers), "") if len(timers) == 1 and builder.records else ""
+    alone = timers.get("time") or (timers[named] if named and _PHASE.search(named) is None else None)
     # A clock of the whole run only grows; the time of other work is not that of every step.
     if (
         alone is None
@@ -130,7 +134,7 @@ def _of_parts(segment: schema.Segment, builder: Builder) -> bool:
 
 
 _STEP_TIMES: tuple[Callable[[schema.Segment, Builder], bool], ...] = (
-    _of_steps, _of_rates, _of_launch, _of_only_time, _of_averages, _of_parts,
+    _of_steps, _of_rates, _of_launch, _of_averages, _of_only_time, _of_parts,
 )  # fmt: skip
 
 

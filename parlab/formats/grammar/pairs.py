@@ -70,7 +70,7 @@ _RATE_ENDS = re.compile(rf"(?<=\d)(\s?(?i:{PATTERN}))\s{{1,4}}(?=[A-Za-z_][\w./-
 # The time left, among cells without signs.
 _LEFT = re.compile(r"(?i)\b(?:eta|remain(?:ing)?) \d[\d:]{3,11}(?=\s)")
 # `1h 19m 08s` and `1 day, 2:03:04` are one value each.
-_CLOCK = re.compile(r"(?<![\w.])(?:(?:\d{1,5}[dhm] ){1,3}\d{1,2}s|\d{1,4} days?, \d{1,2}:\d\d:\d\d)(?![\w/])")
+_CLOCK = re.compile(r"(?<![\w.])(?:(?:\d{1,5}[dhm] ){1,3}\d{1,2}s|-?\d{1,4} days?, \d{1,2}:\d\d:\d\d)(?![\w/])")
 
 
 def pairs_and_rest(text: str) -> tuple[list[Pair], str]:
@@ -132,6 +132,13 @@ _LISTED = re.compile(
 )
 
 
+# The numbers of a name by group: `grad_norm={'0_default': 2.16, '1_fp32': 0.0}`.
+_GROUPED = re.compile(
+    rf"(?<![\w./=])(?P<key>[A-Za-z_][\w./@-]{{0,80}})\s?[:=]\s?\{{(?P<list>'[\w./-]{{1,60}}':\s?{_NUMBER}"
+    rf"(?:,\s?'[\w./-]{{1,60}}':\s?{_NUMBER}){{0,15}})\}}"
+)
+
+
 # A value and its error: `acc=42.86±0.07%`.
 _WITH_ERROR = re.compile(
     rf"(?<![\w./=])(?P<key>[A-Za-z_][\w./@-]{{0,60}})(?P<sign>\s?[:=]\s?)(?P<value>{_NUMBER})\s?±\s?(?P<error>{_NUMBER})(?P<unit>%?)"
@@ -144,10 +151,19 @@ def _listed(match: re.Match[str]) -> str:
     return ", ".join(f"{match['key']}{f'_{place}' * (place > 0)}={text}" for place, text in enumerate(numbers))
 
 
+def _grouped(match: re.Match[str]) -> str:
+    """Write the numbers of groups as cells, the first one under the name that they share."""
+    cells = [part.partition(":") for part in match["list"].split(",")]
+    names = [f"{match['key']}_{name.strip()[1:-1]}" for name, _, _ in cells]
+    return ", ".join(f"{name}={text.strip()}" for name, (_, _, text) in zip([match["key"], *names[1:]], cells, strict=True))
+
+
 def _with_signs(text: str) -> str:
-    """Write averages in brackets, sentences, lists, counts of a total and durations as cells with signs."""
+    """Write averages in brackets, sentences, lists, groups, counts of a total and durations as cells with signs."""
     if "[" in text:
         text = _LISTED.sub(_listed, text)
+    if "{'" in text:
+        text = _GROUPED.sub(_grouped, text)
     if "±" in text:
         text = _WITH_ERROR.sub(r"\g<key>\g<sign>\g<value>\g<unit>, \g<key>_error\g<sign>\g<error>\g<unit>,", text)
     if "(" in text:

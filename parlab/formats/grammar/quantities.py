@@ -61,7 +61,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "stepms msperstep perstepms [ms]",
         "timeperiter timethisiter timeperiteration perstepduration persteptime stepduration batchtime stepdt ?",
         "batchcost steplatency trainstepruntime ?",
-        "detectron2: time [s]", "openmmlab: time [s]", "torchvision: time [s]", "imagenet: Time [s]", "timm: Time [s]",
+        "detectron2: last_time [s]", "openmmlab: time [s]", "torchvision: time [s]", "imagenet: Time [s]", "timm: Time [s]",
         "open-clip: Batch (t) [s]", "xtuner: time [s]", "areal: timeperf/e2e [s]", "tinker: time/total [s]",
         "prime-rl: Time [s]", "espnet: train_time [s]", "lingua: iter [s]", "paddle: avg_batch_cost; batch_cost [s]",
         "nemo: train_step_timing in s; train_step_timing [s]", "maxtext: seconds [s]",
@@ -72,6 +72,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "deepspeed: iter latency; iter time (s); E2E latency [s]"), title="Step time"),
     Quantity("average_step_time_s", "s", "average", "all", (
         "stepavg trainspeedsit ?", "trainspeedsit [s]",
+        "detectron2: time [s]",  # since the start
         "modded-nanogpt: step_avg [ms]", "hf: avg_step_time_sec [s]", "pairs: overall step time [s]")),
     Quantity("data_time_s", "s", "part", "all", (
         "readercost ?",
@@ -80,7 +81,6 @@ QUANTITIES: tuple[Quantity, ...] = (
         "timm: Data [s]", "open-clip: Data (t) [s]")),
     Quantity("backward_s", "s", "part", "all", ("nemo: train_backward_timing in s [s]",)),
     Quantity("validation_step_s", "s", "part", "all", ("nemo: validation_step_timing in s [s]",)),
-    Quantity("last_step_time_s", "s", aliases=("detectron2: last_time [s]",)),
     Quantity("last_data_time_s", "s", "part", aliases=("detectron2: last_data_time [s]",)),
     Quantity("samples_per_s", "samples/s", per="all", aliases=(
         "samplespers samplespersec samplespersecond trainsamplespersecond throughputsamplespersec sequencespersecond",
@@ -197,7 +197,7 @@ QUANTITIES: tuple[Quantity, ...] = (
                                    "events: grad-norm"),
              title="Gradient norm"),
     Quantity("learning_rate", aliases=(
-        "learningrate lr currentlearningrate",
+        "learningrate lr currentlearningrate curlr",
         "nanotron: lr", "nemo: lr", "torchtitan: lr", "events: learning-rate; lr",
         "olmo: optim/LR (group 0)"), title="Learning rate"),
     Quantity("global_batch_size", "", per="all", aliases=("events: batch-size",), title="Global batch size"),

@@ -23,6 +23,7 @@ from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TI
 from parlab.formats.grammar.pairs import AVERAGE, Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line
 from parlab.formats.grammar.quantities import Known, known_to
+from parlab.formats.grammar.rates import rate_of
 from parlab.formats.grammar.records import MAX_TEXT, Ending, Field, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
@@ -166,6 +167,8 @@ def _printed_in(unit: str, known: Known) -> Known | None:
         return known._replace(unit=f"{unit} {known.unit}".strip(), scale=known.scale * power)
     if (printed := unit_of(unit)) and known.quantity.unit == printed[0]:
         return known._replace(unit=unit, scale=printed[1])
+    if known.quantity.unit == "s" and (rate := rate_of(unit)) and rate[0] == "step_time_s":
+        return known._replace(unit=unit, scale=rate[1])
     return None
 
 

@@ -105,7 +105,7 @@ def to_int(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(?:(\d{1,6}):)?(\d{1,4}):(\d\d(?:\.\d{1,9})?)")
+_CLOCK = re.compile(r"(?:(-?\d{1,6}) days?, )?(?:(\d{1,6}):)?(\d{1,4}):(\d\d(?:\.\d{1,9})?)")
 _PARTS = re.compile(r"(?:(\d{1,6})d\s?)?(?:(\d{1,6})h\s?)?(?:(\d{1,6})m(?:in)?\s?)?(?:(\d{1,6}(?:\.\d{1,9})?)s)?")
 
 
