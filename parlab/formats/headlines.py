@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from parlab.formats import schema
+from parlab.formats import derivations, schema
 from parlab.formats.builder import Builder
 from parlab.formats.grammar.units import unix_time
 from parlab.formats.statistics import Stream
@@ -39,6 +39,9 @@ def fill(segment: schema.Segment, builder: Builder) -> None:
     _tflops_per_gpu(segment, builder)
     if segment.step_time_s is None:
         _of_tokens(segment) or _of_stamps(segment, builder)
+    derivations.global_batch(segment, builder)
+    if derivations.gpus(segment, builder) and segment.tokens_per_s is None:
+        _tokens_per_s(segment, builder)
 
 
 def _set(segment: schema.Segment, name: str, basis: str, kind: schema.Kind = "printed") -> None:
@@ -47,8 +50,10 @@ def _set(segment: schema.Segment, name: str, basis: str, kind: schema.Kind = "pr
         segment.kinds[name] = kind
 
 
-def _of(stream: Stream) -> schema.StepTime:
+def _of(stream: Stream, kind: schema.Kind = "printed") -> schema.StepTime:
     p10, median, p90 = stream.quantiles(0.1, 0.5, 0.9)
+    if stream.count == 2 and kind == "printed":
+        median = stream.last  # the first one is warm-up
     return schema.StepTime(
         median=median, mean=stream.mean, mean_without_first=stream.mean_without_first, p10=p10, p90=p90
     )
@@ -63,8 +68,8 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
     times = builder.steps.by_name.get("step_time_s")
     if times is None:
         return False
-    segment.step_time_s = _of(times)
     kind = builder.steps.kinds.get("step_time_s", "printed")
+    segment.step_time_s = _of(times, kind)
     sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
     how = {"smoothed": "; progress bars print smoothed times", "derived": "; differences of the printed clock"}
     basis = f"{times.count} records; mean_without_first excludes the first as warm-up{sampled}{how.get(kind, '')}"
@@ -167,8 +172,13 @@ def _of_stamps(segment: schema.Segment, builder: Builder) -> bool:
     return True
 
 
+def _whole_step(segment: schema.Segment) -> schema.StepTime | None:
+    """Return the step time, unless it is that of a part."""
+    return segment.step_time_s if segment.kinds.get("step_time_s") != "part" else None
+
+
 def _samples_per_s(segment: schema.Segment, builder: Builder) -> None:
-    time = segment.step_time_s if segment.kinds.get("step_time_s") != "part" else None
+    time = _whole_step(segment)
     seconds = (time.mean_without_first or time.mean) if time else None
     batch = builder.steps.by_name.get("global_batch_size")
     batch_size = _warm_mean(batch) if batch else segment.launch.global_batch_size
@@ -195,8 +205,8 @@ def _samples_per_s(segment: schema.Segment, builder: Builder) -> None:
 def _tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
     length, world = segment.launch.sequence_length, segment.launch.world_size
     steps, metrics = builder.steps.by_name, builder.metrics.by_name
-    if tokens := steps.get("tokens_per_s"):
-        segment.tokens_per_s = _warm_mean(tokens)
+    if rate := steps.get("tokens_per_s"):
+        segment.tokens_per_s = _warm_mean(rate)
         _set(segment, "tokens_per_s", _PRINTED_MEAN)
     elif segment.samples_per_s and length:
         segment.tokens_per_s = segment.samples_per_s * length
@@ -217,6 +227,9 @@ def _tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
     elif average := steps.get("average_tokens_per_s") or metrics.get("average_tokens_per_s"):
         segment.tokens_per_s = average.last
         _set(segment, "tokens_per_s", _AVERAGE, "average")
+    elif (tokens := derivations.tokens_of_step(segment, builder)) and (time := _whole_step(segment)):
+        segment.tokens_per_s = tokens / (time.mean_without_first or time.median)
+        _set(segment, "tokens_per_s", "tokens of a step / step time, without the first record", "derived")
 
 
 def _tflops_per_gpu(segment: schema.Segment, builder: Builder) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from parlab.formats import headlines, schema
 from parlab.formats.builder import Builder
+from parlab.formats.grammar.names import first_whole
 from parlab.formats.grammar.records import Record
 from parlab.formats.launch import normalise
 
@@ -100,7 +101,7 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
         count=builder.records,
         first=first.iteration if first else None,
         last=last.iteration if last else None,
-        total=builder.total,
+        total=builder.total or _planned(builder),
         left_out=warm,
         why="first record of the launch is warm-up" if warm else None,
     )
@@ -108,6 +109,15 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
     skipped = builder.skipped if cumulative is None else cumulative
     segment.skipped_iterations = None if skipped is None else whole(skipped)
     _fill_loss(segment, builder)
+
+
+def _planned(builder: Builder) -> int | None:
+    """Return the planned steps that settings state, unless more were made."""
+    planned, last = first_whole(builder.arguments, *_PLANNED), builder.last
+    return planned if planned and last is not None and (last.iteration or 0) <= planned else None
+
+
+_PLANNED = ("max_steps", "total_steps", "train_steps", "train_iters", "num_iterations", "max_iters")
 
 
 def _fill_loss(segment: schema.Segment, builder: Builder) -> None:

@@ -15,7 +15,7 @@ EVENTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^\s*--?[a-z][\w-]*|\s--[a-z][\w-]+[ =]"), "command"),
     (re.compile(r"^\s*[\"']?[\w.-]{1,80}[\"']?\s?[:=]\s?(?:[\[{\"']|None|True|False|null|true|false)"), "setting"),
     (re.compile(r"^\s*[\"'][\w.-]{1,80}[\"']: ?[\d.e+-]+,?\s*$"), "setting"),
-    (re.compile(r"^\s*(?:export )?[A-Z][A-Z0-9_]{2,60}="), "environment"),
+    (re.compile(r"^\s*(?:[+\\]{1,8}\s?)?(?:export )?[A-Z][A-Z0-9_]{2,60}="), "environment"),
     (
         re.compile(r"(?i)\bwarn(?:ing)?\b|warning: |deprecat|\berror\b|exception|traceback|^\s*File \""),
         "warning",

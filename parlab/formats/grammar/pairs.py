@@ -34,7 +34,7 @@ _BRACKETED = "|".join(sorted((re.escape(unit) for unit in UNITS if unit not in (
 # A number of which another one follows, `41.2/80.0GB`, is the part of a whole; a factor is no value.
 _OF = rf"(?:\s?/\s?{_NUMBER}(?=\s?[KMGT]i?B\b))?"
 _PAIR = re.compile(
-    rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,4}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
+    rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,24}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
     r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
 )
 _SPACED = re.compile(

@@ -203,7 +203,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("global_batch_size", "", per="all", aliases=("events: batch-size",), title="Global batch size"),
     Quantity("consumed_samples", "", "cumulative", "all", title="Consumed samples"),
     Quantity("tokens_seen", "", "cumulative", "all", (
-        "numinputtokensseen trainnuminputtokensseen tokensseen ntokensseen numtokens totaltokens consumedtokens",)),
+        "numconsumedtokens numinputtokensseen trainnuminputtokensseen tokensseen ntokensseen numtokens totaltokens consumedtokens",)),
     Quantity("tokens", "", per="all", aliases=("maxtext: total_weights",)),
     Quantity("skipped_iterations", "", aliases=("megatron: number of skipped iterations",)),
     Quantity("nan_iterations", "", aliases=("megatron: number of nan iterations",)),
