@@ -19,13 +19,16 @@ SETTINGS = "settings"
 _OWN_LINE = re.compile(r"[\"']?([A-Za-z][\w-]{3,40})[\"']?\s?[:=]\s?(\d{1,9}),?\s*$")
 
 
+# A line of nothing but settings: `train_batch_tokens:524288 train_seq_len:1024 iterations:20000`.
+_SETTINGS_LINE = re.compile(r"\s*(?:[A-Za-z][\w-]{2,40}[:=]\s?[\w./+-]{1,60}[,;|\s]{1,4}){2,40}")
+_PAIR = re.compile(r"([A-Za-z][\w-]{2,40})[:=]\s?(\d{1,12})(?![\w.])")
 # Options that a sentence names: `results for -batch_size 4096:`.
 _OPTION = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{3,40})[ =](\d{1,9})(?![\w.%])")
 _BY_TOKENS = re.compile(r"-batch[_-]type[ =]tokens")
 
 
 def sizes_of_line(text: str) -> dict[str, int]:
-    """Return the size of a launch that a line states and nothing else, or those of the options in a sentence.
+    """Return the size of a launch that a line states and nothing else, or those of several settings, or of options.
 
     They have their printed names; of a command its own reader reads them.
     """
@@ -33,6 +36,9 @@ def sizes_of_line(text: str) -> dict[str, int]:
     if (match := _OWN_LINE.match(text[:120])) is not None:
         name = normal_name(match[1])
         return {name: int(match[2])} if is_size(name) else {}
+    if "_" in text and _SETTINGS_LINE.fullmatch(text.rstrip() + " "):
+        pairs = {normal_name(pair[1]): int(pair[2]) for pair in _PAIR.finditer(text)}
+        return pairs if any(map(is_size, pairs)) else {}
     if "-" not in text or is_command(text):
         return {}
     options = {normal_name(option[1]): int(option[2]) for option in _OPTION.finditer(text)}

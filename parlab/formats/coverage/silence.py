@@ -13,6 +13,7 @@ from typing import Protocol
 
 from parlab.formats.coverage.events import event_of
 from parlab.formats.coverage.leftovers import MEASURED, Judge, all_numbers, is_place, left_over, named_numbers
+from parlab.formats.documents.prose_gpus import stated_gpus
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
@@ -98,6 +99,18 @@ def _of_interest(text: str) -> str:
     return rest
 
 
+_GPUS = re.compile(r"\d ?[x\u00d7*]? ?(?:NVIDIA |AMD )?[AHBVLM]I?\d{2,3}", re.IGNORECASE)
+
+
+def _gpus_of(text: str) -> int | None:
+    """Return the number of GPUs that a person has written above a log: `Running on 4xH100s:`."""
+    stated = stated_gpus(text) if len(text) < _MAX_REMARK and _GPUS.search(text) else None
+    return stated.gpus if stated is not None else None
+
+
+_MAX_REMARK = 200
+
+
 class Beside(Protocol):
     """The readers of other formats than that of a file."""
 
@@ -156,7 +169,7 @@ class _Watch:
                     return
 
     def _hear(self, number: int, text: str) -> None:
-        if (processes := stated_processes(text)) is not None:
+        if (processes := stated_processes(text) or _gpus_of(text)) is not None:
             self.heard.append(Record("launch", number, data={STATED: processes}))
         elif sizes := sizes_of_line(text):
             self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
@@ -233,6 +246,8 @@ class _Watch:
         if kind := self._part((*self.parts, *_PARTS.get(format, [])), text[:1_000], plain):
             self._remember(form, kind)
         kind = kind or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
+        if not kind and (_gpus_of(text) is not None or sizes_of_line(text)):
+            kind = "setting"
         if kind:
             yield Record("event", number, data=kind)
         elif not (bar := _of_bar(number, text)):

@@ -30,7 +30,7 @@ _NAMES: dict[str, str] = {
     " effective_batch_size gbs",
     "gradient_accumulation_steps": "gradient_accumulation_steps num_micro_batches accumulation_steps accum_degree gas"
     " batch_accumulation_per_replica accumulate_grad_batches grad_accum_steps",
-    "sequence_length": "seq_length sequence_length seq_len encoder_seq_length max_seq_len max_seq_length"
+    "sequence_length": "seq_length sequence_length seq_len train_seq_len encoder_seq_length max_seq_len max_seq_length"
     " max_sequence_length block_size seqlen sequence_len context_length max_length?",
     "num_layers": "num_layers n_layers n_layer num_hidden_layers encoder_num_layers number_of_layers number_of_layer",
     "hidden_size": "hidden_size n_embd dim d_model embedding_dim model_dim hidden_dim? embed_dim?",
