@@ -6,7 +6,10 @@ from parlab.formats import schema
 from parlab.formats.builder import Builder
 from parlab.formats.grammar.names import first_whole
 from parlab.formats.grammar.records import Record
+from parlab.formats.statistics import Stream
 
+# As many times, from the first steps on, show whether they are averages: d + c / n within the error, and c > 0.
+_TIMES, _ERROR, _SLOW_START = 10, 0.05, 0.3
 # Sizes up to the first are any whole number, larger ones a multiple of the second.
 _ANY, _MULTIPLE = 32, 8
 # A quotient of printed numbers may differ so much from a size, and by no more than a part of the distance of sizes.
@@ -69,6 +72,31 @@ def _size(record: Record, names: tuple[str, str]) -> int | None:
         return None
     rate, other = (record.values.get(name, 0.0) for name in names)
     return whole_size(rate * other if names is _PRODUCT else rate / other) if rate > 0 < other else None
+
+
+def recent_of_average(builder: Builder, times: Stream) -> float | None:
+    """Return the time of the later steps if the printed times are averages since the start; None for any others.
+
+    After a slow start, an average over n steps of d seconds is d + c / n; times of steps are not.
+    """
+    first, last = builder.first, builder.last
+    if not _TIMES <= times.count <= times.limit or first is None or last is None or not first.iteration:
+        return None
+    gap = ((last.iteration or 0) - first.iteration) / (times.count - 1)
+    if gap < 1.0 or first.iteration > 2.0 * gap:
+        return None
+    values = [*times.kept]
+    steps = [first.iteration + gap * place for place in range(times.count)]
+    shares = [1.0 / step for step in steps]
+    mean, mean_share = sum(values) / len(values), sum(shares) / len(shares)
+    spread = sum((share - mean_share) ** 2 for share in shares)
+    slope = sum((share - mean_share) * value for share, value in zip(shares, values, strict=True)) / spread
+    level = mean - slope * mean_share
+    errors = [value - level - slope * share for share, value in zip(shares, values, strict=True)]
+    if level <= 0.0 or slope * shares[0] < _SLOW_START * level or max(map(abs, errors)) > _ERROR * level:
+        return None
+    half = times.count // 2
+    return (steps[-1] * values[-1] - steps[half] * values[half]) / (steps[-1] - steps[half])
 
 
 def gpus(segment: schema.Segment, builder: Builder) -> bool:

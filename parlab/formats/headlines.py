@@ -18,6 +18,7 @@ from parlab.formats.statistics import Stream
 _PRINTED_MEAN = "mean of the printed values, without the first record"
 _PRINTED_OVERALL = "printed in the log for the whole launch"
 _AVERAGE = "the last average since the start that the log prints; it prints no value of each step"
+_AVERAGED = "the printed times fall as an average since the start does: their growth over the last half of the steps"
 _ENOUGH = 3
 # A rate of the whole launch that a log prints goes before the derived one that it agrees with.
 _AGREES = 0.02
@@ -69,6 +70,11 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
     if times is None:
         return False
     kind = builder.steps.kinds.get("step_time_s", "printed")
+    if kind == "printed" and (recent := derivations.recent_of_average(builder, times)) is not None:
+        segment.step_time_s = _constant(recent)
+        segment.metrics["step_time_s"].kind = "average"
+        _set(segment, "step_time_s", _AVERAGED, "derived")
+        return True
     segment.step_time_s = _of(times, kind)
     sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
     how = {"smoothed": "; progress bars print smoothed times", "derived": "; differences of the printed clock"}
