@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from parlab.findings import compute, links, rates, records, sizes, sweep_points, tables, timers, totals, work
+from parlab.findings import clocks, compute, links, rates, records, sizes, sweep_points, tables, timers, totals, work
 from parlab.findings.contradictions import Contradiction, RunFacts
 from parlab.formats.schema import Document, Finding, Place
 
@@ -115,7 +115,11 @@ RULES: dict[str, Rule] = {
     ),
     "gradients": Rule("warning", "Gradients are neither 0 nor explode", (work.gradients_in_document,)),
     "loss-scale": Rule("warning", "The loss scale does not collapse", (work.scales_in_document,)),
-    "clock-of-steps": Rule("warning", "Step times agree with time stamps", (work.clock_of_steps,)),
+    "clock-of-steps": Rule("warning", "Step times agree with time stamps", (clocks.steps, clocks.bars)),
+    "average-as-time": Rule("info", "Step times are no averages since the start", (clocks.averages,)),
+    "first-record": Rule("warning", "The first step takes no less than the others", (clocks.first_records,)),
+    "remaining-time": Rule("warning", "A remaining time is not negative", (clocks.remaining,)),
+    "tokens-of-seconds": Rule("error", "Tokens/s = tokens / seconds", (clocks.tokens,)),
     "slows": Rule("warning", "Steps do not take longer and longer", runs=(work.slows,)),
     "again": Rule("info", "Launches do not overlap", (records.again,)),
     "link-off-setting": Rule("warning", "A measured link matches its configuration", runs=(links.links_of_run,)),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from parlab.findings.contradictions import Amount, Contradiction, Counts, RunFacts, agree, looks_like, ratio_of, shown
 from parlab.findings.facts import count, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
-from parlab.formats.grammar.units import to_float, unix_time
+from parlab.formats.grammar.units import to_float
 from parlab.formats.schema import Document, Launch, Segment, StepRecord
 
 FACTOR = 0.03
@@ -19,13 +19,6 @@ MORE_THAN_ALL = 0.10
 
 EXPLODED = 100.0
 """A gradient norm so many times the median is an outlier that no clipping explains."""
-
-# Evaluations and checkpoints lie between steps, so that clocks show more than the times of steps.
-SHORT, LONG = 0.6, 3.0
-STEADY_AVERAGE = 1.2
-"""An average since the start that varies by less is also the time of the steps between two records."""
-LEAST_CLOCK_S = 20.0
-"""Time stamps of whole seconds say little about less."""
 
 # A run slows down if the last third of its steps takes so many times as long as the first, and the middle between.
 SLOWER, STEADY = 1.2, 1.02
@@ -69,7 +62,7 @@ def tokens_of_step_in_document(document: Document) -> Iterator[Contradiction]:
 
 def _timed(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] | None:
     """Return rate, time and tokens of the step of the last record."""
-    record, tokens = segment.last, _tokens(segment.launch)
+    record, tokens = segment.last, printed_tokens(segment.launch)
     if record is None or not tokens:
         return None
     rate, step = record_amount(record, "tokens_per_s"), record_amount(record, "step_time_s")
@@ -80,13 +73,17 @@ def _timed(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] |
 
 def _averaged(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] | None:
     """Return the medians of rate and time, and the tokens of the largest step, if they are far too many for it."""
-    most, rate, step_s = _most_tokens(segment.launch), _tokens_per_s(segment, gpus), segment.metrics["step_time_s"].median
+    most, rate, step_s = (
+        _most_tokens(segment.launch),
+        tokens_per_s(segment, gpus),
+        segment.metrics["step_time_s"].median,
+    )
     if not most or rate is None or rate * step_s < FAR * most:
         return None
     return Amount(rate), Amount(step_s), float(most)
 
 
-def _tokens_per_s(segment: Segment, gpus: int | None) -> float | None:
+def tokens_per_s(segment: Segment, gpus: int | None) -> float | None:
     """Return the median of the tokens per second of all GPUs, also from those of one."""
     rate, each = segment.metrics.get("tokens_per_s"), segment.metrics.get("tokens_per_s_per_gpu")
     return rate.median if rate else each.median * gpus if each and gpus else None
@@ -104,7 +101,7 @@ def _most_tokens(launch: Launch) -> int | None:
     return math.prod(size for size in sizes if size)
 
 
-def _tokens(launch: Launch) -> int | None:
+def printed_tokens(launch: Launch) -> int | None:
     """Return the tokens of a step: stated, else batch x sequence length as printed."""
     stated = count(launch.arguments.get("tokens_per_step"))
     if stated or "global_batch_size" in launch.derived:
@@ -160,46 +157,6 @@ def steps_in_document(document: Document) -> Iterator[Contradiction]:
         planned = (float(number or 0) for number in (steps, examples, epochs, batch))
         if contradiction := steps_of_examples(*planned):
             yield contradiction.at(segment.lines.first if segment.lines else None, segment=index, figure="steps")
-
-
-def _clocked(segment: Segment) -> tuple[float, str] | None:
-    """Return the time of a step by the numbers of a log, and how they state it.
-
-    It is printed, an average that stays the same, or follows from the tokens of a step and their rate.
-    """
-    times, average = (segment.metrics.get(name) for name in ("step_time_s", "average_step_time_s"))
-    if times is not None:
-        return (times.median, "are printed") if times.kind == "printed" else None
-    if average is not None:
-        is_steady = 0 < average.max < STEADY_AVERAGE * average.min
-        return (average.last, "are printed") if is_steady else None
-    sizes, tokens = segment_sizes(segment), _tokens(segment.launch)
-    rate = _tokens_per_s(segment, sizes.gpus)
-    if not tokens or not rate or sizes.is_ramped or sizes.is_curriculum:
-        return None
-    return tokens / rate, f"follow from {shown(float(tokens))} tokens and {shown(rate)} tokens/s"
-
-
-def clock_of_steps(document: Document) -> Iterator[Contradiction]:
-    """Compare the step times that a log states with the time stamps of the first and the last step."""
-    for index, segment in enumerate(document.segments):
-        first, last, clocked = segment.first, segment.last, _clocked(segment)
-        if first is None or last is None or clocked is None or first.rank != last.rank:
-            continue
-        stated_s, how = clocked
-        steps = (last.iteration or 0) - (first.iteration or 0)
-        began, ended = unix_time(first.time or ""), unix_time(last.time or "")
-        if began is None or ended is None or steps < LEAST_RECORDS or ended - began < LEAST_CLOCK_S:
-            continue
-        each = (ended - began) / steps
-        if SHORT * stated_s < each < LONG * stated_s:
-            continue
-        yield Contradiction(
-            f"Steps of {shown(stated_s)} s {how}, but {shown(float(steps))} steps took {shown(ended - began)} s by the"
-            f" time stamps, {shown(each)} s each: the stated time is of"
-            f" {'a part of a step' if each > stated_s else 'several steps'}.",
-            {"stated_s": stated_s, "clock_s": each},
-        ).at(first.line, last.line, segment=index, figure="step_time_s")
 
 
 # Keys under which trainers print the samples, the seconds and the rate of the same steps.

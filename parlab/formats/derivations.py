@@ -55,23 +55,24 @@ def global_batch(segment: schema.Segment, builder: Builder) -> None:
     if grown is not None and grown.is_integer():
         _set(segment, "global_batch_size", int(grown), "growth of the consumed samples / iterations")
         return
-    for names, how in (_PRODUCT, "samples per second * step time"), (_QUOTIENT, "samples per second / steps per second"):
-        sizes = {_size(record, names) for record in (builder.first, builder.last)}
+    for name, how in _BESIDE.items():
+        sizes = {_samples(record, name) for record in (builder.first, builder.last)}
         size = sizes.pop()
         if size is not None and not sizes:
             _set(segment, "global_batch_size", size, how)
             return
 
 
-_PRODUCT, _QUOTIENT = ("samples_per_s", "step_time_s"), ("samples_per_s", "steps_per_s")
+_BESIDE = {"step_time_s": "samples per second * step time", "steps_per_s": "samples per second / steps per second"}
 
 
-def _size(record: Record, names: tuple[str, str]) -> int | None:
-    kinds = {field.name: field.kind for field in record.fields}
-    if any(kinds.get(name) != "printed" for name in names):
+def _samples(record: Record, name: str) -> int | None:
+    """Return the samples of a step by what a record prints: their rate, and the time or the rate of steps."""
+    printed = {field.name for field in record.fields if field.kind == "printed"}
+    rate, other = (record.values.get(each, 0.0) for each in ("samples_per_s", name))
+    if not {"samples_per_s", name} <= printed or rate <= 0.0 or other <= 0.0:
         return None
-    rate, other = (record.values.get(name, 0.0) for name in names)
-    return whole_size(rate * other if names is _PRODUCT else rate / other) if rate > 0 < other else None
+    return whole_size(rate * other if name == "step_time_s" else rate / other)
 
 
 def recent_of_average(builder: Builder, times: Stream) -> float | None:

@@ -25,7 +25,9 @@ _AGREES = 0.02
 # DeepSpeed's wall clock of a step: these three timers follow one another.
 _WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
 # Times of a part of a step by their names.
-_PHASE = re.compile(r"data|load|read|fetch|fwd|forward|bwd|backward|comm|sync|reduce|optim|eval|valid|sav|gen|compil|build")
+_PHASE = re.compile(
+    r"data|load|read|fetch|fwd|forward|bwd|backward|comm|sync|reduce|optim|eval|valid|sav|gen|compil|build"
+)
 # Between time stamps of whole seconds, and of parts of seconds, for an error of at most a tenth.
 _LEAST_ELAPSED_S, _LEAST_ELAPSED_PARTS_S = 10.0, 0.1
 

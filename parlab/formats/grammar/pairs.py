@@ -155,7 +155,9 @@ def _grouped(match: re.Match[str]) -> str:
     """Write the numbers of groups as cells, the first one under the name that they share."""
     cells = [part.partition(":") for part in match["list"].split(",")]
     names = [f"{match['key']}_{name.strip()[1:-1]}" for name, _, _ in cells]
-    return ", ".join(f"{name}={text.strip()}" for name, (_, _, text) in zip([match["key"], *names[1:]], cells, strict=True))
+    return ", ".join(
+        f"{name}={text.strip()}" for name, (_, _, text) in zip([match["key"], *names[1:]], cells, strict=True)
+    )
 
 
 def _with_signs(text: str) -> str:

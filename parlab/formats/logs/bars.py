@@ -211,6 +211,8 @@ class Bars:
             printed = (*printed[:8], f", {cells[1]}{printed[8]}")
         if name.memory:
             printed = (*printed[:8], f", GPU memory: {name.memory}GB{_columns(self.names, name.others)}{printed[8]}")
+        if not name.is_training and "loss" in printed[8] and not is_other_work(name.text):
+            name = name._replace(is_training=True)
         if self._is_beside(name):
             scores = _names(f"    {name.text}")
             if scores:
