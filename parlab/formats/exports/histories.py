@@ -22,7 +22,7 @@ from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.rows import picker
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import is_timer
-from parlab.formats.grammar.units import LARGEST, normal, to_float
+from parlab.formats.grammar.units import LARGEST, normal, to_float, unix_time
 
 MAX_COLUMNS = 2_000
 MAX_RUNS = 100
@@ -36,8 +36,8 @@ MAX_ROWS = 200_000
 _STEP = r"(?:_?step|global_step|trainer/global_step|train/global_step|iteration|iter|num_updates|Step)"
 _STEPS = frozenset({"_step", "step", "global_step", "trainer/global_step", "train/global_step", "iteration", "iter",
                     "num_updates"})  # fmt: skip
-# Clocks of the machine that logged; not measurements.
-_CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "date"})
+# Clocks of the machine that logged; they are the times of the records.
+_CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "date", "created_at", "datetime"})
 _RUNTIME = frozenset({"_runtime", "relative time (process)", "relative time (wall)"})
 _PLACES = frozenset({"epoch", "elapsed_s"})
 _SPREAD = ("__MIN", "__MAX")
@@ -175,6 +175,7 @@ class Table:
         self.width = len(names)
         lower = [name.lower() for name in names]
         self.step = next((at for at, name in enumerate(lower) if name in _STEPS), None)
+        self.clock = next((at for at, name in enumerate(lower) if name in _CLOCKS), None)
         runs: dict[str, dict[int, str]] = {}
         for at, name in enumerate(names[:MAX_COLUMNS]):
             if at == self.step or not name or lower[at] in _CLOCKS or name.endswith(_SPREAD):
@@ -205,7 +206,11 @@ class Table:
             if len(self.waiting) >= MAX_ROWS:
                 return [unread(line, f"a chart of several runs is limited to {MAX_ROWS} rows", ",".join(cells))]
             self.waiting.append((line, cells))
-        return self.first.records(line, cells, self._iteration(cells))
+        records = self.first.records(line, cells, self._iteration(cells))
+        if self.clock is not None and self.clock < len(cells) and unix_time(cells[self.clock]) is not None:
+            for record in records:
+                record.time = cells[self.clock].strip()
+        return records
 
     def close(self) -> Iterator[Record]:
         """Yield the records of the other runs."""
@@ -317,6 +322,7 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
     own: list[tuple[Field, str, float]] = []
     held_out: list[tuple[Field, str, float]] = []
     is_nested = dict in map(type, data.values())
+    time: str | None = None
     for at, (name, content) in enumerate(flat(data) if is_nested else data.items()):
         if at >= MAX_COLUMNS:
             return [*measured(line, iteration, own, held_out), unread(line, f"more than {MAX_COLUMNS} values", name)]
@@ -324,6 +330,9 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
             iteration = whole(float(content[-1]))  # epoch and step, of DLLogger
             continue
         kind = type(content)
+        if name in _CLOCKS and kind in _TIMES and unix_time(str(content)) is not None:
+            time = str(content)
+            continue
         if kind is str and "." in content[:40] and (number := to_float(content[:40])) is not None:
             kind, content = float, number  # noqa: PLW2901
         if (kind is not float and kind is not int) or not -LARGEST < content < LARGEST:
@@ -334,7 +343,13 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
         elif field is not None:
             entry = field, str(content)[:80], normal(float(content), field.scale)
             (held_out if role == "held out" else own).append(entry)
-    return measured(line, iteration, own, held_out)
+    records = measured(line, iteration, own, held_out)
+    for record in records:
+        record.time = time
+    return records
+
+
+_TIMES = frozenset({str, int, float})
 
 
 @lru_cache(maxsize=8192)

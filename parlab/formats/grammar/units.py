@@ -149,12 +149,15 @@ def united(key: str, unit: str) -> Field:
 
 LATEST = 1e11
 """No time stamp in Unix seconds is later."""
+_UNIX = re.compile(r"1\d{9}(?:\.\d{1,9})?")
 _STAMPS = ("%m/%d/%Y %H:%M:%S", "%Y_%m_%d %H:%M:%S")
 
 
 @lru_cache(maxsize=64)
 def unix_time(text: str) -> float | None:
     """Parse a printed time stamp to Unix seconds, as UTC if it has no time zone; None for anything else."""
+    if _UNIX.fullmatch(text):
+        return float(text)
     text = text.strip()[:40].replace("/", "-", 2) if text[:4].isdecimal() else text.strip()[:40]
     moment: datetime | None = None
     try:
