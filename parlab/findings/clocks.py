@@ -31,8 +31,8 @@ def _clocked(segment: Segment) -> tuple[float, str] | None:
     """
     metrics = segment.metrics
     times, average, rates = (metrics.get(name) for name in ("step_time_s", "average_step_time_s", "steps_per_s"))
-    if times is not None:
-        return (times.median, "are printed") if times.kind == "printed" else None
+    if times is not None and times.kind == "printed":
+        return times.median, "are printed"
     if average is not None:
         is_steady = 0 < average.max < STEADY_AVERAGE * average.min
         return (average.last, "are printed") if is_steady else None
@@ -40,7 +40,7 @@ def _clocked(segment: Segment) -> tuple[float, str] | None:
         return (1 / rates.median, f"follow from {shown(rates.median)} steps/s") if rates.median > 0 else None
     sizes, tokens = segment_sizes(segment), printed_tokens(segment.launch)
     rate = tokens_per_s(segment, sizes.gpus)
-    if not tokens or not rate or sizes.is_ramped or sizes.is_curriculum:
+    if times is not None or not tokens or not rate or sizes.is_ramped or sizes.is_curriculum:
         return None
     return tokens / rate, f"follow from {shown(float(tokens))} tokens and {shown(rate)} tokens/s"
 

@@ -47,23 +47,24 @@ class _Plan(NamedTuple):
 
     fields: tuple[Field, ...]
     has_time: bool
-    clock: str
-    """Name of the clock from which the step time may follow; empty for none."""
+    clocks: tuple[str, ...]
+    """Names of the clocks from which the step time may follow, the most exact first."""
     has_bare_mfu: bool
 
 
 def _plan_of(fields: tuple[Field, ...]) -> _Plan:
     names = {field.name for field in fields}
     has_time = "step_time_s" in names
-    clock = "" if has_time else next((name for name in CLOCKS if name in names), "")
+    clocks = () if has_time else tuple(name for name in CLOCKS if name in names)
     has_bare_mfu = any(field.name == "mfu" and not field.unit for field in fields)
-    return _Plan(fields, has_time, clock, has_bare_mfu)
+    return _Plan(fields, has_time, clocks, has_bare_mfu)
 
 
 def completed(records: Iterable[Record]) -> Iterator[Record]:
     """Yield the records with what follows from several of them."""
     shares = _Shares()
     clocks: dict[int | None, _Clock] = {}
+    fallen: set[str] = set()
     plans: dict[int, _Plan] = {}
     for record in ranked(records):
         fields = record.fields
@@ -73,8 +74,9 @@ def completed(records: Iterable[Record]) -> Iterator[Record]:
             if len(plans) < MAX_PLANS:
                 plans[id(fields)] = plan
         if record.kind == "step":
-            if plan.clock:
-                _time(record, plan.clock, clocks)
+            if plan.clocks:
+                name = next((name for name in plan.clocks if name not in fallen), plan.clocks[-1])
+                _time(record, name, clocks, fallen)
             elif clocks and plan.has_time:
                 clocks.clear()
         elif clocks and record.kind == "launch" and record.opens:
@@ -86,8 +88,8 @@ def completed(records: Iterable[Record]) -> Iterator[Record]:
     yield from shares.close()
 
 
-def _time(record: Record, name: str, clocks: dict[int | None, _Clock]) -> None:
-    """Set the time of a step that states only a clock of the training."""
+def _time(record: Record, name: str, clocks: dict[int | None, _Clock], fallen: set[str]) -> None:
+    """Set the time of a step that states only a clock of the training; a time that falls is that of an interval."""
     if record.iteration is None or name not in record.values or "step_time_s" in record.values:
         return
     if record.rank not in clocks and len(clocks) >= MAX_RANKS:
@@ -100,6 +102,7 @@ def _time(record: Record, name: str, clocks: dict[int | None, _Clock]) -> None:
     seconds = now.seconds - before.seconds
     if seconds <= 0.0:
         clocks[record.rank] = now._replace(grown=-MAX_HELD)
+        fallen.add(name)
         return
     if seconds < LEAST_UNITS * _resolution(record, name):
         return

@@ -6,6 +6,7 @@ p10 and p90 include all records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from parlab.formats import headlines, schema
@@ -16,6 +17,8 @@ from parlab.formats.launch import normalise
 
 # Rates of all GPUs by those of one are a whole number, but for their digits.
 _WHOLE = 0.01
+# A term of a loss, as of reinforcement learning or of experts, which is not the whole where there is another.
+_TERM = re.compile(r"kl|entropy|value|critic|\bvf|aux|balanc|z_loss|mtp|regul")
 _LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss")
 
 
@@ -126,7 +129,7 @@ def _fill_loss(segment: schema.Segment, builder: Builder) -> None:
     own = [name for name in names if name in builder.steps.by_name] or names
     losses = [name for name in own if name in _LOSSES] or own
     if losses:
-        name = min(losses, key=lambda n: _LOSSES.index(n) if n in _LOSSES else len(_LOSSES))
+        name = min(losses, key=lambda n: _LOSSES.index(n) if n in _LOSSES else len(_LOSSES) + bool(_TERM.search(n)))
         loss = segment.metrics[name]
         segment.loss = schema.Loss(name=name, first=loss.first, last=loss.last, min=loss.min)
 
