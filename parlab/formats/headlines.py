@@ -72,6 +72,9 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
     if times is None:
         return False
     kind = builder.steps.kinds.get("step_time_s", "printed")
+    rates = builder.steps.by_name.get("steps_per_s")
+    if kind == "derived" and rates is not None and 0.5 < rates.mean * times.mean < 2.0:
+        return False  # a printed rate goes before differences of a clock, unless they contradict it
     if kind == "printed" and (recent := derivations.recent_of_average(builder, times)) is not None:
         segment.step_time_s = _constant(recent)
         segment.metrics["step_time_s"].kind = "average"
