@@ -104,7 +104,7 @@ def shown(value: float) -> str:
     """Format a number for a message: integers in full with thousands separators, others with 5 digits."""
     if abs(value) < 1e15 and value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
 def computed(value: float) -> str:

@@ -24,8 +24,14 @@ for (const form of document.querySelectorAll("form[data-paste]")) {
     offer("none");
   }
 
+  const sample = form.querySelector("[data-example-text]").content.textContent;
+  const notOfExample = () => {
+    if (form.elements.name.value === "example.log" && text.value !== sample) form.elements.name.value = form.elements.name.defaultValue;
+  };
+
   async function look() {
     request?.abort();
+    notOfExample();
     if (!text.value.trim()) {
       answer.replaceChildren();
       answer.classList.remove("waits");
@@ -86,7 +92,7 @@ for (const form of document.querySelectorAll("form[data-paste]")) {
   });
 
   example.addEventListener("click", () => {
-    text.value = form.querySelector("[data-example-text]").content.textContent;
+    text.value = sample;
     form.elements.name.value = "example.log";
     form.dataset.pasted = "1";
     look();
