@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parlab.findings.contradictions import Contradiction, shown
+from parlab.findings.contradictions import Contradiction, computed, shown
 from parlab.findings.facts import segment_sizes
 from parlab.findings.work import LEAST_RECORDS, printed_tokens, tokens_per_s
 from parlab.formats.grammar.units import unix_time
@@ -21,6 +21,7 @@ LEAST_BAR, BAR_LONG = 100, 50.0
 INSTANT = 0.1
 """A step that takes a smaller share of the median has not waited for its work."""
 OFF = 1.5
+_PRINTED = "are printed"
 
 
 def _clocked(segment: Segment) -> tuple[float, str] | None:
@@ -32,10 +33,10 @@ def _clocked(segment: Segment) -> tuple[float, str] | None:
     metrics = segment.metrics
     times, average, rates = (metrics.get(name) for name in ("step_time_s", "average_step_time_s", "steps_per_s"))
     if times is not None and times.kind == "printed":
-        return times.median, "are printed"
+        return times.median, _PRINTED
     if average is not None:
         is_steady = 0 < average.max < STEADY_AVERAGE * average.min
-        return (average.last, "are printed") if is_steady else None
+        return (average.last, _PRINTED) if is_steady else None
     if rates is not None:
         return (1 / rates.median, f"follow from {shown(rates.median)} steps/s") if rates.median > 0 else None
     sizes, tokens = segment_sizes(segment), printed_tokens(segment.launch)
@@ -52,6 +53,7 @@ def steps(document: Document) -> Iterator[Contradiction]:
         if first is None or last is None or clocked is None or first.rank != last.rank:
             continue
         stated_s, how = clocked
+        stated = shown(stated_s) if how == _PRINTED else computed(stated_s)
         count = (last.iteration or 0) - (first.iteration or 0)
         began, ended = unix_time(first.time or ""), unix_time(last.time or "")
         if began is None or ended is None or count < LEAST_RECORDS or ended - began < LEAST_CLOCK_S:
@@ -60,8 +62,8 @@ def steps(document: Document) -> Iterator[Contradiction]:
         if SHORT * stated_s < each < LONG * stated_s:
             continue
         yield Contradiction(
-            f"Steps of {shown(stated_s)} s {how}, but {shown(float(count))} steps took {shown(ended - began)} s by the"
-            f" time stamps, {shown(each)} s each: the stated time is of"
+            f"Steps of {stated} s {how}, but {shown(float(count))} steps took {shown(ended - began)} s by the"
+            f" time stamps, {computed(each)} s each: the stated time is of"
             f" {'a part of a step' if each > stated_s else 'several steps'}.",
             {"stated_s": stated_s, "clock_s": each},
         ).at(first.line, last.line, segment=index, figure="step_time_s")
@@ -79,7 +81,7 @@ def bars(document: Document) -> Iterator[Contradiction]:
             continue
         yield Contradiction(
             f"The bar shows {shown(1 / shown_s)} steps/s, but {shown(float(last.iteration or 0))} steps took"
-            f" {shown(elapsed)} s, {shown(each)} s each: the bar does not time steps.",
+            f" {shown(elapsed)} s, {computed(each)} s each: the bar does not time steps.",
             {"bar_s": shown_s, "clock_s": each},
         ).at(last.line, segment=index, figure="step_time_s")
 
@@ -92,7 +94,7 @@ def averages(document: Document) -> Iterator[Contradiction]:
             continue
         yield Contradiction(
             f"Step times fall from {shown(times.first)} to {shown(times.last)} s as an average since the start does:"
-            f" the later steps take {shown(time.median)} s each, and the run has not become faster.",
+            f" the later steps take {computed(time.median)} s each, and the run has not become faster.",
             {"first_s": times.first, "last_s": times.last, "recent_s": time.median},
         ).at(segment.last.line if segment.last else None, segment=index, figure="step_time_s")
 
@@ -138,7 +140,7 @@ def tokens(document: Document) -> Iterator[Contradiction]:
         if seconds.last <= 0 or rate.last <= 0 or 1 / OFF < count.last / seconds.last / rate.last < OFF:
             continue
         yield Contradiction(
-            f"{shown(count.last)} tokens in {shown(seconds.last)} s are {shown(count.last / seconds.last)} tokens/s,"
+            f"{shown(count.last)} tokens in {shown(seconds.last)} s are {computed(count.last / seconds.last)} tokens/s,"
             f" but {shown(rate.last)} are printed.",
             {"tokens": count.last, "seconds": seconds.last, "printed": rate.last},
         ).at(segment.lines.first if segment.lines else None, segment=index, figure="tokens_per_s")

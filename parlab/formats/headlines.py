@@ -32,6 +32,14 @@ _PHASE = re.compile(
 _LEAST_ELAPSED_S, _LEAST_ELAPSED_PARTS_S = 10.0, 0.1
 
 
+_OF_RECORDS = "records; mean_without_first excludes the first as warm-up"
+
+
+def is_of_steps(segment: schema.Segment) -> bool:
+    """Return whether the step time is that of the series of step times."""
+    return _OF_RECORDS in segment.basis.get("step_time_s", "")
+
+
 def fill(segment: schema.Segment, builder: Builder) -> None:
     """Set the headlines of a segment whose settings and statistics are known."""
     for step_time in _STEP_TIMES:
@@ -83,7 +91,7 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
     segment.step_time_s = _of(times, kind)
     sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
     how = {"smoothed": "; progress bars print smoothed times", "derived": "; differences of the printed clock"}
-    basis = f"{times.count} records; mean_without_first excludes the first as warm-up{sampled}{how.get(kind, '')}"
+    basis = f"{times.count} {_OF_RECORDS}{sampled}{how.get(kind, '')}"
     _set(segment, "step_time_s", basis, kind)
     return True
 
@@ -239,7 +247,7 @@ def _tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
         segment.tokens_per_s = average.last
         _set(segment, "tokens_per_s", _AVERAGE, "average")
     elif (tokens := derivations.tokens_of_step(segment, builder)) and (time := _whole_step(segment)):
-        segment.tokens_per_s = tokens / (time.mean_without_first or time.median)
+        segment.tokens_per_s = tokens / (time.mean_without_first or time.mean)
         _set(segment, "tokens_per_s", "tokens of a step / step time, without the first record", "derived")
 
 

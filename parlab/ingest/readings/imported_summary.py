@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from parlab.findings.facts import segment_sizes
+from parlab.formats.headlines import is_of_steps
 from parlab.formats.schema import Figure, Kind, Launch, Segment
 from parlab.ingest.files.recording import FASTEST, NotFinite, Recording, metric_name
 from parlab.ingest.readings.architecture import is_counted
@@ -58,6 +59,9 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     stated_kinds = stated.pop("kinds", {})
     rates = _rates_as_printed(segment)
     kept = _printed_rates(segment) & rates.keys()
+    if segment.step_time_s is not None and not is_of_steps(segment):
+        # The series is of averages, or contradicts the rate that the steps print.
+        kept |= {"step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample", "basis"} & rates.keys()
     steps = {name: value for name, value in steps.items() if name not in kept}
     summary = {**rates, **stated, **steps}
     _fill_memory(summary, segment)

@@ -247,6 +247,10 @@ class Run(models.Model):
         """Whether a file states the numbers, which are then shown with its digits."""
         return self.origin in (self.Origin.IMPORTED, self.Origin.PUBLISHED)
 
+    def prints(self, figure: str) -> bool:
+        """Return whether to show a number of the summary with its digits: a file states it, and it is no quotient."""
+        return self.has_printed_numbers and not (figure.endswith("_per_s") and self.kind_of(figure) == "derived")
+
     def kind_of(self, figure: str) -> str:
         """Return how a number of the summary came about where it is not printed: derived, average, smoothed or part."""
         # Lists leave the summary out, and select this part of it.

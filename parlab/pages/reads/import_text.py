@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from parlab.charts.format import SPACE, printed_digits, quantity, significant, unit_for
+from parlab.charts.format import DIGITS, SPACE, printed_digits, quantity, significant, unit_for
 from parlab.charts.runs.rank_lanes import Lane, lane_bar, spans_of
 from parlab.charts.runs.step_bar import HATCHED
 from parlab.charts.svg import Svg
@@ -187,7 +187,7 @@ def _value(
     stated = marked.of(*names) if marked else []
     same = [span for span in stated if span.value and abs(span.value - value) <= _SAME * abs(value)]
     use = _kind(run, key)
-    text = quantity(value, unit, printed_digits(value, unit))
+    text = quantity(value, unit, DIGITS if use == "derived" and key.endswith("_per_s") else printed_digits(value, unit))
     name = (same or stated)[-1].name if stated else key
     if use == "derived":
         return _parted(title, text, use, "derived", name)

@@ -58,9 +58,9 @@ class Progress(NamedTuple):
 
 
 def _head_number(run: Run, title: str, value: float, unit: str, **more: Any) -> HeadNumber:
-    digits = printed_digits(value, unit) if run.has_printed_numbers else DIGITS
-    text, _, name = quantity(value, unit, digits).partition(SPACE)
-    if (kind := run.kind_of(more.pop("field", ""))) in KINDS:
+    field = more.pop("field", "")
+    text, _, name = quantity(value, unit, printed_digits(value, unit) if run.prints(field) else DIGITS).partition(SPACE)
+    if (kind := run.kind_of(field)) in KINDS:
         more["below"] = ", ".join(filter(None, [more.get("below"), kind]))
         more["note"] = "\n".join(filter(None, [more.get("note"), f"{KINDS[kind].capitalize()}."]))
     note = "\n".join(filter(None, [exact_quantity(value, unit), more.pop("note", "")]))
@@ -149,7 +149,7 @@ def _throughput(run: Run, doubts: Sequence[Finding]) -> HeadNumber | None:
     if not known:
         each = run.summary.get("tokens_per_s_per_gpu")
         return _head_number(run, "Throughput", each, "tokens/s", below="per GPU", doubts=doubts) if each else None
-    digits = printed_digits(known[-1][0]) if run.has_printed_numbers else DIGITS
+    digits = printed_digits(known[-1][0]) if run.prints("samples_per_s") else DIGITS
     below = quantity(*known[-1], digits) if len(known) > 1 else ""
     field = "tokens_per_s" if known[0][1] == "tokens/s" else "samples_per_s"
     return _head_number(run, "Throughput", *known[0], field=field, below=below, doubts=doubts)

@@ -243,7 +243,7 @@ def headline(run: Run) -> str:
     for field, unit in units:
         value: float | None = getattr(run, field)
         if value is not None:
-            text = quantity(value, unit, printed_digits(value) if run.has_printed_numbers else DIGITS)
+            text = quantity(value, unit, printed_digits(value) if run.prints(field) else DIGITS)
             kind = run.kind_of(field)
             return f"{text}, {KINDS[kind]}" if kind in ("average", "part") else text
     return _stated_speed(run)
@@ -262,9 +262,9 @@ def _stated_speed(run: Run) -> str:
 def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list[RunColumn]:
     """Return the columns of the main numbers, each in the unit that suits its values."""
 
-    def column(unit: str, value: Callable[[RunRow], float | None]) -> Unit:
+    def column(unit: str, value: Callable[[RunRow], float | None], field: str) -> Unit:
         return for_column(
-            unit_for((value(row) for row in rows), unit), ((value(row), row.run.has_printed_numbers) for row in rows)
+            unit_for((value(row) for row in rows), unit), ((value(row), row.run.prints(field)) for row in rows)
         )
 
     def cell(row: RunRow, field: str, unit: Unit, doubts: str) -> RunCell:
@@ -272,10 +272,10 @@ def _measure_columns(rows: Sequence[RunRow], shown: Mapping[int, Shown]) -> list
         kind = row.run.kind_of(field)
         return number._replace(note=f"{number.note}, {KINDS[kind]}") if kind in KINDS and number.text else number
 
-    time = column("s", lambda row: row.step_time.median if row.step_time else None)
-    samples = column("samples/s", lambda row: row.run.samples_per_s)
-    tokens = column("tokens/s", lambda row: row.run.tokens_per_s)
-    memory = column("B", lambda row: row.run.memory_max_bytes)
+    time = column("s", lambda row: row.step_time.median if row.step_time else None, "step_time_s")
+    samples = column("samples/s", lambda row: row.run.samples_per_s, "samples_per_s")
+    tokens = column("tokens/s", lambda row: row.run.tokens_per_s, "tokens_per_s")
+    memory = column("B", lambda row: row.run.memory_max_bytes, "memory_max_bytes")
     mfu = for_column(PERCENT, ((row.mfu_pct, False) for row in rows))
     utilisation = for_column(PERCENT, ((row.gpu_util_pct, False) for row in rows))
     return [

@@ -121,7 +121,7 @@ def _measured_column(rows: Sequence[RunLine], name: str) -> Callable[[RunLine], 
     is_mixed = len({row.run.experiment_id for row in rows}) > 1
     values = [getattr(row.run, field) for row in rows]
     of_column = _MFU if base == "%" else unit_for(values, base)
-    unit = for_column(of_column, zip(values, (row.run.has_printed_numbers for row in rows), strict=True))
+    unit = for_column(of_column, zip(values, (row.run.prints(field) for row in rows), strict=True))
 
     def cell(row: RunLine) -> str:
         value = getattr(row.run, field)
