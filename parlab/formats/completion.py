@@ -33,6 +33,10 @@ AMBIGUOUS = frozenset({"elapsed_s", "elapsed_time_s", "time_elapsed_s", "total_t
 GROWN = 3
 
 
+INTERVAL = "elapsed_since_last_s"
+"""The time of the steps since the last line."""
+
+
 class _Clock(NamedTuple):
     """A statement of a clock: its name, the step, its seconds, and how often it has grown."""
 
@@ -55,7 +59,7 @@ class _Plan(NamedTuple):
 def _plan_of(fields: tuple[Field, ...]) -> _Plan:
     names = {field.name for field in fields}
     has_time = "step_time_s" in names
-    clocks = () if has_time else tuple(name for name in CLOCKS if name in names)
+    clocks = () if has_time else tuple(name for name in (INTERVAL, *CLOCKS) if name in names)
     has_bare_mfu = any(field.name == "mfu" and not field.unit for field in fields)
     return _Plan(fields, has_time, clocks, has_bare_mfu)
 
@@ -99,7 +103,7 @@ def _time(record: Record, name: str, clocks: dict[int | None, _Clock], fallen: s
     if before is None or before.name != name or now.iteration <= before.iteration:
         clocks[record.rank] = now
         return
-    seconds = now.seconds - before.seconds
+    seconds = now.seconds if name == INTERVAL else now.seconds - before.seconds
     if seconds <= 0.0:
         clocks[record.rank] = now._replace(grown=-MAX_HELD)
         fallen.add(name)
@@ -107,10 +111,11 @@ def _time(record: Record, name: str, clocks: dict[int | None, _Clock], fallen: s
     if seconds < LEAST_UNITS * _resolution(record, name):
         return
     clocks[record.rank] = now._replace(grown=before.grown + 1)
+    how = f"{_key_of(record, name)} / steps" if name == INTERVAL else f"difference of {_key_of(record, name)}"
     if name in AMBIGUOUS and before.grown < GROWN and not _is_printed_as_clock(record, name):
         return
     record.values["step_time_s"] = seconds / (now.iteration - before.iteration)
-    record.fields += (Field("step_time_s", f"difference of {_key_of(record, name)}", "s", kind="derived"),)
+    record.fields += (Field("step_time_s", how, "s", kind="derived"),)
     record.raw += (f"{record.values['step_time_s']:.6g}",)
 
 

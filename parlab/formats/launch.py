@@ -135,7 +135,7 @@ def _derive(values: dict[str, int | str | None], derived: dict[str, str], contex
 
 
 _COMMAND = re.compile(
-    r"(?:^|[\s=])(?:\S*python[\d.]*|torchrun|deepspeed|srun|mpirun|mpiexec|accelerate|horovodrun)(?=\s)|\.(?:py|sh)\s+-"
+    r"(?:^|[\s=`])(?:[^\s`]*python[\d.]*|torchrun|deepspeed|srun|mpirun|mpiexec|accelerate|horovodrun)(?=\s)|\.(?:py|sh)\s+-"
 )
 
 
@@ -189,7 +189,10 @@ def command_arguments(text: str) -> dict[str, Any]:
 
     def close() -> None:
         if name and len(arguments) < MAX_ARGUMENTS:
-            arguments.setdefault(name, typed(" ".join(values)) if values else True)
+            value = typed(" ".join(values)) if values else True
+            arguments.setdefault(name, value)
+            if is_size(last := name.rpartition(".")[2]):
+                arguments.setdefault(last, value)
 
     for word in tokens:
         if name is None and (variable := _VARIABLE.fullmatch(word)):

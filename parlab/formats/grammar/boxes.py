@@ -5,11 +5,11 @@ from __future__ import annotations
 from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.stepcells import StepCells
-from parlab.formats.grammar.units import to_float, to_int
+from parlab.formats.grammar.units import to_float
 
 MAX_ROWS = 200
 LEAST_FRAME = 10
-COUNTERS = ("iterations", "nupdates", "n_updates", "total_timesteps")
+COUNTERS = ("iterations", "nupdates", "n_updates", "total_timesteps", "step", "global_step")
 """The rows that count, the first of them first."""
 
 
@@ -37,9 +37,10 @@ class Boxes:
     def _close(self, line: int) -> list[Record]:
         rows, self.rows = self.rows, {}
         counter = next((name for name in COUNTERS if name in rows), None)
-        iteration = to_int(rows.pop(counter)) if counter is not None else None
-        if iteration is None:
+        count = to_float(rows.pop(counter).replace(",", "")) if counter is not None else None
+        if count is None or not 0 <= count < 2**53 or not count.is_integer():
             return []
+        iteration = int(count)
         # The head of a group of rows has no value.
         cells = [Pair(name, text, "", to_float(text)) for name, text in rows.items() if text]
         records = self.records_of.records(self.line, None, None, cells, iteration, None)

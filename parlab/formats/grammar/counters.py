@@ -46,9 +46,10 @@ _IN_EPOCH = (
 _COUNTERS = (
     re.compile(
         r"(?i)(?:^|[\s|,\[({'\"/-])(?:global[_ ]?step|current_steps?|n(?:um_)?updates"
-        r"|(?:training_)?iter(?:ation)?|step(?:_i)?|perf|rollout)"
+        r"|(?:training_|acc_)?iter(?:ation)?|step(?:_i)?|perf|rollout)"
         rf"['\"]?{_NUMBER_OF}(?![\d.]|\s?(?:ms|s|sec|us|%|it)\b|\w)"
     ),
+    re.compile(r"(?:^|[\s|,\]])Steps=(?P<at>\d{1,15})(?P<total>(?!))?(?=,)"),  # DeBERTa
     re.compile(
         r"(?i)(?:^|[\s|,(])(?:iter(?:ation)?|step)(?:\(train\))?:?\s?\[\s{0,9}(?P<at>\d{1,15})\s?/\s{0,8}(?P<total>\d{1,15})\]"
     ),

@@ -107,6 +107,8 @@ _AVERAGED = re.compile(
     rf"(?<![\w./=])(?P<key>[A-Za-z][\w/@-]{{0,40}}(?: [A-Za-z][\w/@-]{{0,20}}){{0,2}}(?: \([a-z]\))?)"
     rf"(?P<sign>=|:?(?=\s))(?P<value>\s{{0,8}}{_NUMBER})\s?\(\s{{0,8}}(?P<average>{_NUMBER})\)(?=[\s,;|]|$)"
 )
+# The time of so many steps: `Time(1000 iters): 5.38s`.
+_OF_STEPS = re.compile(r"(?i)\btime\s?\(\d{1,7} (?:iters?|iterations|steps|batches)\)(?=\s?[:=])")
 _IS = re.compile(r"(?<=[A-Za-z]) is (?=[+-]?\d)")
 _SENTENCE_END = re.compile(r"(?<=[\da-z])\.\s{1,4}(?=[A-Z]|$)")
 # Of a count and its total, `sample=72/5608`, the count is the value.
@@ -117,6 +119,8 @@ _DURATION = re.compile(
     r"(\s?[:=]\s?)"
     r"(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?)(?=[\s,;|)\]]|$)"
 )
+# Of how much a loss is the mean, within its brackets.
+_OVER = re.compile(rf" over ({_NUMBER}) (frames|tokens|samples|utterances)\.?(?=\])")
 # `loss[loss=2.5, over 9 frames.], tot_loss[loss=2.6]`: the names of a later group are of that group.
 _NAMED_GROUP = re.compile(r"\b([A-Za-z]\w{0,30})\[(?=\w{1,40}=)([^\[\]]{1,400})\]")
 _NAME = re.compile(r"\b(?=[A-Za-z_]\w{0,40}=)")
@@ -169,7 +173,7 @@ def _with_signs(text: str) -> str:
     if "±" in text:
         text = _WITH_ERROR.sub(r"\g<key>\g<sign>\g<value>\g<unit>, \g<key>_error\g<sign>\g<error>\g<unit>,", text)
     if "(" in text:
-        text = _with_averages(text)
+        text = _with_averages(_OF_STEPS.sub("elapsed since last", text))
     if " is " in text and _IS.search(text):
         text = _SENTENCE_END.sub("; ", _IS.sub(": ", text))
     if "/" in text:
@@ -178,6 +182,8 @@ def _with_signs(text: str) -> str:
         text = _DURATION.sub(lambda match: f"{match[1]}{match[2]}{duration_seconds(match[3]) or 0:g}s", text)
     if "[" in text:
         text = _IN_BRACKETS.sub(r" \g<key>: \g<value>, ", text)
+    if " over " in text:
+        text = _OVER.sub(r" \2=\1", text)
     if text.count("[") > 1 and "=" in text:
         text = _with_group_names(text)
     if "][" in text and _GROUPS.fullmatch(text):

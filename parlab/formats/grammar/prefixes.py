@@ -32,7 +32,7 @@ PREFIX = re.compile(
     r"|(?:DEBUG|INFO):[A-Za-z_][\w.]{0,80}:"  # logging.basicConfig of Python
     r"|\| [A-Z]{4,8}\s{0,6}\| [\w.]{1,80}:[\w<>]{1,60}:\d{1,6} -(?=\s)"  # loguru
     rf"|\[(?:[A-Z]{{4,8}} )?(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)(?: [A-Z]{{4,8}})?\]"
-    rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?::(?=\s)|(?=\s))"
+    rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?::(?=\s)|(?=[\s|]))"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"
 )

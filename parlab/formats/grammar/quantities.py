@@ -119,7 +119,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("steps_per_s", "steps/s", per="all", aliases=(
         "stepspersec trainstepspersecond batchespersec stepspersecond itsec",
         "fairseq: ups [updates/s]", "composer: throughput/batches_per_sec [batches/s]",
-        "olmo: throughput/device/BPS [batches/s]",
+        "olmo: throughput/device/BPS; throughput/device/batches_per_second [batches/s]",
         "events: train_steps_per_second [steps/s]", "hf: train_steps_per_second"), title="Steps/s"),
     Quantity("average_steps_per_s", "steps/s", "average", "all", (
         "trainspeediters",  # ms-swift
@@ -194,7 +194,8 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("disk_total_bytes", "bytes", per="node", aliases=("nanotron: hd_total_memory_tb [B 1]",)),
     Quantity("disk_used_bytes", "bytes", per="node", aliases=("nanotron: hd_used_memory_tb [B 1]",)),
     Quantity("disk_free_bytes", "bytes", per="node", aliases=("nanotron: hd_free_memory_tb [B 1]",)),
-    Quantity("grad_norm", aliases=("gradnorm globalgradnorm gnorm norm", "lingua: grad", "verl: actor/grad_norm",
+    Quantity("grad_norm", aliases=("gradnorm globalgradnorm gnorm norm gradientnorm totalgradnorm",
+                                   "olmo: optim/total_grad_norm", "lingua: grad", "verl: actor/grad_norm",
                                    "events: grad-norm"),
              title="Gradient norm"),
     Quantity("learning_rate", aliases=(
@@ -214,7 +215,9 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("elapsed_s", "s", "cumulative", "all", ("composer: time/train [h]",), title="Time since the start"),
     Quantity("elapsed_validation_s", "s", "cumulative", "all", ("composer: time/val [h]",)),
     Quantity("elapsed_total_s", "s", "cumulative", "all", ("composer: time/total [h]",)),
-    Quantity("elapsed_since_last_s", "s", per="all", aliases=("paddle: interval_runtime [s]", "marian: Time [s]")),
+    Quantity("elapsed_since_last_s", "s", per="all", aliases=(
+        "elapsedsincelast ?",
+        "paddle: interval_runtime [s]", "marian: Time [s]")),
     Quantity("train_time_s", "s", "cumulative", "all", ("modded-nanogpt: train_time [ms]",)),
     Quantity("measured_duration_s", "s", "cumulative", "rank", ("colossalai: avg_duration [s]",)),
     Quantity("train_wall_s", "s", "cumulative", "all", ("fairseq: train_wall [s]",)),

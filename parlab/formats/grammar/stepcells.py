@@ -181,8 +181,9 @@ class StepCells:
 def _stated(text: str, cells: list[tuple[Pair, Field]]) -> list[tuple[Pair, Field]]:
     """Return the measurements of a line without a counter, and the other named numbers beside them."""
     # A number of tokens, which may be those of the training or of the data.
-    cells = [(cell, f._replace(name=slug(cell.key)) if f.name == "tokens_seen" else f) for cell, f in cells]
-    stated = [(cell, f) for cell, f in cells if _measures(f) and (cell.unit or f.name != "loss")]
+    tokens = {cell for cell, f in cells if f.name == "tokens_seen"}
+    cells = [(cell, f._replace(name=slug(cell.key)) if cell in tokens else f) for cell, f in cells]
+    stated = [(cell, f) for cell, f in cells if cell in tokens or (_measures(f) and (cell.unit or f.name != "loss"))]
     if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
         return []
     if any(is_timer(f.name) for _, f in stated):
@@ -197,7 +198,7 @@ _OF_RANKS = frozenset(q.name for q in QUANTITIES if q.unit == "bytes" and q.per 
 
 def _measures(field: Field) -> bool:
     """Return whether a field is of a time, a rate, memory or a loss."""
-    return field.name.endswith(_MEASURES) or field.name == "total_tokens"
+    return field.name.endswith(_MEASURES)
 
 
 def _is_unitless_memory(field: Field, cell: Pair) -> bool:

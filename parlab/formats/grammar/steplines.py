@@ -21,7 +21,7 @@ from parlab.formats.grammar.counters import Clock, Counter, counter_in, counter_
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.metric_fields import HELD_OUT, POWERS, SAYS_UNIT, TIMES, metric_field
 from parlab.formats.grammar.pairs import AVERAGE, Pair, pairs, pairs_and_rest
-from parlab.formats.grammar.prefixes import is_plain, peel_line
+from parlab.formats.grammar.prefixes import is_plain, peel_line, strip_prefix
 from parlab.formats.grammar.quantities import Known, known_to
 from parlab.formats.grammar.rates import rate_of
 from parlab.formats.grammar.records import MAX_TEXT, Ending, Field, Record, unread
@@ -35,7 +35,7 @@ from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "nupdates", "global step",
-                           "current_steps", "training_iteration", "it", "update"})  # fmt: skip
+                           "current_steps", "training_iteration", "it", "update", "acc_iter", "steps"})  # fmt: skip
 _MAX_ENTRIES = 200
 _ENTRY = re.compile(r"\s{1,40}'")
 # A dictionary that pprint prints, also behind words: `training - { 'loss': 2.5,`.
@@ -55,7 +55,8 @@ _RANK = re.compile(r"(?i)^\W{0,4}rank[\s:=#]{0,3}(\d{1,7})\b")
 _AGAIN = re.compile(r"^step \d{1,15}\s?[:|]\s?")
 # Lines of an evaluation.
 _HELD_OUT_LINE = re.compile(
-    r"(?:\((?:val|test)\)|^(?:DEV|TEST)\s{0,3}:|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)"
+    r"(?:\((?:val|test)\)|^(?:DEV|TEST)\s{0,3}:|\bvalid on '\w{1,40}' subset|(?:^|\]: )Evaluation,(?= \w)"
+    r"|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)"
 )
 # `step 5 of 100 in 1.4 seconds`: the time of the step, unless the line is about other work.
 _TOOK = re.compile(
@@ -248,8 +249,15 @@ class Parser:
 
     def _bar(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Read a bar; None for a line without one."""
-        is_bar = "%|" in text or (" • " in text and "━" in text)
-        return self.bars.feed(line, rank, time, text) if is_bar else self.bars.row(line, text)
+        if "%|" not in text and not (" • " in text and "━" in text):
+            return self.bars.row(line, text)
+        records = self.bars.feed(line, rank, time, text)
+        if records is None or not (behind := self.bars.behind):
+            return records
+        # Another writer has not begun a line of its own.
+        own_rank, own_time, behind = strip_prefix(behind)
+        own = rank if own_rank is None else own_rank
+        return records + self.ahead(self._plain_line_records(line, own, own_time or time, behind))
 
     def ahead(self, records: list[Record]) -> list[Record]:
         """Put the positions of a bar that belong there in front of the step of a line."""

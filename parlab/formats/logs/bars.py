@@ -47,6 +47,12 @@ _SCORES = re.compile(r"\s{4,40}(?P<of>[A-Za-z]\S{0,40})(?P<others>(?:\s{1,20}[\d
 _IN_FRONT = re.compile(r"[(\[,]\s?(\w{0,20}loss\s?[:=]\s?[\d.eE+-]{1,20})\s?[)\],]")
 # OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
 _BATCHES = re.compile(r"Train epoch \[\d")
+_NAMED = re.compile(r"[A-Za-z]\W{1,4}\d")
+# A mean in front of a bar of an epoch, `ppl 5.4 loss 1.69 lr 3.3e-04:`.
+_CELLS = re.compile(
+    r"(?:[A-Za-z][\w/]{1,30}[ =:]{1,2}[\d.eE+-]{1,20}[ ,|]{1,3}){1,8}[A-Za-z][\w/]{1,30}[ =:]{1,2}[\d.eE+-]{1,20}"
+)
+_CELL_SIGN = re.compile(r"(?<![\w.])([A-Za-z][\w/]{1,30})[ =:]{1,2}(?=[\d.])")
 MAX_HELD = 256
 STATED = "bar of a step that another line states"
 _OWN = frozenset({"step_time_s", "elapsed_s"})
@@ -192,6 +198,8 @@ class Bars:
         """The names of the columns of rows in front of bars."""
         self.scores: list[str] = []
         """The names of the columns below the bar of an evaluation."""
+        self.behind = ""
+        """What stands behind the last bar in its line, if it has a number with a name."""
         self.has_scores = False
         """Whether the first row below the names of an evaluation has been read: others are of a class."""
 
@@ -202,6 +210,8 @@ class Bars:
         match = _BAR.search(text[:6_000]) if text else None
         if match is None:
             return None
+        behind = text[match.end() + 1 :]
+        self.behind = behind if _NAMED.search(behind) and "%|" not in behind else ""
         printed = match.groups()
         begin = match.start()
         name = _name(text[begin - _MAX_NAME if begin > _MAX_NAME else 0 : begin])
@@ -209,6 +219,9 @@ class Bars:
             return self._counted(line, rank, time, printed, counted)
         if "loss" in name.text and (cells := _IN_FRONT.search(name.text)) is not None:
             printed = (*printed[:8], f", {cells[1]}{printed[8]}")
+        elif "loss" in name.text and (cells := _CELLS.search(name.text)) is not None:
+            named = _CELL_SIGN.sub(r"\1: ", cells[0])
+            printed = (*printed[:8], f", {named}{printed[8]}")
         if name.memory:
             printed = (*printed[:8], f", GPU memory: {name.memory}GB{_columns(self.names, name.others)}{printed[8]}")
         if not name.is_training and "loss" in printed[8] and not is_other_work(name.text):

@@ -246,6 +246,8 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\biter \d+ step \d+(?: \||:) loss.{0,60}\biter time: [\d.]+ ?ms"), 20),
         ),
         reads="LitGPT and TinyLlama",
+        rewritten=((re.compile(r"(?<=, )val: (?=[\d.])"), "val_loss: "),
+                   (re.compile(r"(?<=\d) step (\d{1,18})(?= \||:)"), r" | optimizer_step: \1 |")),
     ),
     "neuronx": Dialect(
         (
@@ -313,6 +315,11 @@ FRAMEWORKS: dict[str, Dialect] = {
             (re.compile(r"\bEp\. \d+ : Up\. \d+ : Sen\. "), 12),
         ),
         reads="Marian",
-        rewritten=((re.compile(r" : "), " | "), (re.compile(r"(?<=Cost )([\d.]{1,15}) \* [^|]{1,80}"), r"\1 ")),
+        rewritten=(
+            (re.compile(r"\bSen\. (?=\d)"), "consumed_samples "),
+            (re.compile(r"(?<=\d) : ([\w-]{1,40}) : (?=[\d.]+ : (?:new best|stalled))"), r" | \1: "),
+            (re.compile(r" : "), " | "), (re.compile(r"(?<=Cost )([\d.]{1,15}) \* [^|]{1,80}"), r"\1 "),
+        ),
+        held_out=re.compile(r"\[valid\] .{0,60}?\bUp\. (?P<at>\d{1,18}) \|"),
     ),
 }  # fmt: skip
