@@ -81,8 +81,8 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
         return False
     kind = builder.steps.kinds.get("step_time_s", "printed")
     rates = builder.steps.by_name.get("steps_per_s")
-    if kind == "derived" and rates is not None and 0.5 < rates.mean * times.mean < 2.0:
-        return False  # a printed rate goes before differences of a clock, unless they contradict it
+    if kind in ("derived", "smoothed") and rates is not None and 0.5 < rates.mean * times.mean < 2.0:
+        return False  # a printed rate goes before a bar and differences of a clock, unless they contradict it
     if kind == "printed" and (recent := derivations.recent_of_average(builder, times)) is not None:
         segment.step_time_s = _constant(recent)
         segment.metrics["step_time_s"].kind = "average"
@@ -90,7 +90,10 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
         return True
     segment.step_time_s = _of(times, kind)
     sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
-    how = {"smoothed": "; progress bars print smoothed times", "derived": "; differences of the printed clock"}
+    how = {
+        "smoothed": "; progress bars print smoothed times",
+        "derived": "; from a printed clock, or times of several steps",
+    }
     basis = f"{times.count} {_OF_RECORDS}{sampled}{how.get(kind, '')}"
     _set(segment, "step_time_s", basis, kind)
     return True

@@ -47,11 +47,11 @@ _SCORES = re.compile(r"\s{4,40}(?P<of>[A-Za-z]\S{0,40})(?P<others>(?:\s{1,20}[\d
 _IN_FRONT = re.compile(r"[(\[,]\s?(\w{0,20}loss\s?[:=]\s?[\d.eE+-]{1,20})\s?[)\],]")
 # OpenRLHF's bar of the batches of one step, as far as other lines state the steps.
 _BATCHES = re.compile(r"Train epoch \[\d")
+_DIGIT = re.compile(r"\d")
 _NAMED = re.compile(r"[A-Za-z]\W{1,4}\d")
 # A mean in front of a bar of an epoch, `ppl 5.4 loss 1.69 lr 3.3e-04:`.
-_CELLS = re.compile(
-    r"(?:[A-Za-z][\w/]{1,30}[ =:]{1,2}[\d.eE+-]{1,20}[ ,|]{1,3}){1,8}[A-Za-z][\w/]{1,30}[ =:]{1,2}[\d.eE+-]{1,20}"
-)
+_NAMED_NUMBER = r"[A-Za-z][\w/]{1,30}[ =:]{1,2}[\d.eE+-]{1,20}"
+_CELLS = re.compile(rf"(?:{_NAMED_NUMBER}[ ,|]{{1,3}}){{1,8}}{_NAMED_NUMBER}")
 _CELL_SIGN = re.compile(r"(?<![\w.])([A-Za-z][\w/]{1,30})[ =:]{1,2}(?=[\d.])")
 MAX_HELD = 256
 STATED = "bar of a step that another line states"
@@ -198,6 +198,9 @@ class Bars:
         """The names of the columns of rows in front of bars."""
         self.scores: list[str] = []
         """The names of the columns below the bar of an evaluation."""
+        self.full: tuple[int, str] | None = None
+        """The line of the last bar, and the text in front of it, if it was full."""
+        self.rounds = 0
         self.behind = ""
         """What stands behind the last bar in its line, if it has a number with a name."""
         self.has_scores = False
@@ -237,12 +240,25 @@ class Bars:
             return [Record("event", line, data="bar without a rate" if not rate else "bar within a step")]
         self.total = total
         record = self._step(line, rank, time, printed, (rate, total, name.epoch))
+        self._round(line, record, name.text)
         if self._is_stated(record):
             return [Record("event", line, data=STATED)]
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
         left = self._left(previous, record)
         return self._hold(left) if name.has_batches and self.is_of_batches is None else left
+
+    def _round(self, line: int, record: Record, text: str) -> None:
+        """Count the steps on where each line shows the full bar of another round, with other numbers in front of it."""
+        if record.iteration != self.total or "epoch" in record.values:
+            self.full = None
+            return
+        before, self.full = self.full, (line, text)
+        if before is not None and before[0] != line and before[1] != text and _DIGIT.search(text):
+            self.rounds += 1
+        if self.rounds:
+            record.iteration = self.total * (self.rounds + 1)
+            del record.values["total_iterations"]
 
     def row(self, line: int, text: str) -> list[Record] | None:
         """Read the names of columns, or a row of an evaluation below its names; None for any other text."""
