@@ -32,6 +32,8 @@ _PHASE = re.compile(
 _LEAST_ELAPSED_S, _LEAST_ELAPSED_PARTS_S = 10.0, 0.1
 
 
+_HOW = {"smoothed": "; progress bars print smoothed times",
+        "derived": "; from a printed clock, or times of several steps"}  # fmt: skip
 _OF_RECORDS = "records; mean_without_first excludes the first as warm-up"
 
 
@@ -90,11 +92,7 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
         return True
     segment.step_time_s = _of(times, kind)
     sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
-    how = {
-        "smoothed": "; progress bars print smoothed times",
-        "derived": "; from a printed clock, or times of several steps",
-    }
-    basis = f"{times.count} {_OF_RECORDS}{sampled}{how.get(kind, '')}"
+    basis = f"{times.count} {_OF_RECORDS}{sampled}{_HOW.get(kind, '')}"
     _set(segment, "step_time_s", basis, kind)
     return True
 

@@ -100,6 +100,9 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
         return
     first, last = builder.first, builder.last
     warm = [first.iteration] if builder.records > 1 and first is not None and first.iteration is not None else []
+    # Where each round of a bar counts its own steps, the planned ones are those of a round.
+    if builder.total and last is not None and (last.iteration or 0) >= 2 * builder.total:
+        builder.total = None
     segment.steps = schema.Steps(
         count=builder.records,
         first=first.iteration if first else None,
