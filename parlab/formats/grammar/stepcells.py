@@ -25,7 +25,7 @@ _OF_STEPS = (*_MEASURES, "learning_rate", "grad_norm")
 # Memory of anything, in a line that states nothing else.
 _AMBIGUOUS = frozenset({"memory", "mem", "time"})
 _CLOCK = re.compile(
-    r"(?:^|_)(?:total_(?:running_)?time|running_time|time_total|elapsed|eta|remaining|wall|runtime)(?:_|$)"
+    r"(?:^|_)(?:total_(?:running_)?time|running_time|time_total|start_time|elapsed|eta|remaining|wall|runtime)(?:_|$)"
     r"|^(?:e2e_|raw_)?train(?:ing)?_time_s$"
 )
 
