@@ -10,7 +10,7 @@ from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import field_for, slug, to_float
-from parlab.formats.logs.deepspeed_records import pairs
+from parlab.formats.logs.deepspeed_records import cells
 
 _E2E = re.compile(r"\s*\|E2E latency=")
 _LATENCY = re.compile(r"\s*(End-to-End|Generation|Training)\s+=> ")
@@ -62,8 +62,8 @@ class Chat:
 
     def _last(self, line: int, body: str) -> list[Record]:
         """Read `|E2E latency=7.99s |...`, which ends the step above it."""
-        values, fields, raw, bad = pairs(line, body.strip().strip("|").replace("|", ", "))
-        own = Record("step", line, values, fields=tuple(fields), raw=tuple(raw))
+        text = body.strip().strip("|").replace("|", ", ")
+        own, *bad = record_of("step", line, None, None, cells(text)) or [Record("step", line)]
         if self.held is not None:
             step, self.held = self.held, None
             _join(step, [own])
@@ -88,8 +88,8 @@ class Chat:
 
     def _step(self, line: int, iteration: int, body: str) -> list[Record]:
         """Read `Epoch: 0 | Step: 1 | PPO Epoch: 1 | Actor Loss: 0.0112 | ...`."""
-        cells = [(cell, field_for(cell.key)) for cell in split_cells(body)]
-        records = record_of("step", line, None, iteration, cells)
+        named = [(cell, field_for(cell.key)) for cell in split_cells(body)]
+        records = record_of("step", line, None, iteration, named)
         earlier = self.flush() if self.held is not None else []
         if not records or records[0].kind != "step":
             return earlier + records
