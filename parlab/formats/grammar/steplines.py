@@ -68,7 +68,10 @@ UNKNOWN_TRAINER = "pairs"
 _TAKEN = frozenset({"took", "in"})
 _IN_BRACKETS = re.compile(r"\[[^\[\]]{1,60}\]")
 _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
-_LIST = re.compile(r"\s{0,8}(?P<key>[A-Za-z_][\w ()/-]{0,60}): \[(?P<numbers>[^\[\]]{1,200000})\]?\s*$")
+# A name and a list of numbers, perhaps behind a tag.
+_LIST = re.compile(
+    r"\s{0,8}(?:\[[^\[\]]{1,120}\]\s?)?(?P<key>[A-Za-z_][\w ()/-]{0,60}): \[(?P<numbers>[^\[\]]{1,200000}+)\]?\s*$"
+)
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
 _LEFT = re.compile(
     r"(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:ms|s|secs?|seconds|[KMGT]i?B|TFLOP/?s(?:/\w{1,8})?|/s(?:/gpu)?)(?![\w/:])"
@@ -291,7 +294,7 @@ class Parser:
 
     def _listed(self, line: int, rank: int | None, text: str) -> list[Record]:
         """Read the list of all step times at the end of a run, which only repeats them if the steps were printed."""
-        stated = _LIST.match(self._rewritten(text))
+        stated = _LIST.match(text)
         if stated is None or self.dialect.field(Pair(stated["key"], "", "", None)).name != "step_time_s":
             return []
         has_steps = self.bars.has_steps

@@ -10,7 +10,7 @@ from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import field_for, slug, to_float
-from parlab.formats.logs.deepspeed_records import cells
+from parlab.formats.logs.deepspeed_records import TIMERS, cells
 
 _E2E = re.compile(r"\s*\|E2E latency=")
 _LATENCY = re.compile(r"\s*(End-to-End|Generation|Training)\s+=> ")
@@ -19,7 +19,6 @@ _STEP = re.compile(r"\s*[Ee]poch: \d{1,12} ?\| ?[Ss]tep: (\d{1,18}) ?\|")
 _CELL = re.compile(
     r"(?P<key>[A-Za-z][\w./ -]{0,40}?):? (?P<value>[\d.]{1,20}(?:e[+-]?\d{1,3})?) ?(?P<unit>[A-Za-z/]{0,8})"
 )
-_TIMERS = ("generate", "training", "gather", "others")
 _NAMES = {
     "End-to-End Latency": "step_time_s",
     "Generation Latency": "generate",
@@ -103,7 +102,7 @@ class Chat:
 
     def _done(self, step: Record) -> list[Record]:
         """Return a step, with its parts as timers."""
-        timers = {name: step.values.pop(name) for name in _TIMERS if name in step.values}
+        timers = {name: step.values.pop(name) for name in TIMERS.values() if name in step.values}
         self.iteration = step.iteration
         return [step, Record("timers", step.line, timers, step.iteration)] if timers else [step]
 

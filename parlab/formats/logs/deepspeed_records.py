@@ -14,7 +14,7 @@ from parlab.formats.grammar.units import NUMBER, slug, to_float, unit_of
 
 _BREAKDOWN = re.compile(r"(?:rank=(\d{1,7}) )?time \(ms\) \|")
 # Parts of a step of RLHF.
-_TIMERS = {"Generate time": "generate", "Training time": "training", "Gather latency": "gather", "Others": "others"}
+TIMERS = {"Generate time": "generate", "Training time": "training", "Gather latency": "gather", "Others": "others"}
 
 
 def cells(text: str) -> list[tuple[Pair, Field]]:
@@ -28,7 +28,7 @@ def cells(text: str) -> list[tuple[Pair, Field]]:
         unit = printed[number.end() :].partition("(")[0].strip() if number else ""
         base = unit_of(unit) if unit else None
         known = known_to("deepspeed").get(key)
-        field = known.field(key) if known is not None else Field(_TIMERS.get(key) or slug(key), key)
+        field = known.field(key) if known is not None else Field(TIMERS.get(key) or slug(key), key)
         field = field._replace(unit=unit, scale=base[1] if base else 1.0)
         value = number[0] if number else printed
         read.append((Pair(key, value, unit, to_float(value)), field))
