@@ -62,17 +62,20 @@ class Chat:
     def _last(self, line: int, body: str) -> list[Record]:
         """Read `|E2E latency=7.99s |...`, which ends the step above it."""
         text = body.strip().strip("|").replace("|", ", ")
-        own, *bad = record_of("step", line, None, None, cells(text)) or [Record("step", line)]
+        records = record_of("step", line, None, None, cells(text))
+        steps = [record for record in records if record.kind == "step"]
         if self.held is not None:
             step, self.held = self.held, None
-            _join(step, [own])
+            _join(step, steps)
             step.also, step.line, step.until = (step.line,), line, line
-            own = step
-        return self._done(own) + bad
+            steps = [step]
+        done = [record for step in steps for record in self._done(step)]
+        return done + [record for record in records if record.kind == "unread"]
 
     def _part(self, line: int, part: str, body: str) -> list[Record]:
         """Read `End-to-End => Latency: 13.81s, ...`."""
         records = record_of("step", line, None, None, list(_cells(part, body)))
+        records = [record for record in records if record.kind == "step"]
         if self.held is not None and (part == "End-to-End" or self.is_joined):
             self.is_joined = True
             _join(self.held, records)
