@@ -339,14 +339,19 @@ class Parser:
             self.below.counts_epochs = False
             if self.held:
                 return self._beside_steps() + self._counted(records)
+            if "in_epoch" not in records[0].values:
+                return records
         place = iteration = None
-        for record in records:
+        for at, record in enumerate(records):
             if "in_epoch" in record.values:
                 place, iteration = record.iteration, self._step_of_all(record)
             if place is not None and record.iteration == place:
                 record.iteration = iteration
-            self.has_ended = self.has_ended or record.kind == "end"
-        return records if place is None else [*map(self.bars.once, records)]
+            if record.kind == "validation" and place is not None:
+                records[at] = self.bars.once(record)
+            elif record.kind == "end":
+                self.has_ended = True
+        return records
 
     def _step_of_all(self, record: Record) -> int | None:
         """Return the step of all epochs: the one that is stated beside that of the epoch, or a count."""

@@ -151,28 +151,6 @@ def _cells(field_of: Callable[[Pair], Field], line: int, rank: int | None, time:
     return record_of("metrics", line, rank, None, own, time) + record_of("validation", line, rank, None, held_out, time)
 
 
-def _stated(printed: Sequence[str], own: Record) -> tuple[dict[str, float], tuple[Field, ...], tuple[str, ...]] | None:
-    """Return what a bar and its own cells state of a step; None without a rate, a time or a loss."""
-    values: dict[str, float] = {}
-    fields: tuple[Field, ...] = ()
-    raw: tuple[str, ...] = ()
-    stated, time_so_far, rate, unit = own.values, printed[5], printed[6], printed[7]
-    # tqdm smooths the rate, so a step time that the trainer states replaces it.
-    if "step_time_s" not in stated:
-        seconds = to_float(rate) if rate else None
-        if seconds:
-            values["step_time_s"] = seconds if unit[0] == "s" and unit[1] == "/" else 1.0 / seconds
-            fields, raw = (_rate_field(unit),), (rate,)
-        elif rate or not any(name.endswith("loss") for name in stated):
-            return None
-    elapsed = _elapsed(time_so_far)
-    if elapsed is not None and "elapsed_s" not in stated:
-        values["elapsed_s"] = elapsed
-        fields, raw = (*fields, _ELAPSED), (*raw, time_so_far)
-    values |= stated
-    return values, fields + own.fields, raw + own.raw
-
-
 def _global_step(position: int, text: str) -> int:
     """Return the step of all epochs that a bar states, or its position where `2e+3` is rounded and agrees."""
     value = to_float(text)
@@ -359,15 +337,28 @@ class Bars:
         self, line: int, rank: int | None, time: str | None, printed: Sequence[str], total: int, epoch: int | None
     ) -> list[Record]:
         """Return the step of a position, and the figures on held-out data; [] without a rate, a time or a loss."""
-        cells = printed[8].lstrip(", ")
-        records = self.cells.read(line, rank, None, cells) if cells else []
+        _, at, si, _, _, time_so_far, rate, unit, cells = printed
+        records = self.cells.read(line, rank, None, cells.lstrip(", ")) if cells else []
         own = records.pop(0) if records and records[0].kind == "metrics" else _NO_CELLS
-        stated = _stated(printed, own)
-        if stated is None:
-            return []
-        values, fields, raw = stated
-        iteration = self._numbered(values, own, _count(printed[1], printed[2]), total, epoch)
-        step = Record("step", line, values, iteration, rank, time, fields, raw)
+        stated = own.values
+        values: dict[str, float] = {}
+        fields: tuple[Field, ...] = ()
+        raw: tuple[str, ...] = ()
+        # tqdm smooths the rate, so a step time that the trainer states replaces it.
+        if "step_time_s" not in stated:
+            seconds = to_float(rate) if rate else None
+            if seconds:
+                values["step_time_s"] = seconds if unit[0] == "s" and unit[1] == "/" else 1.0 / seconds
+                fields, raw = (_rate_field(unit),), (rate,)
+            elif rate or not any(name.endswith("loss") for name in stated):
+                return []
+        elapsed = _elapsed(time_so_far)
+        if elapsed is not None and "elapsed_s" not in stated:
+            values["elapsed_s"] = elapsed
+            fields, raw = (*fields, _ELAPSED), (*raw, time_so_far)
+        values |= stated
+        iteration = self._numbered(values, own, _count(at, si), total, epoch)
+        step = Record("step", line, values, iteration, rank, time, fields + own.fields, raw + own.raw)
         if not records:
             return [step]
         for record in records:
@@ -381,11 +372,13 @@ class Bars:
             self.first_epoch = epoch if self.first_epoch is None else min(self.first_epoch, epoch)
             iteration += (epoch - self.first_epoch) * total
             values["epoch"] = float(epoch)
+        is_of_all = epoch is None
         if "global_step" in values:
             texts = zip(own.fields, own.raw, strict=True)
             iteration = _global_step(position, next(text for field, text in texts if field.name == "global_step"))
-        # The bar of an epoch has the length of the training only in the first one, whose positions are the steps.
-        if epoch is None or ("global_step" in values and position - iteration in (0, 1)):
+            # The bar of an epoch has the length of the training only in the first one, whose positions are the steps.
+            is_of_all = is_of_all or position - iteration in (0, 1)
+        if is_of_all:
             values["total_iterations"] = float(total)
         return iteration
 
