@@ -98,6 +98,31 @@ def test_steps_of_a_bar_that_rounds_stay_apart() -> None:
     assert only("\r".join(bars) + "\n").records == 5
 
 
+def test_a_step_of_all_epochs_beside_one_of_the_epoch_counts_in_any_log() -> None:
+    line = "epoch {e}, iteration {n}/10 | global_step: {g} | loss: 2.{g} | step time: 0.5 s{val}\n"
+    val = " | val_loss: 2.5"
+    text = "".join(line.format(e=g // 10, n=g % 10, g=g, val=val if g > 12 else "") for g in range(5, 25))
+    segment = only(text, "pairs")
+    assert [step.iteration for step in steps(text, "pairs")] == list(range(5, 25))
+    assert [figure.iteration for figure in segment.validation] == [13]
+    assert segment.end.state == "unknown"
+
+
+def test_bars_of_one_line_and_bars_without_a_rate_are_steps() -> None:
+    bar = "Epoch 0: 1%| | {n}/100 [00:0{n}<10:00, train_loss=2.{n}, global_step={g}.0, step_time={n}.5s, val_loss=3.5]"
+    text = "".join(bar.format(n=n, g=n - 1) for n in range(1, 6)) + "\n"
+    segment = only(text, "bars")
+    assert [step.iteration for step in steps(text, "bars")] == [0, 1, 2, 3, 4]
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 3.5
+    assert [figure.iteration for figure in segment.validation] == [0]
+
+
+def test_the_step_time_that_a_trainer_states_replaces_the_rate_of_its_bar() -> None:
+    bar = "Epoch 0: 1%| | {n}/100 [00:05<10:00, 9.00s/it, loss=2.{n}, step_time={n}.5s]\n"
+    assert [step.values["step_time_s"] for step in steps(bar.format(n=1) + bar.format(n=2))] == [1.5, 2.5]
+
+
 def test_nemo_says_finished_only_after_the_last_iteration_of_the_only_epoch() -> None:
     line = "Training epoch {e}, iteration {n}/9 | global_step: {g} | train_step_timing in s: 1.0\n"
     assert only(line.format(e=0, n=9, g=9)).end.state == "finished"

@@ -25,7 +25,7 @@ _PLACES = frozenset(
 _SOURCE = re.compile(
     r"[A-Za-z_][\w./-]*\.\w+:\d{1,6}(?![\d.])|(?<=[\[(:.])[A-Za-z_]\w*:\d{1,9}(?=[\])]|:| - )"
     r"|^\s*[A-Za-z][\w.-]*:\d{1,4}\s(?=\s{0,4}[a-z_]\w*\.)|\b[\da-fA-F]{4,8}:[\da-fA-F]{2}:[\da-fA-F]{2}\.\d"
-    r"|\d{1,3}%\s{0,4}\||\bNCCL (?:INFO|WARN)\b.*"
+    r"|\d{1,3}%\s{0,4}\||\bNCCL (?:INFO|WARN)\b.*|^\s*\[NeMo [A-Z] [^\]]{1,120}\]"
 )
 _MARK = re.compile(r"[:=]\s{0,20}['\"]?[+-]?\.?\d|\d\s?(?:[a-zA-Zµ%])|\d\s{0,4}[|,)]|\s\d")
 MAX_LINE = 8_000

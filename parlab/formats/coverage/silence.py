@@ -285,7 +285,7 @@ def _of_bar(number: int, text: str) -> list[Record]:
     records = [record for record in (bars.feed(number, None, None, text) or []) if record.kind != "event"]
     records += bars.finish()
     for record in records:
-        if record.kind == "step":
+        if record.kind in ("step", "validation"):
             record.kind, record.iteration = "metrics", None
             record.values.pop("total_iterations", None)
     return records

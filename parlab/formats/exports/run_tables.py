@@ -15,11 +15,13 @@ from typing import Any, Literal, NamedTuple
 from parlab.formats.grammar import rows
 from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
 from parlab.formats.grammar.names import launch_of, setting_of
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Ending, Field, Record, unread
 from parlab.formats.grammar.rows import picker
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.grammar.units import normal, to_float
+from parlab.formats.grammar.stepcells import record_of
+from parlab.formats.grammar.units import to_float
 from parlab.formats.launch import typed
 
 SIGNS: Signs = ((re.compile(r'^\ufeff?"?Name"?,"?State"?,(?=.*(?:Runtime|Created|User|ID))'), 60),)
@@ -130,21 +132,15 @@ class Filled:
     def figures(self, line: int, cells: Sequence[str]) -> list[Record]:
         """Return the metrics of a row, and what is no number."""
         records: list[Record] = []
-        bad: list[Record] = []
         for kind, columns in self.metrics:
             read = columns.read(cells)
             if read is not None:
                 records.append(Record(kind, line, read[0], fields=columns.fields, raw=read[1]))
                 continue
-            good: list[tuple[Field, str, float]] = []
-            for field, text in zip(columns.fields, columns.pick(cells), strict=True):
-                number = to_float(text)
-                if number is None:
-                    bad.append(unread(line, "not a finite number", f"{field.key}: {text}"))
-                else:
-                    good.append((field, text, normal(number, field.scale)))
-            records += [_figures(kind, line, good)] if good else []
-        return bad + records
+            texts = zip(columns.fields, columns.pick(cells), strict=True)
+            figures = [(Pair(field.key, text, "", to_float(text)), field) for field, text in texts]
+            records += record_of(kind, line, None, None, figures)
+        return records
 
 
 _SIDES: tuple[tuple[Literal["metrics", "validation"], bool], ...] = (("metrics", False), ("validation", True))
@@ -201,9 +197,3 @@ def _metric(name: str) -> Field | None:
     if (quantity is None or quantity.name == "learning_rate") and "/" not in name:
         return None
     return metric_field(name[:200])
-
-
-def _figures(kind: Literal["metrics", "validation"], line: int, entries: Sequence[tuple[Field, str, float]]) -> Record:
-    values = {field.name: value for field, _, value in entries}
-    fields, raw = tuple(field for field, _, _ in entries), tuple(text for _, text, _ in entries)
-    return Record(kind, line, values, fields=fields, raw=raw)

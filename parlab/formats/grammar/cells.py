@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from parlab.formats.grammar.pairs import AVERAGE, Pair
 from parlab.formats.grammar.records import Field
-from parlab.formats.grammar.units import LARGEST, floats, normal, to_float
+from parlab.formats.grammar.rows import Columns
+from parlab.formats.grammar.units import to_float
 
 MAX_LAYOUTS = 32
 MAX_CELLS = 400
 MAX_KEY = 80
-# Suffix of the key for the second value of a pair, `13100.0/13240.9`.
 # Suffix of the key of a size in GB, `hip mem usage/free: 100.1GB/91.9GB`.
 SIZE = " (GB)"
 _SIZES = re.compile(r"[\d.]{1,20}GB(?:/[\d.]{1,20}(?:GB|%)){1,8}")
@@ -33,12 +33,10 @@ def cell(key: str, text: str) -> Pair:
 
 
 class Layout(NamedTuple):
-    """A compiled line: groups are (iteration, total) if `head` has them, then one value per field."""
+    """A compiled line: groups are those of the head, then one value per field."""
 
     match: Callable[[str], re.Match[str] | None]
-    names: tuple[str, ...]
-    fields: tuple[Field, ...]
-    scaled: tuple[tuple[int, float], ...]
+    columns: Columns
 
 
 class Layouts:
@@ -66,27 +64,13 @@ class Layouts:
         for key in keys:
             pair = key.endswith(AVERAGE)
             body += rf"/{_VALUE}" if pair else rf"{body and '[|]'} *{re.escape(key)}:?{_VALUE}"
-        fields = tuple(self.field_of(key) for key in keys)
-        pattern = re.compile(self.head + body + self.tail)
-        scaled = tuple((index, field.scale) for index, field in enumerate(fields) if field.scale != 1.0)
-        self.layouts.insert(0, Layout(pattern.match, tuple(field.name for field in fields), fields, scaled))
+        places = range(re.compile(self.head).groups, re.compile(self.head).groups + len(keys))
+        columns = Columns(places, [self.field_of(key) for key in keys])
+        self.layouts.insert(0, Layout(re.compile(self.head + body + self.tail).match, columns))
 
     def prefer(self, index: int) -> None:
         """Move a layout that matched to the front."""
         self.layouts.insert(0, self.layouts.pop(index))
-
-
-def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
-    """Convert matched texts to values in normal form; None if one of them is not a finite number."""
-    try:
-        values = floats(texts)
-    except ValueError:
-        return None
-    if not -LARGEST < sum(values) < LARGEST:
-        return None
-    for index, scale in layout.scaled:
-        values[index] = normal(values[index], scale)
-    return dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
 
 
 # Keys that a terminal breaks in the middle.

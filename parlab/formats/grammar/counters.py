@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from parlab.formats.grammar.prefixes import spliced
+from parlab.formats.grammar.prefixes import STAMP, spliced
 
 _NUMBER_OF = r"\s{0,4}[:=#]?\s{0,12}['\"]?(?P<at>\d{1,15})(?:\s?/\s{0,8}(?P<total>\d{1,15}))?"
 # Counters that begin again in every epoch.
@@ -21,6 +21,9 @@ _IN_EPOCH = (
     re.compile(
         r"(?i)\bepoch:?\s?(?P<epoch>\d{1,9})\s?/\s?(?P<epochs>\d{1,9})[,|:;]?\s{1,3}(?:step|batch|iter(?:ation)?):?"
         r"\s{0,3}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?![\d.])"
+    ),
+    re.compile(
+        r"(?i)(?:training |\b)epoch (?P<epoch>\d{1,9}), iteration (?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?(?=\s?[|:,])"
     ),
     re.compile(r"(?i)\bit(?:er)? (?P<at>\d{1,15})/(?P<total>\d{1,15}) of epoch (?P<epoch>\d{1,9})\b"),
     re.compile(
@@ -125,7 +128,7 @@ def parts_of(text: str) -> list[str]:
         return [text]
     head = counter[0][: counter.start("at") - counter.start()]
     words = head.strip(" |,[({-")
-    again = re.compile(rf"(?<![A-Za-z_/]){re.escape(words)}\s{{0,12}}(?=\d)")
+    again = re.compile(rf"(?<![A-Za-z_/]){STAMP}{re.escape(words)}\s{{0,12}}(?=\d)")
     return spliced(again, text) if len(text) > 2 * len(counter[0]) and words else [text]
 
 

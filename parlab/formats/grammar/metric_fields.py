@@ -20,7 +20,7 @@ _AVERAGED = frozenset({"s", "samples/s", "tokens/s", "steps/s", "FLOP/s"})
 _TIMING = re.compile(r"^timing_(s|ms)/(.+)")
 _PER_STEP = re.compile(r"(?i)(?:wall|time|elapsed)(?:/|_per_)(?:it|iter|iteration|step|batch|update)")
 # Names of figures on held-out data.
-HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/-]")
+HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/-](?!step_timing)")
 _PARAMETERS = re.compile(r"(?i)\bparam(?:eter)?s?\b")
 _SIZES = frozenset("KMG")
 # Powers of ten behind a number; B is one of counts, and bytes of memory.

@@ -53,6 +53,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "xtuner: reduced_llm_loss", "litgpt: loss train", "neuronx: step_loss", "marian: Cost",
         "detectron2: total_loss",
         "events: global_avg_loss", "hf: Training Loss"), title="Loss"),
+    Quantity("reduced_train_loss", aliases=("nemo: reduced_train_loss",)),
     Quantity("lm_loss", aliases=("events: lm loss", "nanotron: lm_loss")),
     Quantity("step_time_s", "s", per="all", aliases=(
         "steptime iterationtime itertime timeperstep trainsteptiming dt timestep timingsstep endtoend",

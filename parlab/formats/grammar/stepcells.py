@@ -25,7 +25,7 @@ _OF_STEPS = (*_MEASURES, "learning_rate", "grad_norm")
 # Memory of anything, in a line that states nothing else.
 _AMBIGUOUS = frozenset({"memory", "mem", "time"})
 _CLOCK = re.compile(
-    r"(?:^|_)(?:total_(?:running_)?time|running_time|time_total|elapsed|eta|remaining|wall|runtime)(?:_|$)"
+    r"(?:^|_)(?:total_(?:running_)?time|running_time|time_total|start_time|elapsed|eta|remaining|wall|runtime)(?:_|$)"
     r"|^(?:e2e_|raw_)?train(?:ing)?_time_s$"
 )
 
@@ -232,12 +232,21 @@ def record_of(
 ) -> list[Record]:  # fmt: skip
     """Return one record of the cells that are numbers; the others are unread."""
     good = [(cell, field) for cell, field in cells if cell.value is not None]
-    bad = _not_finite(line, [cell for cell, _ in cells])
+    bad = _not_finite(line, [cell for cell, _ in cells]) if len(good) < len(cells) else []
     if not good:
         return bad
     values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
-    fields, raw = tuple(field for _, field in good), tuple(cell.text for cell, _ in good)
+    fields, raw = tuple([field for _, field in good]), tuple([cell.text for cell, _ in good])
     return [Record(kind, line, values, iteration, rank, time, fields, raw), *bad]
+
+
+def with_timers(records: list[Record]) -> list[Record]:
+    """Return a step with the times of its phases as a record of their own."""
+    if not records or records[0].kind != "step":
+        return records
+    step, *others = records
+    timers = {name.removesuffix("_s"): step.values.pop(name) for name in [*step.values] if is_timer(name)}
+    return [step, *([Record("timers", step.line, timers, step.iteration, step.rank)] if timers else []), *others]
 
 
 def _not_finite(line: int, cells: list[Pair]) -> list[Record]:

@@ -24,18 +24,21 @@ from parlab.formats.grammar.pairs import AVERAGE, Pair, pairs, pairs_and_rest
 from parlab.formats.grammar.prefixes import is_plain, peel_line, strip_prefix
 from parlab.formats.grammar.quantities import Known, known_to
 from parlab.formats.grammar.rates import rate_of
-from parlab.formats.grammar.records import MAX_TEXT, Ending, Field, Record, unread
+from parlab.formats.grammar.records import MAX_TEXT, Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats, by_part
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepblocks import StepBlocks
-from parlab.formats.grammar.stepcells import StepCells
+from parlab.formats.grammar.stepcells import LARGEST_WHOLE, StepCells, record_of
 from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
+from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
 from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "nupdates", "global step",
                            "current_steps", "training_iteration", "it", "update", "acc_iter", "steps"})  # fmt: skip
+_OF_ALL = frozenset({"global_step"})
+"""The key of a step of all epochs."""
 _MAX_ENTRIES = 200
 _ENTRY = re.compile(r"\s{1,40}'")
 # A dictionary that pprint prints, also behind words: `training - { 'loss': 2.5,`.
@@ -58,6 +61,7 @@ _HELD_OUT_LINE = re.compile(
     r"(?:\((?:val|test)\)|^(?:DEV|TEST)\s{0,3}:|\bvalid on '\w{1,40}' subset|(?:^|\]: )Evaluation,(?= \w)"
     r"|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)"
 )
+_VALIDATION = re.compile(r"alidation(?!_step_timing)")
 # `step 5 of 100 in 1.4 seconds`: the time of the step, unless the line is about other work.
 _TOOK = re.compile(
     r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
@@ -66,6 +70,10 @@ UNKNOWN_TRAINER = "pairs"
 _TAKEN = frozenset({"took", "in"})
 _IN_BRACKETS = re.compile(r"\[[^\[\]]{1,60}\]")
 _OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
+# A name and a list of numbers, perhaps behind a tag.
+_LIST = re.compile(
+    r"\s{0,8}(?:\[[^\[\]]{1,120}\]\s?)?(?P<key>[A-Za-z_][\w ()/-]{0,60}): \[(?P<numbers>[^\[\]]{1,200000}+)\]?\s*$"
+)
 # What a line may not keep to itself: a number with a unit of time, memory or a rate.
 _LEFT = re.compile(
     r"(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:ms|s|secs?|seconds|[KMGT]i?B|TFLOP/?s(?:/\w{1,8})?|/s(?:/gpu)?)(?![\w/:])"
@@ -109,6 +117,10 @@ class Dialect:
     """Whether timers have the names that are printed."""
     is_of_rank: bool = False
     """Whether lines are tagged with what does not give the number of a rank."""
+    counts_to_total: bool = False
+    """Whether the number behind the one of a step is the last step of an epoch, counted from 0."""
+    wrapped: tuple[re.Pattern[str], re.Pattern[str]] | None = None
+    """The beginning of a line that a terminal may have wrapped, and the whole line."""
     has_blocks: bool = False
     """Whether the cells of a step may stand on the lines below its number."""
     is_beside: bool = False
@@ -116,6 +128,9 @@ class Dialect:
 
     def read(self, lines: Iterable[str], /) -> Iterator[Record]:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
+        return self._read(lines) if self.wrapped is None else Unwrapped(lines, self.wrapped).read(self._read)
+
+    def _read(self, lines: Iterable[str]) -> Iterator[Record]:
         parser = Parser(self)
         for number, line in enumerate(lines, 1):
             if parser.below.head is not None and not parser.dictionary:
@@ -191,10 +206,12 @@ class Parser:
         self.epoch: int | None = None
         self.turns: dict[int | None, int] = {}
         """How many steps each rank has begun, where lines state no number of a step."""
-        self.has_ended = False
+        self.has_ended = self.is_last = False
         self.held: list[Record] = []
         """What the first line of an epoch states, until another line shows whether epochs are the steps."""
         self.has_epochs = False
+        self.listing: set[int | None] = set()
+        """The ranks that have listed the times of all their steps."""
         self.dictionary: list[str] = []
         """The lines so far of a dictionary that pprint has printed."""
         self.settings: dict[str, Any] = {}
@@ -269,6 +286,8 @@ class Parser:
         """Read a line without a bar; a counter that begins again in every epoch becomes one that grows."""
         if self._is_epoch(text):
             return []
+        if ": [" in text and (times := self._listed(line, rank, text)):
+            return times
         if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
             return own
         read = self.repeats.fast(line, rank, time, text) if self.dialect.launch is not None else None
@@ -283,6 +302,25 @@ class Parser:
         head = _EPOCH.match(text[:80]) if "poch" in text else None
         self.epoch = self.epoch if head is None else int(head[1])
         return head is not None
+
+    def _listed(self, line: int, rank: int | None, text: str) -> list[Record]:
+        """Read the list of all step times at the end of a run, which only repeats them if the steps were printed."""
+        stated = _LIST.match(text)
+        if stated is None or self.dialect.field(Pair(stated["key"], "", "", None)).name != "step_time_s":
+            return []
+        has_steps = self.bars.has_steps
+        records: list[Record] = []
+        if rank in self.listing and not has_steps:
+            records.append(Record("launch", line, data={}, opens=True))
+            self.listing.clear()
+        self.listing.add(rank)
+        kind: Kind = "metrics" if has_steps else "step"
+        for number in stated["numbers"].split(","):
+            cell = Pair(stated["key"], number.strip(), "", to_float(number.strip()))
+            field = self.dialect.field(cell)
+            field = field._replace(name=f"repeated_{field.name}") if has_steps else field
+            records += record_of(kind, line, rank, None, [(cell, field)])
+        return records
 
     def _launched(self, line: int) -> list[Record]:
         """Return the launch of the settings so far, once."""
@@ -312,19 +350,38 @@ class Parser:
             self.below.counts_epochs = False
             if self.held:
                 return self._beside_steps() + self._counted(records)
-        if not records or "in_epoch" not in records[0].values:
-            return records
-        values = records[0].values
-        epochs, total = int(values.pop("in_epoch")), int(values.pop("total_iterations", 0))
-        epoch = self.epoch if epochs < 0 else int(values.get("epoch", self.epoch or 0))
-        place = records[0].iteration
-        if epochs > 0 and total:
-            values["total_iterations"] = float(epochs * total)
-        if epoch is not None and place is not None:
-            iteration = self.clock.iteration(epoch, place, total, has_epochs=epochs > 0)
-            for record in records:
-                record.iteration = iteration if record.iteration == place else record.iteration
+            if "in_epoch" not in records[0].values:
+                return records
+        place = iteration = None
+        for at, record in enumerate(records):
+            if "in_epoch" in record.values:
+                place, iteration = record.iteration, self._step_of_all(record)
+            if place is not None and record.iteration == place:
+                record.iteration = iteration
+            if record.kind == "validation" and place is not None:
+                records[at] = self.bars.once(record)
+            elif record.kind == "end":
+                self.has_ended = True
         return records
+
+    def _step_of_all(self, record: Record) -> int | None:
+        """Return the step of all epochs: the one that is stated beside that of the epoch, or a count."""
+        values, place = record.values, record.iteration
+        epochs, total = int(values.pop("in_epoch")), values.pop("total_iterations", None)
+        step = values.get("global_step")
+        if step is not None and 0.0 <= step < LARGEST_WHOLE:
+            # Another epoch may begin after the last step of one, but for the first.
+            is_first = self.dialect.counts_to_total and step == place
+            if is_first and total is not None:
+                values["total_iterations"] = total + 1.0
+            self.is_last = is_first and step == total
+            return int(step)
+        epoch = self.epoch if epochs < 0 else int(values.get("epoch", self.epoch or 0))
+        if epochs > 0 and total:
+            values["total_iterations"] = epochs * total
+        if epoch is None or place is None:
+            return place
+        return self.clock.iteration(epoch, place, int(total or 0), has_epochs=epochs > 0)
 
     def _epochs(self, records: list[Record]) -> list[Record]:
         """Return the steps of a log that counts epochs; beside steps with numbers, figures of the launch."""
@@ -386,7 +443,10 @@ class Parser:
     def finish(self) -> list[Record]:
         """Return what the end of the file completes."""
         held = self._released() if self.below.counts_epochs else self._beside_steps()
-        return held + self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
+        held += self.below.close(is_last=True) + self.bars.finish() + self._launched(0)
+        if self.is_last and not self.has_ended:
+            held.append(Record("end", 0, data=Ending("finished", "the last planned iteration was printed")))
+        return held
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         text = self._rewritten(text.rstrip("\r\n"))
@@ -443,11 +503,8 @@ class Parser:
         cells, left = pairs_and_rest(rest)
         if is_ahead and begin > _LEAST:
             cells = _in_front(text[:begin]) + cells
-        cells = [
-            cell
-            for cell in cells
-            if cell.key.lower() not in _COUNTER_KEYS or cell.key in known_to(self.dialect.trainer)
-        ]
+        kept = known_to(self.dialect.trainer).keys() | (_OF_ALL if counter.in_epoch else set())
+        cells = [cell for cell in cells if cell.key in kept or cell.key.lower() not in _COUNTER_KEYS]
         if not _OTHER_WORK.search(_IN_BRACKETS.sub(" ", text)):
             cells = [cell._replace(key="step time") if cell.key.lower() in _TAKEN else cell for cell in cells]
             if took := _TOOK.search(left):
@@ -475,7 +532,7 @@ def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Return the cells of the training and those of held-out data."""
     held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
     own = [cell for cell in cells if not HELD_OUT.match(cell.key)]
-    if "alidation" in text[:200] and not any(cell.key == "loss" for cell in own):
+    if _VALIDATION.search(text[:200]) is not None and not any(cell.key == "loss" for cell in own):
         return [], cells
     return own, held_out
 

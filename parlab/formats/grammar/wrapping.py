@@ -7,7 +7,7 @@ if together they are one whole line of the program; otherwise each stays as it i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from parlab.formats.grammar.records import Record
 
@@ -70,6 +70,12 @@ class Unwrapped:
                 self._longest = len(line.rstrip("\r\n"))
             yield line
         yield from self._release(number + 1)
+
+    def read(self, reader: Callable[[Iterable[str]], Iterator[Record]]) -> Iterator[Record]:
+        """Yield the records that a reader makes of the lines."""
+        for record in reader(self):
+            record.until = max(record.until, self.ends.get(record.line, 0))
+            yield record
 
     def extend(self, records: Iterable[Record]) -> None:
         """Extend records of a joined line to its last part."""

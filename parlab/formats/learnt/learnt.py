@@ -23,8 +23,8 @@ from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Field as Printed
 from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.repeats import Repeats
-from parlab.formats.grammar.stepcells import is_timer
-from parlab.formats.grammar.units import UNITS, normal, slug, unit_of
+from parlab.formats.grammar.stepcells import record_of, with_timers
+from parlab.formats.grammar.units import UNITS, slug, unit_of
 from parlab.formats.learnt.slots import Slots
 
 MAX_SHAPES = 1_000
@@ -269,23 +269,12 @@ def _learnt_records(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
         if not good or (iteration is None and (counter or len(good) < min(REPEATS, len(columns)))):
             return []
         speaker = _whole(cells, rank_key) if rank_key else rank
-        return _records(good, line, iteration, speaker, time)
+        return with_timers(record_of("step", line, speaker, iteration, good, time))
 
     repeats = Repeats(read_line)
     for line, rank, time, text in peel(lines):
         # What a row of a table means depends on the headings above it, so rows have no layout.
         yield from (read_line if slots.is_row(text) else repeats.read)(line, rank, time, text)
-
-
-def _records(
-    good: Sequence[tuple[Pair, Printed]], line: int, iteration: int | None, rank: int | None, time: str | None
-) -> list[Record]:
-    values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
-    timers = {name.removesuffix("_s"): value for name, value in values.items() if is_timer(name)}
-    own = {name: value for name, value in values.items() if not is_timer(name)}
-    raw = tuple(cell.text for cell, _ in good)
-    step = Record("step", line, own, iteration, rank, time, tuple(field for _, field in good), raw)
-    return [step, *([Record("timers", line, timers, iteration, rank)] if timers else [])]
 
 
 def _whole(cells: list[Pair], key: str) -> int | None:

@@ -1,8 +1,8 @@
 """Progress bars of tqdm and Lightning: ` 92%|####  | 11/12 [03:32<00:19, 19.50s/it, loss=2.1]`.
 
-A bar of the training gives steps: its position, the rate that tqdm smooths over recent steps, the elapsed time and the
-cells after the rate. Only the last redraw of a position counts. A bar of other work (loading, evaluation, generation)
-that reaches its end gives a timer.
+A bar of the training gives steps: its position or the `global_step` that it states, the rate that tqdm smooths over
+recent steps, the elapsed time and the cells. Only the last redraw of a position counts. A bar of other work (loading,
+evaluation, generation) that reaches its end gives a timer.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from parlab.formats.grammar.metric_fields import metric_field
+from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
 from parlab.formats.grammar.pairs import Pair, pairs
 from parlab.formats.grammar.quantities import BY_NAME
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.repeats import Repeats
-from parlab.formats.grammar.units import duration_seconds, normal, slug, to_float
+from parlab.formats.grammar.stepcells import LARGEST_WHOLE, record_of
+from parlab.formats.grammar.units import duration_seconds, slug, to_float
 
 _BAR = re.compile(
     r"(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
     r"/(?P<total>[\d.]{1,15})(?P<total_si>[kMG]?)\s\[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}(?: days?, [\d:]{4,12})?"
-    r",\s{1,4}(?P<rate>[\d.]{1,12}|\?)\s?(?P<unit>s/\w{1,12}|\w{1,12}/s)(?P<cells>[^\]]{0,4000})"
+    r",\s{1,4}(?:(?P<rate>[\d.]{1,12}|\?)\s?(?P<unit>s/\w{1,12}|\w{1,12}/s))?(?P<cells>[^\]]{0,4000})"
 )
+# The name of another bar, behind one of the same line.
+_NEXT = re.compile(r"\][A-Z][^|%\[\]]{0,100}\d{1,3}%\|")
+# The end of a bar without a total, over which the bar in front of it was drawn: `]oader 0: 51it [00:20, 2.53it/s]`.
+_OVERWRITTEN = re.compile(r"\d\w{1,12} \[[\d:]{4,12},\s{1,4}[\d.?]{1,12}\s?(?:s/\w{1,12}|\w{1,12}/s)\]")
+_LEAST = 20
+"""Fewer characters are no bar."""
 _MAX_NAME = 120
 _EARLIER = re.compile(r"[|\r\n%]")
 # `1|250|Loss: 1.08:  5%|` of torchtune: epoch, step of all epochs and loss.
@@ -55,7 +62,9 @@ _CELLS = re.compile(rf"(?:{_NAMED_NUMBER}[ ,|]{{1,3}}){{1,8}}{_NAMED_NUMBER}")
 _CELL_SIGN = re.compile(r"(?<![\w.])([A-Za-z][\w/]{1,30})[ =:]{1,2}(?=[\d.])")
 MAX_HELD = 256
 STATED = "bar of a step that another line states"
-_OWN = frozenset({"step_time_s", "elapsed_s"})
+AGAIN = "evaluation printed again"
+_ROUNDED = 0.006
+"""Share by which a number of three digits may differ from its exact value."""
 _POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
 _TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|loss\b|^[\W\d]*$")
@@ -66,6 +75,7 @@ _OTHER = re.compile(
 
 
 _ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss", kind="cumulative")
+_NO_CELLS = Record("metrics", 0)
 # A redraw repeats these texts.
 _elapsed = lru_cache(maxsize=1024)(duration_seconds)
 
@@ -105,9 +115,8 @@ def is_other_work(name: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _head(unit: str) -> tuple[Field, ...]:
-    """Return the fields of rate and elapsed time."""
-    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit, kind="smoothed"), _ELAPSED
+def _rate_field(unit: str) -> Field:
+    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit, kind="smoothed")
 
 
 def _as_bar(text: str) -> str:
@@ -137,17 +146,23 @@ def _named(cell: Pair) -> Field:
 
 
 def _cells(field_of: Callable[[Pair], Field], line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-    """Return the cells behind the rate of a bar as one record."""
-    values: dict[str, float] = {}
-    fields: list[Field] = []
-    raw: list[str] = []
+    """Return the cells behind the rate of a bar as one record, and those of held-out data as another."""
+    cells: dict[str, tuple[Pair, Field]] = {}
     for cell in pairs(text):
-        field = field_of(cell)
-        if cell.value is not None and field.name not in values and cell.key != "v_num":
-            fields.append(field)
-            raw.append(cell.text)
-            values[field.name] = normal(cell.value, field.scale)
-    return [Record("metrics", line, values, None, rank, time, tuple(fields), tuple(raw))] if fields else []
+        if cell.key != "v_num":
+            field = field_of(cell)
+            cells.setdefault(field.name, (cell, field))
+    own = [(cell, field) for cell, field in cells.values() if not HELD_OUT.match(cell.key)]
+    held_out = [(cell, field) for cell, field in cells.values() if HELD_OUT.match(cell.key)]
+    return record_of("metrics", line, rank, None, own, time) + record_of("validation", line, rank, None, held_out, time)
+
+
+def _global_step(position: int, text: str) -> int:
+    """Return the step of all epochs that a bar states, or its position where `2e+3` is rounded and agrees."""
+    value = to_float(text)
+    if value is None or not 0 <= value < LARGEST_WHOLE:
+        return position
+    return position if "e" in text.lower() and abs(position - value) <= _ROUNDED * value else int(value)
 
 
 def _begins_again(previous: Record, record: Record) -> bool:
@@ -193,6 +208,8 @@ class Bars:
         self.stated: int | None = None
         """The last position that other lines state."""
         self.drawn: Record | None = None
+        self.held_out: tuple[tuple[Field, ...], tuple[str, ...]] | None = None
+        """The last figures on held-out data."""
         self.cells = Repeats(partial(_cells, field_of))
         self.names: list[str] = []
         """The names of the columns of rows in front of bars."""
@@ -213,20 +230,24 @@ class Bars:
         match = _BAR.search(text[:6_000]) if text else None
         if match is None:
             return None
-        behind = text[match.end() + 1 :]
-        self.behind = behind if _NAMED.search(behind) and "%|" not in behind else ""
+        records = self._bar(line, rank, time, text, match)
+        self.behind = ""
+        if len(text) - match.end() > _LEAST:
+            behind = text[match.end() :]
+            if _NEXT.match(behind) is not None:
+                records += self.feed(line, rank, time, behind) or []
+            elif _OVERWRITTEN.search(behind) is not None:
+                records.append(Record("event", line, data="bar of other work"))
+            elif _NAMED.search(behind) is not None:
+                self.behind = behind.removeprefix("]")
+        return records
+
+    def _bar(self, line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
         printed = match.groups()
         begin = match.start()
         name = _name(text[begin - _MAX_NAME if begin > _MAX_NAME else 0 : begin])
         if name.text.startswith("Loss") and (counted := _COUNTED.search(text, 0, begin)):
             return self._counted(line, rank, time, printed, counted)
-        if "loss" in name.text and (cells := _IN_FRONT.search(name.text)) is not None:
-            printed = (*printed[:8], f", {cells[1]}{printed[8]}")
-        elif "loss" in name.text and (cells := _CELLS.search(name.text)) is not None:
-            named = _CELL_SIGN.sub(r"\1: ", cells[0])
-            printed = (*printed[:8], f", {named}{printed[8]}")
-        if name.memory:
-            printed = (*printed[:8], f", GPU memory: {name.memory}GB{_columns(self.names, name.others)}{printed[8]}")
         if not name.is_training and "loss" in printed[8] and not is_other_work(name.text):
             name = name._replace(is_training=True)
         if self._is_beside(name):
@@ -235,18 +256,42 @@ class Bars:
                 self.scores, self.has_scores = scores, False
             return self._other(line, rank, "validation" if scores else name.text, match)
         total = _total(printed[3], printed[4])
-        rate = to_float(printed[6])
-        if not rate or total < self.total:
-            return [Record("event", line, data="bar without a rate" if not rate else "bar within a step")]
+        if total < self.total:
+            return [Record("event", line, data="bar within a step")]
+        if name.memory or "loss" in name.text:
+            printed = (*printed[:8], self._in_front(name) + printed[8])
+        records = self._step(line, rank, time, printed, total, name.epoch)
+        if not records:
+            return [Record("event", line, data="bar without a rate")]
         self.total = total
-        record = self._step(line, rank, time, printed, (rate, total, name.epoch))
-        self._round(line, record, name.text)
-        if self._is_stated(record):
-            return [Record("event", line, data=STATED)]
+        self._round(line, records[0], name.text)
+        if self._is_stated(records[0]):
+            return [Record("event", line, data=STATED), *records[1:]]
         previous = self.held.get((rank, ""))
-        self.held[rank, ""] = record
-        left = self._left(previous, record)
-        return self._hold(left) if name.has_batches and self.is_of_batches is None else left
+        self.held[rank, ""] = records[0]
+        left = self._left(previous, records[0])
+        return (self._hold(left) if name.has_batches and self.is_of_batches is None else left) + records[1:]
+
+    def _in_front(self, name: _Name) -> str:
+        """Return what stands in front of a bar as cells."""
+        if name.memory:
+            return f", GPU memory: {name.memory}GB{_columns(self.names, name.others)}"
+        if (cells := _IN_FRONT.search(name.text)) is not None:
+            return f", {cells[1]}"
+        cells = _CELLS.search(name.text)
+        return ", " + _CELL_SIGN.sub(r"\1: ", cells[0]) if cells is not None else ""
+
+    def once(self, record: Record) -> Record:
+        """Return an event for figures on held-out data that a line or bar repeats until the next evaluation."""
+        if record.kind != "validation":
+            return record
+        previous, self.held_out = self.held_out, (record.fields, record.raw)
+        return Record("event", record.line, data=AGAIN) if previous == self.held_out else record
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether lines or bars have stated a step."""
+        return self.stated is not None or self.drawn is not None
 
     def _round(self, line: int, record: Record, text: str) -> None:
         """Count the steps on where each line shows the full bar of another round, with other numbers in front of it."""
@@ -321,50 +366,64 @@ class Bars:
         return [Record("event", record.line, data=STATED) for record in dropped]
 
     def _step(
-        self, line: int, rank: int | None, time: str | None, printed: Sequence[str],
-        progress: tuple[float, int, int | None],
-    ) -> Record:  # fmt: skip
-        rate, total, epoch = progress
-        _, at, si, _, _, time_so_far, rate_text, unit, cells = printed
-        values = {"step_time_s": rate if unit[0] == "s" and unit[1] == "/" else 1.0 / rate}
+        self, line: int, rank: int | None, time: str | None, printed: Sequence[str], total: int, epoch: int | None
+    ) -> list[Record]:
+        """Return the step of a position, and the figures on held-out data; [] without a rate, a time or a loss."""
+        _, at, si, _, _, time_so_far, rate, unit, cells = printed
+        records = self.cells.read(line, rank, None, cells.lstrip(", ")) if cells else []
+        own = records.pop(0) if records and records[0].kind == "metrics" else _NO_CELLS
+        stated = own.values
+        values: dict[str, float] = {}
+        fields: tuple[Field, ...] = ()
+        raw: tuple[str, ...] = ()
+        # tqdm smooths the rate, so a step time that the trainer states replaces it.
+        if "step_time_s" not in stated:
+            seconds = to_float(rate) if rate else None
+            if seconds:
+                values["step_time_s"] = seconds if unit[0] == "s" and unit[1] == "/" else 1.0 / seconds
+                fields, raw = (_rate_field(unit),), (rate,)
+            elif rate or not any(name.endswith("loss") for name in stated):
+                return []
         elapsed = _elapsed(time_so_far)
-        fields: tuple[Field, ...] = _head(unit)
-        raw: tuple[str, ...] = (rate_text, time_so_far)
-        if elapsed is None:
-            fields, raw = fields[:1], raw[:1]
-        else:
+        if elapsed is not None and "elapsed_s" not in stated:
             values["elapsed_s"] = elapsed
-        for record in self.cells.read(line, rank, None, cells.lstrip(", ")):
-            if _OWN.isdisjoint(record.values):
-                fields, raw = fields + record.fields, raw + record.raw
-                values |= record.values
-                continue
-            # These cells repeat the rate or the time of the bar.
-            beside = [
-                (field, cell) for field, cell in zip(record.fields, record.raw, strict=True) if field.name not in values
-            ]
-            fields, raw = fields + tuple(field for field, _ in beside), raw + tuple(cell for _, cell in beside)
-            for key, value in record.values.items():
-                values.setdefault(key, value)
-        iteration = _count(at, si)
+            fields, raw = (*fields, _ELAPSED), (*raw, time_so_far)
+        values |= stated
+        iteration = self._numbered(values, own, _count(at, si), total, epoch)
+        step = Record("step", line, values, iteration, rank, time, fields + own.fields, raw + own.raw)
+        if not records:
+            return [step]
+        for record in records:
+            record.iteration = iteration
+        return [step, *map(self.once, records)]
+
+    def _numbered(self, values: dict[str, float], own: Record, position: int, total: int, epoch: int | None) -> int:
+        """Return the step of a position in all epochs; add the epoch and the steps of all of them to the values."""
+        iteration = position
         if epoch is not None:
             self.first_epoch = epoch if self.first_epoch is None else min(self.first_epoch, epoch)
             iteration += (epoch - self.first_epoch) * total
             values["epoch"] = float(epoch)
-        else:
+        is_of_all = epoch is None
+        if "global_step" in values:
+            texts = zip(own.fields, own.raw, strict=True)
+            iteration = _global_step(position, next(text for field, text in texts if field.name == "global_step"))
+            # The bar of an epoch has the length of the training only in the first one, whose positions are the steps.
+            is_of_all = is_of_all or position - iteration in (0, 1)
+        if is_of_all:
             values["total_iterations"] = float(total)
-        return Record("step", line, values, iteration, rank, time, fields, raw)
+        return iteration
 
     def _counted(
         self, line: int, rank: int | None, time: str | None, printed: Sequence[str], counted: re.Match[str]
     ) -> list[Record]:
         """Read a bar with the step of all epochs and cells in front of it."""
         epoch, step, cells = counted.groups()
-        rate = to_float(printed[6])
-        if not rate:
-            return []
         behind = (*printed[:8], ", ".join(part for part in (cells, printed[8].strip(" ,")) if part))
-        record = self._step(line, rank, time, behind, (rate, 0, None))
+        records = self._step(line, rank, time, behind, 0, None)
+        if not records:
+            return []
+        record = records[0]
         record.iteration = int(step)
         record.values["epoch"] = float(epoch)
         del record.values["total_iterations"]

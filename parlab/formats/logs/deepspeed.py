@@ -12,17 +12,19 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from parlab.formats.grammar.endings import ending
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.prefixes import STAMP, peel, spliced, strip_prefix
 from parlab.formats.grammar.quantities import known_to
-from parlab.formats.grammar.records import Field, Kind, Record, unread
+from parlab.formats.grammar.records import Field, Kind, Record
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.grammar.units import GIB, normal, slug, to_float, unit_of
+from parlab.formats.grammar.stepcells import record_of
+from parlab.formats.grammar.units import GIB, slug, to_float, unit_of
 from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.launch import command_arguments, is_command
 from parlab.formats.logs.deepspeed_chat import Chat
 from parlab.formats.logs.deepspeed_config import Printed
-from parlab.formats.logs.deepspeed_records import breakdown, figures, pairs
+from parlab.formats.logs.deepspeed_records import breakdown, cells, figures
 from parlab.formats.tools.deepspeed_comms import SIGNS as COMMS_SIGNS
 from parlab.formats.tools.deepspeed_comms import Comms
 
@@ -78,6 +80,10 @@ _PROFILE_SETTINGS = {
 }
 _FLOPS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SCRIPT = re.compile(r"\s*(\d{1,9}) (\d{1,18}) ([a-z_]{2,40}) - (\S{1,30})\s*$")
+
+
+# Of a line of the pipeline engine.
+_COLUMNS = (("loss", "loss", ""), ("step_time_s", "iter time (s)", "s"), ("samples_per_s", "samples/sec", "samples/s"))
 
 
 class Parser:
@@ -204,69 +210,47 @@ class Parser:
     def _throughput(
         self, line: int, rank: int | None, time: str | None, body: str, match: re.Match[str]
     ) -> list[Record]:
-        values, fields, raw, bad = pairs(line, body[match.end() :])
-        step = int(match["step"] or match["old"])
-        if match["step"]:
-            for name in ("epoch", "micro"):
-                values[{"micro": "micro_step"}.get(name, name)] = float(match[name])
-        return [*self._step(line, step, rank, time, values, fields, raw), *bad]
+        records = self._step(line, int(match["step"] or match["old"]), rank, time, cells(body[match.end() :]))
+        if match["step"] and records and records[0].kind != "unread":
+            records[0].values |= {"epoch": float(match["epoch"]), "micro_step": float(match["micro"])}
+        return records
 
     def _step(
-        self,
-        line: int,
-        iteration: int,
-        rank: int | None,
-        time: str | None,
-        values: dict[str, float],
-        fields: list[Field],
-        raw: list[str],
+        self, line: int, iteration: int, rank: int | None, time: str | None, named: list[tuple[Pair, Field]]
     ) -> list[Record]:
         """Return a step; within RLHF the counts of the engines are not iterations and become metrics."""
-        if not values:
-            return []
         # `step=0` is printed when the optimizer is created, before the first step.
         kind: Kind = "metrics" if self.chat.is_seen or iteration == 0 else "step"
+        records = record_of(kind, line, rank, iteration, named, time)
         if not self.chat.is_seen:
             self.chat.iteration = iteration
-        else:
-            values = {f"engine_{name}" if name.endswith("per_s") else name: value for name, value in values.items()}
-        shown = tuple(fields), tuple(raw)
-        return [Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=shown[0], raw=shown[1])]
+            return records
+        for record in records:
+            values = record.values.items()
+            record.values = {f"engine_{name}" if name.endswith("per_s") else name: value for name, value in values}
+        return records
 
     def _log_dist(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
-        values, fields, raw = {"skipped_total": float(match[2])}, [Field("skipped_total", "skipped")], [match[2]]
+        named = [(Pair("skipped", match[2], "", float(match[2])), Field("skipped_total", "skipped"))]
         rates = _different(match[3].split(","))
         # Of each group of parameters, momentum, or in a list of its own the two betas of Adam.
         momenta = (match[4] or "").strip()
-        lists = _GROUP.findall(momenta[1:-1]) or momenta.strip("[]").split(",")
-        groups = [group.split(",") for group in lists]
+        groups = [group.split(",") for group in _GROUP.findall(momenta[1:-1]) or momenta.strip("[]").split(",")]
         betas = [_different(column) for column in zip_longest(*groups, fillvalue="")]
-        named = [("learning_rate", "lr", rates), *zip(_MOMENTA[len(betas) > 1], ("mom", "mom 1"), betas, strict=False)]
-        for name, key, texts in named:
+        lists = [("learning_rate", "lr", rates), *zip(_MOMENTA[len(betas) > 1], ("mom", "mom 1"), betas, strict=False)]
+        for name, key, texts in lists:
             for group, text in enumerate(texts):
+                field = Field(f"{name}_{group}" if group else name, f"{key} {group}" if group else key)
                 if (value := to_float(text)) is not None:
-                    fields.append(Field(f"{name}_{group}" if group else name, f"{key} {group}" if group else key))
-                    values[fields[-1].name] = value
-                    raw.append(text)
-        return self._step(line, int(match[1]), rank, time, values, fields, raw)
+                    named.append((Pair(field.key, text, "", value), field))
+        return self._step(line, int(match[1]), rank, time, named)
 
     def _pipeline(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
-        values: dict[str, float] = {}
-        fields, raw, bad = [], [], []
-        columns = (
-            ("loss", "loss", ""),
-            ("step_time_s", "iter time (s)", "s"),
-            ("samples_per_s", "samples/sec", "samples/s"),
-        )
-        for (name, key, unit), text in zip(columns, match.groups()[1:], strict=True):
-            value = to_float(text)
-            if value is None:
-                bad.append(unread(line, "not a finite number", f"{key}: {text}"))
-                continue
-            values[name] = value
-            fields.append(Field(name, key, unit))
-            raw.append(text)
-        return [*self._step(line, int(match[1]), rank, time, values, fields, raw), *bad]
+        named = [
+            (Pair(key, text, unit, to_float(text)), Field(name, key, unit))
+            for (name, key, unit), text in zip(_COLUMNS, match.groups()[1:], strict=True)
+        ]
+        return self._step(line, int(match[1]), rank, time, named)
 
 
 def _different(texts: Iterable[str]) -> list[str]:
@@ -288,11 +272,7 @@ def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
         scale, name = base[1] if base else 1.0, f"{slug(key)}_s"
     known = known_to("deepspeed").get(key)
     field = Field(name if known is None else known.quantity.name, key, unit, scale)
-    value = to_float(match["value"])
-    if value is None:
-        return [unread(line, "not a finite number", match[0])]
-    values = {field.name: normal(value, scale)}
-    return [Record("metrics", line, values, rank=rank, fields=(field,), raw=(match["value"],))]
+    return record_of("metrics", line, rank, None, [(Pair(key, match["value"], unit, to_float(match["value"])), field)])
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:

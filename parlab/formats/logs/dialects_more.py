@@ -5,13 +5,15 @@ detectron2 and LiBai (utils/events); MMCV and MMEngine (LoggerHook); OLMo, Lingu
 neuronx-distributed (tp_zero1); PaddleNLP/trainer and GPT; MindFormers and MindSpore (callbacks); Keras (Progbar);
 TensorFlow's Estimator; tf_cnn_benchmarks; horovod/examples (synthetic benchmark); modded-nanogpt; OpenNMT; Marian;
 XTuner V1; AReaL (StatsLogger); tinker_cookbook (ml_log); torchtitan/components/metrics.py and train.py, v0.1 to 2026;
-nanotron/logging (LogItem, human_format) and trainer.py, 2023 to 2025.
+nanotron/logging (LogItem, human_format) and trainer.py, 2023 to 2025; nemo/lightning/pytorch/callbacks
+(ProgressPrinter).
 """
 
 from __future__ import annotations
 
 import re
 
+from parlab.formats.grammar import wrapping
 from parlab.formats.grammar.steplines import Dialect
 from parlab.formats.logs import launch_lines
 
@@ -133,6 +135,19 @@ FRAMEWORKS: dict[str, Dialect] = {
         ),
         launch=launch_lines.nanotron,
         is_of_rank=True,
+    ),
+    "nemo": Dialect(
+        (
+            (re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|"), 10),
+            (re.compile(r"\btrain_step_timing in s[=:]"), 6),
+            (re.compile(r"\breduced_train_loss[=:]"), 4),
+            (re.compile(r"\[NeMo [IWE] \d{4}-"), 4),
+        ),
+        reads="NeMo 2.0 progress lines and NeMo 1.0 progress bars",
+        rewritten=((re.compile(r"^\[NeMo [A-Z] [^\]]{1,120}\]"), ""),),
+        # M of `iteration N/M` is the last one, and N restarts with each epoch, beside `global_step`.
+        counts_to_total=True,
+        wrapped=wrapping.NEMO,
     ),
     "xtuner": Dialect(
         (

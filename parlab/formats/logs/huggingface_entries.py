@@ -13,9 +13,11 @@ from typing import Any
 import orjson
 
 from parlab.formats.grammar.metric_fields import metric_field
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
-from parlab.formats.grammar.units import LARGEST, duration_seconds, normal, slug, to_float
+from parlab.formats.grammar.stepcells import record_of
+from parlab.formats.grammar.units import LARGEST, duration_seconds, slug, to_float
 
 # Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
@@ -68,21 +70,12 @@ def quantity_name(key: str) -> str:
 
 def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record]:
     """Return the record of an entry of the log history: a step, an evaluation, or the totals at the end."""
-    values: dict[str, float] = {}
-    fields: list[Field] = []
-    raw: list[str] = []
-    unreadable: list[Record] = []
-    for key, content in list(data.items())[:500]:
-        if not isinstance(key, str) or key in _PLACES or content is None:
-            continue
-        value = _value(content)
-        if value is None:
-            unreadable.append(unread(line, "not a finite number", f"{key}: {content}"))
-            continue
-        field = _field(key[:80], content)
-        values[field.name] = normal(value, field.scale)
-        fields.append(field)
-        raw.append(str(content)[:80])
+    cells = [
+        (Pair(key, str(content)[:80], "", _value(content)), _field(key[:80], content))
+        for key, content in list(data.items())[:500]
+        if isinstance(key, str) and key not in _PLACES and content is not None
+    ]
+    names = {field.name for cell, field in cells if cell.value is not None}
     kind: Kind = "step"
     if "train_runtime" in data:
         kind = "metrics"
@@ -91,10 +84,9 @@ def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record
         for key, content in data.items()
     ):
         kind = "validation"
-    elif "loss" not in data and not (type(data.get("step")) is int and any(map(_is_speed, values))):
-        return unreadable
-    record = Record(kind, line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))
-    return [record, *unreadable] if values.keys() - {"epoch"} else unreadable
+    records = record_of(kind, line, None, iteration, cells)
+    is_entry = kind != "step" or "loss" in data or (type(data.get("step")) is int and any(map(_is_speed, names)))
+    return records if is_entry and names - {"epoch"} else [record for record in records if record.kind == "unread"]
 
 
 def _is_speed(name: str) -> bool:

@@ -16,7 +16,7 @@ from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import Line, peel_line
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.grammar.units import normal
+from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.logs.megatron_blocks import TimerBlock
 from parlab.formats.logs.megatron_launch import MARKS, stated
@@ -213,24 +213,16 @@ class Parser:
         return [*timer_record(line, rank, time, self.iteration, good), *problems]
 
     def _memory(self, line: int, rank: int | None, text: str, match: re.Match[str]) -> list[Record]:
-        cells = [cell for cell in split_cells(text[match.end() :]) if cell.value is not None]
-        if not cells:
-            return [unread(line, "a memory line without any number", text)]
+        read = [(cell, memory_field(cell.key)) for cell in split_cells(text[match.end() :]) if cell.value is not None]
         speaker = int(match[1]) if match[1] else rank
-        fields = tuple(memory_field(cell.key) for cell in cells)
-        values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, cells, strict=True)}
-        raw = tuple(cell.text for cell in cells)
-        return [Record("memory", line, values, iteration=int(match[2]), rank=speaker, fields=fields, raw=raw)]
+        records = record_of("memory", line, speaker, int(match[2]), read)
+        return records or [unread(line, "a memory line without any number", text)]
 
     def _validation(self, line: int, rank: int | None, text: str, match: re.Match[str]) -> list[Record]:
         cells = [cell for cell in split_cells(text[match.end() :]) if cell.value is not None]
-        if not cells:
-            return [unread(line, "a validation line without any number", text)]
-        fields = tuple(validation_field(cell.key) for cell in cells)
-        values = {field.name: cell.value or 0.0 for field, cell in zip(fields, cells, strict=True)}
-        raw = tuple(cell.text for cell in cells)
         iteration = int(match[1]) if match[1] else self.iteration
-        return [Record("validation", line, values, iteration=iteration, rank=rank, fields=fields, raw=raw)]
+        records = record_of("validation", line, rank, iteration, [(cell, validation_field(cell.key)) for cell in cells])
+        return records or [unread(line, "a validation line without any number", text)]
 
     def _launch_line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         closed = self.block.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Field, Record
+from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import slug, to_float, to_int
 
 _WORLD = re.compile(r"using world size: (\d{1,9})(.*)")
@@ -43,12 +45,13 @@ def _world(match: re.Match[str]) -> dict[str, object]:
 
 
 def _metrics(line: int, iteration: int | None, *figures: tuple[str, str, str, str, float]) -> list[Record]:
-    good = [(Field(name, key, unit, scale), text, to_float(text)) for name, key, text, unit, scale in figures]
-    values = {field.name: value * field.scale for field, _, value in good if value is not None}
-    if not values:
-        return []
-    fields, raw = tuple(f for f, _, v in good if v is not None), tuple(t for _, t, v in good if v is not None)
-    return [Record("metrics", line, values, iteration=iteration, fields=fields, raw=raw)]
+    cells = [
+        (Pair(key, text, unit, to_float(text)), Field(name, key, unit, scale))
+        for name, key, text, unit, scale in figures
+    ]
+    return record_of(
+        "metrics", line, None, iteration, [(cell, field) for cell, field in cells if cell.value is not None]
+    )
 
 
 def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]:
@@ -56,9 +59,7 @@ def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]
     cells = [part.partition(":") for part in match[3].split("\t")]
     launch = Record("launch", line, data={"world_size": int(match[2]), "job_id": match[1]}, time=time)
     launch.opens = match[3].startswith("Starting job")
-    values: dict[str, float] = {}
-    fields: list[Field] = []
-    raw: list[str] = []
+    named: list[tuple[Pair, Field]] = []
     iteration: int | None = None
     for label, colon, text in cells:
         key, number = label.strip(), text.strip().split(" ")[0]
@@ -72,10 +73,5 @@ def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]
         scale = 1e12 if "TFLOP/s" in unit + key else 1.0
         name = slug(key.partition("(")[0]) + ("_flops_per_gpu" if scale != 1.0 else "")
         field = Field(name.replace("throughput_", ""), key, unit, scale)
-        values[field.name] = value * scale
-        fields.append(field)
-        raw.append(text.strip())
-    records = [launch]
-    if values:
-        records.append(Record("metrics", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw)))
-    return records
+        named.append((Pair(key, text.strip(), unit, value), field))
+    return [launch, *record_of("metrics", line, None, iteration, named)]

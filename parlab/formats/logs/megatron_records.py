@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.grammar.cells import SIZE, Layout, numbers
+from parlab.formats.grammar.cells import SIZE, Layout
 from parlab.formats.grammar.pairs import AVERAGE, Pair
 from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.stepcells import record_of
-from parlab.formats.grammar.units import GIB, LARGEST, MIB, field_for, floats, slug
+from parlab.formats.grammar.units import GIB, MIB, field_for, slug
 
 _FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
 MAX_TIMERS = 1_000
@@ -66,27 +66,22 @@ def timer_record(
 def fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:
     """Return the step of an iteration line with a known layout; None if a cell is not a number."""
     texts = match.groups()
-    raw = texts[2:]
-    values = numbers(layout, raw)
-    if values is None:
+    read = layout.columns.read(texts)
+    if read is None:
         return None
+    values, raw = read
     values["total_iterations"] = float(texts[1])
-    return Record("step", line, values, int(texts[0]), rank, time, layout.fields, raw)
+    return Record("step", line, values, int(texts[0]), rank, time, layout.columns.fields, raw)
 
 
 def fast_timers(
     line: int, rank: int | None, time: str | None, iteration: int | None, layout: Layout, match: re.Match[str]
 ) -> Record | None:
     """Return the timers of a line with a known layout; None if one is not a number."""
-    raw = match.groups()
-    try:
-        values = [value / 1000.0 for value in floats(raw)]
-    except ValueError:
+    read = layout.columns.read(match.groups())
+    if read is None:
         return None
-    if not -LARGEST < sum(values) < LARGEST:
-        return None
-    named = dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
-    return Record("timers", line, named, iteration, rank, time, layout.fields, raw)
+    return Record("timers", line, read[0], iteration, rank, time, layout.columns.fields, read[1])
 
 
 def fast_range(block: Record, text: str) -> bool:

@@ -14,7 +14,6 @@ from parlab.formats.logs import (
     huggingface,
     megatron,
     megatron_deepspeed,
-    nemo,
 )
 from parlab.formats.tools import all_reduce_bench, dcgm_exporter, link_tests, mlperf, nccl_tests, serving, smi_tables
 
@@ -33,7 +32,6 @@ LOGS: dict[str, Reader] = {
     "megatron": megatron,
     "deepspeed": deepspeed,
     "megatron-deepspeed": megatron_deepspeed,
-    "nemo": nemo,
     "nccl-tests": nccl_tests,
     "link-tests": link_tests,
     "all-reduce-bench": all_reduce_bench,

@@ -16,8 +16,10 @@ from parlab.formats.documents.blocks import take
 from parlab.formats.documents.tables import experiment_settings
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.jsontext import loads
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Ending, Field, Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
+from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import to_float
 from parlab.formats.launch import flatten
 from parlab.formats.schema import Config
@@ -77,21 +79,15 @@ def metrics(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
     unit, scale = ("us", 1e6) if latency >= _MICROSECONDS_FROM else ("ms", 1e3)
     seconds = latency / scale
     throughput = numbers.get("throughput")
-    values = {"step_time_s": seconds}
-    fields = [Field("step_time_s", "latency", unit, 1 / scale)]
-    raw = [str(data["latency"])]
-    factor = 1.0
-    if throughput:
-        # A batch contains at least one sample: a product below one is the tool's division by 1000.
-        factor = 1e-3 if throughput * seconds < 0.999 else 1.0
-        values["samples_per_s"] = throughput / factor
-        fields.append(Field("samples_per_s", "throughput", "samples/s", 1 / factor))
-        raw.append(str(data["throughput"]))
-    if flops := numbers.get("FLOPS_per_gpu"):
-        values["flops_per_gpu"] = flops * (1e6 if factor < 1 else 1.0)
-        fields.append(Field("flops_per_gpu", "FLOPS_per_gpu", "FLOP/s", 1e6 if factor < 1 else 1.0))
-        raw.append(str(data["FLOPS_per_gpu"]))
-    yield Record("step", line, values, fields=tuple(fields), raw=tuple(raw))
+    # A batch contains at least one sample: a product below one is the tool's division by 1000.
+    factor = 1e-3 if throughput and throughput * seconds < 0.999 else 1.0
+    fields = [
+        Field("step_time_s", "latency", unit, 1 / scale),
+        Field("samples_per_s", "throughput", "samples/s", 1 / factor),
+        Field("flops_per_gpu", "FLOPS_per_gpu", "FLOP/s", 1e6 if factor < 1 else 1.0),
+    ]
+    cells = [(Pair(f.key, str(data[f.key]), f.unit, numbers[f.key]), f) for f in fields if f.key in numbers]
+    yield from record_of("step", line, None, None, cells)
     timers: dict[str, float] = {
         name: numbers[name] / scale for name in ("forward", "backward", "step") if name in numbers
     }

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from parlab.formats.documents.tables import cell
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.records import Field, Record, figure, unread
+from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import to_float
 from parlab.formats.schema import Table
 
@@ -38,7 +40,7 @@ class Comms:
     def feed(self, line: int, rank: int | None, body: str) -> tuple[list[Record], bool]:
         """Read a line; return its records, with those of a table that it ends, and whether it is one of the logger."""
         if "comm op: " in body and (call := _CALL.search(body)):
-            return [_call(line, rank, call)], True
+            return _call(line, rank, call), True
         header = _HEADER.search(body.rstrip()) if "Comm. Op" in body else None
         if header is not None:
             records = self.close()
@@ -79,7 +81,7 @@ class Comms:
         return records
 
 
-def _call(line: int, rank: int | None, match: re.Match[str]) -> Record:
+def _call(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
     """Return an operation as metrics of the launch."""
     name = re.sub(r"\W+", "_", match[1].partition("|")[0]).strip("_").lower()
     texts = (match[2], match[3], match[5], match[6])
@@ -89,13 +91,7 @@ def _call(line: int, rank: int | None, match: re.Match[str]) -> Record:
         Field(f"{name}_algbw_bytes_per_s", "algbw (Gbps)", "Gbit/s", 1e9 / 8),
         Field(f"{name}_busbw_bytes_per_s", "busbw (Gbps)", "Gbit/s", 1e9 / 8),
     )
-    read = [(field, text, to_float(text)) for field, text in zip(fields, texts, strict=True)]
-    finite = [(field, text, value) for field, text, value in read if value is not None]
-    return Record(
-        "metrics",
-        line,
-        {field.name: value * field.scale for field, _, value in finite},
-        rank=rank,
-        fields=tuple(field for field, _, _ in finite),
-        raw=tuple(text for _, text, _ in finite),
-    )
+    cells = [
+        (Pair(field.key, text, field.unit, to_float(text)), field) for field, text in zip(fields, texts, strict=True)
+    ]
+    return record_of("metrics", line, rank, None, cells)

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.prefixes import peel
 from parlab.formats.grammar.records import Field, Record, figure, unread
 from parlab.formats.grammar.rows import Columns
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.grammar.units import MIB, normal, slug, to_float, to_int, unit_of
+from parlab.formats.grammar.stepcells import record_of
+from parlab.formats.grammar.units import MIB, slug, to_float, to_int, unit_of
 from parlab.formats.schema import Cell, Table
 
 _QUERY = re.compile(
@@ -111,30 +113,18 @@ class Rows:
             self._sample(tokens)
             stamp = (self._time(tokens) or time) if self.stamps else time
             return [Record("metrics", line, plain[0], None, self._about(tokens), stamp, self.plain.fields, plain[1])]
-        values: dict[str, float] = {}
-        fields: list[Field] = []
-        raw: list[str] = []
-        bad: list[Record] = []
+        cells: list[tuple[Pair, Field]] = []
         for name, field, token in zip(self.figures, self.fields, tokens, strict=True):
             if not name or token == "-":
                 continue
             number, own = to_float(token), field
-            if number is None:
-                quantity = _amount(token)
-                if quantity is None:
-                    if field.unit and not _MISSING.fullmatch(token):
-                        bad.append(unread(line, "not a finite number", f"{name}: {token}"))
-                    continue
+            if number is None and (quantity := _amount(token)) is not None:
                 number, unit = quantity
                 own = field if unit == field.unit else _field(name, unit)
-            values[own.name] = normal(number, own.scale)
-            fields.append(own)
-            raw.append(token)
+            if number is not None or (field.unit and not _MISSING.fullmatch(token)):
+                cells.append((Pair(name, token, own.unit, number), own))
         self._sample(tokens)
-        if not values:
-            return bad
-        rank, stamp = self._about(tokens), self._time(tokens) or time
-        return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *bad]
+        return record_of("metrics", line, self._about(tokens), None, cells, self._time(tokens) or time)
 
     def _sample(self, tokens: list[str]) -> None:
         """Count a row, and add it to the table up to MAX_ROWS."""
