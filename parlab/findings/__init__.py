@@ -63,6 +63,7 @@ RULES: dict[str, Rule] = {
         (rates.tokens_of_run,),
     ),
     "tokens-of-step": Rule("error", "Tokens/s x step time = tokens of a step", (work.tokens_of_step_in_document,)),
+    "tokens-seen": Rule("error", "Tokens seen = steps x tokens of a step", (work.tokens_seen_in_document,)),
     "tokens-of-samples": Rule("warning", "A sample has at least one token", (work.tokens_of_samples,)),
     "steps-of-examples": Rule("error", "Planned steps = examples x epochs / batch", (work.steps_in_document,)),
     "throughputs-apart": Rule("warning", "The throughputs of one log agree", (rates.throughputs_in_document,)),

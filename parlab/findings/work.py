@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from parlab.findings.contradictions import Amount, Contradiction, Counts, RunFacts, agree, looks_like, ratio_of, shown
@@ -109,6 +110,30 @@ def printed_tokens(launch: Launch) -> int | None:
     return (launch.global_batch_size or 0) * (launch.sequence_length or 0) or None
 
 
+_SEEN = ("tokens_seen", "n_tokens_seen", "consumed_tokens", "num_tokens_seen")
+
+
+def tokens_seen_in_document(document: Document) -> Iterator[Contradiction]:
+    """Compare the tokens seen with the steps x the tokens of a step; only a whole factor is reported.
+
+    A run that goes on from a checkpoint has seen more tokens, by no whole factor.
+    """
+    for index, segment in enumerate(document.segments):
+        sizes, tokens, last = segment_sizes(segment), printed_tokens(segment.launch), segment.last
+        seen = next((segment.metrics[name].last for name in _SEEN if name in segment.metrics), None)
+        if not seen or not tokens or last is None or not last.iteration or sizes.is_ramped or sizes.is_curriculum:
+            continue
+        expected = float(tokens * last.iteration)
+        factor = round(ratio_of(seen, expected), 3)
+        if factor < 2 or not factor.is_integer():
+            continue
+        yield Contradiction(
+            f"{shown(seen)} tokens are seen after {shown(last.iteration)} steps of {shown(tokens)} tokens, which are"
+            f" {shown(expected)}{looks_like(factor, sizes.counts, FACTOR)}.",
+            {"tokens_seen": seen, "expected_tokens": expected},
+        ).at(last.line, segment=index, figure="tokens_seen")
+
+
 # Of a translation, one side alone.
 _ALL_TOKENS = ("tokens_per_s", "source_tokens_per_s", "target_tokens_per_s")
 _SAMPLE_NAMES = ("global_batch_size", "micro_batch_size")
@@ -149,10 +174,18 @@ def steps_of_examples(steps: float, examples: float, epochs: float, batch: float
     )  # fmt: skip
 
 
+_OF_COMPLETIONS = re.compile(r"completion|^rewards?(?:_|$)")
+
+
 def steps_in_document(document: Document) -> Iterator[Contradiction]:
     for index, segment in enumerate(document.segments):
         arguments, batch = segment.launch.arguments, count(segment.launch.global_batch_size)
         examples, epochs = count(arguments.get("num_examples")), count(arguments.get("num_train_epochs"))
+        # A batch of GRPO counts completions, of which each example has several.
+        generations = count(arguments.get("num_generations"))
+        if generations is None and any(_OF_COMPLETIONS.search(name) for name in segment.metrics):
+            continue
+        examples = examples and examples * (generations or 1)
         steps = count(arguments.get("max_steps")) or (segment.steps.total if segment.steps else None)
         planned = (float(number or 0) for number in (steps, examples, epochs, batch))
         if contradiction := steps_of_examples(*planned):

@@ -22,6 +22,8 @@ _OWN_LINE = re.compile(r"[\"']?([A-Za-z][\w-]{3,40})[\"']?\s?[:=]\s?(\d{1,9}),?\
 # A line of nothing but settings: `train_batch_tokens:524288 train_seq_len:1024 iterations:20000`.
 _SETTINGS_LINE = re.compile(r"\s*(?:[A-Za-z][\w-]{2,40}[:=]\s?[\w./+-]{1,60}[,;|\s]{1,4}){2,40}")
 _PAIR = re.compile(r"([A-Za-z][\w-]{2,40})[:=]\s?(\d{1,12})(?![\w.])")
+# How many completions of each example a step of GRPO has.
+_GENERATIONS = re.compile(r"\bnum_generations\b['\"]?(?: to | ?[:=] ?| of )(\d{1,3})\b")
 # Options that a sentence names: `results for -batch_size 4096:`.
 _OPTION = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{3,40})[ =](\d{1,9})(?![\w.%])")
 _BY_TOKENS = re.compile(r"-batch[_-]type[ =]tokens")
@@ -39,6 +41,8 @@ def sizes_of_line(text: str) -> dict[str, int]:
     if "_" in text and _SETTINGS_LINE.fullmatch(text.rstrip() + " "):
         pairs = {normal_name(pair[1]): int(pair[2]) for pair in _PAIR.finditer(text)}
         return pairs if any(map(is_size, pairs)) else {}
+    if "num_gen" in text and (generations := _GENERATIONS.search(text)) is not None:
+        return {"num_generations": int(generations[1])}
     if "-" not in text or is_command(text):
         return {}
     options = {normal_name(option[1]): int(option[2]) for option in _OPTION.finditer(text)}
@@ -173,11 +177,15 @@ def is_command(text: str) -> bool:
     )
 
 
+# A command within a sentence, in the marks of Markdown.
+_QUOTED = re.compile(r"`([^`]{10,20000})`")
 _VARIABLE = re.compile(r"([A-Z][A-Z0-9_]{0,60})=(.{0,400})")
 
 
 def command_arguments(text: str) -> dict[str, Any]:
     """Parse the options of a command line: `--world-size 3 --fp16` -> {"world_size": 3, "fp16": True}."""
+    if (quoted := _QUOTED.search(text)) is not None and is_command(quoted[1]):
+        text = quoted[1]
     try:
         tokens = shlex.split(text, comments=False)
     except ValueError:

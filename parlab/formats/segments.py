@@ -15,6 +15,8 @@ from parlab.formats.grammar.records import Ending, Record
 from parlab.formats.launch import SETTINGS, normalise
 from parlab.formats.summary import fill_from_figures, segment_of
 
+COMMAND = 4
+"""Settings that a command states at least; a remark states fewer."""
 MAX_SIZES = 64
 MAX_SEGMENTS = 500
 
@@ -126,7 +128,10 @@ class Segments:
         """Return whether arguments belong to a launch other than the current one."""
         current = builder.arguments
         if not record.opens:
-            return bool(builder.records or builder.open) and _is_other_setting(current, record.data)
+            if not (builder.records or builder.open):
+                return False
+            is_command = len(record.data) >= COMMAND and any(current.get(n, v) != v for n, v in record.data.items())
+            return is_command or _is_other_setting(current, record.data)
         other = builder.dumped and any(current.get(name, value) != value for name, value in record.data.items())
         return not builder.empty or other or builder.end is not None
 

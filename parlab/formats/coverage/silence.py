@@ -171,7 +171,7 @@ class _Watch:
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text) or _gpus_of(text)) is not None:
             self.heard.append(Record("launch", number, data={STATED: processes}))
-        elif sizes := sizes_of_line(text):
+        if sizes := sizes_of_line(text):
             self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
 
     def told(self) -> list[Record]:
