@@ -23,6 +23,8 @@ EXPLODED = 100.0
 
 # A run slows down if the last third of its steps takes so many times as long as the first, and the middle between.
 SLOWER, STEADY = 1.2, 1.02
+NO_LOSS = 0.1
+"""Losses of reinforcement learning begin at 0, and may end there."""
 LEAST_RECORDS = 5
 """With fewer records, a median says little."""
 
@@ -260,6 +262,18 @@ def gradients_in_document(document: Document) -> Iterator[Contradiction]:
         if message:
             numbers = {"median": norms.median, "last": norms.last}
             yield Contradiction(message, numbers).at(_line(segment), segment=index, figure="grad_norm")
+
+
+def losses_in_document(document: Document) -> Iterator[Contradiction]:
+    """Find a loss that is exactly 0 at the end, and was none at the beginning."""
+    for index, segment in enumerate(document.segments):
+        loss = segment.loss
+        if loss is None or loss.last != 0.0 or loss.first < NO_LOSS:
+            continue
+        message = f"The loss falls from {shown(loss.first)} to exactly 0: labels are all masked, or numbers overflow."
+        yield Contradiction(message, {"first": loss.first, "last": loss.last}).at(
+            _line(segment), segment=index, figure="loss"
+        )
 
 
 def scales_in_document(document: Document) -> Iterator[Contradiction]:

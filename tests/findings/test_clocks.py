@@ -63,9 +63,7 @@ def test_a_first_step_that_did_not_wait_for_its_work_is_found(first: str, rules:
 
 @pytest.mark.parametrize(("eta", "rules"), [("-1 day, 4:39:18", ["remaining-time"]), ("1 day, 4:39:18", [])])
 def test_a_remaining_time_below_zero_is_found(eta: str, rules: list[str]) -> None:
-    line = (
-        "2026-01-02 15:{m}:12,774 - mm - INFO - Epoch [21][{n}/440]\tlr: 0.002, eta: {eta}, time: 3.0, loss: 0.{n}\n"
-    )
+    line = "2026-01-02 15:{m}:12,774 - mm - INFO - Epoch [21][{n}/440]\tlr: 0.002, eta: {eta}, time: 3.0, loss: 0.{n}\n"
     text = "".join(line.format(m=50 + n, n=20 * n, eta=eta) for n in (1, 2, 3))
     assert rules_of(text) == rules
 

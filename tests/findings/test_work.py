@@ -171,6 +171,40 @@ def test_a_rate_of_tokens_that_time_stamps_contradict_is_found(tps: str, rules: 
     assert rules_of(TITAN_START + steps) == rules
 
 
+SEEN = """torchrun --nproc_per_node=4 train.py --training.steps 5 --training.global_batch_size 32 --training.seq_len 2048
+[titan] 2026-01-02 16:37:32,439 - root - INFO - n_tokens_seen: {seen}
+[titan] 2026-01-02 16:37:32,440 - root - INFO - step:  5  loss:  5.63  memory:  0.65GiB(0.82%)  tps: 50,305  mfu: 1.15%
+"""
+
+
+@pytest.mark.parametrize(("seen", "rules"), [("327680.0", []), ("655360.0", ["tokens-seen"]), ("500000.0", [])])
+def test_tokens_that_are_seen_twice_as_often_as_there_are_are_found(seen: str, rules: list[str]) -> None:
+    assert rules_of(SEEN.format(seen=seen)) == rules
+
+
+@pytest.mark.parametrize(
+    ("losses", "rules"),
+    [((12.25, 1.8e-06, 0.0), ["loss-zero"]), ((12.25, 9.5, 8.5), []), ((0.0, 0.01, 0.0), [])],
+)
+def test_a_loss_that_becomes_exactly_0_is_found(losses: tuple[float, ...], rules: list[str]) -> None:
+    assert rules_of("".join(f"step: {n} loss: {loss} lr: 0.001\n" for n, loss in enumerate(losses, 1))) == rules
+
+
+GRPO = """[INFO|trainer.py:2405] 2026-01-02 12:04:09,913 >> ***** Running training *****
+[INFO|trainer.py:2406] 2026-01-02 12:04:09,913 >>   Num examples = 5,498
+[INFO|trainer.py:2407] 2026-01-02 12:04:09,914 >>   Num Epochs = 1
+[INFO|trainer.py:2411] 2026-01-02 12:04:09,914 >>   Total train batch size (w. parallel) = 224
+[INFO|trainer.py:2413] 2026-01-02 12:04:09,914 >>   Total optimization steps = 196
+"""
+
+
+@pytest.mark.parametrize(
+    ("remark", "rules"), [("", ["steps-of-examples"]), ("I set num_generations to 8 and ran it.\n", [])]
+)
+def test_a_batch_of_completions_has_fewer_examples(remark: str, rules: list[str]) -> None:
+    assert rules_of(remark + GRPO) == rules
+
+
 def of_run(thirds: list[float], **config: Any) -> list[str]:
     summary = {"trend": {"thirds_s": thirds, "hours": 5.25}}
     facts = RunFacts(number=1, state="finished", config={}, summary=summary, arguments=config)

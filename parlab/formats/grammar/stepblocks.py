@@ -94,6 +94,7 @@ class StepBlocks:
         self.records_of = records_of
         self.counts_epochs = counts_epochs
         self.line = self.until = 0
+        self.time: str | None = None
         self.head: _Head | None = None
         self.rows: list[_Layout] = []
         self.texts: list[str] = []
@@ -127,12 +128,12 @@ class StepBlocks:
         self.until = line
         return []
 
-    def feed(self, line: int, text: str) -> list[Record] | None:
+    def feed(self, line: int, text: str, time: str | None = None) -> list[Record] | None:
         """Read a line of a block, or its head, which returns the step before it; None for any other line."""
         is_indented = text[:1].isspace()
         text = ANSI.sub("", text).strip() if "\x1b" in text else text.strip()
         if (head := self._head(text)) is not None:
-            return self._open(line, head)
+            return self._open(line, head, time)
         if self.head is None or (self.head.is_tag and not is_indented):
             return None
         cells = _cells(text)
@@ -149,10 +150,10 @@ class StepBlocks:
         self.until = line
         return []
 
-    def _open(self, line: int, head: _Head) -> list[Record]:
+    def _open(self, line: int, head: _Head, time: str | None = None) -> list[Record]:
         """Begin a block, and return the step of the one before it."""
         records = self.close()
-        self.head, self.line, self.until, self.last = head, line, line, self.top
+        self.head, self.line, self.until, self.last, self.time = head, line, line, self.top, time
         return records
 
     def ends(self, line: int, text: str) -> bool:
@@ -213,7 +214,7 @@ class StepBlocks:
             return None
         if not -LARGEST < sum(numbers) < LARGEST:
             return None
-        return plan.step.records(self.line, None, None, numbers, texts, iteration, total)
+        return plan.step.records(self.line, None, self.time, numbers, texts, iteration, total)
 
     def _each(
         self, rows: tuple[_Layout, ...], texts: tuple[str, ...], iteration: int, total: int | None, *, is_last: bool
@@ -222,7 +223,7 @@ class StepBlocks:
         own, held_out = _sides(rows, texts)
         cells = [cell for cell in own if cell.key in self.keys] if is_last and self.keys else own
         self.keys.update(cell.key for cell in cells)
-        records = self.records_of.records(self.line, None, None, cells, iteration, total) if cells else []
+        records = self.records_of.records(self.line, None, self.time, cells, iteration, total) if cells else []
         if records and not held_out and not is_last:
             self._keep(rows, cells)
         if held_out:

@@ -259,7 +259,7 @@ class Parser:
             return self.ahead(self._plain_line_records(line, rank, time, text))
         self._is_epoch(text)
         before = self.below.close() if self.below.ends(line, text) else []
-        own = self.below.feed(line, self._rewritten(text))
+        own = self.below.feed(line, self._rewritten(text), time)
         if own is None and (box := self.boxes.feed(line, text)) is not None:
             return before + box
         return before + self.ahead(self._plain_line_records(line, rank, time, text) if own is None else own)
