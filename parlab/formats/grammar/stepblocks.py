@@ -153,7 +153,8 @@ class StepBlocks:
     def _open(self, line: int, head: _Head, time: str | None = None) -> list[Record]:
         """Begin a block, and return the step of the one before it."""
         records = self.close()
-        self.head, self.line, self.until, self.last, self.time = head, line, line, self.top, time
+        self.head, self.line, self.until, self.last = head, line, line, self.top
+        self.time = None if head.is_epoch else time
         return records
 
     def ends(self, line: int, text: str) -> bool:
