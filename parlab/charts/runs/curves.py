@@ -114,6 +114,8 @@ def _counted(last: int, iterations: int, warmup_steps: int) -> str:
     return f"{text} {first} warm-up, excluded from the statistics."
 
 
+FEW_STEPS = 12
+"""So many steps have a tick each; Plotly would label parts of a step."""
 MOST_REPEATED = 50
 """Ranges of repeated steps that a figure shades."""
 TIME = "Time since the first measurement (s)"
@@ -123,7 +125,7 @@ def _axis_of_steps(first: int, last: int, planned: int) -> dict[str, Any]:
     """Return the axis of the planned steps, from the first on; if nothing is planned any more, of those that are."""
     begin = 1 if planned or first <= 0.1 * last else first
     end = max(planned, last, 1)  # a user's own command can train for more iterations than configured
-    return {"range": [begin - 0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end - begin <= 12 else {})}
+    return {"range": [begin - 0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end - begin <= FEW_STEPS else {})}
 
 
 def _across(curve: Curve, start: float | None) -> list[float]:
@@ -320,7 +322,7 @@ def phases(curves: Mapping[str, Curve], *, unit: Unit) -> Drawing:
 def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
     steps = {int(step) for curve in curves.values() for step in curve.steps}
     if len(steps) > 1:
-        return {"tickformat": "d"}
+        return {"tickformat": "d"} | ({"dtick": 1} if max(steps) - min(steps) <= FEW_STEPS else {})
     # Around a single step, Plotly would place several ticks that round to the same number.
     return {"tickmode": "array", "tickvals": sorted(steps), "tickformat": "d"}
 

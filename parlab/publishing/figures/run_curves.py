@@ -27,6 +27,8 @@ FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
 RATES = {
     "samples_per_s": ("Throughput", "samples/s"),
     "tokens_per_s": ("Token throughput", "tokens/s"),
+    "tokens_per_s_per_gpu": ("Token throughput per GPU", "tokens/s"),
+    "steps_per_s": ("Steps per second", "steps/s"),
     "tflops_per_gpu": ("Compute per GPU", "TFLOP/s"),
 }
 """Series whose title and unit are not their name."""
