@@ -171,7 +171,7 @@ def test_a_rate_of_tokens_that_time_stamps_contradict_is_found(tps: str, rules: 
     assert rules_of(TITAN_START + steps) == rules
 
 
-SEEN = """torchrun --nproc_per_node=4 train.py --training.steps 5 --training.global_batch_size 32 --training.seq_len 2048
+SEEN = """torchrun --nproc_per_node=4 train.py --training.global_batch_size 32 --training.seq_len 2048
 [titan] 2026-01-02 16:37:32,439 - root - INFO - n_tokens_seen: {seen}
 [titan] 2026-01-02 16:37:32,440 - root - INFO - step:  5  loss:  5.63  memory:  0.65GiB(0.82%)  tps: 50,305  mfu: 1.15%
 """

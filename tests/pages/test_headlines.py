@@ -164,7 +164,8 @@ def is_rate(run: Run, attempt: Attempt | None, name: str) -> bool:
     found += [float(part.mean()) * per_sample / seconds for part in (batches, batches[1:]) if len(part) and seconds]
     if name == "tokens_per_s":
         stated = [run.launch.get("arguments", {}).get(each) for each in TOKENS_PER_STEP]
-        tokens = [float(each) for each in stated if each] + [growth(attempt, "tokens_seen")]
+        tokens = [float(each) for each in stated if each] + [*values_of(attempt, "tokens")[-1:]]
+        tokens += [growth(attempt, "tokens_seen")]
         found += [tokens[0] / seconds] if seconds else []
         found += [run.samples_per_s * per_sample] if run.samples_per_s else []
         if is_mean(value, ranks_of(attempt, "tokens_per_s_per_gpu"), float(run.gpus or 0)):

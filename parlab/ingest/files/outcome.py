@@ -34,6 +34,8 @@ class ImportedRun(NamedTuple):
     summary: Mapping[str, Any] = {}
     """Its numbers, as in the summary of a run (docs/understand/architecture.md); previews show the headline numbers."""
     has_end: bool = True
+    launch: Mapping[str, Any] = {}
+    """The settings of its launch, as a formats.schema.Launch."""
 
     @property
     def shown_state(self) -> str:
@@ -116,7 +118,15 @@ def _beginning(path: Path) -> str:
 
 def stored_run(run: Run) -> ImportedRun:
     return ImportedRun(
-        run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary, run.has_end
+        run.number,
+        run.label,
+        run.state,
+        run.reason,
+        run.point,
+        _steps(run.summary),
+        run.summary,
+        run.has_end,
+        run.launch,
     )
 
 
@@ -131,6 +141,7 @@ def _drafted_run(result: Result, file: str) -> ImportedRun:
         result.point,
         steps,
         result.summary,
+        launch=result.launch.model_dump(),
     )
 
 

@@ -39,6 +39,8 @@ class PreviewRun(BaseModel):
     step_time_s: float | None = None
     timed_steps: int = 0
     """Steps of which the step time is the median, without warm-up."""
+    gpus: int | None = None
+    global_batch_size: int | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
@@ -132,6 +134,9 @@ def preview(result: Import, *, dry_run: bool) -> Preview:
     )
 
 
+_SIZES = frozenset({"world_size", "global_batch_size"})
+
+
 def preview_run(run: ImportedRun) -> PreviewRun:
     """Shape a run with its headline numbers."""
     summary = run.summary
@@ -139,6 +144,7 @@ def preview_run(run: ImportedRun) -> PreviewRun:
     memory: Mapping[str, Any] = summary.get("memory_peak_bytes") or {}
     loss: Mapping[str, Any] = summary.get("loss") or {}
     tflops = summary.get("tflops_per_gpu")
+    derived: Mapping[str, str] = run.launch.get("derived") or {}
     timers: Mapping[str, Mapping[str, Any]] = summary.get("timers_s") or {}
     return PreviewRun(
         number=run.number,
@@ -147,6 +153,8 @@ def preview_run(run: ImportedRun) -> PreviewRun:
         reason=run.reason,
         steps=run.steps,
         step_time_s=step_time.get("median", step_time.get("mean")),
+        gpus=run.launch.get("world_size"),
+        global_batch_size=run.launch.get("global_batch_size"),
         timed_steps=(summary.get("steps") or {}).get("count", 0),
         samples_per_s=summary.get("samples_per_s"),
         tokens_per_s=summary.get("tokens_per_s"),
@@ -157,6 +165,6 @@ def preview_run(run: ImportedRun) -> PreviewRun:
         loss_first=loss.get("first"),
         loss_last=loss.get("last"),
         figures=stated(summary),
-        kinds=summary.get("kinds") or {},
+        kinds=(summary.get("kinds") or {}) | dict.fromkeys(_SIZES & derived.keys(), "derived"),
         timers_s={name: timer["median"] for name, timer in timers.items() if "median" in timer},
     )

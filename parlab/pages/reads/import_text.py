@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from parlab.charts.format import DIGITS, SPACE, printed_digits, quantity, significant, unit_for
@@ -128,6 +128,7 @@ def _values(run: PreviewRun, marked: MarkedText | None) -> list[Value]:
     ]
     values = [_value(title, run, key, value, unit, names, marked) for title, key, value, unit, names in rows if value]
     values = [_from_first(value, run) for value in values] + _printed(marked)
+    values += _sizes(run, {value.name for value in values})
     values += [_step(run, marked)] if run.steps else []
     values += [_parted(figure_title(name), text, _kind(run, name), "", name) for name, text in run.figures.items()]
     return values
@@ -138,6 +139,16 @@ _PRINTED = (
     ("Batch", "global_batch_size", "samples"),
 )
 """Further numbers that a person looks for: title, name and unit."""
+
+
+def _sizes(run: PreviewRun, known: Collection[str]) -> list[Value]:
+    """Return the sizes of a launch, as far as no number of the text is shown for them."""
+    sizes = (("GPUs", "world_size", "", run.gpus), ("Batch", "global_batch_size", "samples", run.global_batch_size))
+    return [
+        Value(title, f"{size:,}", unit, _kind(run, name), "derived" if _kind(run, name) == "derived" else "", name)
+        for title, name, unit, size in sizes
+        if size and name not in known
+    ]
 
 
 def _printed(marked: MarkedText | None) -> list[Value]:
