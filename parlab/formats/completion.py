@@ -54,14 +54,17 @@ class _Plan(NamedTuple):
     clocks: tuple[str, ...]
     """Names of the clocks from which the step time may follow, the most exact first."""
     has_bare_mfu: bool
+    timed: dict[str, tuple[Field, ...]]
+    """Clock -> the fields with that of the step time that follows from it."""
 
 
 def _plan_of(fields: tuple[Field, ...]) -> _Plan:
     names = {field.name for field in fields}
     has_time = "step_time_s" in names
-    clocks = () if has_time else tuple(name for name in (INTERVAL, *CLOCKS) if name in names)
+    known = CLOCKS if "steps_per_s" in names else (INTERVAL, *CLOCKS)
+    clocks = () if has_time else tuple(name for name in known if name in names)
     has_bare_mfu = any(field.name == "mfu" and not field.unit for field in fields)
-    return _Plan(fields, has_time, clocks, has_bare_mfu)
+    return _Plan(fields, has_time, clocks, has_bare_mfu, {})
 
 
 def completed(records: Iterable[Record]) -> Iterator[Record]:
@@ -80,7 +83,7 @@ def completed(records: Iterable[Record]) -> Iterator[Record]:
         if record.kind == "step":
             if plan.clocks:
                 name = next((name for name in plan.clocks if name not in fallen), plan.clocks[-1])
-                _time(record, name, clocks, fallen)
+                _time(record, name, plan.timed, clocks, fallen)
             elif clocks and plan.has_time:
                 clocks.clear()
         elif clocks and record.kind == "launch" and record.opens:
@@ -92,7 +95,9 @@ def completed(records: Iterable[Record]) -> Iterator[Record]:
     yield from shares.close()
 
 
-def _time(record: Record, name: str, clocks: dict[int | None, _Clock], fallen: set[str]) -> None:
+def _time(
+    record: Record, name: str, timed: dict[str, tuple[Field, ...]], clocks: dict[int | None, _Clock], fallen: set[str]
+) -> None:
     """Set the time of a step that states only a clock of the training; a time that falls is that of an interval."""
     if record.iteration is None or name not in record.values or "step_time_s" in record.values:
         return
@@ -108,14 +113,17 @@ def _time(record: Record, name: str, clocks: dict[int | None, _Clock], fallen: s
         clocks[record.rank] = now._replace(grown=-MAX_HELD)
         fallen.add(name)
         return
-    if seconds < LEAST_UNITS * _resolution(record, name):
+    if name != INTERVAL and seconds < LEAST_UNITS * _resolution(record, name):
         return
     clocks[record.rank] = now._replace(grown=before.grown + 1)
-    how = f"{_key_of(record, name)} / steps" if name == INTERVAL else f"difference of {_key_of(record, name)}"
     if name in AMBIGUOUS and before.grown < GROWN and not _is_printed_as_clock(record, name):
         return
     record.values["step_time_s"] = seconds / (now.iteration - before.iteration)
-    record.fields += (Field("step_time_s", how, "s", kind="derived"),)
+    if name not in timed:
+        key = _key_of(record, name)
+        how = f"{key} / steps" if name == INTERVAL else f"difference of {key}"
+        timed[name] = (*record.fields, Field("step_time_s", how, "s", kind="derived"))
+    record.fields = timed[name]
     record.raw += (f"{record.values['step_time_s']:.6g}",)
 
 

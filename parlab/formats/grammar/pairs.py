@@ -115,7 +115,7 @@ _SENTENCE_END = re.compile(r"(?<=[\da-z])\.\s{1,4}(?=[A-Z]|$)")
 _OF_TOTAL = re.compile(r"(?<=[=:])(\s?\d{1,15})/\d{1,15}(?=[\s,;|)\]}]|$)")
 # A time of the clock as the value of one of these names.
 _DURATION = re.compile(
-    r"(?i)\b(eta|remaining(?:[_ ]time)?|dt|took|duration|run[_ ]?time|elapsed(?:[_ ]time)?"
+    r"(?i)\b(dt|took|duration|run[_ ]?time|elapsed(?:[_ ]time)?"
     r"|(?:step|iter(?:ation)?|epoch|train|total)[_ ]time)"
     r"(\s?[:=]\s?)"
     r"(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?)(?=[\s,;|)\]]|$)"
