@@ -21,20 +21,18 @@ from parlab.formats.grammar.prefixes import peel_line, strip_prefix
 from parlab.formats.grammar.records import Field, Record
 from parlab.formats.grammar.sniff import THRESHOLD, line_scores
 from parlab.formats.grammar.steplines import UNKNOWN_TRAINER, Parser
+from parlab.formats.grammar.wrapping import Unwrapped
+from parlab.formats.logs.deepspeed_beside import Engine
 from parlab.formats.logs.dialects import DIALECTS
 from parlab.formats.logs.registry import LOGS, Reader
 from parlab.formats.schema import Table
 
-# Format -> formats whose lines its reader reads itself.
-_OWN = {
-    "huggingface": ("deepspeed",),
-    "megatron-deepspeed": ("megatron", "deepspeed"),
-    **dict.fromkeys(DIALECTS, ("deepspeed",)),
-}
 # Files that hold nothing else, as a rule.
 _FILES = frozenset({"all-reduce-bench", "csv", "dcgm-exporter", "jsonl", "tensorboard-json", "wandb-runs"})
+# Beside their lines the engine prints its own, which a terminal may have wrapped.
+_WRAPPED = frozenset({"deepspeed", "huggingface", "megatron"})
 # Lines of no other format are offered to these; bars are read in every log.
-_WHOLE = frozenset({"bars", "csv", "tensorboard-json", "wandb-runs", "megatron-deepspeed"})
+_WHOLE = frozenset({"bars", "csv", "tensorboard-json", "wandb-runs"})
 _TOOLS = frozenset({"nvidia-smi", "dcgm-exporter"})
 _TABLE = "table"
 _RULE = re.compile(r"^\s{0,8}\|(?:\s*:?-{2,}:?\s*\|){2,100}\s*$")
@@ -52,7 +50,8 @@ class Others:
     """The readers of other formats than that of a file, and the lines that wait for them."""
 
     def __init__(self, own: str) -> None:
-        self.own_names = {own, *_OWN.get(own, ())}
+        self.own = own
+        self.engine = Engine(own) if own != "deepspeed" else None
         self.takes_counters = own not in DIALECTS
         self.has_blocks = own in DIALECTS and DIALECTS[own].has_blocks
         self.texts: dict[int, tuple[str, str]] = {}
@@ -83,7 +82,7 @@ class Others:
             return False
         name = _TABLE if self._has_rule(number, text) else self._format_of(text) or self._row_of_table(text)
         self.previous = number, text
-        if name in self.own_names:
+        if name == self.own:
             self.last = ""
             return False
         if name:
@@ -120,7 +119,7 @@ class Others:
         if record.line not in self.texts:
             text = passed.get(record.line)
             name = "" if text is None or "%|" in text else self._format_of(text)
-            if text is None or name not in DIALECTS or name in self.own_names:
+            if text is None or name not in DIALECTS or name == self.own:
                 if fields and len(self.known) < MAX_CLAIMS:
                     self.known[id(fields)] = fields
                 return False
@@ -159,9 +158,8 @@ class Others:
     def _by_signs(self, text: str) -> str:
         plain = strip_prefix(text[:2_000])[2]
         totals = line_scores(plain, LOGS)
-        own = next((name for name in self.own_names if totals[name]), "")
-        if own or "%|" in text:
-            return own
+        if totals[self.own] or "%|" in text:
+            return self.own if totals[self.own] else ""
         name = max((name for name in totals if name not in _WHOLE), key=lambda name: totals[name], default="")
         if name and totals[name] >= THRESHOLD:
             return name
@@ -297,12 +295,15 @@ def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iter
 
     After a long run of another format, the reader of that format goes on, so that no more lines than those wait.
     """
-    stream, before = iter(lines), 0
+    unwrapped = Unwrapped(lines)
+    stream, before = iter(unwrapped if name in _WRAPPED else lines), 0
     while name:
         others = None if name in _FILES else Others(name)
         for record in watched(formats[name].read, stream, name, others):
             if before and record.line:
                 _renumber(record, range(before + 1, before + record.until + MAX_RUN))
+            if record.line in unwrapped.ends:
+                unwrapped.extend([record])
             yield record
         name, read_lines = ("", 0) if others is None else (others.following, others.previous[0])
         before += read_lines

@@ -133,3 +133,40 @@ def test_after_a_long_run_the_reader_of_its_format_goes_on(monkeypatch: pytest.M
     document = read_document(text, file="x", format="megatron")
     assert launches(document) == [(1, 4), (5, 9), (14, 4)]
     assert document.unread.lines == 0
+
+
+ENGINE = "[2026-01-15 14:48:0{n},446] [INFO] [logging.py:107:log_dist] [Rank 0] "
+CONFIG = """\
+[2026-01-15 14:48:00,446] [INFO] [config.py:752:print]   flops_profiler_config ........ {
+    "enabled": false,
+    "profile_step": 12
+}
+[2026-01-15 14:48:00,446] [INFO] [config.py:752:print]   gradient_accumulation_steps .. 4
+"""
+
+
+@pytest.mark.parametrize("trainer", [TITAN, TUNE, GPT])
+def test_steps_of_the_engine_are_figures_beside_those_of_the_trainer(trainer: str) -> None:
+    text = lines(ENGINE + "step={n}00, skipped=3, lr=[2e-05], mom=[0.9]\n", ENGINE + "time (ms) | fwd: 40.25\n", trainer)
+    document = read(CONFIG, text)
+    (segment,) = document.segments
+    assert (segment.records, document.unread.lines) == (4, 0)
+    assert (segment.timers_s["fwd"].count, segment.metrics["momentum"].count) == (4, 4)
+    assert segment.launch.arguments["gradient_accumulation_steps"] == 4
+    assert segment.launch.arguments["flops_profiler_config.profile_step"] == 12
+
+
+def test_a_line_of_the_engine_behind_a_bar_is_read_as_the_bar_is() -> None:
+    bar = " {n}%|#  | {n}/100 [00:0{n}<16:30,  5.00s/it]" + ENGINE + "time (ms) | fwd: 40.25 | bwd: 80.5\n"
+    document = read(lines(bar, "{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n"))
+    (segment,) = document.segments
+    assert (segment.records, segment.timers_s["bwd"].count, document.unread.lines) == (4, 4, 0)
+
+
+def test_the_engine_begins_another_launch_once_it_has_printed_its_configuration() -> None:
+    begin = "[2026-01-15 14:48:00,446] [INFO] [comm.py:652:init_distributed] Initializing TorchBackend in DeepSpeed\n"
+    memory = ENGINE.format(n=0) + "MA 2.34 GB         Max_MA 3.81 GB         CA 5.4 GB         Max_CA 5 GB\n"
+    steps = lines("{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n")
+    document = read(begin, begin, memory, CONFIG, begin, begin, memory, CONFIG.replace(".. 4", ".. 8"), steps)
+    settings = [segment.launch.gradient_accumulation_steps for segment in document.segments]
+    assert settings == [4, 8]

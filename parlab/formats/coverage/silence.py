@@ -39,7 +39,6 @@ _ENGINE = {
 PARTS: dict[str, dict[str, str]] = {
     "mlperf": {"setting": r":::MLL"},
     "deepspeed": _ENGINE,
-    "megatron-deepspeed": {**_ENGINE, "part of a step": r"^\s*samples/sec: "},
     "megatron": {"part of a step": r"^\s*samples/sec: "},
     "all-reduce-bench": {"part of a trial": r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"},
     "huggingface": {
@@ -98,6 +97,18 @@ def _of_interest(text: str) -> str:
     return rest
 
 
+class Engine(Protocol):
+    """The reader of an engine's lines between those of a trainer."""
+
+    goes_on: bool
+
+    def split(self, text: str) -> tuple[str, str]: ...
+
+    def feed(self, number: int, text: str) -> tuple[list[Record], bool]: ...
+
+    def finish(self) -> list[Record]: ...
+
+
 class Beside(Protocol):
     """The readers of other formats than that of a file."""
 
@@ -107,6 +118,9 @@ class Beside(Protocol):
     """The last step of the file's reader."""
     following: str
     """The format whose reader goes on, after a long run of its lines."""
+
+    @property
+    def engine(self) -> Engine | None: ...
 
     def offer(self, number: int, text: str) -> bool: ...
 
@@ -122,8 +136,9 @@ class Beside(Protocol):
 class _Watch:
     """Passes lines on and keeps those that yield no record."""
 
-    def __init__(self, lines: Iterable[str], format: str, others: Beside | None) -> None:
+    def __init__(self, lines: Iterable[str], format: str, others: Beside | None, held: _Held) -> None:
         self.lines = lines
+        self.held = held
         self.parts = _PARTS.get(format, [])
         self.others = others
         self.first_step = 0
@@ -139,12 +154,21 @@ class _Watch:
         """The numbers of processes that lines state."""
 
     def __iter__(self) -> Iterator[str]:
+        engine = None if self.others is None else self.others.engine
         for number, line in enumerate(self.lines, 1):
             text = unmarked(line) if "%|" in line and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
-            self.passed[number] = text
-            yield text
+            if engine is not None and (engine.goes_on or (".py:" in text and "] [" in text)):
+                text, own = engine.split(text)
+                records, is_own = engine.feed(number, own) if own else ([], False)
+                if text or not is_own:
+                    self.passed[number] = text = text if is_own else text + own
+                yield text or "\n"
+                self.heard += self.of_engine(number, own, records) if is_own else records
+            else:
+                self.passed[number] = text
+                yield text
             if number not in self.passed:
                 continue
             # Without a call more for lines that state nothing, which are most lines of blocks.
@@ -154,6 +178,12 @@ class _Watch:
                 del self.passed[number]
                 if self.others.following:
                     return
+
+    def of_engine(self, number: int, text: str, records: list[Record]) -> Iterable[Record]:
+        """Return the records of a line of the engine, and what they leave of it."""
+        if len(records) == 1 and self.held.judge.is_whole(text, records[0].fields):
+            return records
+        return self.held.checked(records, {number: text}) if records else self.judged(number, text, "deepspeed")
 
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
@@ -319,10 +349,13 @@ def watched(
     The records of a line are yielded once all of them are read, with the numbers of the line that none of them holds.
     `others` read the lines of other formats.
     """
-    watch, held = _Watch(lines, format, others), _Held()
+    held = _Held()
+    watch = _Watch(lines, format, others, held)
     passed = watch.passed
     for record in read(watch):
         if watch.heard:
+            if record.line not in held.texts:
+                yield from held.released()
             yield from watch.told()
         if not watch.first_step and record.kind == "step":
             watch.first_step = record.line
@@ -352,6 +385,8 @@ def watched(
     if others is not None and others.texts:
         yield from _beside(watch, held, others, None)
     yield from watch.told()
+    if others is not None and others.engine is not None:
+        yield from others.engine.finish()
     yield from watch.rest()
 
 

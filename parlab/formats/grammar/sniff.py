@@ -14,9 +14,8 @@ UNKNOWN = "unknown"
 HEAD_CHARACTERS = 512 * 1024
 ENOUGH = 20
 THRESHOLD = 3
-WHOLE = {"deepspeed": "huggingface"}
-"""Format of lines of an engine -> format whose reader reads them too, and joins them with its own steps."""
-OWN_LINES = 20
+ENGINE, TRAINERS = "deepspeed", {"huggingface": 20, "megatron": 10}
+"""The format of lines of an engine; formats of trainers, and the scores from which such a file is theirs."""
 # Their lines have no prefix: `2026-01-01 10:00:00 - INFO` is no list item.
 DOCUMENTS = frozenset({"markdown", "rst"})
 _DIGITS = re.compile(r"\d+")
@@ -91,9 +90,8 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> Counter[str]:
 def sniff(head: Sequence[str], formats: Mapping[str, Signed]) -> str:
     """Return the format with the highest score, or `unknown` below THRESHOLD; ties go to the first registered."""
     totals = scores(head, formats)
-    for part, whole in WHOLE.items():
-        # The reader of the trainer reads the lines of its engine as well.
-        if totals[whole] >= OWN_LINES and totals[part] > totals[whole]:
-            totals[whole] = totals[part] + 1
+    for trainer, least in TRAINERS.items():
+        if totals[trainer] >= least and totals[ENGINE] > totals[trainer]:
+            totals[trainer] = totals[ENGINE] + 1
     highest = max(totals.values(), default=0)
     return next(name for name in formats if totals[name] == highest) if highest >= THRESHOLD else UNKNOWN
