@@ -42,9 +42,7 @@ PARTS: dict[str, dict[str, str]] = {
     "megatron": {"part of a step": r"^\s*samples/sec: "},
     "all-reduce-bench": {"part of a trial": r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"},
     "huggingface": {
-        "setting": r"= [\d,]+\s*$|\[config\.py:\d+:print|^\s+[\w ]{1,40} = |Num GPUs = \d+\. Max memory: | = \d+ \| ",
-        "memory of the node": r"see_memory_usage|stage3\.py|Swappable",
-        "profile": r"Flops Profiler",
+        "setting": r"= [\d,]+\s*$|^\s+[\w ]{1,40} = |Num GPUs = \d+\. Max memory: | = \d+ \| ",
         "summary": r"^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = ",
     },
     "nccl-tests": {"setting": r"^\s*(?:#|nThread \d)", "row": r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s"},
