@@ -8,7 +8,6 @@ two of the file's reader adds to them; a run of steps that nothing interrupts is
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,27 +36,71 @@ _TOOLS = frozenset({"nvidia-smi", "dcgm-exporter"})
 _TABLE = "table"
 _RULE = re.compile(r"^\s{0,8}\|(?:\s*:?-{2,}:?\s*\|){2,100}\s*$")
 _WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789"))
-_FRAMES = frozenset("│┃")
-_TAIL = "0123456789.,eE+-% \t|│┃\r\n"
 _NAMED = re.compile(r"[A-Za-z]\W{0,8}\d")
-MAX_CLAIMS = 4_096
+MAX_FORMS = 4_096
 MAX_RUN = 20_000
 MAX_GAP = 50
 """Lines without a sign between those of a block, as the rows of a table are."""
+
+
+class _Forms:
+    """The formats of lines by their signs; lines that differ in digits only are looked at once."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.takes_counters = own not in DIALECTS
+        self._known: dict[str, str] = {}
+        """Form of a line -> its format; empty for none."""
+
+    def of(self, text: str) -> str:
+        """Return the format of a line; empty for none."""
+        form = text[:1_000].translate(_WITHOUT_DIGITS)
+        name = self._known.get(form)
+        if name is None:
+            name = self._by_signs(text)
+            if len(self._known) < MAX_FORMS:
+                self._known[form] = name
+        return name
+
+    def _by_signs(self, text: str) -> str:
+        plain = strip_prefix(text[:2_000])[2]
+        totals = line_scores(plain, LOGS)
+        if totals[self.own]:
+            return self.own
+        name = max((name for name in totals if name not in _WHOLE), key=lambda name: totals[name], default="")
+        if name and totals[name] >= THRESHOLD:
+            return name
+        counter = counter_in(plain[:400]) if self.takes_counters and not event_of(plain) else None
+        is_step = counter is not None and _NAMED.search(plain[: counter.match.start()] + plain[counter.match.end() :])
+        return UNKNOWN_TRAINER if is_step else ""
+
+
+class _Block:
+    """The block or table of another format that goes on below lines with a sign."""
+
+    def __init__(self) -> None:
+        self.format = ""
+        self.until = 0
+        """Its last line."""
+
+    def goes_on(self, number: int, text: str) -> bool:
+        """Return whether a line without a sign may belong to the block above it."""
+        if self.format == _TABLE:
+            return text.lstrip().startswith("|")
+        return bool(self.format) and number - self.until <= MAX_GAP and not text.isspace()
 
 
 class Others:
     """The readers of other formats than that of a file, and the lines that wait for them."""
 
     def __init__(self, own: str) -> None:
-        self.own = own
         self.engine = Engine(own) if own != "deepspeed" else None
-        self.takes_counters = own not in DIALECTS
-        self.has_blocks = own in DIALECTS and DIALECTS[own].has_blocks
+        self.forms = _Forms(own)
+        self.block = _Block()
         self.texts: dict[int, tuple[str, str]] = {}
-        """Line -> the format that it is offered to, and its text."""
-        self.runs: dict[str, list[int]] = {}
-        """Format -> the lines that wait for its reader."""
+        """Line that waits -> the format that it is offered to, and its text."""
+        self.above: tuple[int, str] = (0, "")
+        """The last line that was offered: the names of columns, if a rule follows."""
         self.step: int | None = None
         """The last step of the file's reader."""
         self.between: set[str] = set()
@@ -65,65 +108,41 @@ class Others:
         self.parsers: dict[str, Parser] = {}
         self.known: dict[int, tuple[Field, ...]] = {}
         """Identity of fields of lines of the file's own dialect -> the fields."""
-        self.claims: dict[str, str] = {}
-        """Form of a line -> its format; empty for none."""
         self.following = ""
         """The format whose reader goes on, after a long run of its lines."""
-        self.last = ""
-        """The format of the block or table that goes on; empty for none."""
-        self.previous: tuple[int, str] = (0, "")
-        """The last line that was looked at, and its text: the names of columns, if a rule follows."""
 
     def offer(self, number: int, text: str) -> bool:
         """Take a line that the file's reader has passed over, if it is one of another format."""
-        if self.has_blocks and text[:1] == " ":
-            return False  # below the number of a step
-        if not self.runs and _is_bare(text):
+        above, self.above = self.above, (number, text)
+        if "%|" in text:
             return False
-        name = _TABLE if self._has_rule(number, text) else self._format_of(text) or self._row_of_table(text)
-        self.previous = number, text
-        if name == self.own:
-            self.last = ""
+        if _is_rule(text, above[1]) and above[0] == number - 1:
+            self._add(_TABLE, *above)
+            name = _TABLE
+        elif (name := self.forms.of(text)) == self.forms.own:
+            self.block.format = ""
             return False
         if name:
-            self.last = name if name == _TABLE or not self._is_of_lines(name) else ""
-        elif self._goes_on(number) and not text.isspace():
-            name = self.last
+            self.block.format = "" if self._is_of_lines(name) else name
+        elif self.block.goes_on(number, text):
+            name = self.block.format
         if name:
             self._add(name, number, text)
         return bool(name)
 
-    def _has_rule(self, number: int, text: str) -> bool:
-        """Return whether a line is the rule of a table, and take the names of the columns above it."""
-        line, above = self.previous
-        is_below = "--" in text and line == number - 1 and above.count("|") == text.count("|")
-        if not is_below or _RULE.match(text) is None:
-            return False
-        self._add(_TABLE, line, above)
-        self.last = _TABLE
-        return True
-
-    def _row_of_table(self, text: str) -> str:
-        """Return the format of a row below a rule; empty for any other line."""
-        return _TABLE if self.last == _TABLE and text.lstrip().startswith("|") else ""
-
-    def _goes_on(self, number: int) -> bool:
-        """Return whether a line without a sign may belong to the block above it."""
-        return self.last not in ("", _TABLE) and number - self.runs[self.last][-1] <= MAX_GAP
-
-    def takes_back(self, record: Record, passed: dict[int, str]) -> bool:
+    def takes_back(self, record: Record, texts: dict[int, str]) -> bool:
         """Take a line that the reader of a dialect has read, if by its signs it is one of another dialect."""
         fields = record.fields
-        if self.takes_counters or record.line != record.until or self.known.get(id(fields)) is fields:
+        if self.forms.takes_counters or record.line != record.until or self.known.get(id(fields)) is fields:
             return False
         if record.line not in self.texts:
-            text = passed.get(record.line)
-            name = "" if text is None or "%|" in text else self._format_of(text)
-            if text is None or name not in DIALECTS or name == self.own:
-                if fields and len(self.known) < MAX_CLAIMS:
+            text = texts.get(record.line)
+            name = "" if text is None or "%|" in text else self.forms.of(text)
+            if text is None or name not in DIALECTS or name == self.forms.own:
+                if fields and len(self.known) < MAX_FORMS:
                     self.known[id(fields)] = fields
                 return False
-            del passed[record.line]
+            del texts[record.line]
             self._add(name, record.line, text)
         return self.texts[record.line][0] in DIALECTS
 
@@ -132,93 +151,53 @@ class Others:
         return self.texts.pop(number, ("", None))[1]
 
     def _add(self, name: str, number: int, text: str) -> None:
-        run = self.runs.setdefault(name, [])
-        run.append(number)
         self.texts[number] = name, text
-        if len(run) >= MAX_RUN and name != _TABLE:
+        self.block.until = number
+        if len(self.texts) >= MAX_RUN and name != _TABLE:
             self.following = name
-
-    def _format_of(self, text: str) -> str:
-        """Return the format of a line by its signs; empty for none."""
-        # Most rows of blocks are a name and a number behind it.
-        head = text.rstrip(_TAIL)
-        name = self.claims.get(head)
-        if name is not None:
-            return name
-        form = text[:1_000].translate(_WITHOUT_DIGITS)
-        name = self.claims.get(form)
-        if name is None:
-            name = self._by_signs(text)
-        if len(self.claims) < MAX_CLAIMS:
-            self.claims[form] = name
-            if head.translate(_WITHOUT_DIGITS) == head:
-                self.claims[head] = name
-        return name
-
-    def _by_signs(self, text: str) -> str:
-        plain = strip_prefix(text[:2_000])[2]
-        totals = line_scores(plain, LOGS)
-        if totals[self.own] or "%|" in text:
-            return self.own if totals[self.own] else ""
-        name = max((name for name in totals if name not in _WHOLE), key=lambda name: totals[name], default="")
-        if name and totals[name] >= THRESHOLD:
-            return name
-        counter = counter_in(plain[:400]) if self.takes_counters and not event_of(plain) else None
-        is_step = counter is not None and _NAMED.search(plain[: counter.match.start()] + plain[counter.match.end() :])
-        return UNKNOWN_TRAINER if is_step else ""
 
     def _is_of_lines(self, name: str) -> bool:
         """Return whether the lines of a format are read one by one, by a parser that is kept."""
         reader = DIALECTS.get(name)
         return reader is not None and (not reader.has_blocks or name == UNKNOWN_TRAINER)
 
-    def joined(self, following: Record | None) -> list[Record]:
-        """Return the records of the lines that wait in front of the next record of the file's reader, in their order.
+    def joined(self, following: Record | None) -> tuple[list[Record], dict[int, tuple[str, str]]]:
+        """Return the records of the lines that wait in front of the next record of the file's reader, and these lines.
 
         A step of that reader without a number gets that of the one step in front of it.
         """
-        runs, self.last = self._due(following), ""
-        records = [self._early(record, name) for name, run in runs.items() for record in self._read(name, run)]
+        texts = {number: self.texts[number] for number in sorted(self.texts)}
+        if following is not None:
+            texts = {number: text for number, text in texts.items() if number < following.line}
+        runs: dict[str, list[int]] = {}
+        for number, (name, _) in texts.items():
+            runs.setdefault(name, []).append(number)
+            del self.texts[number]
+        self.block.format = ""
+        records = [self._early(record, name) for name, run in runs.items() for record in self._read(name, run, texts)]
         records.sort(key=lambda record: record.line)
+        return self._by_step(records, runs, following), texts
+
+    def _by_step(self, records: list[Record], formats: Iterable[str], following: Record | None) -> list[Record]:
+        """Return records as a launch of their own, or as parts of the steps between which they stand."""
         numbers = {record.iteration for record in records if record.kind == "step"}
         step = following if following is not None and following.kind == "step" else None
         if step is not None and step.iteration is None and len(numbers) == 1:
             step.iteration = next(iter(numbers))
         limit = None if step is None else step.iteration
-        is_apart = self.between.isdisjoint(runs) if following is None else _is_before(limit, self.step)
+        is_apart = self.between.isdisjoint(formats) if following is None else _is_before(limit, self.step)
         if len(numbers) > 1 and is_apart:
             opened = [Record("launch", records[0].line, data={}, opens=True)] if self.step is not None else []
             self.step = None
             return opened + records
         if following is not None:
-            self.between.update(runs)
+            self.between.update(formats)
         return [joined for record in records if (joined := self._between(record, len(numbers), limit)) is not None]
 
     def _early(self, record: Record, name: str) -> Record:
         """Return a record; what a tool says of the GPUs before the first step is no measurement of the training."""
         is_early = self.step is None and name in _TOOLS and record.kind in ("metrics", "figure")
         return Record("event", record.line, data="GPUs before the first step") if is_early else record
-
-    def _due(self, following: Record | None) -> dict[str, list[int]]:
-        """Return the lines in front of a record, which leave those that wait; without one, all lines."""
-        runs = {name: [number for number in run if number in self.texts] for name, run in self.runs.items()}
-        self.runs = {}
-        if following is None:
-            return runs
-        due: dict[str, list[int]] = {}
-        for name, run in runs.items():
-            count = bisect_left(run, following.line)
-            for lines, part in ((due, run[:count]), (self.runs, run[count:])):
-                if part:
-                    lines[name] = part
-        return due
-
-    def taken(self) -> dict[int, tuple[str, str]]:
-        """Return the lines that wait no longer."""
-        waiting = {number for run in self.runs.values() for number in run}
-        texts = self.texts
-        self.texts = {number: texts[number] for number in waiting}
-        return {number: text for number, text in texts.items() if number not in waiting}
 
     def _between(self, record: Record, count: int, limit: int | None) -> Record | None:
         """Return a record between two of the file's reader: of the step before, or without a number."""
@@ -234,15 +213,15 @@ class Others:
             record.values.pop("total_iterations", None)
         return record
 
-    def _read(self, name: str, numbers: list[int]) -> Iterator[Record]:
+    def _read(self, name: str, numbers: list[int], texts: Mapping[int, tuple[str, str]]) -> Iterator[Record]:
         """Read the lines of a format; a dialect without blocks keeps what it has learnt of earlier ones."""
-        lines = [self.texts[number][1] for number in numbers]
+        lines = [texts[number][1] for number in numbers]
         if name == _TABLE:
             yield from _tables(numbers, lines)
             return
         if not self._is_of_lines(name):
             for record in LOGS[name].read(lines):
-                _renumber(record, numbers)
+                renumber(record, numbers)
                 yield record
             return
         parser = self.parsers.get(name)
@@ -254,10 +233,9 @@ class Others:
                 yield from records
 
 
-def _is_bare(text: str) -> bool:
-    """Return whether a line is a bar, or a row of numbers or of a box, and no rule of a table."""
-    is_row = text[:1] in _FRAMES or "%|" in text or text.lower() == text.upper()
-    return is_row and "|-" not in text and "| -" not in text
+def _is_rule(text: str, above: str) -> bool:
+    """Return whether a line is the rule of a table below the names of its columns."""
+    return "--" in text and above.count("|") == text.count("|") and _RULE.match(text) is not None
 
 
 def _is_before(iteration: int | None, step: int | None) -> bool:
@@ -269,7 +247,7 @@ def _is_time_alone(record: Record) -> bool:
     return record.values.keys() <= {"step_time_s", "total_iterations"}
 
 
-def _renumber(record: Record, numbers: Sequence[int]) -> None:
+def renumber(record: Record, numbers: Sequence[int]) -> None:
     """Give a record the numbers that its lines have in the file."""
     if record.line:
         record.line, record.until = (numbers[min(line, len(numbers)) - 1] for line in (record.line, record.until))
@@ -301,9 +279,9 @@ def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iter
         others = None if name in _FILES else Others(name)
         for record in watched(formats[name].read, stream, name, others):
             if before and record.line:
-                _renumber(record, range(before + 1, before + record.until + MAX_RUN))
+                renumber(record, range(before + 1, before + record.until + MAX_RUN))
             if record.line in unwrapped.ends:
                 unwrapped.extend([record])
             yield record
-        name, read_lines = ("", 0) if others is None else (others.following, others.previous[0])
+        name, read_lines = ("", 0) if others is None else (others.following, others.above[0])
         before += read_lines

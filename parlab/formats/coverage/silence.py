@@ -74,6 +74,9 @@ _AHEAD = 256
 _MAX_BARS = 4_096
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
 _HEAD = 200
+# A reader makes a record of no more lines than these, but for tables, whose lines are given back.
+_MAX_FRESH = 512
+_END = 2**62
 
 
 def is_measurement(text: str) -> bool:
@@ -122,13 +125,11 @@ class Beside(Protocol):
 
     def offer(self, number: int, text: str) -> bool: ...
 
-    def takes_back(self, record: Record, passed: dict[int, str]) -> bool: ...
+    def takes_back(self, record: Record, texts: dict[int, str]) -> bool: ...
 
     def gives_back(self, number: int) -> str | None: ...
 
-    def joined(self, following: Record | None) -> list[Record]: ...
-
-    def taken(self) -> dict[int, tuple[str, str]]: ...
+    def joined(self, following: Record | None) -> tuple[list[Record], dict[int, tuple[str, str]]]: ...
 
 
 class _Watch:
@@ -141,7 +142,10 @@ class _Watch:
         self.others = others
         self.first_step = 0
         """Line of the first step; numbers before it may be settings."""
+        self.fresh: dict[int, str] = {}
+        """The last lines, of which the reader may still make a record."""
         self.passed: dict[int, str] = {}
+        """Lines that the reader has passed over, and that are of no other format."""
         self.bars: dict[int, str] = {}
         """Lines of bars, whose positions become records when the bar leaves them."""
         self.lone: dict[str, str] = {}
@@ -149,45 +153,53 @@ class _Watch:
         self.known: dict[str, str] = {}
         """Forms of lines without a number to judge, as rows of a table are, and the kind of event; empty for none."""
         self.heard: list[Record] = []
-        """The numbers of processes that lines state."""
+        """What lines state that the reader does not see: numbers of processes, and those of the engine."""
 
     def __iter__(self) -> Iterator[str]:
-        engine = None if self.others is None else self.others.engine
+        engine, fresh = None if self.others is None else self.others.engine, self.fresh
         for number, line in enumerate(self.lines, 1):
             text = unmarked(line) if "%|" in line and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
-            if engine is not None and (engine.goes_on or (".py:" in text and "] [" in text)):
-                text, own = engine.split(text)
-                records, is_own = engine.feed(number, own) if own else ([], False)
-                if text or not is_own:
-                    self.passed[number] = text = text if is_own else text + own
-                yield text or "\n"
-                self.heard += self.of_engine(number, own, records) if is_own else records
+            if engine is not None and (engine.goes_on or ("]" in text and "] [" in text)):
+                yield from self._beside_engine(engine, number, text)
             else:
-                self.passed[number] = text
+                fresh[number] = text
                 yield text
-            if number not in self.passed:
-                continue
-            # Without a call more for lines that state nothing, which are most lines of blocks.
-            if number > _HEAD and "%|" not in text and stated_processes(text) is not None:
-                self._hear(number, text)
-            if self.others is not None and self.others.offer(number, text):
-                del self.passed[number]
-                if self.others.following:
+            if len(fresh) > _MAX_FRESH:
+                self.look(number + 1)
+                if self.others is not None and self.others.following:
                     return
 
-    def of_engine(self, number: int, text: str, records: list[Record]) -> Iterable[Record]:
-        """Return the records of a line of the engine, and what they leave of it."""
-        if len(records) == 1 and self.held.judge.is_whole(text, records[0].fields):
-            return records
-        return self.held.checked(records, {number: text}) if records else self.judged(number, text, "deepspeed")
+    def _beside_engine(self, engine: Engine, number: int, text: str) -> Iterator[str]:
+        """Yield what the engine leaves of a line; its records come behind those of the lines above."""
+        left, own = engine.split(text)
+        records, is_own = engine.feed(number, own) if own else ([], False)
+        if left or not is_own:
+            self.fresh[number] = left if is_own else text
+        yield self.fresh.get(number, "\n")
+        if not is_own or (len(records) == 1 and self.held.judge.is_whole(own, records[0].fields)):
+            self.heard += records
+        else:
+            texts = {number: own}
+            self.heard += self.held.checked(records, texts) if records else self.judged(number, own, "deepspeed")
 
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
             self.heard.append(Record("launch", number, data={STATED: processes}))
-        elif sizes := sizes_of_line(text):
+        elif number <= _HEAD and (sizes := sizes_of_line(text)):
             self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
+
+    def look(self, end: int) -> None:
+        """Look at the lines before `end` of which the reader has made no record."""
+        for number in list(self.fresh):
+            if number >= end:
+                return
+            text = self.fresh.pop(number)
+            if number > _HEAD and "%|" not in text:
+                self._hear(number, text)
+            if self.others is None or not self.others.offer(number, text):
+                self.passed[number] = text
 
     def told(self) -> list[Record]:
         """Return what lines have stated since the last call."""
@@ -196,26 +208,28 @@ class _Watch:
 
     def lines_of(self, record: Record) -> dict[int, str]:
         """Remove the lines that a record states, and return them."""
-        if record.line == record.until and not record.also:
-            text = self.passed.pop(record.line, None)
-            if text is not None:
-                return {record.line: text}
         texts = {}
         for number in (*range(record.line, record.until + 1), *record.also):
-            text = self.passed.pop(number, None) or self.bars.pop(number, None)
+            text = self.fresh.pop(number, None) or self.passed.pop(number, None) or self.bars.pop(number, None)
             if text is not None:
                 texts[number] = text
         return texts
 
     def removes_whole(self, record: Record, judge: Judge) -> bool:
-        """Remove the line of a record if nothing is to be said of it, as of most lines; returns whether it did."""
-        fields = record.fields
-        if not fields or record.line != record.until or record.also:
+        """Remove the lines of a record if nothing is to be said of them, as of most; returns whether it did."""
+        first, last, text = record.line, record.until, self.fresh.get(record.line)
+        if text is None or record.also:
             return False
-        text = self.passed.get(record.line)
-        if text is None or not judge.is_whole(text, fields):
+        if first == last:
+            if not judge.is_whole(text, record.fields):
+                return False
+            del self.fresh[first]
+            return True
+        texts = {number: self.fresh[number] for number in range(first, last + 1) if number in self.fresh}
+        if not judge.is_whole("".join(texts.values()), record.fields):
             return False
-        del self.passed[record.line]
+        for number in texts:
+            del self.fresh[number]
         return True
 
     def take_back(self, record: Record) -> None:
@@ -349,8 +363,12 @@ def watched(
     """
     held = _Held()
     watch = _Watch(lines, format, others, held)
-    passed = watch.passed
+    fresh, passed = watch.fresh, watch.passed
     for record in read(watch):
+        if others is not None and others.takes_back(record, fresh):
+            continue
+        if len(fresh) > 1 and next(iter(fresh)) < record.line:
+            watch.look(record.line)
         if watch.heard:
             if record.line not in held.texts:
                 yield from held.released()
@@ -358,8 +376,6 @@ def watched(
         if not watch.first_step and record.kind == "step":
             watch.first_step = record.line
         if others is not None:
-            if others.takes_back(record, passed):
-                continue
             if others.texts and record.kind in MEASURED:
                 watch.take_back(record)
                 if record.line not in held.texts:
@@ -372,15 +388,15 @@ def watched(
             continue
         if held.records:
             yield from held.released()
-        is_whole = watch.removes_whole(record, held.judge)
-        if not is_whole:
+        if watch.removes_whole(record, held.judge):
+            yield record
+        else:
             held.records, held.texts = [record], watch.lines_of(record)
         if len(passed) > 2 * _AHEAD:
             yield from watch.due(_AHEAD)
-        if is_whole:
-            yield record
+    watch.look(_END)
     yield from held.released()
-    if others is not None and others.texts:
+    if others is not None:
         yield from _beside(watch, held, others, None)
     yield from watch.told()
     if others is not None and others.engine is not None:
@@ -390,8 +406,7 @@ def watched(
 
 def _beside(watch: _Watch, held: _Held, others: Beside, following: Record | None) -> Iterator[Record]:
     """Yield the records of lines of other formats, and what these lines state besides."""
-    records = others.joined(following)
-    left = others.taken()
+    records, left = others.joined(following)
     for _, group in groupby(records, key=lambda record: record.line):
         own = list(group)
         numbers = {number for each in own for number in (*range(each.line, each.until + 1), *each.also)}

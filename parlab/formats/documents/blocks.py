@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from parlab.formats.coverage.silence import is_measurement, watched
+from parlab.formats import joined
+from parlab.formats.coverage.silence import is_measurement
 from parlab.formats.documents.plain_tables import table_at
 from parlab.formats.documents.prose import figures
 from parlab.formats.documents.tables import table
@@ -86,10 +87,8 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
         return
     name = sniff(block.source, LOGS)
     if name != UNKNOWN:
-        for record in watched(LOGS[name].read, block.source, name):
-            if record.line:
-                record.line += block.line - 1
-                record.until += block.line - 1
+        for record in joined.read(block.source, name, LOGS):
+            joined.renumber(record, range(block.line, block.line + len(block.source)))
             yield record
         return
     plain = block.plain if isinstance(block, Text) else block.source
