@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from parlab.formats.coverage.events import is_measurement
 from parlab.formats.coverage.leftovers import is_broken, named_numbers
-from parlab.formats.coverage.silence import is_measurement
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Config, Table
 from tests.formats.golden import HERE, Reading, cases, content, golden, read

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from parlab.findings import document_findings
-from parlab.formats import Document, Record, joined, read_document, records
+from parlab.formats import Document, Record, others, read_document, records
 
 MEGATRON = (
     " iteration {n:8d}/     100 | elapsed time per iteration (ms): 50{n}.0 | lm loss: {loss}E+00 | grad norm: 1.2 |\n"
@@ -128,10 +128,10 @@ def test_steps_of_another_program_are_no_restart_of_the_one_before() -> None:
 
 
 def test_after_a_long_run_the_reader_of_its_format_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "MAX_RUN", 5)
-    text = lines(MEGATRON) + [TITAN.format(n=n, loss="2.25") for n in range(1, 10)] + lines(MEGATRON)
+    monkeypatch.setattr(others, "MAX_RUN", 700)
+    text = lines(MEGATRON) + [TITAN.format(n=n, loss="2.25") for n in range(1, 2_001)] + lines(MEGATRON)
     document = read_document(text, file="x", format="megatron")
-    assert launches(document) == [(1, 4), (5, 9), (14, 4)]
+    assert launches(document) == [(1, 4), (5, 2_000), (2_005, 4)]
     assert document.unread.lines == 0
 
 
@@ -147,8 +147,8 @@ CONFIG = """\
 
 @pytest.mark.parametrize("trainer", [TITAN, TUNE, GPT])
 def test_steps_of_the_engine_are_figures_beside_those_of_the_trainer(trainer: str) -> None:
-    text = lines(ENGINE + "step={n}00, skipped=3, lr=[2e-05], mom=[0.9]\n", ENGINE + "time (ms) | fwd: 40.25\n", trainer)
-    document = read(CONFIG, text)
+    engine = ENGINE + "step={n}00, skipped=3, lr=[2e-05], mom=[0.9]\n", ENGINE + "time (ms) | fwd: 40.25\n"
+    document = read(CONFIG, lines(*engine, trainer))
     (segment,) = document.segments
     assert (segment.records, document.unread.lines) == (4, 0)
     assert (segment.timers_s["fwd"].count, segment.metrics["momentum"].count) == (4, 4)

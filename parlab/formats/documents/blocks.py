@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from parlab.formats import joined
-from parlab.formats.coverage.silence import is_measurement
+from parlab.formats.coverage.events import is_measurement
 from parlab.formats.documents.plain_tables import table_at
 from parlab.formats.documents.prose import figures
 from parlab.formats.documents.tables import table
@@ -16,6 +16,7 @@ from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import UNKNOWN, sniff
 from parlab.formats.launch import command_arguments, flatten, is_command
 from parlab.formats.logs.registry import LOGS
+from parlab.formats.others import renumber
 from parlab.formats.schema import Config, Image, Table
 
 # Documents are parsed as a whole, up to this size; the rest is reported as unread.
@@ -88,7 +89,7 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
     name = sniff(block.source, LOGS)
     if name != UNKNOWN:
         for record in joined.read(block.source, name, LOGS):
-            joined.renumber(record, range(block.line, block.line + len(block.source)))
+            renumber(record, range(block.line, block.line + len(block.source)))
             yield record
         return
     plain = block.plain if isinstance(block, Text) else block.source

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from dataclasses import field as default
 from typing import Any
 
+from parlab.formats.coverage.events import is_measurement
 from parlab.formats.coverage.leftovers import named_numbers
-from parlab.formats.coverage.silence import is_measurement
 from parlab.formats.grammar.boxes import Boxes
 from parlab.formats.grammar.counters import Clock, Counter, counter_in, counter_of_match, parts_of
 from parlab.formats.grammar.endings import ending
