@@ -373,6 +373,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     parser = Parser()
     for number, raw in enumerate(lines, 1):
         if parser.block.record is None and parser.dump is None and not parser.wrapped:
+            if raw == "\n":  # also in place of a line of DeepSpeed
+                continue
             record = _fast(parser, number, None, None, raw)
             if record is not None:
                 if parser.rate is None:
