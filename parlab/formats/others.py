@@ -76,6 +76,14 @@ class _Block:
         self.format = ""
         self.until = 0
         """Its last line."""
+        self.above: tuple[int, str] = (0, "")
+        """The last line that was offered: the names of columns, if a rule follows."""
+
+    def rules(self, number: int, text: str) -> tuple[int, str] | None:
+        """Return the line above, if a line is the rule of a table below the names of its columns."""
+        above, self.above = self.above, (number, text)
+        is_below = "--" in text and above[0] == number - 1 and above[1].count("|") == text.count("|")
+        return above if is_below and _RULE.match(text) is not None else None
 
     def goes_on(self, number: int, text: str) -> bool:
         """Return whether a line without a sign may belong to the block above it."""
@@ -95,8 +103,6 @@ class Others:
         self.block = _Block()
         self.texts: dict[int, tuple[str, str]] = {}
         """Line that waits -> the format that it is offered to, and its text."""
-        self.above: tuple[int, str] = (0, "")
-        """The last line that was offered: the names of columns, if a rule follows."""
         self.step: int | None = None
         """The last step of the file's reader."""
         self.between: set[str] = set()
@@ -109,11 +115,10 @@ class Others:
 
     def offer(self, number: int, text: str) -> bool:
         """Take a line that the file's reader has passed over, if it is one of another format."""
-        above, self.above = self.above, (number, text)
         if self.is_alone or "%|" in text:
             return False
-        if _is_rule(text, above[1]) and above[0] == number - 1:
-            self._add(_TABLE, *above)
+        if (names := self.block.rules(number, text)) is not None:
+            self._add(_TABLE, *names)
             name = _TABLE
         elif (name := self.forms.of(text)) == self.forms.own:
             self.block.format = ""
@@ -131,20 +136,16 @@ class Others:
         fields = record.fields
         if self.forms.takes_counters or record.line != record.until or self.known.get(id(fields)) is fields:
             return False
-        if record.line not in self.texts:
-            text = texts.get(record.line)
-            name = "" if text is None or "%|" in text else self.forms.of(text)
-            if text is None or name not in DIALECTS or name == self.forms.own:
-                if fields and len(self.known) < MAX_FORMS:
-                    self.known[id(fields)] = fields
-                return False
-            del texts[record.line]
-            self._add(name, record.line, text)
-        return self.texts[record.line][0] in DIALECTS
-
-    def gives_back(self, number: int) -> str | None:
-        """Return a line that the file's reader has read after all, as one of several that a record states."""
-        return self.texts.pop(number, ("", None))[1]
+        if record.line in self.texts:
+            return self.texts[record.line][0] in DIALECTS
+        text = texts.get(record.line, "%|")
+        name = "" if "%|" in text else self.forms.of(text)
+        if name in DIALECTS and name != self.forms.own:
+            self._add(name, record.line, texts.pop(record.line))
+            return True
+        if fields and len(self.known) < MAX_FORMS:
+            self.known[id(fields)] = fields
+        return False
 
     def _add(self, name: str, number: int, text: str) -> None:
         self.texts[number] = name, text
@@ -166,13 +167,11 @@ class Others:
 
         A step of that reader without a number gets that of the one step in front of it.
         """
-        texts = {number: self.texts[number] for number in sorted(self.texts)}
-        if following is not None:
-            texts = {number: text for number, text in texts.items() if number < following.line}
+        due = [number for number in sorted(self.texts) if following is None or number < following.line]
+        texts = {number: self.texts.pop(number) for number in due}
         runs: dict[str, list[int]] = {}
         for number, (name, _) in texts.items():
             runs.setdefault(name, []).append(number)
-            del self.texts[number]
         self.block.format = ""
         records = [self._early(record, name) for name, run in runs.items() for record in self._read(name, run, texts)]
         records.sort(key=lambda record: record.line)
@@ -231,11 +230,6 @@ class Others:
             records = [record for peeled in peel_line(number, text) for record in parser.feed(*peeled)]
             if name != UNKNOWN_TRAINER or not all(map(_is_time_alone, records)):
                 yield from records
-
-
-def _is_rule(text: str, above: str) -> bool:
-    """Return whether a line is the rule of a table below the names of its columns."""
-    return "--" in text and above.count("|") == text.count("|") and _RULE.match(text) is not None
 
 
 def _is_before(iteration: int | None, step: int | None) -> bool:

@@ -65,7 +65,7 @@ _AHEAD = 256
 _MAX_BARS = 4_096
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
 _HEAD = 200
-# A reader makes a record of no more lines than these, but for tables, whose lines are given back.
+# A reader makes a record of no more lines than these.
 _MAX_FRESH = 512
 _END = 2**62
 SILENT = "looks like a measurement, but this format does not define it"
@@ -220,9 +220,6 @@ class _Watch:
             yield from self.released()
         yield from self.told()
         if self.others.texts and record.kind in MEASURED:
-            for number in _lines_of(record):
-                if (text := self.others.gives_back(number)) is not None:
-                    self.passed[number] = text
             yield from self.joined(record)
 
     def told(self) -> list[Record]:
