@@ -132,14 +132,6 @@ class Places:
         before = _NOT_WORDS.sub("", self.text[max(0, start - _NEAR) : start])
         return " ".join(before.split()).endswith(key)
 
-    def take_names(self, fields: Sequence[Field]) -> None:
-        """Take the numbers in the names of fields: of `32KB: 10.5 GB/s`, 32."""
-        for field in fields:
-            if any(map(str.isdigit, field.key)) and (at := self.text.find(field.key)) >= 0:
-                for start, end in list(self.rest()):
-                    if at <= start and end <= at + len(field.key):
-                        self.take(start, end, "value", name=field.name, key=field.key)
-
     def rest(self) -> Iterator[tuple[int, int]]:
         """Yield the numbers that nothing has taken."""
         return ((start, end) for start, end in self.numbers if self.is_free(start, end))
