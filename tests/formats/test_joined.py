@@ -163,10 +163,13 @@ def test_a_line_of_the_engine_behind_a_bar_is_read_as_the_bar_is() -> None:
     assert (segment.records, segment.timers_s["bwd"].count, document.unread.lines) == (4, 4, 0)
 
 
-def test_the_engine_begins_another_launch_once_it_has_printed_its_configuration() -> None:
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_engine_begins_another_launch_once_it_has_printed_its_configuration(is_trained: bool) -> None:
     begin = "[2026-01-15 14:48:00,446] [INFO] [comm.py:652:init_distributed] Initializing TorchBackend in DeepSpeed\n"
     memory = ENGINE.format(n=0) + "MA 2.34 GB         Max_MA 3.81 GB         CA 5.4 GB         Max_CA 5 GB\n"
     steps = lines("{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n")
-    document = read(begin, begin, memory, CONFIG, begin, begin, memory, CONFIG.replace(".. 4", ".. 8"), steps)
-    settings = [segment.launch.gradient_accumulation_steps for segment in document.segments]
-    assert settings == [4, 8]
+    end = "{'train_runtime': 3.4, 'train_loss': 7.5, 'epoch': 1.0}\n"
+    first = [*(step.replace(".25", ".75") for step in steps), end] if is_trained else []
+    document = read(begin, begin, memory, CONFIG, first, begin, begin, memory, CONFIG.replace(".. 4", ".. 8"), steps)
+    states = [(segment.launch.gradient_accumulation_steps, segment.records) for segment in document.segments]
+    assert states == [(4, len(first) and 4), (8, 4)]
