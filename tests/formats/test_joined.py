@@ -173,3 +173,9 @@ def test_the_engine_begins_another_launch_once_it_has_printed_its_configuration(
     document = read(begin, begin, memory, CONFIG, first, begin, begin, memory, CONFIG.replace(".. 4", ".. 8"), steps)
     states = [(segment.launch.gradient_accumulation_steps, segment.records) for segment in document.segments]
     assert states == [(4, len(first) and 4), (8, 4)]
+
+
+@pytest.mark.parametrize("trainer", [MEGATRON, TITAN, "{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n"])
+def test_a_configuration_that_is_cut_off_takes_no_line_of_the_trainer(trainer: str) -> None:
+    (segment,) = read(CONFIG.splitlines(keepends=True)[:2], lines(trainer)).segments
+    assert segment.records == 4
