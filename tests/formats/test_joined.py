@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from parlab.findings import document_findings
-from parlab.formats import Document, Record, others, read_document, records
+from parlab.formats import Document, Record, format_of, others, read_document, records
 
 MEGATRON = (
     " iteration {n:8d}/     100 | elapsed time per iteration (ms): 50{n}.0 | lm loss: {loss}E+00 | grad norm: 1.2 |\n"
@@ -179,3 +179,11 @@ def test_the_engine_begins_another_launch_once_it_has_printed_its_configuration(
 def test_a_configuration_that_is_cut_off_takes_no_line_of_the_trainer(trainer: str) -> None:
     (segment,) = read(CONFIG.splitlines(keepends=True)[:2], lines(trainer)).segments
     assert segment.records == 4
+
+
+@pytest.mark.parametrize("trainer", [TITAN, TUNE, GPT, MEGATRON])
+def test_a_file_is_of_the_trainer_however_many_lines_the_engine_prints(trainer: str) -> None:
+    rates = "epoch=0/micro_step={n}0/global_step={n}0, CurrSamplesPerSec=8.25, MemAllocated=5.5GB\n"
+    engine = [ENGINE + part for part in ("time (ms) | fwd_microstep: 40.25\n", "time (ms) | fwd: 40.25\n", rates)]
+    document = read(lines(*engine, trainer))
+    assert document.format == format_of(lines(trainer))
