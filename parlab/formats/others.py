@@ -99,6 +99,7 @@ class Others:
         """`is_alone`: the file holds nothing else."""
         self.is_alone = is_alone
         self.engine = Engine(own) if own != "deepspeed" and not is_alone else None
+        self.is_of_dialect = own in DIALECTS
         self.forms = _Forms(own)
         self.block = _Block()
         self.texts: dict[int, tuple[str, str]] = {}
@@ -115,8 +116,8 @@ class Others:
 
     def offer(self, number: int, text: str) -> bool:
         """Take a line that the file's reader has passed over, if it is one of another format."""
-        if self.is_alone or "%|" in text:
-            return False
+        if not self.texts and "--" not in text and text.lower() == text.upper():
+            return False  # a row of numbers
         if (names := self.block.rules(number, text)) is not None:
             self._add(_TABLE, *names)
             name = _TABLE
@@ -134,7 +135,7 @@ class Others:
     def takes_back(self, record: Record, texts: dict[int, str]) -> bool:
         """Take a line that the reader of a dialect has read, if by its signs it is one of another dialect."""
         fields = record.fields
-        if self.forms.takes_counters or record.line != record.until or self.known.get(id(fields)) is fields:
+        if record.line != record.until or self.known.get(id(fields)) is fields:
             return False
         if record.line in self.texts:
             return self.texts[record.line][0] in DIALECTS

@@ -151,7 +151,7 @@ class _Watch:
         self.fresh: dict[int, str] = {}
         """The last lines, of which the reader may still make a record."""
         self.passed: dict[int, str] = {}
-        """Lines that the reader has passed over, and that are of no other format."""
+        """Lines that the reader has passed over and that are of no other format, and bars, which every reader knows."""
         self.bars: dict[int, str] = {}
         """Lines of bars, whose positions become records when the bar leaves them."""
         self.heard: list[Record] = []
@@ -162,15 +162,16 @@ class _Watch:
         """The lines of the records that wait."""
 
     def __iter__(self) -> Iterator[str]:
-        engine, fresh = self.others.engine, self.fresh
+        engine, fresh, passed = self.others.engine, self.fresh, self.passed
         for number, line in enumerate(self.lines, 1):
-            text = unmarked(line) if "%|" in line and _is_marked(line) else line
+            is_bar = "%|" in line
+            text = unmarked(line) if is_bar and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
-            if engine is not None and (engine.goes_on or ("]" in text and "] [" in text)):
+            if engine is not None and (engine.goes_on or ("] [" in text and ".py:" in text)):
                 yield from self._beside_engine(engine, number, text)
             else:
-                fresh[number] = text
+                (passed if is_bar else fresh)[number] = text
                 yield text
             if len(fresh) > _MAX_FRESH:
                 self.look(number + 1)
@@ -182,8 +183,8 @@ class _Watch:
         left, own = engine.split(text)
         records, is_own = engine.feed(number, own) if own else ([], False)
         if left or not is_own:
-            self.fresh[number] = left if is_own else text
-        yield self.fresh.get(number, "\n")
+            (self.passed if "%|" in text else self.fresh)[number] = left if is_own else text
+        yield text if not is_own else left or "\n"
         if not is_own or (len(records) == 1 and self.judge.is_whole(own, records[0].fields)):
             self.heard += records
         elif records:
@@ -194,7 +195,7 @@ class _Watch:
     def _hear(self, number: int, text: str) -> None:
         if (processes := stated_processes(text)) is not None:
             self.heard.append(Record("launch", number, data={STATED: processes}))
-        elif number <= _HEAD and (sizes := sizes_of_line(text)):
+        elif sizes := sizes_of_line(text):
             self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
 
     def look(self, end: int) -> None:
@@ -203,19 +204,13 @@ class _Watch:
             if number >= end:
                 return
             text = self.fresh.pop(number)
-            if number > _HEAD and "%|" not in text:
+            if number > _HEAD and stated_processes(text) is not None:
                 self._hear(number, text)
-            if not self.others.offer(number, text):
+            if self.others.is_alone or not self.others.offer(number, text):
                 self.passed[number] = text
-
-    def has_more(self, record: Record) -> bool:
-        """Return whether lines in front of a record may state something, which they seldom do."""
-        fresh = self.fresh
-        return bool(self.heard or self.others.texts) or (len(fresh) > 1 and next(iter(fresh)) < record.line)
 
     def in_front(self, record: Record) -> Iterator[Record]:
         """Yield what stands in front of a record."""
-        self.look(record.line)
         if record.line not in self.texts:
             yield from self.released()
         yield from self.told()
@@ -239,28 +234,33 @@ class _Watch:
 
     def removes_whole(self, record: Record) -> bool:
         """Remove the lines of a record if nothing is to be said of them, as of most; returns whether it did."""
-        first, last, text = record.line, record.until, self.fresh.get(record.line)
-        if text is None or record.also:
+        first, last, fields = record.line, record.until, record.fields
+        if not fields or record.also:
             return False
         if first == last:
-            if not self.judge.is_whole(text, record.fields):
+            lines = self.fresh if first in self.fresh else self.passed
+            text = lines.get(first)
+            if text is None or not self.judge.is_whole(text, fields):
                 return False
-            del self.fresh[first]
+            del lines[first]
             return True
         texts = {number: self.fresh[number] for number in range(first, last + 1) if number in self.fresh}
-        if not self.judge.is_whole("".join(texts.values()), record.fields):
+        if first not in texts or not self.judge.is_whole("".join(texts.values()), fields):
             return False
         for number in texts:
             del self.fresh[number]
         return True
 
-    def hold(self, record: Record) -> None:
-        """Let a record wait for others of its lines."""
-        self.held, self.texts = [record], {}
+    def holds(self, record: Record) -> bool:
+        """Let a record wait for others of its lines; returns whether it has any that no earlier record has."""
+        texts = {}
         for number in _lines_of(record):
             text = self.fresh.pop(number, None) or self.passed.pop(number, None) or self.bars.pop(number, None)
             if text is not None:
-                self.texts[number] = text
+                texts[number] = text
+        if texts:
+            self.held, self.texts = [record], texts
+        return bool(texts)
 
     def released(self) -> Iterator[Record]:
         """Yield the records that wait, and what they leave of their line."""
@@ -304,7 +304,8 @@ class _Watch:
 
 
 def _lines_of(record: Record) -> Iterable[int]:
-    return (*range(record.line, record.until + 1), *record.also)
+    is_one = record.line == record.until and not record.also
+    return (record.line,) if is_one else (*range(record.line, record.until + 1), *record.also)
 
 
 def watched(
@@ -317,10 +318,13 @@ def watched(
     """
     others = others or Others(format, is_alone=True)
     watch = _Watch(lines, format, others)
+    fresh = watch.fresh
     for record in read(watch):
-        if others.takes_back(record, watch.fresh):
+        if others.is_of_dialect and others.takes_back(record, fresh):
             continue
-        if watch.has_more(record):
+        if len(fresh) > 1 and next(iter(fresh)) < record.line:
+            watch.look(record.line)
+        if watch.heard or others.texts:
             yield from watch.in_front(record)
         if record.kind == "step":
             watch.silence.first_step = watch.silence.first_step or record.line
@@ -330,10 +334,8 @@ def watched(
             continue
         if watch.held:
             yield from watch.released()
-        if watch.removes_whole(record):
+        if watch.removes_whole(record) or not watch.holds(record):
             yield record
-        else:
-            watch.hold(record)
         if len(watch.passed) > 2 * _AHEAD:
             yield from watch.due()
     yield from watch.finish()
