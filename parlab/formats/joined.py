@@ -28,7 +28,7 @@ def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iter
         for record in watched(formats[name].read, stream, name, others):
             if before and record.line:
                 renumber(record, range(before + 1, before + record.until + MAX_RUN))
-            if record.line in unwrapped.ends:
+            if unwrapped.ends and record.line in unwrapped.ends:
                 unwrapped.extend([record])
             yield record
         name, read_lines = others.following

@@ -168,7 +168,7 @@ class _Watch:
             text = unmarked(line) if is_bar and _is_marked(line) else line
             if number <= _HEAD:
                 self._hear(number, text)
-            if engine is not None and (engine.goes_on or ("] [" in text and ".py:" in text)):
+            if engine is not None and (engine.goes_on or ("]" in text and "] [" in text and ".py:" in text)):
                 yield from self._beside_engine(engine, number, text)
             else:
                 (passed if is_bar else fresh)[number] = text
