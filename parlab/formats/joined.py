@@ -1,295 +1,19 @@
-"""One file, several formats: two engines in turn, an evaluation behind a training, lines of a wrapper between steps.
-
-The reader of the file's format reads all lines. What it passes over is offered to the readers of the other formats, by
-the signs of a line, and to the general one if the line counts steps. What they read is joined by step: a step between
-two of the file's reader adds to them; a run of steps that nothing interrupts is a launch of its own.
-"""
+"""One file, several formats: two engines in turn, an evaluation behind a training, lines of a wrapper between steps."""
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 
-from parlab.formats.coverage.events import event_of
-from parlab.formats.coverage.leftovers import MEASURED
 from parlab.formats.coverage.silence import watched
-from parlab.formats.documents.tables import table
-from parlab.formats.grammar.counters import counter_in
-from parlab.formats.grammar.prefixes import peel_line, strip_prefix
-from parlab.formats.grammar.records import Field, Record
-from parlab.formats.grammar.sniff import THRESHOLD, line_scores
-from parlab.formats.grammar.steplines import UNKNOWN_TRAINER, Parser
-from parlab.formats.logs.dialects import DIALECTS
-from parlab.formats.logs.registry import LOGS, Reader
-from parlab.formats.schema import Table
+from parlab.formats.grammar.records import Record
+from parlab.formats.grammar.wrapping import Unwrapped
+from parlab.formats.logs.registry import Reader
+from parlab.formats.others import MAX_RUN, Others, renumber
 
-# Format -> formats whose lines its reader reads itself.
-_OWN = {
-    "huggingface": ("deepspeed",),
-    "megatron-deepspeed": ("megatron", "deepspeed"),
-    **dict.fromkeys(DIALECTS, ("deepspeed",)),
-}
 # Files that hold nothing else, as a rule.
 _FILES = frozenset({"all-reduce-bench", "csv", "dcgm-exporter", "jsonl", "tensorboard-json", "wandb-runs"})
-# Lines of no other format are offered to these; bars are read in every log.
-_WHOLE = frozenset({"bars", "csv", "tensorboard-json", "wandb-runs", "megatron-deepspeed"})
-_TOOLS = frozenset({"nvidia-smi", "dcgm-exporter"})
-_TABLE = "table"
-_RULE = re.compile(r"^\s{0,8}\|(?:\s*:?-{2,}:?\s*\|){2,100}\s*$")
-_WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789"))
-_FRAMES = frozenset("│┃")
-_TAIL = "0123456789.,eE+-% \t|│┃\r\n"
-_NAMED = re.compile(r"[A-Za-z]\W{0,8}\d")
-MAX_CLAIMS = 4_096
-MAX_RUN = 20_000
-MAX_GAP = 50
-"""Lines without a sign between those of a block, as the rows of a table are."""
-
-
-class Others:
-    """The readers of other formats than that of a file, and the lines that wait for them."""
-
-    def __init__(self, own: str) -> None:
-        self.own_names = {own, *_OWN.get(own, ())}
-        self.takes_counters = own not in DIALECTS
-        self.has_blocks = own in DIALECTS and DIALECTS[own].has_blocks
-        self.texts: dict[int, tuple[str, str]] = {}
-        """Line -> the format that it is offered to, and its text."""
-        self.runs: dict[str, list[int]] = {}
-        """Format -> the lines that wait for its reader."""
-        self.step: int | None = None
-        """The last step of the file's reader."""
-        self.between: set[str] = set()
-        """Formats whose lines have stood between those of the file's reader."""
-        self.parsers: dict[str, Parser] = {}
-        self.known: dict[int, tuple[Field, ...]] = {}
-        """Identity of fields of lines of the file's own dialect -> the fields."""
-        self.claims: dict[str, str] = {}
-        """Form of a line -> its format; empty for none."""
-        self.following = ""
-        """The format whose reader goes on, after a long run of its lines."""
-        self.last = ""
-        """The format of the block or table that goes on; empty for none."""
-        self.previous: tuple[int, str] = (0, "")
-        """The last line that was looked at, and its text: the names of columns, if a rule follows."""
-
-    def offer(self, number: int, text: str) -> bool:
-        """Take a line that the file's reader has passed over, if it is one of another format."""
-        if self.has_blocks and text[:1] == " ":
-            return False  # below the number of a step
-        if not self.runs and _is_bare(text):
-            return False
-        name = _TABLE if self._has_rule(number, text) else self._format_of(text) or self._row_of_table(text)
-        self.previous = number, text
-        if name in self.own_names:
-            self.last = ""
-            return False
-        if name:
-            self.last = name if name == _TABLE or not self._is_of_lines(name) else ""
-        elif self._goes_on(number) and not text.isspace():
-            name = self.last
-        if name:
-            self._add(name, number, text)
-        return bool(name)
-
-    def _has_rule(self, number: int, text: str) -> bool:
-        """Return whether a line is the rule of a table, and take the names of the columns above it."""
-        line, above = self.previous
-        is_below = "--" in text and line == number - 1 and above.count("|") == text.count("|")
-        if not is_below or _RULE.match(text) is None:
-            return False
-        self._add(_TABLE, line, above)
-        self.last = _TABLE
-        return True
-
-    def _row_of_table(self, text: str) -> str:
-        """Return the format of a row below a rule; empty for any other line."""
-        return _TABLE if self.last == _TABLE and text.lstrip().startswith("|") else ""
-
-    def _goes_on(self, number: int) -> bool:
-        """Return whether a line without a sign may belong to the block above it."""
-        return self.last not in ("", _TABLE) and number - self.runs[self.last][-1] <= MAX_GAP
-
-    def takes_back(self, record: Record, passed: dict[int, str]) -> bool:
-        """Take a line that the reader of a dialect has read, if by its signs it is one of another dialect."""
-        fields = record.fields
-        if self.takes_counters or record.line != record.until or self.known.get(id(fields)) is fields:
-            return False
-        if record.line not in self.texts:
-            text = passed.get(record.line)
-            name = "" if text is None or "%|" in text else self._format_of(text)
-            if text is None or name not in DIALECTS or name in self.own_names:
-                if fields and len(self.known) < MAX_CLAIMS:
-                    self.known[id(fields)] = fields
-                return False
-            del passed[record.line]
-            self._add(name, record.line, text)
-        return self.texts[record.line][0] in DIALECTS
-
-    def gives_back(self, number: int) -> str | None:
-        """Return a line that the file's reader has read after all, as one of several that a record states."""
-        return self.texts.pop(number, ("", None))[1]
-
-    def _add(self, name: str, number: int, text: str) -> None:
-        run = self.runs.setdefault(name, [])
-        run.append(number)
-        self.texts[number] = name, text
-        if len(run) >= MAX_RUN and name != _TABLE:
-            self.following = name
-
-    def _format_of(self, text: str) -> str:
-        """Return the format of a line by its signs; empty for none."""
-        # Most rows of blocks are a name and a number behind it.
-        head = text.rstrip(_TAIL)
-        name = self.claims.get(head)
-        if name is not None:
-            return name
-        form = text[:1_000].translate(_WITHOUT_DIGITS)
-        name = self.claims.get(form)
-        if name is None:
-            name = self._by_signs(text)
-        if len(self.claims) < MAX_CLAIMS:
-            self.claims[form] = name
-            if head.translate(_WITHOUT_DIGITS) == head:
-                self.claims[head] = name
-        return name
-
-    def _by_signs(self, text: str) -> str:
-        plain = strip_prefix(text[:2_000])[2]
-        totals = line_scores(plain, LOGS)
-        own = next((name for name in self.own_names if totals[name]), "")
-        if own or "%|" in text:
-            return own
-        name = max((name for name in totals if name not in _WHOLE), key=lambda name: totals[name], default="")
-        if name and totals[name] >= THRESHOLD:
-            return name
-        counter = counter_in(plain[:400]) if self.takes_counters and not event_of(plain) else None
-        is_step = counter is not None and _NAMED.search(plain[: counter.match.start()] + plain[counter.match.end() :])
-        return UNKNOWN_TRAINER if is_step else ""
-
-    def _is_of_lines(self, name: str) -> bool:
-        """Return whether the lines of a format are read one by one, by a parser that is kept."""
-        reader = DIALECTS.get(name)
-        return reader is not None and (not reader.has_blocks or name == UNKNOWN_TRAINER)
-
-    def joined(self, following: Record | None) -> list[Record]:
-        """Return the records of the lines that wait in front of the next record of the file's reader, in their order.
-
-        A step of that reader without a number gets that of the one step in front of it.
-        """
-        runs, self.last = self._due(following), ""
-        records = [self._early(record, name) for name, run in runs.items() for record in self._read(name, run)]
-        records.sort(key=lambda record: record.line)
-        numbers = {record.iteration for record in records if record.kind == "step"}
-        step = following if following is not None and following.kind == "step" else None
-        if step is not None and step.iteration is None and len(numbers) == 1:
-            step.iteration = next(iter(numbers))
-        limit = None if step is None else step.iteration
-        is_apart = self.between.isdisjoint(runs) if following is None else _is_before(limit, self.step)
-        if len(numbers) > 1 and is_apart:
-            opened = [Record("launch", records[0].line, data={}, opens=True)] if self.step is not None else []
-            self.step = None
-            return opened + records
-        if following is not None:
-            self.between.update(runs)
-        return [joined for record in records if (joined := self._between(record, len(numbers), limit)) is not None]
-
-    def _early(self, record: Record, name: str) -> Record:
-        """Return a record; what a tool says of the GPUs before the first step is no measurement of the training."""
-        is_early = self.step is None and name in _TOOLS and record.kind in ("metrics", "figure")
-        return Record("event", record.line, data="GPUs before the first step") if is_early else record
-
-    def _due(self, following: Record | None) -> dict[str, list[int]]:
-        """Return the lines in front of a record, which leave those that wait; without one, all lines."""
-        runs = {name: [number for number in run if number in self.texts] for name, run in self.runs.items()}
-        self.runs = {}
-        if following is None:
-            return runs
-        due: dict[str, list[int]] = {}
-        for name, run in runs.items():
-            count = bisect_left(run, following.line)
-            for lines, part in ((due, run[:count]), (self.runs, run[count:])):
-                if part:
-                    lines[name] = part
-        return due
-
-    def taken(self) -> dict[int, tuple[str, str]]:
-        """Return the lines that wait no longer."""
-        waiting = {number for run in self.runs.values() for number in run}
-        texts = self.texts
-        self.texts = {number: texts[number] for number in waiting}
-        return {number: text for number, text in texts.items() if number not in waiting}
-
-    def _between(self, record: Record, count: int, limit: int | None) -> Record | None:
-        """Return a record between two of the file's reader: of the step before, or without a number."""
-        if record.kind in ("launch", "end"):
-            return Record("event", record.line, data="setting") if record.kind == "launch" else None
-        if record.kind not in MEASURED or self.step is None:
-            return record
-        at = self.step if record.iteration is None and count == 1 and record.kind == "step" else record.iteration
-        is_within = at is not None and at >= self.step and (limit is None or at <= limit)
-        record.iteration = at if is_within else None
-        if record.kind == "step" and not is_within:
-            record.kind = "metrics"
-            record.values.pop("total_iterations", None)
-        return record
-
-    def _read(self, name: str, numbers: list[int]) -> Iterator[Record]:
-        """Read the lines of a format; a dialect without blocks keeps what it has learnt of earlier ones."""
-        lines = [self.texts[number][1] for number in numbers]
-        if name == _TABLE:
-            yield from _tables(numbers, lines)
-            return
-        if not self._is_of_lines(name):
-            for record in LOGS[name].read(lines):
-                _renumber(record, numbers)
-                yield record
-            return
-        parser = self.parsers.get(name)
-        if parser is None:
-            parser = self.parsers[name] = Parser(replace(DIALECTS[name], has_blocks=False, is_beside=True))
-        for number, text in zip(numbers, lines, strict=True):
-            records = [record for peeled in peel_line(number, text) for record in parser.feed(*peeled)]
-            if name != UNKNOWN_TRAINER or not all(map(_is_time_alone, records)):
-                yield from records
-
-
-def _is_bare(text: str) -> bool:
-    """Return whether a line is a bar, or a row of numbers or of a box, and no rule of a table."""
-    is_row = text[:1] in _FRAMES or "%|" in text or text.lower() == text.upper()
-    return is_row and "|-" not in text and "| -" not in text
-
-
-def _is_before(iteration: int | None, step: int | None) -> bool:
-    return iteration is not None and step is not None and iteration <= step
-
-
-def _is_time_alone(record: Record) -> bool:
-    """Return whether a record states nothing but a time, as a sentence about any work does."""
-    return record.values.keys() <= {"step_time_s", "total_iterations"}
-
-
-def _renumber(record: Record, numbers: Sequence[int]) -> None:
-    """Give a record the numbers that its lines have in the file."""
-    if record.line:
-        record.line, record.until = (numbers[min(line, len(numbers)) - 1] for line in (record.line, record.until))
-        record.also = tuple(numbers[line - 1] for line in record.also if 0 < line <= len(numbers))
-    if isinstance(record.data, Table):
-        record.data.line = record.line
-
-
-def _tables(numbers: Sequence[int], lines: Sequence[str]) -> Iterator[Record]:
-    """Yield the tables that a program draws with bars, and a rule below the names of the columns."""
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    begins = [at - 1 for at, line in enumerate(lines) if at and _RULE.match(line)]
-    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
-        if begin + 2 < end:
-            built = table([rows[begin]], rows[begin + 2 : end], line=numbers[begin])
-            record = Record("table", numbers[begin], data=built)
-            record.until = numbers[end - 1]
-            yield record
+# Beside their lines the engine prints its own, which a terminal may have wrapped.
+_WRAPPED = frozenset({"deepspeed", "huggingface", "megatron"})
 
 
 def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iterator[Record]:
@@ -297,12 +21,15 @@ def read(lines: Iterable[str], name: str, formats: Mapping[str, Reader]) -> Iter
 
     After a long run of another format, the reader of that format goes on, so that no more lines than those wait.
     """
-    stream, before = iter(lines), 0
+    unwrapped = Unwrapped(lines)
+    stream, before = iter(unwrapped if name in _WRAPPED else lines), 0
     while name:
-        others = None if name in _FILES else Others(name)
+        others = Others(name, is_alone=name in _FILES)
         for record in watched(formats[name].read, stream, name, others):
             if before and record.line:
-                _renumber(record, range(before + 1, before + record.until + MAX_RUN))
+                renumber(record, range(before + 1, before + record.until + MAX_RUN))
+            if unwrapped.ends and record.line in unwrapped.ends:
+                unwrapped.extend([record])
             yield record
-        name, read_lines = ("", 0) if others is None else (others.following, others.previous[0])
+        name, read_lines = others.following
         before += read_lines

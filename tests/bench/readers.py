@@ -141,7 +141,7 @@ def sample(format: str, first: int, count: int) -> Iterable[str]:
 def reader(format: str) -> Callable[[list[str]], Iterator[Record]]:
     """Return the function that reads lines of a format."""
     if format != "learnt":
-        return lambda lines: records(lines, format)
+        return lambda lines: records(lines, format.removesuffix("-deepspeed"))
     columns = learnt.learn(sample(format, 1, 1_000), "bench")
     return lambda lines: learnt.read(lines, columns)
 

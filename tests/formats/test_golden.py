@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from parlab.formats.coverage.leftovers import is_broken, named_numbers
-from parlab.formats.coverage.silence import is_measurement
+from parlab.formats.coverage.events import is_measurement
+from parlab.formats.coverage.leftovers import named_numbers
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Config, Table
 from tests.formats.golden import HERE, Reading, cases, content, golden, read
@@ -63,13 +63,11 @@ def passed_over(path: Path, reading: Reading) -> list[str]:
 def silent_numbers(reading: Reading) -> list[str]:
     """Return the numbers with a name or a unit that no record holds, no event has and no one reports as unread."""
     silent: list[str] = []
-    lines = reading.text.lines
-    for number, text in enumerate(lines, 1):
-        following = lines[number] if number < len(lines) else ""
+    for number, text in enumerate(reading.text.lines, 1):
         silent += [
             f"{number}: {cell.key}: {cell.text} {cell.unit} in {text[:120]}"
             for cell in named_numbers(text)
-            if reading.text.at(number).is_left(cell.key, cell.text) and not is_broken(cell, text, following)
+            if reading.text.at(number).is_left(cell.key, cell.text)
         ]
     return silent
 

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from parlab.findings import document_findings
-from parlab.formats import Document, Record, joined, read_document, records
+from parlab.formats import Document, Record, format_of, others, read_document, records
 
 MEGATRON = (
     " iteration {n:8d}/     100 | elapsed time per iteration (ms): 50{n}.0 | lm loss: {loss}E+00 | grad norm: 1.2 |\n"
@@ -128,8 +128,62 @@ def test_steps_of_another_program_are_no_restart_of_the_one_before() -> None:
 
 
 def test_after_a_long_run_the_reader_of_its_format_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "MAX_RUN", 5)
-    text = lines(MEGATRON) + [TITAN.format(n=n, loss="2.25") for n in range(1, 10)] + lines(MEGATRON)
+    monkeypatch.setattr(others, "MAX_RUN", 700)
+    text = lines(MEGATRON) + [TITAN.format(n=n, loss="2.25") for n in range(1, 2_001)] + lines(MEGATRON)
     document = read_document(text, file="x", format="megatron")
-    assert launches(document) == [(1, 4), (5, 9), (14, 4)]
+    assert launches(document) == [(1, 4), (5, 2_000), (2_005, 4)]
     assert document.unread.lines == 0
+
+
+ENGINE = "[2026-01-15 14:48:0{n},446] [INFO] [logging.py:107:log_dist] [Rank 0] "
+CONFIG = """\
+[2026-01-15 14:48:00,446] [INFO] [config.py:752:print]   flops_profiler_config ........ {
+    "enabled": false,
+    "profile_step": 12
+}
+[2026-01-15 14:48:00,446] [INFO] [config.py:752:print]   gradient_accumulation_steps .. 4
+"""
+
+
+@pytest.mark.parametrize("trainer", [TITAN, TUNE, GPT])
+def test_steps_of_the_engine_are_figures_beside_those_of_the_trainer(trainer: str) -> None:
+    engine = ENGINE + "step={n}00, skipped=3, lr=[2e-05], mom=[0.9]\n", ENGINE + "time (ms) | fwd: 40.25\n"
+    document = read(CONFIG, lines(*engine, trainer))
+    (segment,) = document.segments
+    assert (segment.records, document.unread.lines) == (4, 0)
+    assert (segment.timers_s["fwd"].count, segment.metrics["momentum"].count) == (4, 4)
+    assert segment.launch.arguments["gradient_accumulation_steps"] == 4
+    assert segment.launch.arguments["flops_profiler_config.profile_step"] == 12
+
+
+def test_a_line_of_the_engine_behind_a_bar_is_read_as_the_bar_is() -> None:
+    bar = " {n}%|#  | {n}/100 [00:0{n}<16:30,  5.00s/it]" + ENGINE + "time (ms) | fwd: 40.25 | bwd: 80.5\n"
+    document = read(lines(bar, "{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n"))
+    (segment,) = document.segments
+    assert (segment.records, segment.timers_s["bwd"].count, document.unread.lines) == (4, 4, 0)
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_engine_begins_another_launch_once_it_has_printed_its_configuration(is_trained: bool) -> None:
+    begin = "[2026-01-15 14:48:00,446] [INFO] [comm.py:652:init_distributed] Initializing TorchBackend in DeepSpeed\n"
+    memory = ENGINE.format(n=0) + "MA 2.34 GB         Max_MA 3.81 GB         CA 5.4 GB         Max_CA 5 GB\n"
+    steps = lines("{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n")
+    end = "{'train_runtime': 3.4, 'train_loss': 7.5, 'epoch': 1.0}\n"
+    first = [*(step.replace(".25", ".75") for step in steps), end] if is_trained else []
+    document = read(begin, begin, memory, CONFIG, first, begin, begin, memory, CONFIG.replace(".. 4", ".. 8"), steps)
+    states = [(segment.launch.gradient_accumulation_steps, segment.records) for segment in document.segments]
+    assert states == [(4, len(first) and 4), (8, 4)]
+
+
+@pytest.mark.parametrize("trainer", [MEGATRON, TITAN, "{{'loss': {loss}, 'grad_norm': 1.2, 'epoch': 0.{n}}}\n"])
+def test_a_configuration_that_is_cut_off_takes_no_line_of_the_trainer(trainer: str) -> None:
+    (segment,) = read(CONFIG.splitlines(keepends=True)[:2], lines(trainer)).segments
+    assert segment.records == 4
+
+
+@pytest.mark.parametrize("trainer", [TITAN, TUNE, GPT, MEGATRON])
+def test_a_file_is_of_the_trainer_however_many_lines_the_engine_prints(trainer: str) -> None:
+    rates = "epoch=0/micro_step={n}0/global_step={n}0, CurrSamplesPerSec=8.25, MemAllocated=5.5GB\n"
+    engine = [ENGINE + part for part in ("time (ms) | fwd_microstep: 40.25\n", "time (ms) | fwd: 40.25\n", rates)]
+    document = read(lines(*engine, trainer))
+    assert document.format == format_of(lines(trainer))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parlab.formats import read_document, records
-from parlab.formats.coverage.events import EVENTS
+from parlab.formats.coverage.events import EVENTS, is_measurement
 from parlab.formats.coverage.leftovers import named_numbers
-from parlab.formats.coverage.silence import LEFT, PARTS, SILENT, is_measurement
+from parlab.formats.coverage.silence import LEFT, PARTS, SILENT
 from parlab.formats.logs.registry import LOGS
 from parlab.formats.schema import Segment
 from tests.bench import readers

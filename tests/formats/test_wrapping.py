@@ -42,9 +42,9 @@ def numbers(text: str, format: str | None = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 132])
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("format", ["deepspeed", "megatron-deepspeed", "huggingface"])
+@pytest.mark.parametrize("format", ["deepspeed", "megatron", "huggingface"])
 def test_a_wrapped_log_states_what_the_log_states(width: int, keep: bool, format: str) -> None:
-    more = {"megatron-deepspeed": MEGATRON, "huggingface": TRAINER}.get(format, "")
+    more = {"megatron": MEGATRON, "huggingface": TRAINER}.get(format, "")
     states = numbers(LOG + more, format)
     assert states["unread"] == 0
     assert "forward" in states["timers"]

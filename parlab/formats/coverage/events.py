@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 
 from parlab.formats.grammar.literals import Candidates
+from parlab.formats.grammar.prefixes import ANSI, strip_prefix
 
+# A number beside one of these words may be a measurement.
+_WORD = re.compile(
+    r"(?i)(?:\btim(?:e|ing)s?(?![a-z])|_tim(?:e|ing)|elapsed|latency|duration|\d ?m?s(?:ec(?:onds?)?)?\b"
+    r"|\bseconds?\b|throughput|tokens?[/_]|tok/s|samples?/s"
+    r"|\bit/s|s/it\b|flop|\bmfu\b|\bmem(?:ory)?(?![a-z])|_mem|\d ?[KMGT]i?B\b|\bsteps?\b"
+    r"|\biter(?:ation)?s?\b|bandwidth|\b(?:wps|ups|tgs|tps)\b|\d ?(?:/s|[a-z]{2,9}/s(?:ec)?)\b"
+    r"|(?:/s|/sec|per.sec\w*)\b)"
+)
+_DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[KMGT]i?B)\b")
 # Pattern of a line -> kind of event.
 EVENTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^\{\"parlab\":"), "event of parlab"),
@@ -68,3 +78,22 @@ _PATTERNS = Candidates([pattern for pattern, _ in EVENTS])
 def event_of(text: str) -> str:
     """Return the kind of event that a line is; empty for none."""
     return next((EVENTS[place][1] for place in _PATTERNS.of(text) if EVENTS[place][0].search(text)), "")
+
+
+def is_measurement(text: str) -> bool:
+    """Return whether a line holds a number and a word of time, throughput, memory or steps, and is no known event."""
+    rest = of_interest(text)
+    return bool(rest) and not event_of(rest)
+
+
+def of_interest(text: str) -> str:
+    """Return a line without its tags if it holds a number and a word of measurements; empty for any other line."""
+    text = text[:1_000]
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    if _WORD.search(text) is None:
+        return ""
+    rest = strip_prefix(text)[2]
+    if _DIGIT.search(rest) is None or (rest != text and _WORD.search(rest) is None):
+        return ""
+    return rest

@@ -69,10 +69,7 @@ def left_over(texts: Mapping[int, str], records: Sequence[Record]) -> list[tuple
     lines = [Places(number, text.rstrip("\r\n")) for number, text in texts.items()]
     for record in records:
         place(record, lines)
-        for line in lines:
-            line.take_names(record.fields)
-    left = [(line.line, cell) for line in lines for cell in named[line.line] if line.is_left(cell.key, cell.text)]
-    return [(line, cell) for line, cell in left if not is_broken(cell, texts[line], texts.get(line + 1, ""))]
+    return [(line.line, cell) for line in lines for cell in named[line.line] if line.is_left(cell.key, cell.text)]
 
 
 def _is_wrapped(texts: Mapping[int, str]) -> bool:
@@ -84,17 +81,6 @@ def _is_wrapped(texts: Mapping[int, str]) -> bool:
 
 
 _FRAMES = frozenset("|│┃║+")
-
-
-def is_broken(cell: Pair, text: str, following: str) -> bool:
-    """Return whether a terminal has broken a number or its name, which a line above or below completes."""
-    begins = text.partition("|")[0].strip().startswith(cell.key)
-    return (begins and "|" in text[:200] and not text[:1].isspace()) or (
-        text.rstrip("\r\n").endswith(cell.text) and following[:1] in _DIGITS
-    )
-
-
-_DIGITS = frozenset("0123456789.eE")
 
 
 class Judge:

@@ -101,25 +101,20 @@ class Places:
 
     def equal(self, value: float, name: str) -> tuple[int, int] | None:
         """Return the place of a free number that is a value in some unit; one behind its name before others."""
-        found: tuple[int, int] | None = None
-        for start, end in self.numbers:
-            number = to_float(self.text[start:end]) if self.is_free(start, end) else None
-            if number is None or not any(_near(normal(number, factor), value) for factor in _FACTORS):
-                continue
-            if slug(self.text[max(0, start - len(name) - 12) : start]).find(slug(name)) >= 0:
-                return start, end
-            found = found or (start, end)
-        return found
+        places = [
+            (start, end)
+            for start, end in self.rest()
+            if (number := to_float(self.text[start:end])) is not None
+            and any(_near(normal(number, factor), value) for factor in _FACTORS)
+        ]
+        named = (at for at in places if slug(name) in slug(self.text[max(0, at[0] - len(name) - 12) : at[0]]))
+        return next(named, places[0] if places else None)
 
     def whole_number(
         self, value: int, *, behind: re.Pattern[str] | None = None, sign: str = ""
     ) -> tuple[int, int] | None:
         """Return the place of a free whole number, of several the one behind a word or sign."""
-        places = [
-            (start, end)
-            for start, end in self.numbers
-            if self.is_free(start, end) and to_int(self.text[start:end]) == value
-        ]
+        places = [(start, end) for start, end in self.rest() if to_int(self.text[start:end]) == value]
         for start, end in places:
             before = self.text[:start].rstrip()
             if (behind is not None and behind.search(before[-_NEAR:])) or (sign and before.endswith(sign)):
@@ -136,14 +131,6 @@ class Places:
             return True
         before = _NOT_WORDS.sub("", self.text[max(0, start - _NEAR) : start])
         return " ".join(before.split()).endswith(key)
-
-    def take_names(self, fields: Sequence[Field]) -> None:
-        """Take the numbers in the names of fields: of `32KB: 10.5 GB/s`, 32."""
-        for field in fields:
-            if any(map(str.isdigit, field.key)) and (at := self.text.find(field.key)) >= 0:
-                for start, end in list(self.rest()):
-                    if at <= start and end <= at + len(field.key):
-                        self.take(start, end, "value", name=field.name, key=field.key)
 
     def rest(self) -> Iterator[tuple[int, int]]:
         """Yield the numbers that nothing has taken."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Protocol
 
-from parlab.formats.coverage.events import event_of
+from parlab.formats.coverage.events import event_of, of_interest
 from parlab.formats.coverage.leftovers import MEASURED, Judge, all_numbers, is_place, left_over, named_numbers
 from parlab.formats.documents.prose_gpus import stated_gpus
 from parlab.formats.grammar.prefixes import ANSI, strip_prefix
@@ -19,16 +18,8 @@ from parlab.formats.grammar.processes import STATED, stated_processes
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.launch import SETTINGS, sizes_of_line
 from parlab.formats.logs.bars import Bars, is_other_work
-
-# A number beside one of these words may be a measurement.
-_WORD = re.compile(
-    r"(?i)(?:\btim(?:e|ing)s?(?![a-z])|_tim(?:e|ing)|elapsed|latency|duration|\d ?m?s(?:ec(?:onds?)?)?\b"
-    r"|\bseconds?\b|throughput|tokens?[/_]|tok/s|samples?/s"
-    r"|\bit/s|s/it\b|flop|\bmfu\b|\bmem(?:ory)?(?![a-z])|_mem|\d ?[KMGT]i?B\b|\bsteps?\b"
-    r"|\biter(?:ation)?s?\b|bandwidth|\b(?:wps|ups|tgs|tps)\b|\d ?(?:/s|[a-z]{2,9}/s(?:ec)?)\b"
-    r"|(?:/s|/sec|per.sec\w*)\b)"
-)
-_DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[KMGT]i?B)\b")
+from parlab.formats.logs.deepspeed_beside import Engine
+from parlab.formats.others import Others
 
 # Format -> kind of event -> lines whose numbers the reader keeps for a later record, or has in its settings.
 _ENGINE = {
@@ -40,13 +31,10 @@ _ENGINE = {
 PARTS: dict[str, dict[str, str]] = {
     "mlperf": {"setting": r":::MLL"},
     "deepspeed": _ENGINE,
-    "megatron-deepspeed": {**_ENGINE, "part of a step": r"^\s*samples/sec: "},
     "megatron": {"part of a step": r"^\s*samples/sec: "},
     "all-reduce-bench": {"part of a trial": r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"},
     "huggingface": {
-        "setting": r"= [\d,]+\s*$|\[config\.py:\d+:print|^\s+[\w ]{1,40} = |Num GPUs = \d+\. Max memory: | = \d+ \| ",
-        "memory of the node": r"see_memory_usage|stage3\.py|Swappable",
-        "profile": r"Flops Profiler",
+        "setting": r"= [\d,]+\s*$|^\s+[\w ]{1,40} = |Num GPUs = \d+\. Max memory: | = \d+ \| ",
         "summary": r"^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = ",
     },
     "nccl-tests": {"setting": r"^\s*(?:#|nThread \d)", "row": r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s"},
@@ -78,28 +66,15 @@ _AHEAD = 256
 _MAX_BARS = 4_096
 # Lines that may state the number of processes even if the reader reads them; later ones only if it does not.
 _HEAD = 200
-
-
-def is_measurement(text: str) -> bool:
-    """Return whether a line holds a number and a word of time, throughput, memory or steps, and is no known event."""
-    rest = _of_interest(text)
-    return bool(rest) and not event_of(rest)
-
-
-def _of_interest(text: str) -> str:
-    """Return a line without its tags if it holds a number and a word of measurements; empty for any other line."""
-    text = text[:1_000]
-    if "\x1b" in text:
-        text = ANSI.sub("", text)
-    if _WORD.search(text) is None:
-        return ""
-    rest = strip_prefix(text)[2]
-    if _DIGIT.search(rest) is None or (rest != text and _WORD.search(rest) is None):
-        return ""
-    return rest
+# A reader makes a record of no more lines than these.
+_MAX_FRESH = 512
+_END = 2**62
+SILENT = "looks like a measurement, but this format does not define it"
+LEFT = "no record holds this number"
 
 
 _GPUS = re.compile(r"\d ?[x\u00d7*]? ?(?:NVIDIA |AMD )?[AHBVLM]I?\d{2,3}", re.IGNORECASE)
+_MAX_REMARK = 200
 
 
 def _gpus_of(text: str) -> int | None:
@@ -108,152 +83,39 @@ def _gpus_of(text: str) -> int | None:
     return stated.gpus if stated is not None else None
 
 
-_MAX_REMARK = 200
+class _Silence:
+    """Says what the lines of a file without a record are."""
 
-
-class Beside(Protocol):
-    """The readers of other formats than that of a file."""
-
-    texts: dict[int, tuple[str, str]]
-    """Line that waits -> the format that it is offered to, and its text."""
-    step: int | None
-    """The last step of the file's reader."""
-    following: str
-    """The format whose reader goes on, after a long run of its lines."""
-
-    def offer(self, number: int, text: str) -> bool: ...
-
-    def takes_back(self, record: Record, passed: dict[int, str]) -> bool: ...
-
-    def gives_back(self, number: int) -> str | None: ...
-
-    def joined(self, following: Record | None) -> list[Record]: ...
-
-    def taken(self) -> dict[int, tuple[str, str]]: ...
-
-
-class _Watch:
-    """Passes lines on and keeps those that yield no record."""
-
-    def __init__(self, lines: Iterable[str], format: str, others: Beside | None) -> None:
-        self.lines = lines
+    def __init__(self, format: str) -> None:
         self.parts = _PARTS.get(format, [])
-        self.others = others
         self.first_step = 0
         """Line of the first step; numbers before it may be settings."""
-        self.passed: dict[int, str] = {}
-        self.bars: dict[int, str] = {}
-        """Lines of bars, whose positions become records when the bar leaves them."""
         self.lone: dict[str, str] = {}
         """Names of lone numbers, and what they were at first."""
         self.known: dict[str, str] = {}
         """Forms of lines without a number to judge, as rows of a table are, and the kind of event; empty for none."""
-        self.heard: list[Record] = []
-        """The numbers of processes that lines state."""
-
-    def __iter__(self) -> Iterator[str]:
-        for number, line in enumerate(self.lines, 1):
-            text = unmarked(line) if "%|" in line and _is_marked(line) else line
-            if number <= _HEAD:
-                self._hear(number, text)
-            self.passed[number] = text
-            yield text
-            if number not in self.passed:
-                continue
-            # Without a call more for lines that state nothing, which are most lines of blocks.
-            if number > _HEAD and "%|" not in text and stated_processes(text) is not None:
-                self._hear(number, text)
-            if self.others is not None and self.others.offer(number, text):
-                del self.passed[number]
-                if self.others.following:
-                    return
-
-    def _hear(self, number: int, text: str) -> None:
-        if (processes := stated_processes(text) or _gpus_of(text)) is not None:
-            self.heard.append(Record("launch", number, data={STATED: processes}))
-        if sizes := sizes_of_line(text):
-            self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
-
-    def told(self) -> list[Record]:
-        """Return what lines have stated since the last call."""
-        heard, self.heard = self.heard, []
-        return heard
-
-    def lines_of(self, record: Record) -> dict[int, str]:
-        """Remove the lines that a record states, and return them."""
-        if record.line == record.until and not record.also:
-            text = self.passed.pop(record.line, None)
-            if text is not None:
-                return {record.line: text}
-        texts = {}
-        for number in (*range(record.line, record.until + 1), *record.also):
-            text = self.passed.pop(number, None) or self.bars.pop(number, None)
-            if text is not None:
-                texts[number] = text
-        return texts
-
-    def removes_whole(self, record: Record, judge: Judge) -> bool:
-        """Remove the line of a record if nothing is to be said of it, as of most lines; returns whether it did."""
-        fields = record.fields
-        if not fields or record.line != record.until or record.also:
-            return False
-        text = self.passed.get(record.line)
-        if text is None or not judge.is_whole(text, fields):
-            return False
-        del self.passed[record.line]
-        return True
-
-    def take_back(self, record: Record) -> None:
-        """Take lines from the other formats that the reader has read after all, as parts of a record."""
-        for number in (*range(record.line, record.until + 1), *record.also):
-            if self.others is not None and (text := self.others.gives_back(number)) is not None:
-                self.passed[number] = text
-
-    def due(self, count: int) -> Iterator[Record]:
-        """Yield what the `count` oldest lines without a record are: events, or unread measurements."""
-        for number in list(self.passed)[:count]:
-            text = self.passed.pop(number)
-            if "%|" in text and len(self.bars) < _MAX_BARS:
-                self.bars[number] = text
-            else:
-                yield from self.judged(number, text)
-
-    def rest(self) -> Iterator[Record]:
-        """Yield what all lines without a record are."""
-        self.bars |= self.passed
-        self.passed.clear()
-        for number, text in sorted(self.bars.items()):
-            yield from self.judged(number, text)
-        self.bars.clear()
 
     def judged(self, number: int, text: str, format: str = "") -> Iterator[Record]:
-        """Yield what a line without a record is: an event or unread, if it has a number with a name or a unit.
+        """Yield what a line is: an event or unread, if it has a number with a name or a unit.
 
         `format` is another than the file's, whose reader it was offered to.
         """
         form = _DIGITS.sub("0", _GAP.sub("  ", text[:1_000]))
-        known = self.known.get(form)
-        if known is not None:
-            if known:
-                yield Record("event", number, data=known)
-            return
-        rest = _of_interest(text)
-        if not rest and all(map(is_place, numbers := all_numbers(text[:1_000]))):
-            if kind := self._remember(form, "position" if numbers else ""):
-                yield Record("event", number, data=kind)
-            return
-        plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
-        if kind := self._part((*self.parts, *_PARTS.get(format, [])), text[:1_000], plain):
-            self._remember(form, kind)
-        kind = kind or event_of(plain) or self._kind(number, plain, is_of_interest=bool(rest))
-        if not kind and (_gpus_of(text) is not None or sizes_of_line(text)):
-            kind = "setting"
+        kind = self.known.get(form)
+        if kind is None:
+            rest = of_interest(text)
+            if not rest and all(map(is_place, numbers := all_numbers(text[:1_000]))):
+                kind = self._remember(form, "position" if numbers else "")
+            else:
+                plain = rest or strip_prefix(ANSI.sub("", text[:1_000]))[2]
+                kind = self._part(form, (*self.parts, *_PARTS.get(format, [])), text[:1_000], plain)
+                kind = kind or event_of(plain) or self._by_place(number, plain, is_of_interest=bool(rest))
+                if not kind and (_gpus_of(text) is not None or sizes_of_line(text)):
+                    kind = "setting"
+                if not kind:
+                    yield from _of_bar(number, text) or [unread(number, SILENT, text)]
         if kind:
             yield Record("event", number, data=kind)
-        elif not (bar := _of_bar(number, text)):
-            yield unread(number, SILENT, text)
-        else:
-            yield from bar
 
     def _remember(self, form: str, kind: str) -> str:
         """Keep the kind of all lines of a form; returns it."""
@@ -261,7 +123,12 @@ class _Watch:
             self.known[form] = kind
         return kind
 
-    def _kind(self, number: int, text: str, *, is_of_interest: bool) -> str:
+    def _part(self, form: str, parts: Sequence[tuple[re.Pattern[str], str]], text: str, plain: str) -> str:
+        """Return the kind of a line that the reader of the format uses otherwise; empty for any other line."""
+        kind = next((kind for pattern, kind in parts if pattern.search(text) or pattern.search(plain)), "")
+        return self._remember(form, kind) if kind else ""
+
+    def _by_place(self, number: int, text: str, *, is_of_interest: bool) -> str:
         """Return the kind of a line by its place: a lone number before the first step is a setting."""
         if "%|" in text:
             return "other work" if is_other_work(text) else ""
@@ -270,11 +137,6 @@ class _Watch:
             # A number that changes is no setting.
             is_before = all(self.lone.setdefault(cell.key, cell.text) == cell.text for cell in named_numbers(text))
         return "setting" if is_before and not is_of_interest else ""
-
-    @staticmethod
-    def _part(parts: Sequence[tuple[re.Pattern[str], str]], text: str, plain: str) -> str:
-        """Return the kind of a line that the reader of the format uses otherwise."""
-        return next((kind for pattern, kind in parts if pattern.search(text) or pattern.search(plain)), "")
 
 
 def _of_bar(number: int, text: str) -> list[Record]:
@@ -291,22 +153,132 @@ def _of_bar(number: int, text: str) -> list[Record]:
     return records
 
 
-SILENT = "looks like a measurement, but this format does not define it"
-LEFT = "no record holds this number"
+class _Watch:
+    """Passes lines on, and keeps those of which the reader has made no record."""
 
-
-class _Held:
-    """The records of a line, which wait until all of them are read."""
-
-    def __init__(self) -> None:
+    def __init__(self, lines: Iterable[str], format: str, others: Others) -> None:
+        self.lines = lines
+        self.others = others
+        self.silence = _Silence(format)
         self.judge = Judge()
-        self.records: list[Record] = []
+        self.fresh: dict[int, str] = {}
+        """The last lines, of which the reader may still make a record."""
+        self.passed: dict[int, str] = {}
+        """Lines that the reader has passed over and that are of no other format, and bars, which every reader knows."""
+        self.bars: dict[int, str] = {}
+        """Lines of bars, whose positions become records when the bar leaves them."""
+        self.heard: list[Record] = []
+        """What lines state that the reader does not see: numbers of processes, and those of the engine."""
+        self.held: list[Record] = []
+        """The records of a line, which wait until all of them are read."""
         self.texts: dict[int, str] = {}
+        """The lines of the records that wait."""
+
+    def __iter__(self) -> Iterator[str]:
+        engine, fresh, passed = self.others.engine, self.fresh, self.passed
+        for number, line in enumerate(self.lines, 1):
+            is_bar = "%|" in line
+            text = unmarked(line) if is_bar and _is_marked(line) else line
+            if number <= _HEAD:
+                self._hear(number, text)
+            if engine is not None and (engine.goes_on or ("]" in text and "] [" in text and ".py:" in text)):
+                yield from self._beside_engine(engine, number, text)
+            else:
+                (passed if is_bar else fresh)[number] = text
+                yield text
+            if len(fresh) > _MAX_FRESH:
+                self.look(number + 1)
+                if self.others.ends(number):
+                    return
+
+    def _beside_engine(self, engine: Engine, number: int, text: str) -> Iterator[str]:
+        """Yield what the engine leaves of a line; its records come behind those of the lines above."""
+        left, own = engine.split(text)
+        records, is_own = engine.feed(number, own) if own else ([], False)
+        if left or not is_own:
+            (self.passed if "%|" in text else self.fresh)[number] = left if is_own else text
+        yield text if not is_own else left or "\n"
+        if not is_own or (len(records) == 1 and self.judge.is_whole(own, records[0].fields)):
+            self.heard += records
+        elif records:
+            self.heard += self.checked(records, {number: own})
+        else:
+            self.heard += self.silence.judged(number, own, "deepspeed")
+
+    def _hear(self, number: int, text: str) -> None:
+        if (processes := stated_processes(text) or _gpus_of(text)) is not None:
+            self.heard.append(Record("launch", number, data={STATED: processes}))
+        if sizes := sizes_of_line(text):
+            self.heard.append(Record("launch", number, data={SETTINGS: sizes}))
+
+    def look(self, end: int) -> None:
+        """Look at the lines before `end` of which the reader has made no record."""
+        for number in list(self.fresh):
+            if number >= end:
+                return
+            text = self.fresh.pop(number)
+            if number > _HEAD and stated_processes(text) is not None:
+                self._hear(number, text)
+            if self.others.is_alone or not self.others.offer(number, text):
+                self.passed[number] = text
+
+    def in_front(self, record: Record) -> Iterator[Record]:
+        """Yield what stands in front of a record."""
+        if record.line not in self.texts:
+            yield from self.released()
+        yield from self.told()
+        if self.others.texts and record.kind in MEASURED:
+            yield from self.joined(record)
+
+    def told(self) -> list[Record]:
+        """Return what lines have stated since the last call."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def joined(self, following: Record | None) -> Iterator[Record]:
+        """Yield the records of lines of other formats, and what these lines state besides."""
+        records, left = self.others.joined(following)
+        for _, group in groupby(records, key=lambda record: record.line):
+            own = list(group)
+            numbers = {number for each in own for number in _lines_of(each)}
+            yield from self.checked(own, {number: left.pop(number)[1] for number in sorted(numbers) if number in left})
+        for number, (format, text) in left.items():
+            yield from self.silence.judged(number, text, format)
+
+    def removes_whole(self, record: Record) -> bool:
+        """Remove the lines of a record if nothing is to be said of them, as of most; returns whether it did."""
+        first, last, fields = record.line, record.until, record.fields
+        if not fields or record.also:
+            return False
+        if first == last:
+            lines = self.fresh if first in self.fresh else self.passed
+            text = lines.get(first)
+            if text is None or not self.judge.is_whole(text, fields):
+                return False
+            del lines[first]
+            return True
+        texts = {number: self.fresh[number] for number in range(first, last + 1) if number in self.fresh}
+        if first not in texts or not self.judge.is_whole("".join(texts.values()), fields):
+            return False
+        for number in texts:
+            del self.fresh[number]
+        return True
+
+    def holds(self, record: Record) -> bool:
+        """Let a record wait for others of its lines; returns whether it has any that no earlier record has."""
+        texts = {}
+        for number in _lines_of(record):
+            text = self.fresh.pop(number, None) or self.passed.pop(number, None) or self.bars.pop(number, None)
+            if text is not None:
+                texts[number] = text
+        if texts:
+            self.held, self.texts = [record], texts
+        return bool(texts)
 
     def released(self) -> Iterator[Record]:
         """Yield the records that wait, and what they leave of their line."""
-        records, texts = self.records, self.texts
-        self.records, self.texts = [], {}
+        records, texts = self.held, self.texts
+        self.held, self.texts = [], {}
         if records:
             yield from self.checked(records, texts)
 
@@ -314,70 +286,69 @@ class _Held:
         """Yield the records of a line, and what they leave of it."""
         left = self.judge.left_over(texts, records) if texts else {}
         yield from records
-        if texts and records[0].kind == "launch" and (others := left_over(texts, records)):
-            for number in dict.fromkeys(number for number, _ in others):
+        if texts and records[0].kind == "launch":
+            for number in dict.fromkeys(number for number, _ in left_over(texts, records)):
                 yield Record("event", number, data=event_of(texts[number]) or "setting")
         for number, text in left.items():
-            bar = _of_bar(number, texts[number]) if number in texts and "%|" in texts[number] else []
-            if bar and left_over({number: texts[number]}, [*records, *bar]):
+            bar = _of_bar(number, texts.get(number, ""))
+            if not bar or left_over({number: texts[number]}, [*records, *bar]):
                 yield unread(number, LEFT, text)
             yield from bar
-            if not bar:
-                yield unread(number, LEFT, text)
+
+    def due(self) -> Iterator[Record]:
+        """Yield what the oldest lines without a record are: events, or unread measurements."""
+        for number in list(self.passed)[:_AHEAD]:
+            text = self.passed.pop(number)
+            if "%|" in text and len(self.bars) < _MAX_BARS:
+                self.bars[number] = text
+            else:
+                yield from self.silence.judged(number, text)
+
+    def finish(self) -> Iterator[Record]:
+        """Yield what the end of the file completes, and what all lines without a record are."""
+        self.look(_END)
+        yield from self.released()
+        yield from self.joined(None)
+        yield from self.told()
+        if self.others.engine is not None:
+            yield from self.others.engine.finish()
+        for number, text in sorted((self.bars | self.passed).items()):
+            yield from self.silence.judged(number, text)
+
+
+def _lines_of(record: Record) -> Iterable[int]:
+    is_one = record.line == record.until and not record.also
+    return (record.line,) if is_one else (*range(record.line, record.until + 1), *record.also)
 
 
 def watched(
-    read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str, others: Beside | None = None
+    read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str, others: Others | None = None
 ) -> Iterator[Record]:
     """Yield the records of a reader, and what it passed over: events, and unread numbers with a name or a unit.
 
     The records of a line are yielded once all of them are read, with the numbers of the line that none of them holds.
     `others` read the lines of other formats.
     """
-    watch, held = _Watch(lines, format, others), _Held()
-    passed = watch.passed
+    others = others or Others(format, is_alone=True)
+    watch = _Watch(lines, format, others)
+    fresh = watch.fresh
     for record in read(watch):
-        if watch.heard:
-            yield from watch.told()
-        if not watch.first_step and record.kind == "step":
-            watch.first_step = record.line
-        if others is not None:
-            if others.takes_back(record, passed):
-                continue
-            if others.texts and record.kind in MEASURED:
-                watch.take_back(record)
-                if record.line not in held.texts:
-                    yield from held.released()
-                yield from _beside(watch, held, others, record)
-            if record.kind == "step":
-                others.step = record.iteration
-        if record.line in held.texts:
-            held.records.append(record)
+        if others.is_of_dialect and others.takes_back(record, fresh):
             continue
-        if held.records:
-            yield from held.released()
-        is_whole = watch.removes_whole(record, held.judge)
-        if not is_whole:
-            held.records, held.texts = [record], watch.lines_of(record)
-        if len(passed) > 2 * _AHEAD:
-            yield from watch.due(_AHEAD)
-        if is_whole:
+        if len(fresh) > 1 and next(iter(fresh)) < record.line:
+            watch.look(record.line)
+        if watch.heard or others.texts:
+            yield from watch.in_front(record)
+        if record.kind == "step":
+            watch.silence.first_step = watch.silence.first_step or record.line
+            others.step = record.iteration
+        if record.line in watch.texts:
+            watch.held.append(record)
+            continue
+        if watch.held:
+            yield from watch.released()
+        if watch.removes_whole(record) or not watch.holds(record):
             yield record
-    yield from held.released()
-    if others is not None and others.texts:
-        yield from _beside(watch, held, others, None)
-    yield from watch.told()
-    yield from watch.rest()
-
-
-def _beside(watch: _Watch, held: _Held, others: Beside, following: Record | None) -> Iterator[Record]:
-    """Yield the records of lines of other formats, and what these lines state besides."""
-    records = others.joined(following)
-    left = others.taken()
-    for _, group in groupby(records, key=lambda record: record.line):
-        own = list(group)
-        numbers = {number for each in own for number in (*range(each.line, each.until + 1), *each.also)}
-        texts = {number: left.pop(number)[1] for number in sorted(numbers) if number in left}
-        yield from held.checked(own, texts)
-    for number, (format, text) in left.items():
-        yield from watch.judged(number, text, format)
+        if len(watch.passed) > 2 * _AHEAD:
+            yield from watch.due()
+    yield from watch.finish()

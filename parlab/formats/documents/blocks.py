@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from parlab.formats.coverage.silence import is_measurement, watched
+from parlab.formats import joined
+from parlab.formats.coverage.events import is_measurement
 from parlab.formats.documents.plain_tables import table_at
 from parlab.formats.documents.prose import figures
 from parlab.formats.documents.tables import table
@@ -17,6 +18,7 @@ from parlab.formats.grammar.steplines import UNKNOWN_TRAINER
 from parlab.formats.launch import command_arguments, flatten, is_command
 from parlab.formats.logs.dialects import DIALECTS, is_readable
 from parlab.formats.logs.registry import LOGS
+from parlab.formats.others import renumber
 from parlab.formats.schema import Config, Image, Table
 
 # Documents are parsed as a whole, up to this size; the rest is reported as unread.
@@ -91,10 +93,8 @@ def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
     if name == UNKNOWN and isinstance(block, Code) and is_readable(block.source):
         name = UNKNOWN_TRAINER
     if name != UNKNOWN:
-        for record in watched(_READERS[name].read, block.source, name):
-            if record.line:
-                record.line += block.line - 1
-                record.until += block.line - 1
+        for record in joined.read(block.source, name, _READERS):
+            renumber(record, range(block.line, block.line + len(block.source)))
             yield record
         return
     plain = block.plain if isinstance(block, Text) else block.source

@@ -74,7 +74,8 @@ class Collector:
         if event is None:
             self.result.events[record.data] = schema.Event(count=1, first=record.line, last=record.line)
         else:
-            event.count, event.last = event.count + 1, record.line
+            event.count += 1
+            event.first, event.last = min(event.first, record.line), max(event.last, record.line)
 
     def unread(self, record: Record, count: int = 1) -> None:
         # A line of which a part was read is not unread.

@@ -14,9 +14,13 @@ UNKNOWN = "unknown"
 HEAD_CHARACTERS = 512 * 1024
 ENOUGH = 20
 THRESHOLD = 3
-WHOLE = {"deepspeed": "huggingface"}
-"""Format of lines of an engine -> format whose reader reads them too, and joins them with its own steps."""
-OWN_LINES = 20
+ENGINE = "deepspeed"
+"""The format of an engine, whose lines stand between those of a trainer: then the file is of the trainer's format."""
+_NO_TRAINERS = frozenset(
+    {ENGINE, "all-reduce-bench", "bars", "configuration", "csv", "dcgm-exporter", "deepspeed-autotuning", "jsonl",
+     "link-tests", "markdown", "nccl-tests", "nvidia-smi", "rst", "serving", "tensorboard-json", "wandb-runs"}
+)  # fmt: skip
+OWN_LINES = 12
 # Their lines have no prefix: `2026-01-01 10:00:00 - INFO` is no list item.
 DOCUMENTS = frozenset({"markdown", "rst"})
 _DIGITS = re.compile(r"\d+")
@@ -91,9 +95,8 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> Counter[str]:
 def sniff(head: Sequence[str], formats: Mapping[str, Signed]) -> str:
     """Return the format with the highest score, or `unknown` below THRESHOLD; ties go to the first registered."""
     totals = scores(head, formats)
-    for part, whole in WHOLE.items():
-        # The reader of the trainer reads the lines of its engine as well.
-        if totals[whole] >= OWN_LINES and totals[part] > totals[whole]:
-            totals[whole] = totals[part] + 1
+    if totals[ENGINE] == max(totals.values(), default=0):
+        trainers = {name: score for name, score in totals.items() if name not in _NO_TRAINERS and score >= OWN_LINES}
+        totals = Counter(trainers) or totals
     highest = max(totals.values(), default=0)
     return next(name for name in formats if totals[name] == highest) if highest >= THRESHOLD else UNKNOWN

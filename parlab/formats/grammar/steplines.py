@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from dataclasses import field as default
 from typing import Any
 
+from parlab.formats.coverage.events import is_measurement
 from parlab.formats.coverage.leftovers import named_numbers
-from parlab.formats.coverage.silence import is_measurement
 from parlab.formats.grammar.boxes import Boxes
 from parlab.formats.grammar.counters import Clock, Counter, counter_in, counter_of_match, parts_of
 from parlab.formats.grammar.endings import ending
@@ -33,7 +33,6 @@ from parlab.formats.grammar.units import slug, to_float, to_int, unit_of
 from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, namespace_arguments
 from parlab.formats.logs.bars import Bars
-from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "nupdates", "global step",
                            "current_steps", "training_iteration", "it", "update", "acc_iter", "steps"})  # fmt: skip
@@ -202,7 +201,6 @@ class Parser:
         self.boxes = Boxes(self.records_of)
         self.repeats = Repeats(by_part(dialect.start, self._parts) if dialect.start is not None else self._parts)
         self.clock = Clock()
-        self.engine: DeepSpeed | None = None
         self.epoch: int | None = None
         self.turns: dict[int | None, int] = {}
         """How many steps each rank has begun, where lines state no number of a step."""
@@ -288,8 +286,6 @@ class Parser:
             return []
         if ": [" in text and (times := self._listed(line, rank, text)):
             return times
-        if ("time (ms) |" in text or "SamplesPerSec=" in text) and (own := self._of_engine(line, rank, time, text)):
-            return own
         read = self.repeats.fast(line, rank, time, text) if self.dialect.launch is not None else None
         if read is None and self.dialect.launch is not None and (settings := self.dialect.launch(text)):
             self.settings = {**settings, **self.settings} if len(self.settings) < MAX_ARGUMENTS else self.settings
@@ -326,19 +322,6 @@ class Parser:
         """Return the launch of the settings so far, once."""
         settings, self.settings = self.settings, {}
         return [Record("launch", line, data=settings, opens=True)] if settings else []
-
-    def _of_engine(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Read a line of DeepSpeed between those of the trainer: timers and figures beside its steps.
-
-        The engine counts from another start than trainers do, so that its steps are not theirs.
-        """
-        self.engine = self.engine or DeepSpeed()
-        records = self.engine.feed(line, rank, time, text)
-        for record in records:
-            if record.kind in ("step", "timers"):
-                record.kind = "metrics" if record.kind == "step" else record.kind
-                record.iteration = None
-        return records
 
     def _counted(self, records: list[Record]) -> list[Record]:
         """Number the steps of a counter that begins again in every epoch, and those of ranks that state no number."""
@@ -435,7 +418,7 @@ class Parser:
             if cut is not None:
                 records.append(unread(line, INTERRUPTED, part[-80:]))
             whole = part if cut is None else part[: cut.start()]
-            records += self._line(line, rank, time, whole) or _about_launch(line, rank, time, whole)
+            records += self._line(line, rank, time, whole) or about_launch(line, rank, time, whole)
         if self.dialect.last is not None and self.dialect.last.match(text):
             records.append(Record("end", line, data=Ending("finished", text.strip()[:MAX_TEXT]), rank=rank))
         return records
@@ -549,7 +532,7 @@ UNNAMED = "a number with a unit, but without a name"
 INTERRUPTED = "another record begins within this number"
 
 
-def _about_launch(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+def about_launch(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
     """Return the settings of a command or of printed arguments, or how the launch ended."""
     settings = namespace_arguments(text) or (command_arguments(text) if is_command(text) else {})
     if settings:

@@ -20,7 +20,6 @@ from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import record_of
 from parlab.formats.grammar.units import GIB, slug, to_float, unit_of
-from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.launch import command_arguments, is_command
 from parlab.formats.logs.deepspeed_chat import Chat
 from parlab.formats.logs.deepspeed_config import Printed
@@ -146,6 +145,11 @@ class Parser:
         else:
             records += self._other(line, speaker, time, body)
         return records
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether lines without a tag may belong to what is being printed: the configuration, or a table."""
+        return bool(self.printed.json or self.printed.arguments) or self.comms.is_open
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""
@@ -278,10 +282,6 @@ def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of the DeepSpeed engine; yields launches, steps, timers, memory, validation and how it ended."""
     parser = Parser()
-    unwrapped = Unwrapped(lines)
-    for line, rank, time, text in peel(unwrapped):
-        records = parser.feed(line, rank, time, text)
-        if line in unwrapped.ends:
-            unwrapped.extend(records)
-        yield from records
+    for line, rank, time, text in peel(lines):
+        yield from parser.feed(line, rank, time, text)
     yield from parser.finish()

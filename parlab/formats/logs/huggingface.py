@@ -2,7 +2,7 @@
 
 Source: transformers/trainer.py, trainer_callback.py (TrainerState) 3.x to 5.x. `{'loss': ..., 'epoch': ...}` says no
 step: the progress bar in front of it does, if there is one. `train_batch_size` of trainer_state.json is per device. Of
-several nodes each prints `{'train_runtime': ...}`. Lines of DeepSpeed in the same output are read by its own reader.
+several nodes each prints `{'train_runtime': ...}`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from parlab.formats.grammar.records import Ending, Field, Kind, Record, unread
 from parlab.formats.grammar.repeats import Repeats
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import StepCells
-from parlab.formats.grammar.steplines import Dialect
+from parlab.formats.grammar.steplines import Dialect, about_launch
 from parlab.formats.grammar.units import duration_seconds, slug, to_float
-from parlab.formats.grammar.wrapping import Unwrapped
 from parlab.formats.logs.bars import STATED, is_other_work
-from parlab.formats.logs.deepspeed import Parser as DeepSpeed
 from parlab.formats.logs.huggingface_entries import entries, placed, quantity_name, state
 from parlab.formats.logs.trainer_settings import banner_settings, trainer_setting
 
@@ -62,10 +60,9 @@ _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
 
 
 class Parser:
-    """Reads the output line by line; other lines go to the reader of DeepSpeed."""
+    """Reads the output line by line."""
 
     def __init__(self) -> None:
-        self.engine = DeepSpeed()
         self.script = StepCells(Dialect(()).field, {})
         self.repeats = Repeats(entries)
         self.settings: dict[str, Any] = {}
@@ -180,15 +177,13 @@ class Parser:
         return self._other(line, rank, time, text)
 
     def _other(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Pass a line to the reader of DeepSpeed, and detect the start of another launch."""
-        records: list[Record] = []
+        """Read a command, the memory that a script states, or how the launch ended; detect the start of another."""
         if self.begun and _BEGIN.search(text[:400]):
             self.begun, self.bar_began_again = False, False
-            records.append(self._another(line))
-        records += self.engine.feed(line, rank, time, text)
+            return [self._another(line)]
+        records = about_launch(line, rank, time, text)
         if not records and "emory" in text and "GB" in text:
             records = [record for record in self.script.summary(line, rank, time, text) if record.kind == "metrics"]
-        self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in records)
         return records
 
     def _another(self, line: int) -> Record:
@@ -241,6 +236,7 @@ class Parser:
         if not records or records[0].kind == "unread":
             return records
         opened = self._starts_again(line, records[0])
+        self.begun = True
         stated = records[0].iteration
         if stated is not None:
             self.step, self.total = stated, int(records[0].values.get("total_iterations", self.total))
@@ -261,7 +257,6 @@ class Parser:
             records = self._last_bar() + records
         opened += self._launch(line) + records
         if measured == "metrics":
-            self.begun = True
             self.summaries_seen.add("train")
             opened.append(Record("end", line, data=Ending("finished", "train_runtime was printed")))
         elif measured == "validation":
@@ -332,7 +327,7 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""
-        return self._release(is_due=True) + self._launch(0) + self._last_bar() + self.engine.finish()
+        return self._release(is_due=True) + self._launch(0) + self._last_bar()
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
@@ -356,10 +351,6 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield from records
             return
     parser = Parser()
-    unwrapped = Unwrapped(chain(start, stream))
-    for line, rank, time, text in peel(unwrapped):
-        records = parser.feed(line, rank, time, text)
-        if line in unwrapped.ends:
-            unwrapped.extend(records)
-        yield from records
+    for line, rank, time, text in peel(chain(start, stream)):
+        yield from parser.feed(line, rank, time, text)
     yield from parser.finish()

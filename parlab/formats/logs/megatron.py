@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Protocol
 
 from parlab.formats.grammar.cells import Layouts, cell, continues, joined, split_cells
 from parlab.formats.grammar.endings import ending
@@ -319,14 +318,6 @@ def _is_cut(text: str) -> bool:
     return not text.rstrip().endswith("|") or ("consumed" in text and "elapsed" not in text)
 
 
-class LineParser(Protocol):
-    """A parser for the lines that the Megatron-LM parser does not recognize."""
-
-    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]: ...
-
-    def finish(self) -> list[Record]: ...
-
-
 def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: str) -> Record | None:
     """Read an iteration or timer line with a known layout; return None for any other line."""
     layouts = parser.timers if text.startswith("time") else parser.steps
@@ -345,7 +336,7 @@ def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: s
     return None
 
 
-def _peeled(parser: Parser, peeled: Line, also: LineParser | None) -> Iterator[Record]:
+def _peeled(parser: Parser, peeled: Line) -> Iterator[Record]:
     """Read a line that may have had a prefix, or that belongs to lines before it."""
     line, rank, time, text = peeled
     if parser.wrapped:
@@ -363,12 +354,10 @@ def _peeled(parser: Parser, peeled: Line, also: LineParser | None) -> Iterator[R
     records = parser.feed(line, rank, time, text)
     if parser.rate is not None:
         records = list(chain.from_iterable(_with_rate(parser, record) for record in records))
-    if also is not None and not records and not parser.expects_lines:
-        records = also.feed(line, rank, time, text)
     yield from records
 
 
-def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Record]:
+def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of Megatron-LM; yield launches, steps, timers, memory, validation and the end.
 
     Lines with a known layout, which are the majority, are read directly; all others are peeled first.
@@ -376,6 +365,8 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
     parser = Parser()
     for number, raw in enumerate(lines, 1):
         if parser.block.record is None and parser.dump is None and not parser.wrapped:
+            if raw == "\n":  # also in place of a line of DeepSpeed
+                continue
             record = _fast(parser, number, None, None, raw)
             if record is not None:
                 if parser.rate is None:
@@ -384,7 +375,5 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
                     yield from _with_rate(parser, record)
                 continue
         for peeled in peel_line(number, raw):
-            yield from _peeled(parser, peeled, also)
+            yield from _peeled(parser, peeled)
     yield from parser.finish()
-    if also is not None:
-        yield from also.finish()

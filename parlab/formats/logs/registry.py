@@ -13,7 +13,6 @@ from parlab.formats.logs import (
     dialects,
     huggingface,
     megatron,
-    megatron_deepspeed,
 )
 from parlab.formats.tools import all_reduce_bench, dcgm_exporter, link_tests, mlperf, nccl_tests, serving, smi_tables
 
@@ -31,7 +30,6 @@ class Reader(Protocol):
 LOGS: dict[str, Reader] = {
     "megatron": megatron,
     "deepspeed": deepspeed,
-    "megatron-deepspeed": megatron_deepspeed,
     "nccl-tests": nccl_tests,
     "link-tests": link_tests,
     "all-reduce-bench": all_reduce_bench,

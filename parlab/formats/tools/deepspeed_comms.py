@@ -37,6 +37,11 @@ class Comms:
         self._operation = ""
         self._best: tuple[float, int, str] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a table is being read."""
+        return self._table is not None
+
     def feed(self, line: int, rank: int | None, body: str) -> tuple[list[Record], bool]:
         """Read a line; return its records, with those of a table that it ends, and whether it is one of the logger."""
         if "comm op: " in body and (call := _CALL.search(body)):

@@ -53,4 +53,5 @@ def wanted_of(source: Source) -> Wanted | None:
     """Return the format in which a stored file was read on request; None if it was recognised."""
     if source.log_format is not None:
         return of_log_format(source.log_format)
-    return Wanted(source.wanted_format) if source.wanted_format else None
+    # A format of an earlier version is recognised anew.
+    return Wanted(source.wanted_format) if source.wanted_format in formats() else None
