@@ -232,6 +232,9 @@ class Builder:
 
     def _merge(self, current: Record, record: Record) -> None:
         values = current.values
+        is_estimate = {"loss", "step_time_s"} <= record.values.keys() and values.keys().isdisjoint({"step_time_s"})
+        if is_estimate and "loss" in values and _key_of(current, "loss") != _key_of(record, "loss"):
+            _put_aside(current, record, "loss", "evaluated")  # nanoGPT's estimate, printed before the step
         for name, value in record.values.items():
             existing = values.get(name)
             if existing is not None and existing != value and record.rank is None and not self.repeated:
@@ -242,7 +245,7 @@ class Builder:
                     current.fields += tuple(f for f in record.fields if f.name == name)
                     current.raw += tuple(r for f, r in zip(record.fields, record.raw, strict=False) if f.name == name)
             elif self._is_of_whole(current, record, name):
-                _put_aside(current, record, name)
+                _put_aside(current, record, name, "engine")
             elif value > existing and (name == "step_time_s" or name.endswith("_bytes")):
                 values[name] = value
 
@@ -350,10 +353,10 @@ def measured(values: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _put_aside(current: Record, record: Record, name: str) -> None:
-    """Replace the value of a part of a step by that of the whole; the former stays under a name of its own."""
-    current.values |= {f"engine_{name}": current.values[name], name: record.values[name]}
-    current.fields = tuple(f._replace(name=f"engine_{name}") if f.name == name else f for f in current.fields)
+def _put_aside(current: Record, record: Record, name: str, of: str) -> None:
+    """Replace the value of a part of a step by that of the whole; the former stays under the name `of`_`name`."""
+    current.values |= {f"{of}_{name}": current.values[name], name: record.values[name]}
+    current.fields = tuple(f._replace(name=f"{of}_{name}") if f.name == name else f for f in current.fields)
     own = [(f, raw) for f, raw in zip(record.fields, record.raw, strict=False) if f.name == name]
     current.fields += tuple(f for f, _ in own)
     current.raw += tuple(raw for _, raw in own)

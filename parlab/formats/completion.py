@@ -14,6 +14,7 @@ from parlab.formats.grammar.records import Field, Record
 
 # A utilization above this is no fraction: it is per cent, or wrong in either way.
 LARGEST_SHARE = 1.5
+UTILIZATIONS = frozenset({"mfu", "average_mfu"})
 # The first steps of a training are slow: one of so many shows whether a utilization is a fraction.
 MFU_VALUES = 3
 MAX_HELD = 4_096
@@ -63,7 +64,7 @@ def _plan_of(fields: tuple[Field, ...]) -> _Plan:
     has_time = "step_time_s" in names
     known = CLOCKS if "steps_per_s" in names else (INTERVAL, *CLOCKS)
     clocks = () if has_time else tuple(name for name in known if name in names)
-    has_bare_mfu = any(field.name == "mfu" and not field.unit for field in fields)
+    has_bare_mfu = any(field.name in UTILIZATIONS and not field.unit for field in fields)
     return _Plan(fields, has_time, clocks, has_bare_mfu, {})
 
 
@@ -203,9 +204,9 @@ class _Shares:
         if self.is_percent is not None:
             return (self._scaled(record) if is_bare else record,)
         self.held.append((record, is_bare))
-        if is_bare and "mfu" in record.values:
+        for name in UTILIZATIONS & record.values.keys() if is_bare else ():
             self.count += 1
-            self.largest = max(self.largest, record.values["mfu"])
+            self.largest = max(self.largest, record.values[name])
         if self.count >= MFU_VALUES or self.largest > LARGEST_SHARE or len(self.held) >= MAX_HELD:
             return self.close()
         return ()
@@ -218,8 +219,9 @@ class _Shares:
         return [self._scaled(record) if is_bare else record for record, is_bare in held]
 
     def _scaled(self, record: Record) -> Record:
-        if self.is_percent and "mfu" in record.values:
-            record.values["mfu"] /= 100.0
+        if self.is_percent:
+            bare = {field.name for field in record.fields if field.name in UTILIZATIONS and not field.unit}
+            record.values |= {name: record.values[name] / 100.0 for name in bare & record.values.keys()}
             record.fields = self._per_cent(record.fields)
         return record
 
@@ -227,7 +229,9 @@ class _Shares:
         """Return the fields with a MFU in per cent; lines of a layout share theirs."""
         known = self.fields.get(id(fields))
         if known is None or known[0] is not fields:
-            scaled = tuple(f._replace(unit="%", scale=0.01) if f.name == "mfu" else f for f in fields)
+            scaled = tuple(
+                f._replace(unit="%", scale=0.01) if f.name in UTILIZATIONS and not f.unit else f for f in fields
+            )
             known = (fields, scaled)
             if len(self.fields) < MAX_RANKS:
                 self.fields[id(fields)] = known

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from parlab.formats import derivations, schema
 from parlab.formats.builder import Builder
+from parlab.formats.completion import AMBIGUOUS
 from parlab.formats.grammar.units import unix_time
 from parlab.formats.statistics import Stream
 
@@ -117,7 +118,10 @@ def _of_launch(segment: schema.Segment, builder: Builder) -> bool:
 
 
 def _of_only_time(segment: schema.Segment, builder: Builder) -> bool:
-    timers = builder.timers.by_name
+    timers, first, last = builder.timers.by_name, builder.first, builder.last
+    if first is not None and last is not None and (last.iteration or 0) - (first.iteration or 0) == builder.records - 1:
+        # What clocks of the training are called in most logs, in lines of every step.
+        timers = timers | {name: stream for name, stream in builder.steps.by_name.items() if name in AMBIGUOUS}
     named = next(iter(timers), "") if len(timers) == 1 and builder.records else ""
     alone = timers.get("time") or (timers[named] if named and _PHASE.search(named) is None else None)
     # A clock of the whole run only grows; the time of other work is not that of every step.

@@ -19,7 +19,7 @@ from parlab.formats.launch import normalise
 _WHOLE = 0.01
 # A term of a loss, as of reinforcement learning or of experts, which is not the whole where there is another.
 _TERM = re.compile(r"kl|entropy|value|critic|\bvf|aux|balanc|z_loss|mtp|regul")
-_LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss")
+_LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss", "total_loss")
 
 
 def _record(record: Record | None) -> schema.StepRecord | None:

@@ -22,6 +22,8 @@ _IN_EPOCH = (
         r"(?i)\bepoch:?\s?(?P<epoch>\d{1,9})\s?/\s?(?P<epochs>\d{1,9})[,|:;]?\s{1,3}(?:step|batch|iter(?:ation)?):?"
         r"\s{0,3}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?![\d.])"
     ),
+    re.compile(r"\bEpoch: (?P<epoch>\d{1,9}), Batch: (?P<at>\d{1,15})/(?P<total>\d{1,15})(?=,)"),  # GluonNLP
+    re.compile(r"\btrain epoch (?P<epoch>\d{1,9}), iter (?P<at>\d{1,15})/(?P<total>\d{1,15})(?=,)"),  # neuralgym
     re.compile(
         r"(?i)(?:training |\b)epoch (?P<epoch>\d{1,9}), iteration (?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?(?=\s?[|:,])"
     ),
@@ -81,6 +83,8 @@ _COUNTERS = (
         r"^\s{0,8}(?P<at>\d{1,15})(?P<total>(?!))?[,:]?\s{1,4}"
         r"(?=\d{1,12}(?:\.\d{1,12})?\s?(?:[mnu]?s|[KMGT]i?B)\s[a-z]{2,20}, \s{0,8}[\d.]{1,20}\s?[A-Za-z])"
     ),
+    # Hydra's logger: `[2024-11-12 15:43:03,864][agent.train][INFO] - 9: train loss 0.16`.
+    re.compile(r"(?:^|\]) ?- (?P<at>\d{1,15})(?P<total>(?!))?:(?= (?:train )?loss\s)"),
     re.compile(r"(?:^|[\s|\]])(?P<at>\d{1,15})(?P<total>(?!))? (?:updates|steps|iterations|iters)(?=\s?[|:,])"),
     # A number alone in front of a rate, or of values with their names behind them.
     re.compile(r"\s-\s{1,12}(?P<at>\d{1,15})(?P<total>(?!))?(?=\s-\s{1,12}\d[\d.,]{0,15} [a-zA-Z]{2,10}/s\b)"),

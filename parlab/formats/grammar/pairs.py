@@ -33,9 +33,10 @@ _KEY = r"[A-Za-z_][\w./@-]{0,80}(?: [A-Za-z][\w./@-]{0,30}){0,4}(?:\s?\([^()|:=]
 _BRACKETED = "|".join(sorted((re.escape(unit) for unit in UNITS if unit not in ("%", "x")), key=len, reverse=True))
 # A number of which another one follows, `41.2/80.0GB`, is the part of a whole; a factor is no value.
 _OF = rf"(?:\s?/\s?{_NUMBER}(?=\s?[KMGT]i?B\b))?"
+# A sentence may begin behind a number of four decimals; behind a shorter one, it is often a heading of others.
 _PAIR = re.compile(
     rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,24}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
-    r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
+    r"(?P<unit>" + _UNIT + r"|\s?\((?:" + _BRACKETED + r")\))?(?=[\s,;|)\]}('\"]|\.?$|(?<=\.\d\d\d\d)\.\s)(?!\s?\*\s)"
 )
 _SPACED = re.compile(
     rf"^\s*(?P<key>[A-Za-z][\w/@-]{{0,40}}(?: [A-Za-z][\w/-]{{0,30}}){{0,5}})\s{{1,20}}"
@@ -150,6 +151,22 @@ _WITH_ERROR = re.compile(
 )
 
 
+# Several names and their numbers: `Loss span/answer/total=0.77/0.17/0.95`.
+_NAMES_AND_NUMBERS = re.compile(
+    rf"(?<![\w./=])(?P<of>[A-Za-z]{{2,30}} )?(?P<names>[A-Za-z]\w{{0,30}}(?:/[A-Za-z]\w{{0,30}}){{1,4}})\s?[:=]\s?"
+    rf"(?P<numbers>{_NUMBER}(?:/{_NUMBER}){{1,4}})(?=[\s,;|]|$)"
+)
+
+
+def _each_named(match: re.Match[str]) -> str:
+    """Write several names with as many numbers as cells."""
+    names, numbers = match["names"].split("/"), match["numbers"].split("/")
+    if len(names) != len(numbers):
+        return match[0]
+    of = (match["of"] or "").strip()
+    return ", ".join(f"{f'{name} {of}'.strip()}={text}" for name, text in zip(names, numbers, strict=True))
+
+
 def _listed(match: re.Match[str]) -> str:
     """Write the numbers of a list as cells, the first one under the name of the list."""
     numbers = [number.strip("[]() ") for number in match["list"].split(",")]
@@ -178,7 +195,7 @@ def _with_signs(text: str) -> str:
     if " is " in text and _IS.search(text):
         text = _SENTENCE_END.sub("; ", _IS.sub(": ", text))
     if "/" in text:
-        text = _OF_TOTAL.sub(r"\1", text)
+        text = _OF_TOTAL.sub(r"\1", _NAMES_AND_NUMBERS.sub(_each_named, text))
     if ":" in text:
         text = _DURATION.sub(lambda match: f"{match[1]}{match[2]}{duration_seconds(match[3]) or 0:g}s", text)
     if "[" in text:

@@ -481,7 +481,10 @@ class Parser:
         """Return the cells of a step, what no cell claims, and whether the counter stands in front of them."""
         # A counter in front of the cells is no cell; one among them is dropped by its key.
         begin = counter.match.start()
-        is_ahead = begin < 60 or text[:begin].endswith("]")
+        in_front = text[:begin]
+        is_ahead = (
+            begin < 60 or in_front.endswith("]") or (text[counter.match.end() :][:1] == "," and "=" not in in_front)
+        )
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|->)]")) if is_ahead else text
         cells, left = pairs_and_rest(rest)
         if is_ahead and begin > _LEAST:
