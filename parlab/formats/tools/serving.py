@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from parlab.formats.documents.tables import cell
+from parlab.formats.documents.tables import table
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import normal, slug, to_float, unit_of
-from parlab.formats.schema import Table
 from parlab.formats.tools import inference
 
 SIGNS: Signs = (
@@ -94,9 +93,8 @@ class Results:
         """Yield the table of all benchmarks, one per row."""
         if self.rows:
             columns = list(self.columns)
-            rows = [[cell(row.get(name, "")) for name in columns] for row in self.rows]
-            built = Table(line=self.line, columns=columns, header=[columns], rows=rows, title="Serving benchmark")
-            yield Record("table", self.line, data=built)
+            rows = [[row.get(name, "") for name in columns] for row in self.rows]
+            yield Record("table", self.line, data=table([columns], rows, line=self.line, title="Serving benchmark"))
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
