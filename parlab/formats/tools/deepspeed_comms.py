@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from parlab.formats.grammar.records import Field, Record, figure
+from parlab.formats.grammar.rows import parts_of
 from parlab.formats.grammar.units import to_float
 from parlab.formats.tools.printed_tables import PrintedTable
 
@@ -78,13 +79,6 @@ def _call(line: int, rank: int | None, match: re.Match[str]) -> Record:
         Field(f"{name}_algbw_bytes_per_s", "algbw (Gbps)", "Gbit/s", 1e9 / 8),
         Field(f"{name}_busbw_bytes_per_s", "busbw (Gbps)", "Gbit/s", 1e9 / 8),
     )
-    read = [(field, text, to_float(text)) for field, text in zip(fields, texts, strict=True)]
-    finite = [(field, text, value) for field, text, value in read if value is not None]
-    return Record(
-        "metrics",
-        line,
-        {field.name: value * field.scale for field, _, value in finite},
-        rank=rank,
-        fields=tuple(field for field, _, _ in finite),
-        raw=tuple(text for _, text, _ in finite),
-    )
+    numbers = [(field, text, to_float(text)) for field, text in zip(fields, texts, strict=True)]
+    parts = parts_of([(field, text, number) for field, text, number in numbers if number is not None])
+    return Record("metrics", line, parts.values, rank=rank, fields=parts.fields, raw=parts.raw)
