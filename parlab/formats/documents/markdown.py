@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-from parlab.formats.documents.blocks import Block, Code, Heading, Text, records, take
+from parlab.formats.documents.blocks import Block, Code, Heading, Text, parsed, records
 from parlab.formats.documents.html_parts import html_blocks
 from parlab.formats.documents.tables import Align, table
 from parlab.formats.grammar.records import Record, unread
@@ -63,12 +63,9 @@ class _Bounded:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a Markdown document; yield sections, tables, logs, configurations, images and figures of prose."""
     bounded = _Bounded(lines)
-    text, count, left = take(bounded)
-    yield from records(_blocks(text))
+    yield from parsed(bounded, lambda text: records(_blocks(text)))
     if bounded.rows:
         yield unread(bounded.first, f"{bounded.rows} rows of tables beyond {MAX_CELLS} cells of a document", "")
-    if left:
-        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 
 
 def _short_inline(state: StateCore) -> None:

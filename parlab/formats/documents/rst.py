@@ -12,7 +12,7 @@ from docutils import nodes
 from docutils.core import publish_doctree
 from pydantic import TypeAdapter
 
-from parlab.formats.documents.blocks import Block, Code, Heading, Text, records, take
+from parlab.formats.documents.blocks import Block, Code, Heading, Text, parsed, records
 from parlab.formats.documents.tables import table
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
@@ -64,7 +64,10 @@ _LITERAL = re.compile(r"\.\. (?:code|code-block|sourcecode)::|.*(?<!\.\. )::\s*$
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a reStructuredText document; yield sections, tables, logs, configurations, images and figures of prose."""
-    text, count, left = take(lines, MAX_RST)
+    return parsed(lines, _records, MAX_RST)
+
+
+def _records(text: str) -> Iterator[Record]:
     dense = _dense(text)
     if dense:
         yield unread(dense, "not parsed as reStructuredText: a paragraph has too much markup", "")
@@ -76,8 +79,6 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         yield unread(1, f"docutils could not parse the document: {_why(problem)}", text)
         return
     yield from records(blocks)
-    if left:
-        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 
 
 def document(text: str) -> list[Block]:
