@@ -8,6 +8,7 @@ import pytest
 
 from parlab.formats import read_document
 from parlab.formats.documents import rst
+from parlab.formats.documents.blocks import Heading
 from parlab.formats.documents.markdown import MAX_CELLS, MAX_INLINE, _Bounded
 
 
@@ -74,7 +75,7 @@ def test_blocks_of_restructuredtext_have_their_lines() -> None:
     assert [(type(block).__name__, block.line) for block in blocks] == [
         ("Heading", 2), ("Heading", 5), ("Text", 7), ("Code", 12), ("Image", 14), ("Table", 17)
     ]  # fmt: skip
-    assert blocks[0] == rst.Heading(2, "Title")
+    assert blocks[0] == Heading(2, "Title")
 
 
 def test_blocks_pass_between_processes_as_plain_values() -> None:
