@@ -63,7 +63,5 @@ def gpu_figures(line: int, text: str) -> Iterator[Record]:
 
 
 def _count(text: str) -> int | None:
-    value = (
-        _COUNTS.get(text.lower()) or int(text.replace(",", "")) if text.lower() in _COUNTS or text[0].isdigit() else 0
-    )
+    value = _COUNTS.get(text.lower()) or int(text.replace(",", ""))
     return value if 0 < value < 1_000_000 else None

@@ -24,6 +24,7 @@ from parlab.formats.grammar.rows import Parts, parts_of, picker
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import is_timer
 from parlab.formats.grammar.units import LARGEST, normal, to_float
+from parlab.formats.launch import flatten
 
 MAX_COLUMNS = 2_000
 MAX_RUNS = 100
@@ -219,15 +220,6 @@ def _cells(text: str) -> list[str] | None:
         return None
 
 
-def flat(data: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Yield the values of an object and of the objects in it under the names `a/b`."""
-    for name, value in data.items():
-        if isinstance(value, dict) and depth:
-            yield from flat(value, f"{prefix}{name[:100]}/", depth - 1)
-        else:
-            yield f"{prefix}{name[:100]}", value
-
-
 def read_json(lines: Iterable[str]) -> Iterator[Record]:
     """Read JSON objects, one a line; yield steps, timers in seconds and evaluations."""
     for number, data in _json_lines(lines, "a line that is not a JSON object"):
@@ -255,7 +247,7 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
     held_out: list[tuple[Field, str, float]] = []
     beyond: list[Record] = []
     is_nested = dict in map(type, data.values())
-    for at, (name, content) in enumerate(flat(data) if is_nested else data.items()):
+    for at, (name, content) in enumerate(flatten(data, mark="/") if is_nested else data.items()):
         if at >= MAX_COLUMNS:
             beyond.append(unread(line, f"more than {MAX_COLUMNS} values", name))
             break
