@@ -65,7 +65,9 @@ class Comms:
             return []
         records = table.records()
         if (best := table.largest("busbw")) is not None:
-            records.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9 / 8, best[1], "Gbit/s"))
+            value, row, column = best
+            text = table.rows[row][column].text
+            records.append(figure(table.lines[row], "max_busbw_bytes_per_s", value * 1e9 / 8, text, "Gbit/s"))
         return records
 
 

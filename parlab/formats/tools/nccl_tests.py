@@ -7,7 +7,7 @@ from the header like all others. Times are in us; GB/s is 10**9 bytes/s. Figures
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from parlab.formats.grammar.endings import ending
@@ -16,7 +16,6 @@ from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import slug, to_float
 from parlab.formats.launch import typed
-from parlab.formats.schema import Cell, Table
 from parlab.formats.tools.printed_tables import PrintedTable
 
 _TYPES = r"(?:u?int(?:8|32|64)|float|double|half|b?float16|bf?16|fp?\d{1,2}(?:_?e\dm\d)?|f8e\dm\d|float8\w*)"
@@ -119,30 +118,21 @@ class Test:
         table.content.title, self.title = self.title, None
         records = table.records()
         if (best := table.largest("busbw")) is not None:
-            records.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, f"{best[1]} GB/s", "GB/s"))
-        ranks = _ranks(*_widest(table.content))
-        if ranks is not None:
+            value, row, column = best
+            text = f"{table.rows[row][column].text} GB/s"
+            records.append(figure(table.lines[row], "max_busbw_bytes_per_s", value * 1e9, text, "GB/s"))
+        if (widest := table.largest("algbw")) is not None and (ranks := _ranks(table, *widest)) is not None:
             basis = "busbw / algbw = 2 (n - 1) / n in the row of the largest algbw"
             records.append(figure(table.content.line, "derived_ranks", float(ranks), basis))
         return records
 
 
-def _widest(table: Table) -> tuple[float, float]:
-    """Return algbw and busbw of the row with the largest algbw, 0 without any."""
-    algbws, busbws = ([at for at, name in enumerate(table.columns) if word in name] for word in ("algbw", "busbw"))
-    widest = max(table.rows, key=lambda row: _first(row, algbws))
-    return _first(widest, algbws), _first(widest, busbws)
-
-
-def _first(row: Sequence[Cell], places: Iterable[int]) -> float:
-    return next((value for at in places if (value := row[at].value)), 0.0)
-
-
-def _ranks(algbw: float, busbw: float) -> int | None:
+def _ranks(table: PrintedTable, algbw: float, row: int, column: int) -> int | None:
     """Derive n from busbw / algbw = 2 (n - 1) / n of an all-reduce; None if the printed digits do not suffice.
 
     Only an all-reduce has a ratio above 1; the ratios of other operations, (n - 1) / n or 1, are ambiguous.
     """
+    busbw = next((cell.value for cell in table.rows[row][column + 1 : column + 2]), None) or 0.0
     ratio = busbw / algbw if algbw > 0.0 else 0.0
     if not 1.0 < ratio < 2.0:
         return None

@@ -29,16 +29,19 @@ class PrintedTable:
         self.lines.append(line)
         return []
 
-    def largest(self, word: str) -> tuple[float, str, int] | None:
-        """Return the largest number in the columns with a word in their names, its text and its line."""
+    def largest(self, word: str) -> tuple[float, int, int] | None:
+        """Return the largest number in the columns with a word in their names, the place of its row and its column."""
         places = [at for at, name in enumerate(self.content.columns) if word in name]
         numbers = [
-            (value, row[at].text, line)
-            for row, line in zip(self.rows, self.lines, strict=True)
+            (value, -number, -at)
             for at in places
+            for number, row in enumerate(self.rows)
             if (value := row[at].value) is not None
         ]
-        return max(numbers, key=lambda number: number[0], default=None)
+        if not numbers:
+            return None
+        value, number, at = max(numbers)
+        return value, -number, -at
 
     def records(self) -> list[Record]:
         """Return the table, if it has rows."""
