@@ -75,12 +75,12 @@ def typed(text: str) -> Any:
     return text if number is None else number
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested settings as (dotted name, value); lists are leaves."""
+def flatten(data: Mapping[str, Any], prefix: str = "", depth: int = 0, *, mark: str = ".") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested objects as (name with dots or other marks, value); lists are leaves."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and depth < 8:
-            yield from flatten(value, f"{name}.", depth + 1)
+            yield from flatten(value, f"{name}{mark}", depth + 1, mark=mark)
         else:
             yield name, value
 

@@ -10,8 +10,7 @@ import pytest
 
 from parlab.formats import FORMATS
 from parlab.formats.coverage.events import _PATTERNS, EVENTS
-from parlab.formats.documents import prose, prose_gpus
-from parlab.formats.grammar.literals import Sought, literals_of
+from parlab.formats.grammar.literals import literals_of
 from parlab.formats.grammar.sniff import _Index
 
 HERE = Path(__file__).parent
@@ -39,18 +38,10 @@ def test_every_sign_that_matches_a_line_is_a_candidate() -> None:
     assert matched > 500
 
 
-def test_events_and_figures_of_prose_are_found_as_by_searching() -> None:
-    sought = [value for module in (prose, prose_gpus) for value in vars(module).values() if isinstance(value, Sought)]
-    assert len(sought) > 8
-    matched = 0
+def test_events_are_found_as_by_searching() -> None:
     for line in sample_lines():
         events = {place for place, (pattern, _) in enumerate(EVENTS) if pattern.search(line)}
         assert events <= set(_PATTERNS.of(line)), line
-        for expression in sought:
-            match, plain = expression.search(line), expression.pattern.search(line)
-            assert (match and match.span()) == (plain and plain.span()), line
-            matched += plain is not None
-    assert matched > 20
 
 
 def test_few_signs_are_candidates_for_a_line_of_prose() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from parlab.formats import joined
@@ -52,8 +52,10 @@ class Code(NamedTuple):
 Block = Heading | Text | Code | Table | Image
 
 
-def take(lines: Iterable[str], limit: int = MAX_DOCUMENT) -> tuple[str, int, int]:
-    """Join the lines of a document up to its limit; return the text, its lines, and the number of remaining lines."""
+def parsed(
+    lines: Iterable[str], parse: Callable[[str], Iterable[Record]], limit: int = MAX_DOCUMENT
+) -> Iterator[Record]:
+    """Yield the records of a document, which is parsed as a whole, and the number of lines beyond its limit."""
     parts: list[str] = []
     size = left = 0
     for line in lines:
@@ -62,7 +64,9 @@ def take(lines: Iterable[str], limit: int = MAX_DOCUMENT) -> tuple[str, int, int
             left += 1
         else:
             parts.append(line)
-    return "".join(parts), len(parts), left
+    yield from parse("".join(parts))
+    if left:
+        yield unread(len(parts) + 1, f"{left} lines beyond the size limit of a document", "")
 
 
 def records(blocks: Iterable[Block]) -> Iterator[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parlab.formats.documents.blocks import Code, records, take
+from parlab.formats.documents.blocks import Code, parsed, records
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
 
@@ -19,11 +19,12 @@ SIGNS: Signs = (
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a JSON configuration: the data, and the launch that they describe."""
-    text, count, left = take(lines)
+    return parsed(lines, _records)
+
+
+def _records(text: str) -> Iterator[Record]:
     document = list(records([Code(1, text.splitlines(keepends=True))]))
     if any(record.kind == "config" for record in document):
         yield from document
     else:
         yield unread(1, "invalid JSON: truncated or damaged", text)
-    if left:
-        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")

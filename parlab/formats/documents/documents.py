@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from parlab.formats import schema
 from parlab.formats.builder import OPEN
@@ -35,6 +36,9 @@ class Collector:
 
     def __init__(self, file: str, format: str) -> None:
         self.result = schema.Document(file=file, format=format)
+        self.parts: dict[str, list[Any]] = {
+            "table": self.result.tables, "image": self.result.images, "config": self.result.configs
+        }  # fmt: skip
         self.segments = Segments()
         self.section: str | None = None
         self.figures = 0
@@ -54,15 +58,9 @@ class Collector:
         self.last_read = record.line
         if kind == "figure":
             self._figure(record)
-        elif kind == "table":
-            if len(self.result.tables) < MAX_TABLES:
-                self.result.tables.append(record.data)
-        elif kind == "image":
-            if len(self.result.images) < MAX_TABLES:
-                self.result.images.append(record.data)
-        elif kind == "config":
-            if len(self.result.configs) < MAX_TABLES:
-                self.result.configs.append(record.data)
+        elif (parts := self.parts.get(kind)) is not None:
+            if len(parts) < MAX_TABLES:
+                parts.append(record.data)
         elif kind == "heading":
             self.section = record.data
             self.segments.heading(record.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
@@ -14,6 +15,10 @@ _SKIPPED = frozenset({"script", "style"})
 # Elements that stand within a line of text.
 _INLINE = frozenset({"a", "abbr", "b", "code", "del", "em", "font", "i", "img", "kbd", "s", "small", "span", "strong",
                      "sub", "sup", "u"})  # fmt: skip
+
+
+# The parser takes quadratic time for comments without an end, and raises errors for damaged declarations.
+_UNSHOWN = re.compile(r"<!--.*?(?:-->|\Z)|<[!?].*?(?:>|\Z)", re.DOTALL)
 
 
 class _Row:
@@ -94,7 +99,7 @@ class _Parser(HTMLParser):
 def html_blocks(content: str, line: int) -> Iterator[Block]:
     """Yield the tables and the text of HTML that begins at a line of a document, in their order."""
     parser = _Parser()
-    parser.feed(content)
+    parser.feed(_UNSHOWN.sub(lambda match: "\n" * match[0].count("\n"), content))
     parser.close()
     blocks: list[tuple[int, Block]] = []
     for rows in parser.tables:

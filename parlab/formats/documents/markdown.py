@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-from parlab.formats.documents.blocks import Block, Code, Heading, Text, records, take
+from parlab.formats.documents.blocks import Block, Code, Heading, Text, parsed, records
 from parlab.formats.documents.html_parts import html_blocks
-from parlab.formats.documents.markdown_parts import Part, cells, parts
 from parlab.formats.documents.tables import Align, table
 from parlab.formats.grammar.records import Record, unread
 from parlab.formats.grammar.sniff import Signs
@@ -34,27 +33,8 @@ def is_certain(head: Iterable[str]) -> bool:
 
 # Parsing brackets and stars takes quadratic time; paragraphs of prose are shorter than this.
 MAX_INLINE = 8_000
-# A text without these is text only; most cells of tables are.
-_MARKUP = re.compile(r"[\\`*_\[\]!<&\n\0]")
-
-
-# Emphasis and code without markup in them, in whose place nothing else can be meant.
-_WORDS = r"(?:[^`*\\_\[\]<&!\n]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*"
-_SPAN = re.compile(
-    r"(?<!`)`([^`\s](?:[^`\n]*[^`\s])?)`(?!`)"
-    rf"|(?<![^\s(])\*\*((?=[A-Za-z0-9]){_WORDS}(?:[A-Za-z0-9]\*\*(?=[\s.,;:)]|\Z)|[^\s*`\\_\[\]<&!]\*\*(?=\s|\Z)))"
-)
-# Marks that are no markup where they stand; brackets are none without a link.
-_UNMARKED = re.compile(
-    r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])|(?<= )\*(?= )|!(?!\[)|&(?![#A-Za-z])|<(?![A-Za-z/!?])|[\[\]\n]"
-)
-_LINK = re.compile(r"\]\s*[\[(:]|!\[")
-
-
 # Cells of all tables of a document: each takes 2 kB.
 MAX_CELLS = 2**15
-
-
 _DELIMITER = re.compile(r" {0,3}\|? *:?-+:? *\|[ :|-]*$")
 
 
@@ -83,130 +63,35 @@ class _Bounded:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a Markdown document; yield sections, tables, logs, configurations, images and figures of prose."""
     bounded = _Bounded(lines)
-    text, count, left = take(bounded)
-    yield from records(_document(text))
+    yield from parsed(bounded, lambda text: records(_blocks(text)))
     if bounded.rows:
         yield unread(bounded.first, f"{bounded.rows} rows of tables beyond {MAX_CELLS} cells of a document", "")
-    if left:
-        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 
 
-def _document(text: str) -> Iterator[Block]:
-    """Yield the blocks of a document: plain parts at once, the others as markdown-it-py parses them."""
-    source = text.split("\n")
-    divided = None if "\r" in text or "\0" in text else parts(source)
-    if divided is None:
-        yield from _blocks(_parse(text), source)
-        return
-    for part in divided:
-        rows = source[part.begin : part.end]
-        if part.kind == "heading":
-            yield from _heading(part)
-        elif part.kind == "fence":
-            content = "".join([f"{row}\n" for row in rows[1:-1]])
-            yield Code(part.begin + 2, content.splitlines(keepends=True))
-        elif part.kind == "paragraph":
-            yield from _paragraph(part, rows)
-        elif part.kind == "table":
-            header = cells(rows[0])
-            body = [[_cell(text) for text in cells(row)[: len(header)]] for row in rows[2:]]
-            align = [_ALIGNS[text[0] == ":", text[-1] == ":"] for text in cells(rows[1])]
-            yield table([[_cell(text) for text in header]], body, line=part.begin + 1, align=align)
-        else:
-            end = "\n" if part.end < len(source) else ""
-            yield from _blocks(_parse("\n".join(rows) + end), rows, part.begin)
+def _short_inline(state: StateCore) -> None:
+    """Parse the markup in texts up to MAX_INLINE; longer ones would take minutes and stay as they are."""
+    for token in state.tokens:
+        if token.type == "inline" and len(token.content) <= MAX_INLINE:
+            token.children = []
+            state.md.inline.parse(token.content, state.md, state.env, token.children)
 
 
-def _heading(part: Part) -> Iterator[Block]:
-    unmarked = _unmarked(part.title)
-    if unmarked is not None:
-        yield Heading(part.begin + 1, unmarked[0].strip())
-        return
-    inline = _inline(part.title)
-    yield from _images(inline, part.begin + 1)
-    yield Heading(part.begin + 1, _plain(inline)[0].strip())
-
-
-def _paragraph(part: Part, rows: Sequence[str]) -> Iterator[Block]:
-    content = "\n".join(rows).strip(" ")
-    unmarked = _unmarked(content)
-    if unmarked is None:
-        inline = _inline(content)
-        unmarked = _plain(inline)
-        yield from _images(inline, part.begin + 1)
-    yield Text(part.begin + 1, [f"{row}\n" for row in rows], unmarked)
-
-
-def _cell(content: str) -> str:
-    if not _MARKUP.search(content):
-        return content
-    unmarked = _unmarked(content)
-    return " ".join(_plain(_inline(content)) if unmarked is None else unmarked)
-
-
-def _unmarked(content: str) -> list[str] | None:
-    """Return the lines of a text without markup; None if only the library can tell what is markup."""
-    if len(content) > MAX_INLINE or _LINK.search(content):
-        return None
-    text = content
-    if "`" in content or "**" in content:
-        if _MARKUP.search(_UNMARKED.sub("", _SPAN.sub(".", content))):
-            return None
-        text = _SPAN.sub(_inside, content)
-    elif _MARKUP.search(_UNMARKED.sub("", content)):
-        return None
-    return [row.strip(" ") for row in text.split("\n")]
-
-
-def _inside(match: re.Match[str]) -> str:
-    return match[1] or match[2][:-2]
-
-
-@cache
-def _parser(*, has_inline: bool) -> MarkdownIt:
-    parser = MarkdownIt("commonmark").enable("table")
-    return parser if has_inline else parser.disable("inline")
-
-
-def _inline(content: str, env: dict[str, object] | None = None) -> Token:
-    """Parse the markup of a text up to MAX_INLINE; longer texts would take minutes."""
-    inline = Token("inline", "", 0, content=content)
-    if not _MARKUP.search(content):
-        inline.children = [Token("text", "", 0, content=content)]
-    elif len(content) <= MAX_INLINE:
-        inline.children = _parser(has_inline=True).parseInline(content, {} if env is None else env)[0].children
-    else:
-        rows = [Token("text", "", 0, content=row) for row in content.split("\n")]
-        breaks = [Token("softbreak", "br", 0) for _ in rows]
-        inline.children = [part for pair in zip(rows, breaks, strict=True) for part in pair][:-1]
-    return inline
-
-
-def _parse(text: str) -> list[Token]:
-    """Parse blocks, and the markup in the text of each block."""
-    env: dict[str, object] = {}
-    tokens = _parser(has_inline=False).parse(text, env)
-    for token in tokens:
-        if token.type == "inline":
-            token.children = _inline(token.content, env).children
-    return tokens
-
-
+_PARSER = MarkdownIt("commonmark").enable("table")
+_PARSER.core.ruler.at("inline", _short_inline)
 _BLOCKS = frozenset({"table_open", "paragraph_open", "heading_open", "fence", "code_block", "html_block"})
 
 
-def _blocks(tokens: Sequence[Token], source: Sequence[str], before: int = 0) -> Iterator[Block]:
-    """Yield the blocks of tokens, which begin after so many lines of the document.
-
-    A paragraph of pipe rows directly above a table is the first part of its header.
-    """
+def _blocks(text: str) -> Iterator[Block]:
+    """Yield the blocks of a document; a paragraph of pipe rows directly above a table begins its header."""
+    source = text.split("\n")
+    tokens = _PARSER.parse(text)
     held: Text | None = None
     for position, token in enumerate(tokens):
         if token.type not in _BLOCKS:
             continue
         begin, end = token.map or [0, 0]
-        line = before + begin + 1
-        above = _header_above(held, begin + before) if token.type == "table_open" else []
+        line = begin + 1
+        above = _header_above(held, begin) if token.type == "table_open" else []
         if held is not None and not above:
             yield held
         held = None
@@ -233,8 +118,10 @@ def _closing(tokens: Sequence[Token], start: int, kind: str) -> int:
 
 def _plain(inline: Token) -> list[str]:
     """Return the lines of an inline token without markup."""
+    if not inline.children:
+        return inline.content.split("\n")
     parts: list[str] = []
-    for child in inline.children or []:
+    for child in inline.children:
         if child.type in ("softbreak", "hardbreak"):
             parts.append("\n")
         elif child.type in ("text", "code_inline"):
@@ -264,26 +151,17 @@ def _block_of_table(tokens: Sequence[Token], line: int, above: Sequence[Sequence
     header: list[list[str]] = [list(row) for row in above]
     rows: list[list[str]] = []
     align: list[Align] = []
-    body = False
+    part = header
     for position, token in enumerate(tokens):
         if token.type == "tbody_open":
-            body = True
+            part = rows
         elif token.type == "tr_open":
-            (rows if body else header).append([])
+            part.append([])
         elif token.type in ("th_open", "td_open"):
-            (rows if body else header)[-1].append(" ".join(_plain(tokens[position + 1])))
+            part[-1].append(" ".join(_plain(tokens[position + 1])))
             if token.type == "th_open":
                 align.append(_align(str(token.attrs.get("style", ""))))
     return table(header, rows, line=line, align=align)
-
-
-# Whether a delimiter begins and ends with a colon -> the side.
-_ALIGNS: dict[tuple[bool, bool], Align] = {
-    (False, False): "",
-    (True, False): "left",
-    (False, True): "right",
-    (True, True): "center",
-}
 
 
 def _align(style: str) -> Align:

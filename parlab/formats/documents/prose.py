@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from parlab.formats.documents.prose_gpus import gpu_figures
-from parlab.formats.grammar.literals import Candidates, Sought
 from parlab.formats.grammar.records import Record, figure
 from parlab.formats.grammar.units import NUMBER, slug, to_float, unit_of
 
@@ -14,12 +13,14 @@ MAX_LINE = 2_000
 
 _N = NUMBER.pattern
 _SIZE = rf"({_N})\s*([KMGT]i?B)"
-_UTIL = Sought(rf"(?i)\bGPU[ _-]*util(?:i[sz]ation)?\w*\s*[:=]?\s*~?\s*({_N})\s*~?\s*%")
-_MEMORY = Sought(rf"(?i)\bGPU[ _-]*mem\w*\s*[:=]?\s*~?\s*{_SIZE}(?:\s*(?:-|\u2013|to)\s*{_SIZE})?(?:\s*/\s*{_SIZE})?")
-_PER = Sought(rf"({_N})\s*(ms|s|us|µs)(?:ecs?|econds?)? (?:per|/) ?(sample|iteration|iter|step|token|batch)\b")
-_OVER = Sought(rf"over ({_N}) (?:iterations|iters|steps) = ({_N}) samples")
-_DURATION = Sought(r"Tuning completed in (?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,9})?)")
-_EXPERIMENTS = Sought(rf"Total number of experiments: ({_N})")
+_UTIL = re.compile(rf"(?i)\bGPU[ _-]*util(?:i[sz]ation)?\w*\s*[:=]?\s*~?\s*({_N})\s*~?\s*%")
+_MEMORY = re.compile(
+    rf"(?i)\bGPU[ _-]*mem\w*\s*[:=]?\s*~?\s*{_SIZE}(?:\s*(?:-|\u2013|to)\s*{_SIZE})?(?:\s*/\s*{_SIZE})?"
+)
+_PER = re.compile(rf"({_N})\s*(ms|s|us|µs)(?:ecs?|econds?)? (?:per|/) ?(sample|iteration|iter|step|token|batch)\b")
+_OVER = re.compile(rf"over ({_N}) (?:iterations|iters|steps) = ({_N}) samples")
+_DURATION = re.compile(r"Tuning completed in (?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,9})?)")
+_EXPERIMENTS = re.compile(rf"Total number of experiments: ({_N})")
 _PAIR = re.compile(
     r"^[\s>*+•-]*([A-Za-z_][\w /+-]{0,60}?)\s*(?:\([^()]{0,80}\)\s*)?[:=]\s{0,4}"
     rf"[~≈]?\s{{0,4}}({_N})\s?([A-Za-zµμ%][\w/%]{{0,15}})?\s*(?:$|[;(]|[,.](?:\s|$))"
@@ -31,39 +32,26 @@ _COUNT = re.compile(
     rf"^[\s>*+•-]*({_N})([KMBT]?)[ -](layers?|hidden dimensions?|attention heads?|heads?"
     r"|parameters?|params|GPUs|nodes)\b"
 )
-_WAY = Sought(r"\b(\d{1,6})-way (stages?|shards?|pipeline|tensor|data|model)\b")
-_RATE = Sought(
+_WAY = re.compile(r"\b(\d{1,6})-way (stages?|shards?|pipeline|tensor|data|model)\b")
+_RATE = re.compile(
     rf"(?<![\d.])({_N})\s?([KMGTP]?(?:bps|bit/s|B/s)|[GTP]F[Ll][Oo][Pp][Ss]?(?:/s)?(?:/(?:gpu|GPU|device))?)(?![\w/])"
 )
-_FAILED = Sought(
+_FAILED = re.compile(
     r"(?i)\b(?:fails?|failed|failure)\b.{0,80}\b(?:out of|memory|DRAM|OOM)\b|\bout of (?:d?ram|memory)\b|\bOOM\b"
 )
-
-_NAMED = Candidates([sought.pattern for sought in (_UTIL, _MEMORY, _PER, _OVER, _DURATION, _EXPERIMENTS, _WAY)])
 
 _COUNTS = {"layer": "num_layers", "hidden dimension": "hidden_size", "attention head": "num_attention_heads",
            "head": "num_attention_heads", "parameter": "parameters", "param": "parameters", "gpu": "gpus",
            "node": "nodes"}  # fmt: skip
-_OTHER_UNITS = {
-    "samples",
-    "samples/s",
-    "tokens",
-    "tokens/s",
-    "iterations",
-    "steps",
-    "GPUs",
-    "nodes",
-    "layers",
-    "FPS",
-    "fps",
-}
+_OTHER_UNITS = frozenset({"samples", "samples/s", "tokens", "tokens/s", "iterations", "steps", "GPUs", "nodes",
+                          "layers", "FPS", "fps"})  # fmt: skip
 _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def figures(line: int, text: str) -> Iterator[Record]:
     """Yield the key figures of one line of prose, each with its text."""
     text = text[:MAX_LINE]
-    named = list(_named(line, text)) if _NAMED.of(text) else []
+    named = list(_named(line, text))
     yield from named
     if named:
         yield from _mentions(line, text, 0)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from parlab.formats.grammar.literals import Sought
 from parlab.formats.grammar.records import Record, figure
 
 _COUNTS = {"one": 1, "two": 2, "four": 4, "eight": 8, "single": 1, "a": 1}
@@ -18,7 +17,7 @@ _GPU = (
 )
 _TIMES = r"\s?(?:x|\u00d7|\*)?\s?"
 # A node that is mentioned without a number is one of several: only their size is known.
-_NODES = Sought(
+_NODES = re.compile(
     rf"(?i)(?<![\w.,-])({_NUMBER}) (?:\w+ )?(?:nodes?|servers?|machines?|hosts?)\b[^.;|]{{0,20}}?"
     rf"\b(?:with|of|x|having|each)\s+(?:with |of )?({_NUMBER}){_TIMES}(?:{_GPU})"
 )
@@ -64,7 +63,5 @@ def gpu_figures(line: int, text: str) -> Iterator[Record]:
 
 
 def _count(text: str) -> int | None:
-    value = (
-        _COUNTS.get(text.lower()) or int(text.replace(",", "")) if text.lower() in _COUNTS or text[0].isdigit() else 0
-    )
+    value = _COUNTS.get(text.lower()) or int(text.replace(",", ""))
     return value if 0 < value < 1_000_000 else None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from parlab.formats.documents.blocks import Block, Text, records, take
+from parlab.formats.documents.blocks import Block, Text, parsed, records
 from parlab.formats.documents.plain_tables import is_border, table_at
 from parlab.formats.documents.tables import table
-from parlab.formats.grammar.records import Record, unread
+from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.sniff import Signs
 
 # The shape of a whole table is needed to recognise one; see is_readable.
@@ -28,10 +28,7 @@ def is_readable(head: Sequence[str]) -> bool:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a text with tables; yield a table each, and what prose states."""
-    text, count, left = take(lines)
-    yield from records(_blocks(text.splitlines()))
-    if left:
-        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
+    return parsed(lines, lambda text: records(_blocks(text.splitlines())))
 
 
 def _blocks(rows: Sequence[str]) -> Iterator[Block]:

@@ -8,18 +8,20 @@ instead of iterations: copies (`... vs samples`) are left out, DeepSpeed's `Trai
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from parlab.formats.exports.event_records import Contents, Event, event_of
 from parlab.formats.exports.protobuf import Damaged
+from parlab.formats.grammar.jsontext import loads
 from parlab.formats.grammar.quantities import known_to
 from parlab.formats.grammar.records import Field, Kind, Record, unread
-from parlab.formats.grammar.units import LARGEST, field_for, normal
+from parlab.formats.grammar.rows import parts_of
+from parlab.formats.grammar.units import LARGEST, field_for
 from parlab.formats.launch import MAX_ARGUMENTS, flatten, typed
 
 NAME = "tensorboard"
@@ -45,27 +47,14 @@ class Group:
         self.key = (kind, step, by_samples)
         self.time = time
         self.number = number
-        self.values: dict[str, float] = {"consumed_samples": float(step)} if by_samples else {}
-        self.fields: list[Field] = []
-        self.raw: list[str] = []
-
-    def add(self, column: Field, value: float) -> None:
-        if len(self.fields) < MAX_NAMES:
-            self.values[column.name] = normal(value, column.scale)
-            self.fields.append(column)
-            self.raw.append(repr(value))
+        self.numbers: list[tuple[Field, str, float]] = []
 
     def record(self) -> Record:
         kind, step, by_samples = self.key
-        return Record(
-            kind,
-            self.number,
-            self.values,
-            iteration=None if by_samples else step,
-            time=self.time,
-            fields=tuple(self.fields),
-            raw=tuple(self.raw),
-        )
+        values, fields, raw, _ = parts_of(self.numbers)
+        if by_samples:
+            values = {"consumed_samples": float(step)} | values
+        return Record(kind, self.number, values, None if by_samples else step, None, self.time, fields, raw)
 
 
 class Parser:
@@ -96,7 +85,8 @@ class Parser:
             if group is not None:
                 yield from self._flush(group)
             group = self.groups[kind] = Group(kind, event.step, by_samples, _time(event.time), number)
-        group.add(field(tag), scalar)
+        if len(group.numbers) < MAX_NAMES:
+            group.numbers.append((field(tag), repr(scalar), scalar))
 
     def _flush(self, group: Group) -> Iterator[Record]:
         """Return the current step, preceded by the launch for the first step."""
@@ -109,14 +99,9 @@ class Parser:
         """Store a text as an argument; a JSON object (`args` of Hugging Face) contains many arguments."""
         name = tag.removesuffix("/text_summary")
         pairs: Iterator[tuple[str, Any]] = iter([(name, typed(text))])
-        # An escape may be an unpaired surrogate, which cannot be encoded.
-        if text.lstrip().startswith("{") and "\\ud" not in text.lower():
-            try:
-                data = json.loads(text)
-            except (ValueError, RecursionError):
-                data = None
-            if isinstance(data, dict):
-                pairs = flatten(data)
+        if text.lstrip().startswith("{"):
+            with suppress(ValueError):
+                pairs = flatten(loads(text))
         for key, value in pairs:
             if len(self.arguments) < MAX_ARGUMENTS:
                 self.arguments.setdefault(key, value)

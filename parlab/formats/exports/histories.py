@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 from typing import Any, Literal
 
 import orjson
@@ -19,10 +20,11 @@ import orjson
 from parlab.formats.grammar import rows
 from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
 from parlab.formats.grammar.records import Field, Record, unread
-from parlab.formats.grammar.rows import picker
+from parlab.formats.grammar.rows import Parts, parts_of, picker
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.stepcells import is_timer
 from parlab.formats.grammar.units import LARGEST, normal, to_float, unix_time
+from parlab.formats.launch import flatten
 
 MAX_COLUMNS = 2_000
 MAX_RUNS = 100
@@ -62,107 +64,42 @@ class Export:
     """Its files, for the table of formats."""
 
 
-class Measurements:
-    """What the filled cells of a row state: a step with its timers, and figures on held-out data."""
-
-    def __init__(self, own: Sequence[tuple[int, Field]], held_out: Sequence[tuple[int, Field]]) -> None:
-        self.own, self.held_out = columns_of(own), columns_of(held_out)
-        self.timers = {field.name: field.name.removesuffix("_s") for _, field in own if is_timer(field.name)}
-        self.is_step = bool(self.timers) or bool({field.name for _, field in own} - self.timers.keys() - _PLACES)
-
-    def records(self, line: int, cells: Sequence[str], iteration: int | None) -> list[Record] | None:
-        """Return the records of a row; None if one of its cells may not be a number."""
-        own = self.own.read(cells)
-        if own is None:
-            return None
-        values, raw = own
-        held_out = None
-        if self.held_out.fields and (held_out := self.held_out.read(cells)) is None:
-            return None
-        timers = {timer: values.pop(name) for name, timer in self.timers.items()} if self.timers else None
-        records = [Record("step", line, values, iteration, None, None, self.own.fields, raw)] if self.is_step else []
-        if timers:
-            records.append(Record("timers", line, timers, iteration))
-        if held_out:
-            records.append(
-                Record("validation", line, held_out[0], iteration, None, None, self.held_out.fields, held_out[1])
-            )
-        return records
-
-
-def columns_of(fields: Sequence[tuple[int, Field]]) -> rows.Columns:
-    """Return the columns of numbers at these places."""
-    return rows.Columns([at for at, _ in fields], [field for _, field in fields])
-
-
 class Columns:
     """The columns of one run: place in a row, name, and what the values are."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self.fields = [(at, _field(name), HELD_OUT.match(name) is not None) for at, name in names.items()]
         self.filled = picker(list(names))
-        self.measurements: dict[tuple[bool, ...], Measurements] = {}
+        self.patterns: dict[tuple[bool, ...], tuple[rows.Columns, rows.Columns]] = {}
 
     def records(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
         """Return the step, timers and evaluation of a row; empty cells were not measured in this step."""
-        try:
-            filled = tuple(map(bool, self.filled(cells)))
-        except IndexError:
-            return self._each(line, cells, iteration)
-        measurements = self.measurements.get(filled)
-        if measurements is None:
-            own, held_out = ([(at, field) for (at, field, side), is_filled in zip(self.fields, filled, strict=True)
-                              if is_filled and side == is_held_out] for is_held_out in (False, True))  # fmt: skip
-            measurements = Measurements(own, held_out)
-            if len(self.measurements) < MAX_PATTERNS:
-                self.measurements[filled] = measurements
-        records = measurements.records(line, cells, iteration)
-        return self._each(line, cells, iteration) if records is None else records
-
-    def _each(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
-        """Read a row cell by cell, since one of them may not be a number."""
-        own: list[tuple[Field, str, float]] = []
-        held_out: list[tuple[Field, str, float]] = []
-        bad: list[Record] = []
-        for at, field, is_held_out in self.fields:
-            text = cells[at] if at < len(cells) else ""
-            if not text or text.isspace():
-                continue
-            value = to_float(text)
-            if value is None:
-                bad.append(unread(line, "not a finite number", f"{field.key}: {text}"))
-            else:
-                (held_out if is_held_out else own).append((field, text, normal(value, field.scale)))
-        return measured(line, iteration, own, held_out) + bad
+        filled = tuple(map(bool, self.filled(cells)))
+        columns = self.patterns.get(filled)
+        if columns is None:
+            columns = rows.sides(compress(self.fields, filled))
+            if len(self.patterns) < MAX_PATTERNS:
+                self.patterns[filled] = columns
+        own, held_out = columns[0].parts(line, cells), columns[1].parts(line, cells)
+        records = _measured(line, iteration, own, held_out)
+        return [*records, *own.bad, *held_out.bad] if own.bad or held_out.bad else records
 
 
 def _field(name: str) -> Field:
     return Field("elapsed_s", name, "s") if name.lower() in _RUNTIME else metric_field(name[:200])
 
 
-def measured(
-    line: int,
-    iteration: int | None,
-    own: list[tuple[Field, str, float]],
-    held_out: list[tuple[Field, str, float]],
-) -> list[Record]:
-    """Return the records of one step."""
+def _measured(line: int, iteration: int | None, own: Parts, held_out: Parts) -> list[Record]:
+    """Return the records of one step: the step, its timers and figures on held-out data."""
     records: list[Record] = []
-    values: dict[str, float] = {}
-    timers: dict[str, float] = {}
-    for field, _, value in own:
-        if is_timer(field.name):
-            timers[field.name.removesuffix("_s")] = value
-        else:
-            values[field.name] = value
+    values, fields, raw, _ = own
+    timers = {name.removesuffix("_s"): values.pop(name) for name in filter(is_timer, [*values])}
     if timers or values.keys() - _PLACES:
-        fields, raw = tuple(field for field, _, _ in own), tuple(text for _, text, _ in own)
         records.append(Record("step", line, values, iteration, None, None, fields, raw))
     if timers:
         records.append(Record("timers", line, timers, iteration))
-    if held_out:
-        fields, raw = tuple(field for field, _, _ in held_out), tuple(text for _, text, _ in held_out)
-        values = {field.name: value for field, _, value in held_out}
+    if held_out.values:
+        values, fields, raw, _ = held_out
         records.append(Record("validation", line, values, iteration, None, None, fields, raw))
     return records
 
@@ -261,6 +198,7 @@ def read_csv(lines: Iterable[str]) -> Iterator[Record]:
         else:
             if len(cells) != table.width:
                 yield unread(number, f"a row of {len(cells)} cells under a header of {table.width} columns", text)
+                cells += [""] * (table.width - len(cells))
             yield from table.row(number, cells)
     if table is not None:
         yield from table.close()
@@ -285,15 +223,6 @@ def _cells(text: str) -> list[str] | None:
         return next(csv.reader([text.replace("\0", "")]), None)
     except csv.Error:
         return None
-
-
-def flat(data: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Yield the values of an object and of the objects in it under the names `a/b`."""
-    for name, value in data.items():
-        if isinstance(value, dict) and depth:
-            yield from flat(value, f"{prefix}{name[:100]}/", depth - 1)
-        else:
-            yield f"{prefix}{name[:100]}", value
 
 
 def read_json(lines: Iterable[str]) -> Iterator[Record]:
@@ -321,11 +250,13 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
     iteration: int | None = None
     own: list[tuple[Field, str, float]] = []
     held_out: list[tuple[Field, str, float]] = []
+    beyond: list[Record] = []
     is_nested = dict in map(type, data.values())
     time: str | None = None
-    for at, (name, content) in enumerate(flat(data) if is_nested else data.items()):
+    for at, (name, content) in enumerate(flatten(data, mark="/") if is_nested else data.items()):
         if at >= MAX_COLUMNS:
-            return [*measured(line, iteration, own, held_out), unread(line, f"more than {MAX_COLUMNS} values", name)]
+            beyond.append(unread(line, f"more than {MAX_COLUMNS} values", name))
+            break
         if name == "step" and type(content) is list and content and type(content[-1]) is int:
             iteration = whole(float(content[-1]))  # epoch and step, of DLLogger
             continue
@@ -341,12 +272,11 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
         if role == "step":
             iteration = whole(float(content)) if iteration is None else iteration
         elif field is not None:
-            entry = field, str(content)[:80], normal(float(content), field.scale)
-            (held_out if role == "held out" else own).append(entry)
-    records = measured(line, iteration, own, held_out)
+            (held_out if role == "held out" else own).append((field, str(content)[:80], float(content)))
+    records = _measured(line, iteration, parts_of(own), parts_of(held_out))
     for record in records:
         record.time = time
-    return records
+    return [*records, *beyond]
 
 
 _TIMES = frozenset({str, int, float})

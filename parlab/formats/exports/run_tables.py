@@ -12,16 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from parlab.formats.grammar import rows
 from parlab.formats.grammar.metric_fields import HELD_OUT, metric_field
 from parlab.formats.grammar.names import launch_of, setting_of
-from parlab.formats.grammar.pairs import Pair
 from parlab.formats.grammar.quantities import quantity_of_metric
 from parlab.formats.grammar.records import Ending, Field, Record, unread
-from parlab.formats.grammar.rows import picker
+from parlab.formats.grammar.rows import picker, sides
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.grammar.stepcells import record_of
-from parlab.formats.grammar.units import to_float
 from parlab.formats.launch import typed
 
 SIGNS: Signs = ((re.compile(r'^\ufeff?"?Name"?,"?State"?,(?=.*(?:Runtime|Created|User|ID))'), 60),)
@@ -104,18 +100,6 @@ _ABOUT = ("Name", "State")
 MAX_PATTERNS = 256
 
 
-def _metric_columns(
-    filled: Sequence[tuple[int, Column]],
-) -> list[tuple[Literal["metrics", "validation"], rows.Columns]]:
-    """Return the columns of metrics of the training, and those of held-out data."""
-    metrics = [(at, column.field, column.is_held_out) for at, column in filled if column.field is not None]
-    return [
-        (kind, rows.Columns([at for at, _, held in metrics if held is side], fields))
-        for kind, side in _SIDES
-        if (fields := [field for _, field, held in metrics if held is side])
-    ]
-
-
 class Filled:
     """The filled columns of a row: its settings, the known ones among them, and its metrics."""
 
@@ -127,23 +111,17 @@ class Filled:
         self.names = [name for _, name in settings]
         self.settings = picker([at for at, _ in settings])
         self.standard = [column.name for _, column in plain if column.is_setting and column.name not in _ABOUT]
-        self.metrics = _metric_columns(filled)
+        self.metrics = sides((at, field, column.is_held_out) for at, column in filled if (field := column.field))
 
     def figures(self, line: int, cells: Sequence[str]) -> list[Record]:
         """Return the metrics of a row, and what is no number."""
-        records: list[Record] = []
-        for kind, columns in self.metrics:
-            read = columns.read(cells)
-            if read is not None:
-                records.append(Record(kind, line, read[0], fields=columns.fields, raw=read[1]))
-                continue
-            texts = zip(columns.fields, columns.pick(cells), strict=True)
-            figures = [(Pair(field.key, text, "", to_float(text)), field) for field, text in texts]
-            records += record_of(kind, line, None, None, figures)
+        own, held_out = (columns.parts(line, cells) for columns in self.metrics)
+        records = [*own.bad, *held_out.bad]
+        if own.fields:
+            records.append(Record("metrics", line, own.values, fields=own.fields, raw=own.raw))
+        if held_out.fields:
+            records.append(Record("validation", line, held_out.values, fields=held_out.fields, raw=held_out.raw))
         return records
-
-
-_SIDES: tuple[tuple[Literal["metrics", "validation"], bool], ...] = (("metrics", False), ("validation", True))
 
 
 class Runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -71,35 +71,6 @@ def _of_branches(branches: Sequence[frozenset[str]]) -> frozenset[str]:
 def _worth(texts: frozenset[str]) -> tuple[int, int]:
     """Rank long texts above short ones, and few above many."""
     return min(map(len, texts), default=0), -len(texts)
-
-
-class Sought:
-    """An expression that is searched only in texts that have one of the texts of every match."""
-
-    __slots__ = ("_literals", "pattern")
-
-    def __init__(self, expression: str) -> None:
-        self.pattern = re.compile(expression)
-        self._literals = literals_of(self.pattern)
-
-    def _may_match(self, text: str) -> bool:
-        texts, ignores_case = self._literals
-        if ignores_case:
-            if not text.isascii():
-                return True
-            text = text.lower()
-        for literal in texts:
-            if literal in text:
-                return True
-        return not texts
-
-    def search(self, text: str) -> re.Match[str] | None:
-        """Return the first match, or None."""
-        return self.pattern.search(text) if self._may_match(text) else None
-
-    def finditer(self, text: str, start: int = 0) -> Iterator[re.Match[str]]:
-        """Yield the matches that begin at `start` or later."""
-        return self.pattern.finditer(text, start) if self._may_match(text) else iter(())
 
 
 class _Texts:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import Line, peel_line
 from parlab.formats.grammar.records import Field, Record, unread
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import to_float
-from parlab.formats.schema import Cell, Table
+from parlab.formats.schema import Cell
+from parlab.formats.tools.printed_tables import PrintedTable
 
 SIGNS: Signs = (
     (re.compile(r"^\s*algo throughput: [\d.]+ bps,"), 8),
@@ -31,14 +31,13 @@ SIGNS: Signs = (
 
 MAX_ROWS = 5_000
 MAX_WAITING = 65_536
-# A line of a block.
+# A line of a block; its last group is its kind.
 _BLOCK = re.compile(
     r"\s*(?:(?P<head>\d{1,7}):\s*\Z|duration: (?P<duration>\S{1,40}) sec\b"
-    r"|algo throughput: (?P<algo>\S{1,40}) bps(?:, (?P<algo_gbps>\S{1,40}) Gbps)?"
+    r"|algo throughput: (?P<bits>\S{1,40}) bps(?:, (?P<algo>\S{1,40}) Gbps)?"
     r"|busbw: (?P<bus>\S{1,40})\s{1,4}G[Bb]ps\b)"
 )
-_BUS = re.compile(r"\s*busbw: (\S{1,40})\s{1,4}(G[Bb]ps)\b")
-_ALGBW = re.compile(r"\s*algbw: (\S{1,40})\s{1,4}(G[Bb]ps)\b")
+_BANDWIDTH = re.compile(r"\s*(algbw|busbw): (\S{1,40})\s{1,4}(G[Bb]ps)\b")
 _AVERAGE = re.compile(r"The average bandwidth of (\w{1,40})((?: (?:with|over) [^:]{1,120})?):")
 _PAYLOAD = re.compile(r"\ba (\S{1,20}?) ?([KMGT])i?B payload")
 _RANKS = re.compile(r"\b(\d{1,7}) ranks\b")
@@ -56,71 +55,55 @@ _FIELDS = (
 
 @dataclass(slots=True)
 class Trial:
-    """An incomplete block."""
+    """A block: its first line, its rank, and the texts of its numbers so far."""
 
     line: int
     rank: int | None
-    duration: str | None = None
-    algo: str | None = None
+    texts: list[str]
+
+
+# Line of a block -> the line for which the block waits then.
+_NEXT = {"duration": "algo", "algo": "bus"}
+_NAMES = {"algo": "throughput", "bus": "bandwidth"}
+_COLUMNS = ["rank", "trial", "duration (sec)", "algo throughput (Gbps)", "busbw (Gbps)"]
 
 
 class Parser:
     """Assembles the interleaved lines of many ranks: a block waits in the queue of its next missing line."""
 
     def __init__(self) -> None:
-        self.begun: deque[Trial] = deque()
-        self.timed: deque[Trial] = deque()
-        self.rated: deque[Trial] = deque()
+        self.waiting: dict[str, deque[Trial]] = {"duration": deque(), "algo": deque(), "bus": deque()}
         self.trials: dict[int | None, int] = {}
-        self.table: Table | None = None
+        self.table: PrintedTable | None = None
         self.beyond: tuple[int, int] = (0, 0)
         """Line of the first trial beyond the limit of the table, and their number."""
-        self.takes: dict[str | None, Callable[[int, str], list[Record]]] = {
-            "bus": self.bus,
-            "duration": self.duration,
-            "algo_gbps": self.algo,
-            "algo": self.algo_in_bits,
-            "head": self.head,
-        }
-        """Last group of a line of a block -> what reads its text."""
 
     def open(self, line: int, rank: int | None) -> list[Record]:
-        self.begun.append(Trial(line, rank))
-        return _dropped(self.begun) if len(self.begun) > MAX_WAITING else []
+        return self._wait("duration", Trial(line, rank, []))
 
     def block(self, line: int, match: re.Match[str]) -> list[Record]:
         """Read a line of a block."""
-        kind = match.lastgroup
-        return self.takes[kind](line, match[kind or 0])
+        kind = match.lastgroup or ""
+        text = match[kind]
+        if kind == "head":
+            return self.open(line, int(text))
+        if kind == "bits":
+            kind, text = "algo", "" if (number := to_float(text)) is None else str(number / 1e9)
+        waiting = self.waiting[kind]
+        if not waiting and kind != "duration":
+            return [unread(line, f"a {_NAMES[kind]} without the rest of its block", text)]
+        trial = waiting.popleft() if waiting else Trial(line, None, [])
+        trial.texts.append(text)
+        return self._complete(trial) if kind == "bus" else self._wait(_NEXT[kind], trial)
 
-    def head(self, line: int, text: str) -> list[Record]:
-        return self.open(line, int(text))
+    def _wait(self, kind: str, trial: Trial) -> list[Record]:
+        """Let a block wait for a line; return the oldest one if too many do."""
+        waiting = self.waiting[kind]
+        waiting.append(trial)
+        return [_lost(waiting.popleft())] if len(waiting) > MAX_WAITING else []
 
-    def duration(self, line: int, text: str) -> list[Record]:
-        trial = self.begun.popleft() if self.begun else Trial(line, None)
-        trial.duration = text
-        self.timed.append(trial)
-        return _dropped(self.timed) if len(self.timed) > MAX_WAITING else []
-
-    def algo_in_bits(self, line: int, text: str) -> list[Record]:
-        number = to_float(text)
-        return self.algo(line, "" if number is None else str(number / 1e9))
-
-    def algo(self, line: int, text: str) -> list[Record]:
-        if not self.timed:
-            return [unread(line, "a throughput without the duration of its block", text)]
-        trial = self.timed.popleft()
-        trial.algo = text
-        self.rated.append(trial)
-        return _dropped(self.rated) if len(self.rated) > MAX_WAITING else []
-
-    def bus(self, line: int, text: str) -> list[Record]:
-        if not self.rated:
-            return [unread(line, "a bandwidth without the rest of its block", text)]
-        return self._complete(self.rated.popleft(), text)
-
-    def _complete(self, trial: Trial, bus: str) -> list[Record]:
-        raw = (trial.duration or "", trial.algo or "", bus)
+    def _complete(self, trial: Trial) -> list[Record]:
+        raw = tuple(trial.texts)
         seconds, algo, busbw = to_float(raw[0]) or 0.0, to_float(raw[1]) or 0.0, to_float(raw[2]) or 0.0
         if seconds <= 0.0 or algo <= 0.0 or busbw <= 0.0:
             return [unread(trial.line, "a block without finite numbers", " ".join(raw))]
@@ -137,24 +120,21 @@ class Parser:
         }
         if number > 1:
             values["busbw_after_first_trial_bytes_per_s"] = busbw
-        self._bandwidth_row(trial, number, raw)
+        self._add_row(trial, number)
         return [Record("metrics", trial.line, values, rank=trial.rank, fields=_FIELDS, raw=raw)]
 
-    def _bandwidth_row(self, trial: Trial, number: int, raw: tuple[str, ...]) -> None:
+    def _add_row(self, trial: Trial, number: int) -> None:
         if self.table is None:
-            columns = ["rank", "trial", "duration (sec)", "algo throughput (Gbps)", "busbw (Gbps)"]
-            self.table = Table(line=trial.line, columns=columns, header=[columns], rows=[], title="trials")
-        if len(self.table.rows) >= MAX_ROWS:
+            self.table = PrintedTable(trial.line, _COLUMNS, MAX_ROWS, "trials")
+        rank = "" if trial.rank is None else str(trial.rank)
+        if self.table.add(trial.line, (rank, str(number), *trial.texts), ""):
             first, count = self.beyond
             self.beyond = (first or trial.line, count + 1)
-            return
-        rank = "" if trial.rank is None else str(trial.rank)
-        self.table.rows.append(list(map(cell, (rank, str(number), *raw))))
 
     def finish(self) -> list[Record]:
-        records = [_lost(trial) for queue in (self.begun, self.timed, self.rated) for trial in queue]
+        records = [_lost(trial) for queue in self.waiting.values() for trial in queue]
         if self.table is not None:
-            records.append(Record("table", self.table.line, data=self.table))
+            records += self.table.records()
         first, count = self.beyond
         if count:
             reason = f"a table is limited to {MAX_ROWS} rows; the figures include all {MAX_ROWS + count} trials"
@@ -163,11 +143,6 @@ class Parser:
             data = {"ranks": len(self.trials), "trials": max(self.trials.values())}
             records.append(Record("launch", 0, data=data))
         return records
-
-
-def _dropped(queue: deque[Trial]) -> list[Record]:
-    """Drop the oldest of too many blocks."""
-    return [_lost(queue.popleft())]
 
 
 def _lost(trial: Trial) -> Record:
@@ -179,7 +154,7 @@ class Averages:
 
     def __init__(self) -> None:
         self.open = False
-        self.table: Table | None = None
+        self.table: PrintedTable | None = None
 
     def head(self, line: int, match: re.Match[str]) -> list[Record]:
         self.open = True
@@ -200,34 +175,27 @@ class Averages:
 
     def line(self, line: int, text: str) -> list[Record] | None:
         """Read a line below the header; None if it does not belong to it."""
-        for name, pattern in (("algbw_bytes_per_s", _ALGBW), ("busbw_bytes_per_s", _BUS)):
-            match = pattern.match(text)
-            if match:
-                value = to_float(match[1])
-                if value is None:
-                    return [unread(line, "not a finite number", text)]
-                field = Field(name, name.partition("_")[0], match[2])
-                return [Record("metrics", line, {name: value * _SCALE[match[2]]}, fields=(field,), raw=(match[1],))]
+        if match := _BANDWIDTH.match(text):
+            name, number, unit = match.groups()
+            if (value := to_float(number)) is None:
+                return [unread(line, "not a finite number", text)]
+            field = Field(f"{name}_bytes_per_s", name, unit)
+            return [Record("metrics", line, {field.name: value * _SCALE[unit]}, fields=(field,), raw=(number,))]
         row = _ROW.match(text)
         return None if row is None else self._bandwidth_row(line, [part.strip() for part in row[1].split("|")][:20])
 
     def _bandwidth_row(self, line: int, cells: list[str]) -> list[Record]:
         if self.table is None:
-            self.table = Table(line=line, columns=cells, header=[cells], rows=[])
+            self.table = PrintedTable(line, cells, MAX_ROWS)
             return []
         if all(re.fullmatch(r":?-+:?", text) for text in cells):
             return []
-        if len(cells) != len(self.table.columns) or len(self.table.rows) >= MAX_ROWS:
-            return [
-                unread(line, f"a row of another width than its table, or beyond {MAX_ROWS} rows", " | ".join(cells))
-            ]
-        row = [cell(text) for text in cells]
-        self.table.rows.append(row)
-        return _bandwidths(line, self.table.columns, row)
+        bad = self.table.add(line, cells, " | ".join(cells))
+        return bad or _bandwidths(line, self.table.content.columns, self.table.rows[-1])
 
     def close(self) -> list[Record]:
         table, self.table = self.table, None
-        return [Record("table", table.line, data=table)] if table is not None and table.rows else []
+        return [] if table is None else table.records()
 
 
 def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
@@ -243,14 +211,12 @@ def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read the output of all_reduce_bench; yields metrics per rank and trial (s, bytes/s) and a table of all trials."""
     parser, averages = Parser(), Averages()
-    takes, block = parser.takes, _BLOCK.match
+    block = _BLOCK.match
     for number, raw in enumerate(lines, 1):
         # The averages of later versions have lines of bandwidths too.
         match = block(raw) if not averages.open and len(raw) < 200 and "\r" not in raw else None
         if match:
-            kind = match.lastgroup
-            if records := takes[kind](number, match[kind or 0]):
-                yield from records
+            yield from parser.block(number, match)
         else:
             for peeled in peel_line(number, raw):
                 yield from _other(parser, averages, peeled)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from parlab.formats.documents import markdown
-from parlab.formats.documents.blocks import take
+from parlab.formats.documents.blocks import parsed
 from parlab.formats.documents.tables import experiment_settings
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.jsontext import loads
@@ -40,7 +40,10 @@ _WANTED = ("exp.json", "metrics.json", "model_info.json", "summary.txt", "stderr
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read one file of the autotuner: a JSON file, or the pipe table of summary.txt."""
-    text, _, left = take(lines)
+    return parsed(lines, _records)
+
+
+def _records(text: str) -> Iterator[Record]:
     if not text.lstrip().startswith("{"):
         yield from markdown.read(text.splitlines(keepends=True))
         return
@@ -54,8 +57,6 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         yield from metrics(data)
     else:
         yield from experiment(data)
-    if left:
-        yield unread(1, f"{left} lines beyond the size limit of a document", "")
 
 
 def experiment(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from parlab.formats.grammar.prefixes import peel
 from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.sniff import Signs
-from parlab.formats.tools.nvidia_smi import Rows
+from parlab.formats.grammar.units import to_float
+from parlab.formats.tools.nvidia_smi import Tables
 
 SIGNS: Signs = (
     (re.compile(r"^# (?:HELP|TYPE) DCGM_FI_[A-Z0-9_]+ "), 20),
@@ -39,11 +40,11 @@ _COLUMNS: dict[str, tuple[str, str, float]] = {
 }  # fmt: skip
 
 
-class Parser:
+class Parser(Tables):
     """Collects the samples of a scrape, which are in the order of their names, into a row for each GPU."""
 
     def __init__(self) -> None:
-        self._rows: Rows | None = None
+        super().__init__()
         self._first_line = self._last_line = 1
         self._cells: dict[tuple[str, str], str] = {}
 
@@ -62,9 +63,7 @@ class Parser:
 
     def close(self) -> list[Record]:
         """Return what is left, and the table of all rows."""
-        records = self._end_scrape()
-        rows, self._rows = self._rows, None
-        return records + (rows.close() if rows is not None else [])
+        return self._end_scrape() + super().close()
 
     def _end_scrape(self) -> list[Record]:
         cells, self._cells = self._cells, {}
@@ -72,16 +71,15 @@ class Parser:
             return []
         fields = list(dict.fromkeys(name for _, name in cells))
         columns = [_COLUMNS.get(name, (name.removeprefix("DCGM_FI_").lower(), "", 1)) for name in fields]
-        names, records = ["gpu", *(name for name, _, _ in columns)], []
-        if self._rows is None or self._rows.names != names:
-            records = self._rows.close() if self._rows is not None else []
-            self._rows = Rows(self._first_line, names, ["", *(unit for _, unit, _ in columns)])
+        names, units = ["gpu", *(name for name, _, _ in columns)], ["", *(unit for _, unit, _ in columns)]
+        records = self.open(self._first_line, names, units)
+        assert self.rows is not None
         for gpu in dict.fromkeys(gpu for gpu, _ in cells):
             tokens = [
                 _scaled(cells.get((gpu, name), _MISSING), column[2])
                 for name, column in zip(fields, columns, strict=True)
             ]
-            row = self._rows.add(self._first_line, [gpu, *tokens], None)
+            row = self.rows.add(self._first_line, [gpu, *tokens], None)
             for record in row:
                 record.until = self._last_line
             records += row
@@ -90,11 +88,8 @@ class Parser:
 
 def _scaled(token: str, factor: float) -> str:
     """Return a number in the unit of its column; a number that is none is missing."""
-    try:
-        number = float(token)
-    except ValueError:
-        return _MISSING
-    if number != number or number in (float("inf"), float("-inf")):
+    number = to_float(token)
+    if number is None:
         return _MISSING
     return token if factor == 1 else f"{number * factor:.10g}"
 

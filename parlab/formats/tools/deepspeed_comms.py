@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.documents.tables import cell
-from parlab.formats.grammar.pairs import Pair
-from parlab.formats.grammar.records import Field, Record, figure, unread
-from parlab.formats.grammar.stepcells import record_of
+from parlab.formats.grammar.records import Field, Record, figure
+from parlab.formats.grammar.rows import parts_of
 from parlab.formats.grammar.units import to_float
-from parlab.formats.schema import Table
+from parlab.formats.tools.printed_tables import PrintedTable
 
 MAX_ROWS = 5_000
 _SIZES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -33,9 +31,8 @@ class Comms:
     """Reads the lines of the logger one by one."""
 
     def __init__(self) -> None:
-        self._table: Table | None = None
+        self._table: PrintedTable | None = None
         self._operation = ""
-        self._best: tuple[float, int, str] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -51,38 +48,31 @@ class Comms:
             records = self.close()
             names = _NAMES.findall(header["rest"])  # names of 19 letters are followed by one space
             columns = ["operation", "message size (B)", "count", *names]
-            self._table = Table(line=line, title="Communication", columns=columns, header=[columns], rows=[])
+            self._table = PrintedTable(line, columns, MAX_ROWS, "Communication")
             return records, True
-        return self._row(line, body) if self._table is not None else ([], False)
+        return self._row(self._table, line, body) if self._table is not None else ([], False)
 
-    def _row(self, line: int, body: str) -> tuple[list[Record], bool]:
-        table = self._table
-        assert table is not None
+    def _row(self, table: PrintedTable, line: int, body: str) -> tuple[list[Record], bool]:
         match = _ROW.match(body)
         if match is None:
             if _OPERATION.match(body):
                 self._operation = body.strip()
                 return [], True
             return (self.close(), False) if body.strip("_ ") else ([], True)
-        if len(table.rows) >= MAX_ROWS:
-            return [unread(line, f"a table is limited to {MAX_ROWS} rows", body)], True
         size = (to_float(match[1]) or 0.0) * _SIZES[match[2]]
-        texts = [self._operation, f"{size:.0f}", match[3], *match[4].split()]
-        table.rows.append([cell(text) for text in texts])
-        busbw = to_float(texts[-1]) if "busbw" in table.columns[-1] else None
-        if busbw is not None and (self._best is None or busbw > self._best[0]):
-            self._best = (busbw, line, texts[-1])
-        return [], True
+        return table.add(line, [self._operation, f"{size:.0f}", match[3], *match[4].split()], body), True
 
     def close(self) -> list[Record]:
         """Return the table that was read, and its largest bus bandwidth."""
         table, self._table = self._table, None
-        best, self._best, self._operation = self._best, None, ""
-        if table is None or not table.rows:
+        self._operation = ""
+        if table is None:
             return []
-        records = [Record("table", table.line, data=table)]
-        if best is not None:
-            records.append(figure(best[1], "max_busbw_bytes_per_s", best[0] * 1e9 / 8, best[2], "Gbit/s"))
+        records = table.records()
+        if (best := table.largest("busbw")) is not None:
+            value, row, column = best
+            text = table.rows[row][column].text
+            records.append(figure(table.lines[row], "max_busbw_bytes_per_s", value * 1e9 / 8, text, "Gbit/s"))
         return records
 
 
@@ -96,7 +86,6 @@ def _call(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
         Field(f"{name}_algbw_bytes_per_s", "algbw (Gbps)", "Gbit/s", 1e9 / 8),
         Field(f"{name}_busbw_bytes_per_s", "busbw (Gbps)", "Gbit/s", 1e9 / 8),
     )
-    cells = [
-        (Pair(field.key, text, field.unit, to_float(text)), field) for field, text in zip(fields, texts, strict=True)
-    ]
-    return record_of("metrics", line, rank, None, cells)
+    numbers = [(field, text, to_float(text)) for field, text in zip(fields, texts, strict=True)]
+    parts = parts_of([(field, text, number) for field, text, number in numbers if number is not None])
+    return [Record("metrics", line, parts.values, rank=rank, fields=parts.fields, raw=parts.raw)]

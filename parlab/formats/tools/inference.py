@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from parlab.formats.documents.tables import cell
+from parlab.formats.documents.tables import table
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import normal, slug, to_float, unit_of
-from parlab.formats.schema import Table
 
 SIGNS: Signs = (
     (re.compile(r"NVIDIA (?:GenAI-Perf|AIPerf) \| "), 60),
@@ -110,10 +109,7 @@ class StatisticsTable:
         self.rows, self.columns, self.title = [], [], None
         if not rows:
             return []
-        table = Table(
-            line=self.line, columns=columns, header=[columns], rows=[[*map(cell, row)] for row in rows], title=title
-        )
-        records = [Record("table", self.line, data=table)]
+        records = [Record("table", self.line, data=table([columns], rows, line=self.line, title=title))]
         for row in rows:
             quantity = _quantity(row[0])
             for heading, text in zip(columns[1:], row[1:], strict=True):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel_line
-from parlab.formats.grammar.records import Record, figure, unread
+from parlab.formats.grammar.records import Record, figure
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import MIB
 from parlab.formats.schema import Table
+from parlab.formats.tools.printed_tables import PrintedTable
 
 SIGNS: Signs = (
     (re.compile(r"^# OSU \w.{0,80}Test"), 60),
@@ -47,44 +47,27 @@ class Tests:
 
     def __init__(self) -> None:
         self.title: str | None = None
-        self.table: Table | None = None
+        self.table: PrintedTable | None = None
 
     def header(self, line: int, text: str) -> list[Record]:
         """Start a table; return the records of the one before it."""
         records = self.close()
-        columns = _columns(text)
-        self.table = Table(line=line, columns=columns, header=[columns], rows=[], title=self.title)
+        self.table = PrintedTable(line, _columns(text), MAX_ROWS, self.title)
         return records
 
-    def row(self, line: int, text: str) -> list[Record]:
-        """Read a row."""
-        table = self.table
+    def plain_row(self, line: int, text: str) -> list[Record] | None:
+        """Read the usual row, a line of whole cells and nothing else; None for any other line."""
+        if self.table is None or len(text) > 4000 or "\x1b" in text or "\r" in text:
+            return None
         tokens = text.split()
-        if table is None or len(tokens) != len(table.columns):
-            width = 0 if table is None else len(table.columns)
-            return [unread(line, f"a row of {len(tokens)} cells under a header of {width} columns", text)]
-        if len(table.rows) >= MAX_ROWS:
-            return [unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
-        table.rows.append([cell(token) for token in tokens])
-        return []
-
-    def add(self, text: str) -> bool:
-        """Add the usual row, a line of whole cells and nothing else; return whether the line is one."""
-        tokens = text.split()
-        table = self.table
-        if table is None or not tokens or len(tokens) != len(table.columns) or not tokens[0].isdecimal():
-            return False
-        if len(table.rows) >= MAX_ROWS or len(text) > 4000 or "\x1b" in text or "\r" in text:
-            return False
-        table.rows.append([*map(cell, tokens)])
-        return True
+        if len(tokens) != self.table.width or not tokens[0].isdecimal():
+            return None
+        return self.table.add(line, tokens, text)
 
     def close(self) -> list[Record]:
         """Return the table and its figure."""
         table, self.table = self.table, None
-        if table is None or not table.rows:
-            return []
-        return [Record("table", table.line, data=table), *_best(table)]
+        return [] if table is None else [*table.records(), *_best(table.content)]
 
 
 def _best(table: Table) -> list[Record]:
@@ -109,9 +92,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read the output of OSU Micro-Benchmarks or perftest; yield a table per test and its figure."""
     tests = Tests()
     for number, printed in enumerate(lines, 1):
-        if tests.add(printed):
-            continue
-        yield from _read_line(tests, number, printed)
+        row = tests.plain_row(number, printed)
+        yield from _read_line(tests, number, printed) if row is None else row
     yield from tests.close()
 
 
@@ -120,7 +102,7 @@ def _read_line(tests: Tests, number: int, printed: str) -> Iterator[Record]:
     for line, rank, time, peeled in peel_line(number, printed):
         text = peeled[:4000].rstrip()
         if tests.table is not None and text.lstrip()[:1].isdigit():
-            yield from tests.row(line, text)
+            yield from tests.table.add(line, text.split(), text)
         elif title := _TITLE.match(text):
             tests.title = title[1] or title[2]
         elif _HEADER.match(text):

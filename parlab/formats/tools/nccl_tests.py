@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from parlab.formats.documents.tables import cell
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import slug, to_float
 from parlab.formats.launch import typed
-from parlab.formats.schema import Cell, Table
+from parlab.formats.tools.printed_tables import PrintedTable
 
 _TYPES = r"(?:u?int(?:8|32|64)|float|double|half|b?float16|bf?16|fp?\d{1,2}(?:_?e\dm\d)?|f8e\dm\d|float8\w*)"
 SIGNS: Signs = (
@@ -35,28 +34,13 @@ _HALF = re.compile(
     rf"\s*(\d{{1,20}}\s+\d{{1,20}}\s+{_TYPES}(?:\s+[a-z]\w{{1,12}}(?=\s))?(?:\s+-?\d{{1,7}}(?![\d.]))?)"
     r"\s{0,8}(?=\S{1,200} \[\d|\S{1,200}:\d|$)"
 )
-_PLAIN = (
-    "size",
-    "count",
-    "type",
-    "redop",
-    "root",
-    "time",
-    "algbw",
-    "busbw",
-    "#wrong",
-    "time",
-    "algbw",
-    "busbw",
-    "#wrong",
-)
+_PLAIN = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 # Rows of older versions have no root, and those before 2.0 of some tests no operation either.
 _LEFT_OUT = {len(_PLAIN): frozenset[str](), len(_PLAIN) - 2: frozenset({"root", "redop"})}
 _UNITS = ("B", "elements", "us", "GB/s", "GB/s", "us", "GB/s", "GB/s")
 # Names and units of versions before 2.0, which print times in ms.
 _FIRST_NAMES = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
 _FIRST_UNITS = ("B", "elements", "ms", "GB/s", "GB/s", "ms", "GB/s", "GB/s")
-_BANDWIDTHS = ("algbw", "busbw")
 _WITH_UNIT = frozenset({"size", "count", "time", "algbw", "busbw"})
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S{1,40})")
 _WRONG = re.compile(r"#?\s*Out of bounds values\s*:\s*(\S{1,40})\s*(\S{0,20})")
@@ -89,18 +73,14 @@ class Test:
         self.settings: dict[str, Any] = {}
         self.ranks: set[int] = set()
         self.names: list[str] = []
-        self.bandwidths: list[tuple[int, bool]] = []
-        """Places of the bandwidths, and whether each is the algorithm's."""
-        self.table: Table | None = None
-        self.best: tuple[float, str, int] | None = None
-        self.widest: tuple[float, float] | None = None
+        self.table: PrintedTable | None = None
 
     def header(self, line: int, names: list[str]) -> list[Record]:
         """Start a table; return the records of the previous one."""
         records = self.close()
         self.names = names[:MAX_TOKENS]
-        self.bandwidths = [(at, name == "algbw") for at, name in enumerate(self.names) if name in _BANDWIDTHS]
-        self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
+        self.table = PrintedTable(line, _columns(self.names, []), MAX_ROWS)
+        self.table.content.header = [self.names]
         data = dict(self.settings)
         if self.ranks:
             data["world_size"] = len(self.ranks)
@@ -109,9 +89,9 @@ class Test:
 
     def units(self, units: list[str]) -> None:
         """Read the second line of the header."""
-        if self.table is not None and not self.table.rows:
-            self.table.columns = _columns(self.names, [unit.strip("()") for unit in units])
-            self.table.header = [self.names, units[:MAX_TOKENS]]
+        if self.table is not None and not self.table.lines:
+            self.table.content.columns = _columns(self.names, [unit.strip("()") for unit in units])
+            self.table.content.header = [self.names, units[:MAX_TOKENS]]
 
     def completes(self, half: list[str], tokens: list[str]) -> bool:
         """Return whether these are the numbers of a row of which the first cells stand on an earlier line."""
@@ -127,62 +107,33 @@ class Test:
             names = [name for name in _PLAIN if name not in left_out]
             records = self.header(line, names)
             self.units(list(_UNITS))
-        table = self.table
-        if table is None or len(tokens) != len(self.names):
-            return [
-                *records,
-                unread(line, f"a row of {len(tokens)} cells under a header of {len(self.names)} columns", text),
-            ]
-        if len(table.rows) >= MAX_ROWS:
-            return [*records, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
-        cells = [*map(cell, tokens)]
-        table.rows.append(cells)
-        self._extremes(line, cells)
-        return records
-
-    def _extremes(self, line: int, cells: list[Cell]) -> None:
-        bus = plain = 0.0
-        for at, is_plain in self.bandwidths:
-            value = cells[at].value
-            if value is None:
-                continue
-            if is_plain:
-                plain = plain or value
-                continue
-            bus = bus or value
-            if self.best is None or value > self.best[0]:
-                self.best = (value, cells[at].text, line)
-        if plain > 0.0 and (self.widest is None or plain > self.widest[0]):
-            self.widest = (plain, bus)
+        assert self.table is not None
+        return [*records, *self.table.add(line, tokens, text)]
 
     def close(self) -> list[Record]:
         """Return the table and its figures."""
         table, self.table = self.table, None
-        best, widest = self.best, self.widest
-        self.best = self.widest = None
-        if table is None or not table.rows:
+        if table is None or not table.lines:
             return []
-        table.title = self.title
-        records = [Record("table", table.line, data=table)]
-        if best is not None:
-            records.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, f"{best[1]} GB/s", "GB/s"))
-        ranks = _ranks(widest)
-        if ranks is not None:
+        table.content.title, self.title = self.title, None
+        records = table.records()
+        if (best := table.largest("busbw")) is not None:
+            value, row, column = best
+            text = f"{table.rows[row][column].text} GB/s"
+            records.append(figure(table.lines[row], "max_busbw_bytes_per_s", value * 1e9, text, "GB/s"))
+        if (widest := table.largest("algbw")) is not None and (ranks := _ranks(table, *widest)) is not None:
             basis = "busbw / algbw = 2 (n - 1) / n in the row of the largest algbw"
-            records.append(figure(table.line, "derived_ranks", float(ranks), basis))
-        self.title = None
+            records.append(figure(table.content.line, "derived_ranks", float(ranks), basis))
         return records
 
 
-def _ranks(widest: tuple[float, float] | None) -> int | None:
+def _ranks(table: PrintedTable, algbw: float, row: int, column: int) -> int | None:
     """Derive n from busbw / algbw = 2 (n - 1) / n of an all-reduce; None if the printed digits do not suffice.
 
     Only an all-reduce has a ratio above 1; the ratios of other operations, (n - 1) / n or 1, are ambiguous.
     """
-    if widest is None:
-        return None
-    algbw, busbw = widest
-    ratio = busbw / algbw
+    busbw = next((cell.value for cell in table.rows[row][column + 1 : column + 2]), None) or 0.0
+    ratio = busbw / algbw if algbw > 0.0 else 0.0
     if not 1.0 < ratio < 2.0:
         return None
     ranks = 2.0 / (2.0 - ratio)

@@ -157,11 +157,31 @@ class Rows:
         return [table, figure(self.table.line, "rows", float(self.count), basis)]
 
 
-class Parser:
-    """Assigns rows to their header."""
+class Tables:
+    """The tables of a tool, one after the other."""
 
     def __init__(self) -> None:
         self.rows: Rows | None = None
+
+    def open(self, line: int, names: list[str], units: list[str]) -> list[Record]:
+        """Start a table, unless its header is that of the last one; return the records of the last one."""
+        if self.rows is not None and self.rows.names == names:
+            return []
+        records = self.close()
+        self.rows = Rows(line, names, units)
+        return records
+
+    def close(self) -> list[Record]:
+        """Return the last table."""
+        rows, self.rows = self.rows, None
+        return rows.close() if rows is not None else []
+
+
+class Parser(Tables):
+    """Assigns rows to their header."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.names: list[str] | None = None
         self.query = False
 
@@ -179,7 +199,8 @@ class Parser:
                 else []
             )
         units = ["" if unit in ("Idx", "YYYYMMDD", "HH:MM:SS", "#", "name", "C/G") else unit for unit in tokens]
-        return self._open(line, names, units, query=False)
+        self.query = False
+        return self.open(line, names, units)
 
     def query_header(self, line: int, text: str) -> list[Record]:
         """Read the first line of a query: column names with units in brackets."""
@@ -187,15 +208,8 @@ class Parser:
         if not all(columns):
             return [unread(line, "a header with invalid column names", text)]
         names = [column[1] for column in columns if column]
-        return self._open(line, names, [column[2] or "" for column in columns if column], query=True)
-
-    def _open(self, line: int, names: list[str], units: list[str], *, query: bool) -> list[Record]:
-        self.query = query
-        if self.rows is not None and self.rows.names == names:
-            return []
-        records = self.close()
-        self.rows = Rows(line, names, units)
-        return records
+        self.query = True
+        return self.open(line, names, [column[2] or "" for column in columns if column])
 
     def row(self, line: int, time: str | None, text: str) -> list[Record]:
         rows = self.rows
@@ -211,10 +225,6 @@ class Parser:
         if len(tokens) != width:
             return [unread(line, f"a row of {len(tokens)} cells under a header of {width} columns", text)]
         return rows.add(line, [token[:200] for token in tokens] if len(text) > 200 else tokens, time)
-
-    def close(self) -> list[Record]:
-        rows, self.rows = self.rows, None
-        return rows.close() if rows is not None else []
 
 
 _DATA = re.compile(r'\s*["\d]')

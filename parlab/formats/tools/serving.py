@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from parlab.formats.documents.tables import cell
+from parlab.formats.documents.tables import table
 from parlab.formats.grammar.endings import ending
 from parlab.formats.grammar.prefixes import peel
 from parlab.formats.grammar.records import Record, figure, unread
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.grammar.units import normal, slug, to_float, unit_of
-from parlab.formats.schema import Table
 from parlab.formats.tools import inference
 
 SIGNS: Signs = (
@@ -29,7 +28,6 @@ SIGNS: Signs = (
 )  # fmt: skip
 
 _START = re.compile(r"^\s*=+ (?:Serving Benchmark Result|PERFORMANCE OVERVIEW) ?=*\s*$")
-_RULE = re.compile(r"\s*[-=]{3,}[^:]{0,80}?[-=]{0,80}\s*$")
 _ROW = re.compile(
     r"\s*(?P<label>(?:\[[\w ]{1,20}\] )?[A-Za-z][\w .,/%-]{0,60}?(?:\s?\((?P<unit>[^()]{1,40})\))?)\s?:\s{1,60}"
     r"(?P<value>[+-]?[\d.,]{1,40}(?:[eE][+-]?\d{1,3})?|inf|nan|N/A)\s*(?P<after>[A-Za-z%/]{1,16})?\s*$"
@@ -73,8 +71,6 @@ class Results:
         self.columns: dict[str, None] = {}
         self.line = 0
         self.is_open = False
-        self.labels: dict[str, tuple[str, str, str]] = {}
-        """What stands before the colon of a row -> name, unit and column."""
 
     def add(self, line: int, label: str, text: str) -> bool:
         """Add a value to the current benchmark; return False beyond the limits."""
@@ -94,9 +90,8 @@ class Results:
         """Yield the table of all benchmarks, one per row."""
         if self.rows:
             columns = list(self.columns)
-            rows = [[cell(row.get(name, "")) for name in columns] for row in self.rows]
-            built = Table(line=self.line, columns=columns, header=[columns], rows=rows, title="Serving benchmark")
-            yield Record("table", self.line, data=built)
+            rows = [[row.get(name, "") for name in columns] for row in self.rows]
+            yield Record("table", self.line, data=table([columns], rows, line=self.line, title="Serving benchmark"))
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
@@ -104,9 +99,6 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     results, statistics = Results(), inference.StatisticsTable()
     for line, rank, time, printed in peel(lines):
         text = printed[:500].rstrip()
-        if statistics.title is None and (again := _repeated(results, line, text)) is not None:
-            yield again
-            continue
         in_table = statistics.feed(line, text)
         if in_table is not None:
             yield from in_table
@@ -115,15 +107,14 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         if timings:
             yield from timings
             continue
-        is_rule = text.lstrip()[:1] in ("-", "=")
-        if is_rule and _START.match(text):
+        if _START.match(text):
             results.is_open = False
             continue
         offline = _OFFLINE.search(text) if "Throughput:" in text else None
         if offline:
             yield from _rates(results, line, offline, text.strip())
             continue
-        match = None if is_rule and _RULE.match(text) else _ROW.match(text)
+        match = _ROW.match(text)
         if match is None:
             end = ending(text)
             if end:
@@ -144,20 +135,6 @@ def _rates(results: Results, line: int, match: re.Match[str], text: str) -> Iter
             yield _figure(line, name, name.rpartition("(")[2].rstrip(")"), number, text)
 
 
-def _repeated(results: Results, line: int, text: str) -> Record | None:
-    """Read a row whose label an earlier row had; None for any other line."""
-    head, _, tail = text.partition(":")
-    label = results.labels.get(head)
-    value = tail.strip() if label else ""
-    number = to_float(value) if value else None
-    if label is None or number is None:
-        return None
-    name, unit, column = label
-    if not results.add(line, column, value):
-        return unread(line, BEYOND, text)
-    return _figure(line, name, unit, number, text.strip())
-
-
 def _row(results: Results, line: int, match: re.Match[str], text: str) -> Record | None:
     """Add a row to the current benchmark and return its figure."""
     name, in_brackets, value, after = match.groups()
@@ -165,8 +142,6 @@ def _row(results: Results, line: int, match: re.Match[str], text: str) -> Record
     label = name if in_brackets or not unit else f"{name} ({unit})"
     if not results.add(line, label, value):
         return unread(line, BEYOND, text)
-    if not after and len(results.labels) < MAX_COLUMNS:
-        results.labels[text.partition(":")[0]] = name, unit, label
     if number is not None:
         return _figure(line, name, unit, number, text.strip())
     # An unlimited request rate is a setting, which the table has.

@@ -15,7 +15,7 @@ from parlab.formats.grammar.prefixes import peel
 from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.sniff import Signs
 from parlab.formats.tools import nvidia_smi
-from parlab.formats.tools.nvidia_smi import Rows
+from parlab.formats.tools.nvidia_smi import Tables
 
 _OTHERS: Signs = (
     (re.compile(r"=\s?ROCm System Management Interface\s?="), 20),
@@ -63,11 +63,11 @@ _DCGM_COLUMNS = {
 }  # fmt: skip
 
 
-class Parser:
+class Parser(Tables):
     """Reads one kind of table at a time; its header says which."""
 
     def __init__(self) -> None:
-        self.rows: Rows | None = None
+        super().__init__()
         self.first: re.Match[str] | None = None
         """The first of two lines that make a row."""
         self.names: list[str] = []
@@ -97,12 +97,7 @@ class Parser:
 
     def _open(self, line: int, columns: Sequence[tuple[str, str]], printed: list[str]) -> list[Record]:
         self.names = printed
-        names, units = ["gpu", *(name for name, _ in columns)], ["", *(unit for _, unit in columns)]
-        if self.rows is not None and self.rows.names == names:
-            return []
-        records = self.close()
-        self.rows = Rows(line, names, units)
-        return records
+        return self.open(line, ["gpu", *(name for name, _ in columns)], ["", *(unit for _, unit in columns)])
 
     def _pair(
         self, line: int, time: str | None, columns: Sequence[tuple[str, str]], cells: Sequence[str | None]
@@ -116,11 +111,6 @@ class Parser:
         for record in row:
             record.line, record.until = line - 1, line
         return records + row
-
-    def close(self) -> list[Record]:
-        """Return the table of all rows."""
-        rows, self.rows = self.rows, None
-        return rows.close() if rows is not None else []
 
 
 def _rocm_row(text: str, names: list[str]) -> list[str]:
