@@ -186,10 +186,6 @@ def command_arguments(text: str) -> dict[str, Any]:
     """Parse the options of a command line: `--world-size 3 --fp16` -> {"world_size": 3, "fp16": True}."""
     if (quoted := _QUOTED.search(text)) is not None and is_command(quoted[1]):
         text = quoted[1]
-    try:
-        tokens = shlex.split(text, comments=False)
-    except ValueError:
-        tokens = text.split()
     arguments: dict[str, Any] = {}
     environment: dict[str, Any] = {}
     name: str | None = None
@@ -202,7 +198,7 @@ def command_arguments(text: str) -> dict[str, Any]:
             if is_size(last := name.rpartition(".")[2]):
                 arguments.setdefault(last, value)
 
-    for word in tokens:
+    for word in _words(text):
         if name is None and (variable := _VARIABLE.fullmatch(word)):
             if is_size(variable[1].lower()):
                 environment.setdefault(variable[1].lower(), typed(variable[2]))
@@ -220,6 +216,13 @@ def command_arguments(text: str) -> dict[str, Any]:
             values.append(word)
     close()
     return _with_world(text, {**environment, **arguments})
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command, comments=False)
+    except ValueError:
+        return command.split()
 
 
 def _with_world(text: str, arguments: dict[str, Any]) -> dict[str, Any]:

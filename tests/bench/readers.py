@@ -26,11 +26,6 @@ LINES: dict[str, str] = {
     " RunningAvgSamplesPerSec={r}, CurrSamplesPerSec={r}, MemAllocated=5.25GB, MaxMemAllocated=18.5GB\n"
     "[2026-01-02 10:00:00,126] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) | fwd_microstep: {s}"
     " | bwd_microstep: {r} | bwd_inner_microstep: {s} | bwd_allreduce_microstep: 0.12 | step_microstep: {s}\n",
-    "megatron-deepspeed": "[2026-01-02 10:00:00,123] [INFO] [logging.py:68:log_dist] [Rank 0] step={n}, skipped=3,"
-    " lr=[{l}e-05], mom=[[0.9, 0.95]]\n"
-    " iteration {n:8d}/ 1000000 | consumed samples: {n:12d} | elapsed time per iteration (s): {s} |"
-    " learning rate: 1.471E-04 | global batch size:   512 | lm loss: {l}E+00 | loss scale: 16384.0 | grad norm: 3.312"
-    " | samples per second: {r} | TFLOPs: {s} |\n",
     "pipeline-runner": "Rank 0 node 10.0.0.1 forward pass takes {s}s\nRank 0 node 10.0.0.1 backward pass takes {s}s\n"
     "Rank 0 node 10.0.0.1 iteration takes {s}s\n",
     "torchtitan": "[rank0]:[titan] 2026-01-02 10:00:00,123 - root - INFO - step: {n:5d}  loss: {l}  grad_norm: {s}"

@@ -260,19 +260,17 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
         if name == "step" and type(content) is list and content and type(content[-1]) is int:
             iteration = whole(float(content[-1]))  # epoch and step, of DLLogger
             continue
-        kind = type(content)
-        if name in _CLOCKS and kind in _TIMES and unix_time(str(content)) is not None:
+        if name in _CLOCKS and type(content) in _TIMES and unix_time(str(content)) is not None:
             time = str(content)
             continue
-        if kind is str and "." in content[:40] and (number := to_float(content[:40])) is not None:
-            kind, content = float, number  # noqa: PLW2901
-        if (kind is not float and kind is not int) or not -LARGEST < content < LARGEST:
+        number = content if type(content) in (float, int) else _printed(content)
+        if number is None or not -LARGEST < number < LARGEST:
             continue
         role, field = _meaning(name[:MAX_NAME])
         if role == "step":
-            iteration = whole(float(content)) if iteration is None else iteration
+            iteration = whole(float(number)) if iteration is None else iteration
         elif field is not None:
-            (held_out if role == "held out" else own).append((field, str(content)[:80], float(content)))
+            (held_out if role == "held out" else own).append((field, str(number)[:80], float(number)))
     records = _measured(line, iteration, parts_of(own), parts_of(held_out))
     for record in records:
         record.time = time
@@ -280,6 +278,11 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
 
 
 _TIMES = frozenset({str, int, float})
+
+
+def _printed(content: object) -> float | None:
+    """Return a number that is printed as a string, with its decimals; None for anything else."""
+    return to_float(content[:40]) if isinstance(content, str) and "." in content[:40] else None
 
 
 @lru_cache(maxsize=8192)

@@ -183,14 +183,19 @@ def _stated(text: str, cells: list[tuple[Pair, Field]]) -> list[tuple[Pair, Fiel
     # A number of tokens, which may be those of the training or of the data.
     tokens = {cell for cell, f in cells if f.name == "tokens_seen"}
     cells = [(cell, f._replace(name=slug(cell.key)) if cell in tokens else f) for cell, f in cells]
-    stated = [(cell, f) for cell, f in cells if cell in tokens or (_measures(f) and (cell.unit or f.name != "loss"))]
+    stated = [(cell, f) for cell, f in cells if cell in tokens or _is_measured(cell, f)]
     if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
         return []
     if any(is_timer(f.name) for _, f in stated):
         # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
         stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
-    others = named_numbers(text) if stated else []
+    others = {cell for cell in named_numbers(text) if stated}
     return [(cell, f) for cell, f in cells if (cell, f) in stated or (cell in others and not _measures(f))]
+
+
+def _is_measured(cell: Pair, field: Field) -> bool:
+    """Return whether a cell of a line without a counter is a measurement; a loss without a unit is none."""
+    return _measures(field) and bool(cell.unit or field.name != "loss")
 
 
 _OF_RANKS = frozenset(q.name for q in QUANTITIES if q.unit == "bytes" and q.per == "rank")

@@ -480,15 +480,11 @@ class Parser:
     def _cells_beside(self, text: str, counter: Counter) -> tuple[list[Pair], str, bool]:
         """Return the cells of a step, what no cell claims, and whether the counter stands in front of them."""
         # A counter in front of the cells is no cell; one among them is dropped by its key.
-        begin = counter.match.start()
-        in_front = text[:begin]
-        is_ahead = (
-            begin < 60 or in_front.endswith("]") or (text[counter.match.end() :][:1] == "," and "=" not in in_front)
-        )
-        rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|->)]")) if is_ahead else text
-        cells, left = pairs_and_rest(rest)
-        if is_ahead and begin > _LEAST:
-            cells = _in_front(text[:begin]) + cells
+        in_front, behind = text[: counter.match.start()], text[counter.match.end() :]
+        is_ahead = _is_ahead(in_front, behind)
+        cells, left = pairs_and_rest(_AGAIN.sub("", behind.lstrip(" :|->)]")) if is_ahead else text)
+        if is_ahead and len(in_front) > _LEAST:
+            cells = _in_front(in_front) + cells
         kept = known_to(self.dialect.trainer).keys() | (_OF_ALL if counter.in_epoch else set())
         cells = [cell for cell in cells if cell.key in kept or cell.key.lower() not in _COUNTER_KEYS]
         if not _OTHER_WORK.search(_IN_BRACKETS.sub(" ", text)):
@@ -507,6 +503,11 @@ class Parser:
         pattern = self.dialect.uncounted
         cells = pairs(text) if pattern is not None and pattern.search(text) else []
         return self.records_of.records(line, rank, time, cells, None, None) if cells else []
+
+
+def _is_ahead(in_front: str, behind: str) -> bool:
+    """Return whether a counter stands in front of the cells of its line."""
+    return len(in_front) < 60 or in_front.endswith("]") or (behind.startswith(",") and "=" not in in_front)
 
 
 def _in_front(text: str) -> list[Pair]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,8 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     if each is not None and each.kind == "printed" and "tokens_per_s" not in summary:
         summary["tokens_per_s_per_gpu"] = each.median
     of_prose = stated.keys() - steps.keys()
-    of_log = (_utilisation_as_printed(summary, segment) | segment.kinds).items()
-    kinds = {name: kind for name, kind in stated_kinds.items() if name in of_prose}
-    if kinds := kinds | {name: kind for name, kind in of_log if name in summary.keys() - of_prose}:
+    of_log = _utilisation_as_printed(summary, segment) | segment.kinds
+    if kinds := _only(stated_kinds, of_prose) | _only(of_log, summary.keys() - of_prose):
         summary["kinds"] = kinds
     if series_kinds := _series_kinds(segment):
         summary["series_kinds"] = series_kinds
@@ -84,6 +83,10 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     if figures := _figures_of(segment):
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def _only(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _fill_memory(summary: dict[str, Any], segment: Segment) -> None:
