@@ -115,6 +115,7 @@ RULES: dict[str, Rule] = {
         (records.placeholders_of_run,),
     ),
     "gradients": Rule("warning", "Gradients are neither 0 nor explode", (work.gradients_in_document,)),
+    "rate-of-tokens": Rule("error", "Tokens/s are what clusters can reach", (work.rates_in_document,)),
     "loss-zero": Rule("warning", "A loss does not become 0", (work.losses_in_document,)),
     "loss-scale": Rule("warning", "The loss scale does not collapse", (work.scales_in_document,)),
     "clock-of-steps": Rule("warning", "Step times agree with time stamps", (clocks.steps, clocks.bars)),

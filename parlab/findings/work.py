@@ -92,6 +92,20 @@ def tokens_per_s(segment: Segment, gpus: int | None) -> float | None:
     return rate.median if rate else each.median * gpus if each and gpus else None
 
 
+MOST_TOKENS_PER_S = 1e12
+"""No cluster trains a model on more: 100,000 GPUs of 10 PFLOP/s at 10 % do so with 16 million parameters."""
+
+
+def rates_in_document(document: Document) -> Iterator[Contradiction]:
+    """Find tokens per second that no cluster reaches, as counters that overflow give."""
+    for index, segment in enumerate(document.segments):
+        rate = tokens_per_s(segment, 1)
+        if rate is None or rate <= MOST_TOKENS_PER_S:
+            continue
+        message = f"{shown(rate)} tokens/s are more than any cluster reaches: a counter of the tokens has overflowed."
+        yield Contradiction(message, {"tokens_per_s": rate}).at(_line(segment), segment=index, figure="tokens_per_s")
+
+
 FAR = 1.9
 """How many times the tokens of the largest step are too many, however the time of a step was averaged."""
 

@@ -190,6 +190,12 @@ def test_a_loss_that_becomes_exactly_0_is_found(losses: tuple[float, ...], rules
     assert rules_of("".join(f"step: {n} loss: {loss} lr: 0.001\n" for n, loss in enumerate(losses, 1))) == rules
 
 
+@pytest.mark.parametrize(("rate", "rules"), [("8.90638e+19", ["rate-of-tokens"]), ("8.9e+06", [])])
+def test_tokens_per_second_that_no_cluster_reaches_are_found(rate: str, rules: list[str]) -> None:
+    bar = "{n}89/88743 [10:51:46<53:53,  2.09it/s, loss=5.7, wps={rate}, num_updates=34{n}000, lr=0.0002]"
+    assert rules_of("\n".join(bar.format(n=n, rate=rate) for n in (1, 2, 3))) == rules
+
+
 GRPO = """[INFO|trainer.py:2405] 2026-01-02 12:04:09,913 >> ***** Running training *****
 [INFO|trainer.py:2406] 2026-01-02 12:04:09,913 >>   Num examples = 5,498
 [INFO|trainer.py:2407] 2026-01-02 12:04:09,914 >>   Num Epochs = 1
