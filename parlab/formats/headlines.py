@@ -99,7 +99,9 @@ def _of_steps(segment: schema.Segment, builder: Builder) -> bool:
 
 
 def _of_rates(segment: schema.Segment, builder: Builder) -> bool:
-    rates = builder.steps.by_name.get("steps_per_s")
+    # Hugging Face rounds the rate of a whole training to a thousandth.
+    is_block = not builder.records and "train_runtime_s" not in builder.metrics.by_name
+    rates = (builder.metrics if is_block else builder.steps).by_name.get("steps_per_s")
     if rates is None or rates.minimum <= 0:
         return False
     p10, median, p90 = (1.0 / rate for rate in rates.quantiles(0.9, 0.5, 0.1))

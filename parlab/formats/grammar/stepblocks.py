@@ -62,6 +62,12 @@ class _Head(NamedTuple):
     is_epoch: bool = False
 
 
+# Excerpts may begin below the head of a block.
+_CUT_OFF = _Head("", (0, 0), None, is_tag=True)
+_TAGGED = frozenset({"composer", "olmo"})
+_OF_TAG = re.compile(r"(?:Train )?[a-z_]+/[^=:]{1,80}[=:]\s?[\d.-]")
+
+
 class _Layout:
     """A line of a block: its cells, and what matches lines that differ from it in their numbers only."""
 
@@ -89,9 +95,10 @@ class StepBlocks:
     blocks of the same layouts are read with the plan of the first of them.
     """
 
-    def __init__(self, records_of: StepCells, *, counts_epochs: bool = False) -> None:
+    def __init__(self, records_of: StepCells, trainer: str, *, counts_epochs: bool = False) -> None:
         """`counts_epochs`: a line `Epoch 3` is a head too, until a line states the number of a step."""
         self.records_of = records_of
+        self.trainer = trainer
         self.counts_epochs = counts_epochs
         self.line = self.until = 0
         self.time: str | None = None
@@ -134,6 +141,8 @@ class StepBlocks:
         text = ANSI.sub("", text).strip() if "\x1b" in text else text.strip()
         if (head := self._head(text)) is not None:
             return self._open(line, head, time)
+        if self.head is None and is_indented and self.trainer in _TAGGED and _OF_TAG.match(text):
+            self._open(line, _CUT_OFF)
         if self.head is None or (self.head.is_tag and not is_indented):
             return None
         cells = _cells(text)
@@ -188,6 +197,22 @@ class StepBlocks:
         self.head, self.rows, self.texts = None, [], []
         if head is None or not rows:
             return []
+        records = (
+            self._of_launch(rows, texts) if head is _CUT_OFF else self._of_step(head, rows, texts, is_last=is_last)
+        )
+        for record in records:
+            record.until = self.until
+        return records
+
+    def _of_launch(self, rows: tuple[_Layout, ...], texts: tuple[str, ...]) -> list[Record]:
+        """Return the figures of a block whose head was cut off."""
+        own, held_out = _sides(rows, texts)
+        figures = record_of("metrics", self.line, None, None, [(cell, self.records_of.field(cell)) for cell in own])
+        return figures + (self.records_of.validation(self.line, None, held_out, None) if held_out else [])
+
+    def _of_step(
+        self, head: _Head, rows: tuple[_Layout, ...], texts: tuple[str, ...], *, is_last: bool
+    ) -> list[Record]:
         iteration = to_int(head.text[slice(*head.at)])
         total = to_int(head.text[slice(*head.total)]) if head.total is not None else None
         if iteration is None:
@@ -198,8 +223,6 @@ class StepBlocks:
         records = None if is_last else self._planned(rows, texts, iteration, total)
         if records is None:
             records = self._each(rows, texts, iteration, total, is_last=is_last)
-        for record in records:
-            record.until = self.until
         return records
 
     def _planned(

@@ -197,7 +197,7 @@ class Parser:
             dialect.field, dialect.settings,
             keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank, is_beside=dialect.is_beside,
         )  # fmt: skip
-        self.below = StepBlocks(self.records_of, counts_epochs=dialect.trainer == UNKNOWN_TRAINER)
+        self.below = StepBlocks(self.records_of, dialect.trainer, counts_epochs=dialect.trainer == UNKNOWN_TRAINER)
         self.boxes = Boxes(self.records_of)
         self.repeats = Repeats(by_part(dialect.start, self._parts) if dialect.start is not None else self._parts)
         self.clock = Clock()

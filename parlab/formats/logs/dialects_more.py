@@ -176,6 +176,7 @@ FRAMEWORKS: dict[str, Dialect] = {
     "olmo": Dialect(
         (
             (re.compile(r"\[step=[\d,]+/[\d,]+(?:,epoch=[\d/]+)?(?:,eta=[^\]]{1,40})?\]\s*$"), 12),
+            (re.compile(r"^\s{2,8}throughput/device/(?:BPS|TPS|MFU)\b.{0,20}=[\d.,]+$"), 6),
         ),
         reads="OLMo and OLMo-core",
         has_blocks=True,
