@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
     "samples-per-second": Rule(
         "error",
         "Samples/s = global batch / step time",
-        (rates.samples_per_second_in_document, work.samples_over_seconds),
+        (rates.samples_per_second_in_document, work.samples_over_seconds, work.samples_of_training),
         (rates.rates_of_run,),
     ),
     "tokens-per-second": Rule(

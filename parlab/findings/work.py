@@ -233,6 +233,29 @@ def samples_over_seconds(document: Document) -> Iterator[Contradiction]:
         ).at(record.line, segment=index, figure="samples_per_s")
 
 
+def samples_of_training(document: Document) -> Iterator[Contradiction]:
+    """Compare the samples of all epochs with the rate and the duration of a whole training, as Hugging Face prints."""
+    for index, segment in enumerate(document.segments):
+        names = ("train_samples", "epoch", "train_runtime_s", "samples_per_s")
+        samples, epochs, seconds, rate = (_last(segment, name) for name in names)
+        if not samples or not epochs or not seconds or not rate:
+            continue
+        made, stated = rate * seconds, samples * epochs
+        if stated / FAR < made < FAR * stated:
+            continue
+        message = (
+            f"{shown(rate)} samples/s in {shown(seconds)} s are {shown(made)} samples, but {shown(samples)} samples in"
+            f" {shown(epochs)} epoch{'' if epochs == 1.0 else 's'} are {shown(stated)}."
+        )
+        last = segment.lines.last if segment.lines is not None else None
+        yield Contradiction(message, {"made": made, "stated": stated}).at(last, segment=index, figure="samples_per_s")
+
+
+def _last(segment: Segment, name: str) -> float:
+    statistic = segment.metrics.get(name)
+    return statistic.last if statistic is not None else float(count(segment.launch.arguments.get(name)) or 0)
+
+
 def _steps_between(segment: Segment) -> float:
     """Return how many steps lie between two records of a segment, on average; at least one."""
     if segment.first is None or segment.last is None or segment.records < 2:

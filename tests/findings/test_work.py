@@ -196,6 +196,15 @@ def test_tokens_per_second_that_no_cluster_reaches_are_found(rate: str, rules: l
     assert rules_of("\n".join(bar.format(n=n, rate=rate) for n in (1, 2, 3))) == rules
 
 
+@pytest.mark.parametrize(("samples", "rules"), [(2, ["samples-per-second"]), (32, [])])
+def test_samples_of_a_training_are_compared_with_its_rate_and_duration(samples: int, rules: list[str]) -> None:
+    summary = "{'train_runtime': 297.6561, 'train_samples_per_second': 0.108, 'train_loss': 3.1, 'epoch': 1.0}"
+    block = (
+        f"***** train metrics *****\n  epoch                    =        1.0\n  train_samples            = {samples}\n"
+    )
+    assert rules_of(f"{summary}\n{block}") == rules
+
+
 GRPO = """[INFO|trainer.py:2405] 2026-01-02 12:04:09,913 >> ***** Running training *****
 [INFO|trainer.py:2406] 2026-01-02 12:04:09,913 >>   Num examples = 5,498
 [INFO|trainer.py:2407] 2026-01-02 12:04:09,914 >>   Num Epochs = 1

@@ -178,7 +178,8 @@ def test_a_time_that_grows_is_the_clock_of_the_run_and_any_other_one_the_step() 
         return segment.step_time_s.median if segment.step_time_s else None
 
     assert median(9.5, 4.5, 4.25) == 4.5
-    assert median(4.5, 9.0, 13.5) is None
+    assert median(4.5, 9.0, 13.5) == 4.5
+    assert median(4.5, 4.6, 4.7) is None
 
 
 def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:

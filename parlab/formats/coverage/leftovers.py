@@ -19,7 +19,7 @@ _PLACES = frozenset(
      "batch", "epoch", "epochnum", "totalsteps", "total", "totaliterations", "rank", "localrank", "globalrank",
      "worldrank", "pid", "ip", "line", "lineno", "gpu", "device", "node", "worker", "actor", "timems", "timestamp",
      "eta", "process", "vnum", "microstep", "train", "training", "trial", "dp", "pp", "tp", "cp", "ep", "progress",
-     "in", "out", "err", "firstepochnum", "epochcount", "samplescount"}
+     "in", "out", "err", "firstepochnum", "epochcount", "samplescount", "iters"}
 )  # fmt: skip
 # Of no interest: `utils.py:23`, `(trainer:756)`, `node-7:0 olmo.train`, `0000:C1:00.0`, the share in front of a bar.
 _SOURCE = re.compile(

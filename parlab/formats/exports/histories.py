@@ -54,6 +54,10 @@ _TABBED = re.compile(rf"^(?=[^\n,]*\t)(?:[A-Za-z_][^\t,\n]{{0,200}}\t){{0,40}}{_
 _OBJECT = re.compile(rf'^(?:DLLL )?\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?\[?\d)"')
 
 
+# The statistics of a tick of StyleGAN and EDM: `{"Loss/loss": {"num": 50, "mean": 0.149, "std": 0.35}, ...}`.
+_STATISTICS = re.compile(r'^\{"[\w/]{1,80}": ?\{"num": ?\d{1,18}, ?"mean": ?[\d.-]')
+
+
 @dataclass(frozen=True)
 class Export:
     """A reader: patterns of its lines, and the function that reads them."""
@@ -253,7 +257,7 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
     beyond: list[Record] = []
     is_nested = dict in map(type, data.values())
     time: str | None = None
-    for at, (name, content) in enumerate(flatten(data, mark="/") if is_nested else data.items()):
+    for at, (name, content) in enumerate(_leaves(data) if is_nested else data.items()):
         if at >= MAX_COLUMNS:
             beyond.append(unread(line, f"more than {MAX_COLUMNS} values", name))
             break
@@ -271,10 +275,25 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
             iteration = whole(float(number)) if iteration is None else iteration
         elif field is not None:
             (held_out if role == "held out" else own).append((field, str(number)[:80], float(number)))
+    if _TICK in data:
+        iteration, time = _tick(data[_TICK]), None  # of many steps
     records = _measured(line, iteration, parts_of(own), parts_of(held_out))
     for record in records:
         record.time = time
     return [*records, *beyond]
+
+
+_TICK = "Progress/tick"
+
+
+def _tick(content: object) -> int | None:
+    mean = content.get("mean") if isinstance(content, Mapping) else content
+    return whole(float(mean)) if isinstance(mean, float) else None
+
+
+def _leaves(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested objects; the mean of a quantity has the name of the quantity."""
+    return ((name.removesuffix("/mean"), content) for name, content in flatten(data, mark="/"))
 
 
 _TIMES = frozenset({str, int, float})
@@ -340,7 +359,9 @@ CSV = Export(
     read_csv,
     "histories of metrics: W&B, TensorBoard, Lightning's CSVLogger, DeepSpeed's monitor",
 )
-JSON_LINES = Export(((_OBJECT, 6),), read_json, "JSON objects with a step, one a line; DLLogger's `DLLL {...}`")
+JSON_LINES = Export(
+    ((_OBJECT, 6), (_STATISTICS, 6)), read_json, "JSON objects with a step, one a line; DLLogger's `DLLL {...}`"
+)
 JSON_POINTS = Export(
     ((_POINTS, 20),), read_points, "a scalar that TensorBoard exports as JSON: `[[wall time, step, value], ...]`"
 )

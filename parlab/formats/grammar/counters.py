@@ -46,7 +46,9 @@ _IN_EPOCH = (
         r"\[\s{0,9}(?P<at>\d{1,15})/\s{0,9}(?P<total>\d{1,15})\](?=[\s:,])"
     ),
     re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,9})/(?P<at>\d{1,15})(?P<total>(?!))?(?= loss )"),  # WeNet
-    re.compile(r"(?P<epoch>(?!))?^\s{0,4}(?P<at>\d{1,15})/(?P<total>\d{1,15}) [\[━].{0,60}? (?=- |\d{1,9}m?s )"),
+    re.compile(
+        r"(?P<epoch>(?!))?^\s{0,4}(?P<at>\d{1,15})/(?P<total>\d{1,15}) [\[━].{0,120}? (?=- |\d{1,9}m?s |\d{1,3}% - )"
+    ),
 )
 _COUNTERS = (
     re.compile(

@@ -51,7 +51,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "loss trainloss lmloss reducedtrainloss trainlossstep globalavgloss losstrain trainingloss steploss",
         "traincrossentropyloss trainceloss losstraintotal batchavgloss",
         "xtuner: reduced_llm_loss", "litgpt: loss train", "neuronx: step_loss", "marian: Cost",
-        "detectron2: total_loss",
+        "detectron2: total_loss", "opennmt: xent",
         "events: global_avg_loss", "hf: Training Loss"), title="Loss"),
     Quantity("reduced_train_loss", aliases=("nemo: reduced_train_loss",)),
     Quantity("lm_loss", aliases=("events: lm loss", "nanotron: lm_loss")),

@@ -159,7 +159,7 @@ class StepCells:
 
     def summary(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line without a counter that states a time, a rate or memory: figures of the launch."""
-        if " = " in text and (setting := trainer_setting(text[:300])):
+        if (" = " in text or " / " in text) and (setting := trainer_setting(text[:300])):
             return [Record("launch", line, data=setting, rank=rank)]
         found = pairs(text)
         if found and all(HELD_OUT.match(cell.key) for cell in found):

@@ -310,11 +310,14 @@ class Parser:
         return records
 
     def _metric(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
-        """Read a line of the block `***** train metrics *****`, unless a dictionary contained it before."""
+        """Read a line of the block `***** train metrics *****`, unless a dictionary contained it before.
+
+        No dictionary has the number of the samples.
+        """
         value = to_float(match[3])
         if value is None:
             value = duration_seconds(match[3])
-        if value is None or match[1] in self.summaries_seen:
+        if value is None or (match[1] in self.summaries_seen and match[2] != "samples"):
             return []
         if match[1] is None:
             return [Record("metrics", line, {"epoch": value}, rank=rank, fields=(_EPOCHS,), raw=(match[3],))]

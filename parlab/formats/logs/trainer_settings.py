@@ -10,6 +10,8 @@ _SETTING = re.compile(
     r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>|- INFO - [\w.]{1,60} -|\[ {0,4}INFO\] - |>>)?"
     r"\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
 )
+# `  num epochs / epoch数: 10`.
+_TRANSLATED = re.compile(r"\s{0,4}([a-z][a-z *]{3,40}) / [^:=]{0,60}[^\x00-\x7f:=](?: =|:) (\d{1,12})\s*$")
 _ARGUMENTS = {
     "Instantaneous batch size per device": "per_device_train_batch_size",
     "Total train batch size": "total_train_batch_size",
@@ -18,6 +20,12 @@ _ARGUMENTS = {
     "Num examples": "num_examples",
     "Num Epochs": "num_train_epochs",
     "Number of trainable parameters": "trainable_parameters",
+    # sd-scripts of kohya, in two languages.
+    "num train images * repeats": "num_examples",
+    "num epochs": "num_train_epochs",
+    "batch size per device": "per_device_train_batch_size",
+    "gradient accumulation steps": "gradient_accumulation_steps",
+    "total optimization steps": "max_steps",
     # Unsloth's banner.
     "Batch size per device": "per_device_train_batch_size",
     "Total batch size": "total_train_batch_size",
@@ -34,7 +42,7 @@ def banner_settings(text: str) -> dict[str, int] | None:
 
 def trainer_setting(text: str) -> dict[str, int] | None:
     """Return the argument that a line sets, empty for one that is not kept; None for any other line."""
-    match = _SETTING.match(text)
+    match = _SETTING.match(text) or _TRANSLATED.match(text)
     if match is None:
         return None
     name = _ARGUMENTS.get(match[1].partition(" (")[0])
