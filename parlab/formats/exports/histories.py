@@ -55,6 +55,7 @@ _OBJECT = re.compile(rf'^(?:DLLL )?\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?
 
 
 # The statistics of a tick of StyleGAN and EDM: `{"Loss/loss": {"num": 50, "mean": 0.149, "std": 0.35}, ...}`.
+_SUMMARY = re.compile(r'^ {1,8}"_(?:runtime|step|timestamp)": [\d.]{1,20},?$')  # W&B's, an entry a line
 _STATISTICS = re.compile(r'^\{"[\w/]{1,80}": ?\{"num": ?\d{1,18}, ?"mean": ?[\d.-]')
 
 
@@ -231,23 +232,40 @@ def _cells(text: str) -> list[str] | None:
 
 def read_json(lines: Iterable[str]) -> Iterator[Record]:
     """Read JSON objects, one a line; yield steps, timers in seconds and evaluations."""
-    for number, data in _json_lines(lines, "a line that is not a JSON object"):
+    for number, last, data in _json_lines(lines, "a line that is not a JSON object"):
         if isinstance(data, Record):
             yield data
         elif isinstance(data, dict):
-            yield from _object(number, data)
+            for record in _object(number, data):
+                record.until = last
+                yield record
 
 
-def _json_lines(lines: Iterable[str], reason: str) -> Iterator[tuple[int, Any]]:
-    """Yield number and content of each line that is not empty; a line that is not JSON as a Record with the reason."""
+def _json_lines(lines: Iterable[str], reason: str) -> Iterator[tuple[int, int, Any]]:
+    """Yield first line, last line and content of what is JSON: a line each, or an object between lines of its braces.
+
+    What is not JSON is a Record with the reason.
+    """
+    begun: list[str] = []
+    first = number = 0
     for number, line in enumerate(lines, 1):
         text = line.strip().lstrip("\ufeff").removeprefix("DLLL ")
-        if not text:
+        if begun or text == "{":
+            first = first if begun else number
+            begun.append(text)
+            if not line.startswith("}") and len(begun) <= MAX_COLUMNS:
+                continue
+            text, begun = " ".join(begun), []
+        elif not text:
             continue
+        else:
+            first = number
         try:
-            yield number, orjson.loads(text)
+            yield first, number, orjson.loads(text)
         except orjson.JSONDecodeError:
-            yield number, unread(number, reason, text)
+            yield first, number, unread(first, reason, text)
+    if begun:
+        yield first, number, unread(first, "a JSON object that does not end", " ".join(begun))
 
 
 def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
@@ -316,7 +334,7 @@ def _meaning(name: str) -> tuple[Literal["step", "clock", "own", "held out"], Fi
 
 def read_points(lines: Iterable[str]) -> Iterator[Record]:
     """Read a scalar that TensorBoard exports as JSON, one line of `[[wall time, step, value], ...]`; yield steps."""
-    for number, data in _json_lines(lines, "a line that is not a list of points"):
+    for number, _, data in _json_lines(lines, "a line that is not a list of points"):
         for item in data if isinstance(data, list) else [data]:
             yield item if isinstance(item, Record) else _point(number, item)
 
@@ -360,7 +378,9 @@ CSV = Export(
     "histories of metrics: W&B, TensorBoard, Lightning's CSVLogger, DeepSpeed's monitor",
 )
 JSON_LINES = Export(
-    ((_OBJECT, 6), (_STATISTICS, 6)), read_json, "JSON objects with a step, one a line; DLLogger's `DLLL {...}`"
+    ((_OBJECT, 6), (_STATISTICS, 6), (_SUMMARY, 6)),
+    read_json,
+    "JSON objects with a step, one a line; DLLogger's `DLLL {...}`",
 )
 JSON_POINTS = Export(
     ((_POINTS, 20),), read_points, "a scalar that TensorBoard exports as JSON: `[[wall time, step, value], ...]`"
