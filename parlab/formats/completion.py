@@ -74,7 +74,7 @@ def completed(records: Iterable[Record]) -> Iterator[Record]:
     clocks: dict[int | None, _Clock] = {}
     fallen: set[str] = set()
     plans: dict[int, _Plan] = {}
-    for record in ranked(records):
+    for record in timed(ranked(records)):
         fields = record.fields
         plan = plans.get(id(fields))
         if plan is None or plan.fields is not fields:
@@ -145,6 +145,47 @@ def _resolution(record: Record, name: str) -> float:
 
 def _key_of(record: Record, name: str) -> str:
     return next((field.key for field in record.fields if field.name == name), name)
+
+
+def timed(records: Iterable[Record]) -> Iterator[Record]:
+    """Take the `Time` of each step for a clock of the training, if it grows as the number of the step does."""
+    stream = iter(records)
+    head: list[Record] = []
+    times: list[tuple[int, float]] = []
+    for record in stream:
+        head.append(record)
+        if record.kind == "timers" and record.values.keys() == {"time"} and record.iteration:
+            times.append((record.iteration, record.values["time"]))
+        if len(times) == GROWN or len(head) >= FIRST_STEPS:
+            break
+    if not _is_clock(times):
+        yield from head
+        yield from stream
+        return
+    step: Record | None = None
+    for record in chain(head, stream):
+        is_time = record.kind == "timers" and record.values.keys() == {"time"}
+        if step is not None:
+            if is_time and record.line == step.line:
+                step.values["train_time_s"] = record.values["time"]
+                step.fields = tuple(
+                    field._replace(name="train_time_s", kind="cumulative") if field.name == "time_s" else field
+                    for field in step.fields
+                )
+            yield step
+        step = record if record.kind == "step" else None
+        if step is None and not is_time:
+            yield record
+    if step is not None:
+        yield step
+
+
+def _is_clock(times: Sequence[tuple[int, float]]) -> bool:
+    """Return whether times only grow, at least to the double, and about as much as the numbers of their steps."""
+    if len(times) < GROWN or any(b[1] <= a[1] or b[0] <= a[0] for a, b in pairwise(times)):
+        return False
+    (began, first), (ended, last) = times[0], times[-1]
+    return last >= 2.0 * first > 0.0 and 0.5 < last / first * began / ended < 2.0
 
 
 def ranked(records: Iterable[Record]) -> Iterator[Record]:

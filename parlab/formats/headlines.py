@@ -130,21 +130,9 @@ def _of_only_time(segment: schema.Segment, builder: Builder) -> bool:
     if alone is None or alone.count < builder.records or alone.count < _ENOUGH:
         return False
     if alone.first <= alone.minimum and alone.last >= alone.maximum:
-        return "time" in timers and _of_clock(segment, builder, alone)
+        return False  # a clock of the whole run only grows
     segment.step_time_s = _of(alone)
     _set(segment, "step_time_s", f"the only time that each step prints; {alone.count} records")
-    return True
-
-
-def _of_clock(segment: schema.Segment, builder: Builder, clock: Stream) -> bool:
-    """Take the growth of a time that each step prints, if it grows with the number of the step."""
-    first, last = builder.first, builder.last
-    began, ended = (record.iteration or 0 if record is not None else 0 for record in (first, last))
-    if began < 1 or clock.last < 2 * clock.first or not 0.5 < clock.last / clock.first * began / ended < 2.0:
-        return False
-    segment.metrics["elapsed_s"] = segment.timers_s.pop("time").model_copy(update={"kind": "cumulative"})
-    segment.step_time_s = _constant((clock.last - clock.first) / (ended - began))
-    _set(segment, "step_time_s", f"growth of the printed time from {began} to {ended}", "derived")
     return True
 
 

@@ -130,8 +130,9 @@ def _values(run: PreviewRun, marked: MarkedText | None) -> list[Value]:
     values = [_from_first(value, run) for value in values] + _printed(marked)
     values += _sizes(run, {value.name for value in values})
     values += [_step(run, marked)] if run.steps else []
-    values += [_parted(figure_title(name), text, _kind(run, name), "", name) for name, text in run.figures.items()]
-    return values
+    shown = {value.name for value in values} | ({"mfu"} if run.mfu_pct else set())
+    figures = {name: text for name, text in run.figures.items() if name not in shown}
+    return values + [_parted(figure_title(name), text, _kind(run, name), "", name) for name, text in figures.items()]
 
 
 _PRINTED = (
