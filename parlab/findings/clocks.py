@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parlab.findings.contradictions import Contradiction, computed, shown
 from parlab.findings.facts import segment_sizes
-from parlab.findings.work import LEAST_RECORDS, printed_tokens, tokens_per_s
+from parlab.findings.work import LEAST_RECORDS, OFF, last_line, printed_tokens, tokens_per_s
 from parlab.formats.grammar.units import unix_time
 from parlab.formats.schema import Document, Segment
 
@@ -20,7 +20,6 @@ LEAST_BAR, BAR_LONG = 100, 50.0
 """A bar with fewer steps may still show its start; pauses make its mean at most so many times as long as a step."""
 INSTANT = 0.1
 """A step that takes a smaller share of the median has not waited for its work."""
-OFF = 1.5
 _PRINTED = "are printed"
 
 
@@ -96,7 +95,7 @@ def averages(document: Document) -> Iterator[Contradiction]:
             f"Step times fall from {shown(times.first)} to {shown(times.last)} s as an average since the start does:"
             f" the later steps take {computed(time.median)} s each, and the run has not become faster.",
             {"first_s": times.first, "last_s": times.last, "recent_s": time.median},
-        ).at(segment.last.line if segment.last else None, segment=index, figure="step_time_s")
+        ).at(last_line(segment), segment=index, figure="step_time_s")
 
 
 def first_records(document: Document) -> Iterator[Contradiction]:
@@ -124,7 +123,7 @@ def remaining(document: Document) -> Iterator[Contradiction]:
             f"The remaining time is {shown(left.last)} s: more steps were made than planned, as after a change of the"
             " batch size or the number of GPUs.",
             {"remaining_s": left.last},
-        ).at(segment.last.line if segment.last else None, segment=index, figure="eta_s")
+        ).at(last_line(segment), segment=index, figure="eta_s")
 
 
 _REMAINING = ("eta_s", "remaining_s", "remaining_time_s")

@@ -76,11 +76,8 @@ def _timed(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] |
 
 def _averaged(segment: Segment, gpus: int | None) -> tuple[Amount, Amount, float] | None:
     """Return the medians of rate and time, and the tokens of the largest step, if they are far too many for it."""
-    most, rate, step_s = (
-        _most_tokens(segment.launch),
-        tokens_per_s(segment, gpus),
-        segment.metrics["step_time_s"].median,
-    )
+    most, rate = _most_tokens(segment.launch), tokens_per_s(segment, gpus)
+    step_s = segment.metrics["step_time_s"].median
     if not most or rate is None or rate * step_s < FAR * most:
         return None
     return Amount(rate), Amount(step_s), float(most)
@@ -103,7 +100,9 @@ def rates_in_document(document: Document) -> Iterator[Contradiction]:
         if rate is None or rate <= MOST_TOKENS_PER_S:
             continue
         message = f"{shown(rate)} tokens/s are more than any cluster reaches: a counter of the tokens has overflowed."
-        yield Contradiction(message, {"tokens_per_s": rate}).at(_line(segment), segment=index, figure="tokens_per_s")
+        yield Contradiction(message, {"tokens_per_s": rate}).at(
+            last_line(segment), segment=index, figure="tokens_per_s"
+        )
 
 
 FAR = 1.9
@@ -171,7 +170,7 @@ def tokens_of_samples(document: Document) -> Iterator[Contradiction]:
             f"{shown(rate)} tokens/s x {shown(time.median)} s = {shown(tokens)} tokens per step, fewer than the"
             f" {shown(samples)} samples of a batch: the batch size may count tokens.",
             {"tokens_per_s": rate, "step_time_s": time.median, "tokens_per_step": tokens, "samples": float(samples)},
-        ).at(_line(segment), segment=index, figure="tokens_per_s")
+        ).at(last_line(segment), segment=index, figure="tokens_per_s")
 
 
 def steps_of_examples(steps: float, examples: float, epochs: float, batch: float) -> Contradiction | None:
@@ -298,7 +297,7 @@ def gradients_in_document(document: Document) -> Iterator[Contradiction]:
             message = f"The last gradient norm is {shown(norms.last)}, the median {shown(norms.median)}: it explodes."
         if message:
             numbers = {"median": norms.median, "last": norms.last}
-            yield Contradiction(message, numbers).at(_line(segment), segment=index, figure="grad_norm")
+            yield Contradiction(message, numbers).at(last_line(segment), segment=index, figure="grad_norm")
 
 
 def losses_in_document(document: Document) -> Iterator[Contradiction]:
@@ -309,7 +308,7 @@ def losses_in_document(document: Document) -> Iterator[Contradiction]:
             continue
         message = f"The loss falls from {shown(loss.first)} to exactly 0: labels are all masked, or numbers overflow."
         yield Contradiction(message, {"first": loss.first, "last": loss.last}).at(
-            _line(segment), segment=index, figure="loss"
+            last_line(segment), segment=index, figure="loss"
         )
 
 
@@ -321,8 +320,8 @@ def scales_in_document(document: Document) -> Iterator[Contradiction]:
             continue
         message = f"The loss scale falls from {shown(scales.max)} to {shown(scales.last)}: gradients always overflow."
         numbers = {"largest": scales.max, "last": scales.last}
-        yield Contradiction(message, numbers).at(_line(segment), segment=index, figure="loss_scale")
+        yield Contradiction(message, numbers).at(last_line(segment), segment=index, figure="loss_scale")
 
 
-def _line(segment: Segment) -> int | None:
+def last_line(segment: Segment) -> int | None:
     return segment.last.line if segment.last is not None else None

@@ -232,9 +232,8 @@ class Builder:
 
     def _merge(self, current: Record, record: Record) -> None:
         values = current.values
-        is_estimate = {"loss", "step_time_s"} <= record.values.keys() and values.keys().isdisjoint({"step_time_s"})
-        if is_estimate and "loss" in values and _key_of(current, "loss") != _key_of(record, "loss"):
-            _put_aside(current, record, "loss", "evaluated")  # nanoGPT's estimate, printed before the step
+        if _has_estimate(current, record):
+            _put_aside(current, record, "loss", "evaluated")
         for name, value in record.values.items():
             existing = values.get(name)
             if existing is not None and existing != value and record.rank is None and not self.repeated:
@@ -337,6 +336,13 @@ def _differ(record: Record, current: Record) -> bool:
 def _ratio(value: float, other: float) -> float:
     """Return the larger value divided by the smaller one, and 1 for placeholders."""
     return max(value, other) / min(value, other) if min(value, other) > 0.0 else 1.0
+
+
+def _has_estimate(current: Record, record: Record) -> bool:
+    """Return whether a step has the estimate of a loss, as nanoGPT prints it, and its own loss comes with its time."""
+    is_timed = "step_time_s" in record.values and "step_time_s" not in current.values
+    has_losses = "loss" in record.values and "loss" in current.values
+    return is_timed and has_losses and _key_of(current, "loss") != _key_of(record, "loss")
 
 
 def _key_of(record: Record, name: str) -> str | None:

@@ -126,11 +126,14 @@ def _of_only_time(segment: schema.Segment, builder: Builder) -> bool:
         timers = timers | {name: stream for name, stream in builder.steps.by_name.items() if name in AMBIGUOUS}
     named = next(iter(timers), "") if len(timers) == 1 and builder.records else ""
     alone = timers.get("time") or (timers[named] if named and _PHASE.search(named) is None else None)
-    # The time of other work is not that of every step.
-    if alone is None or alone.count < builder.records or alone.count < _ENOUGH:
+    # A clock of the whole run only grows; the time of other work is not that of every step.
+    if (
+        alone is None
+        or alone.count < builder.records
+        or alone.count < _ENOUGH
+        or (alone.first <= alone.minimum and alone.last >= alone.maximum)
+    ):
         return False
-    if alone.first <= alone.minimum and alone.last >= alone.maximum:
-        return False  # a clock of the whole run only grows
     segment.step_time_s = _of(alone)
     _set(segment, "step_time_s", f"the only time that each step prints; {alone.count} records")
     return True

@@ -64,8 +64,8 @@ class Layouts:
         for key in keys:
             pair = key.endswith(AVERAGE)
             body += rf"/{_VALUE}" if pair else rf"{body and '[|]'} *{re.escape(key)}:?{_VALUE}"
-        places = range(re.compile(self.head).groups, re.compile(self.head).groups + len(keys))
-        columns = Columns(places, [self.field_of(key) for key in keys])
+        first = re.compile(self.head).groups
+        columns = Columns(range(first, first + len(keys)), [self.field_of(key) for key in keys])
         self.layouts.insert(0, Layout(re.compile(self.head + body + self.tail).match, columns))
 
     def prefer(self, index: int) -> None:

@@ -64,7 +64,6 @@ class _Head(NamedTuple):
 
 # Excerpts may begin below the head of a block.
 _CUT_OFF = _Head("", (0, 0), None, is_tag=True)
-_TAGGED = frozenset({"composer", "olmo"})
 _OF_TAG = re.compile(r"(?:Train )?[a-z_]+/[^=:]{1,80}[=:]\s?[\d.-]")
 
 
@@ -95,10 +94,13 @@ class StepBlocks:
     blocks of the same layouts are read with the plan of the first of them.
     """
 
-    def __init__(self, records_of: StepCells, trainer: str, *, counts_epochs: bool = False) -> None:
-        """`counts_epochs`: a line `Epoch 3` is a head too, until a line states the number of a step."""
+    def __init__(self, records_of: StepCells, *, has_tags: bool = False, counts_epochs: bool = False) -> None:
+        """`has_tags`: heads are tags, without which indented cells are a block that was cut off.
+
+        `counts_epochs`: a line `Epoch 3` is a head too, until a line states the number of a step.
+        """
         self.records_of = records_of
-        self.trainer = trainer
+        self.has_tags = has_tags
         self.counts_epochs = counts_epochs
         self.line = self.until = 0
         self.time: str | None = None
@@ -141,7 +143,7 @@ class StepBlocks:
         text = ANSI.sub("", text).strip() if "\x1b" in text else text.strip()
         if (head := self._head(text)) is not None:
             return self._open(line, head, time)
-        if self.head is None and is_indented and self.trainer in _TAGGED and _OF_TAG.match(text):
+        if self.head is None and is_indented and self.has_tags and _OF_TAG.match(text):
             self._open(line, _CUT_OFF)
         if self.head is None or (self.head.is_tag and not is_indented):
             return None

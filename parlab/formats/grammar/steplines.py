@@ -122,6 +122,8 @@ class Dialect:
     """The beginning of a line that a terminal may have wrapped, and the whole line."""
     has_blocks: bool = False
     """Whether the cells of a step may stand on the lines below its number."""
+    has_tags: bool = False
+    """Whether that number is a tag above indented cells, `[batch=4/10]:`."""
     is_beside: bool = False
     """Whether the lines stand beside the steps of another format, so that each of their numbers is one of a step."""
 
@@ -197,7 +199,8 @@ class Parser:
             dialect.field, dialect.settings,
             keeps_names=dialect.keeps_names, is_of_rank=dialect.is_of_rank, is_beside=dialect.is_beside,
         )  # fmt: skip
-        self.below = StepBlocks(self.records_of, dialect.trainer, counts_epochs=dialect.trainer == UNKNOWN_TRAINER)
+        is_unknown = dialect.trainer == UNKNOWN_TRAINER
+        self.below = StepBlocks(self.records_of, has_tags=dialect.has_tags, counts_epochs=is_unknown)
         self.boxes = Boxes(self.records_of)
         self.repeats = Repeats(by_part(dialect.start, self._parts) if dialect.start is not None else self._parts)
         self.clock = Clock()

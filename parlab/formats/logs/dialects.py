@@ -87,6 +87,7 @@ DIALECTS: dict[str, Dialect] = {
         ),
         reads="Composer and llm-foundry: `[batch=4/10]:` and the lines below it",
         has_blocks=True,
+        has_tags=True,
     ),
     "bars": Dialect(
         (

@@ -180,6 +180,7 @@ FRAMEWORKS: dict[str, Dialect] = {
         ),
         reads="OLMo and OLMo-core",
         has_blocks=True,
+        has_tags=True,
     ),
     "ranklines": Dialect(
         (
