@@ -6,7 +6,7 @@ not their own time, the time of a step is the difference of two statements, divi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -162,19 +162,20 @@ def timed(records: Iterable[Record]) -> Iterator[Record]:
         yield from head
         yield from stream
         return
+    renamed = _Replaced(lambda f: f._replace(name="train_time_s", kind="cumulative") if f.name == "time_s" else f)
     step: Record | None = None
     for record in chain(head, stream):
-        is_time = record.kind == "timers" and record.values.keys() == {"time"}
         if step is not None:
-            if is_time and record.line == step.line:
-                step.values["train_time_s"] = record.values["time"]
-                step.fields = tuple(
-                    field._replace(name="train_time_s", kind="cumulative") if field.name == "time_s" else field
-                    for field in step.fields
-                )
-            yield step
-        step = record if record.kind == "step" else None
-        if step is None and not is_time:
+            own, step = step, None
+            if record.kind == "timers" and record.line == own.line and record.values.keys() == {"time"}:
+                own.values["train_time_s"] = record.values["time"]
+                own.fields = renamed(own.fields)
+                yield own
+                continue
+            yield own
+        if record.kind == "step":
+            step = record
+        else:
             yield record
     if step is not None:
         yield step
@@ -230,6 +231,22 @@ def _ranks_of(steps: Sequence[Record]) -> int:
     return sizes.pop() if len(names) == 1 and is_growing and differs else 1
 
 
+class _Replaced:
+    """The fields of records with some of them replaced; lines of a layout share theirs, which are made once."""
+
+    def __init__(self, replace: Callable[[Field], Field]) -> None:
+        self.replace = replace
+        self.known: dict[int, tuple[tuple[Field, ...], tuple[Field, ...]]] = {}
+
+    def __call__(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        known = self.known.get(id(fields))
+        if known is None or known[0] is not fields:
+            known = (fields, tuple(map(self.replace, fields)))
+            if len(self.known) < MAX_RANKS:
+                self.known[id(fields)] = known
+        return known[1]
+
+
 class _Shares:
     """Finds whether a MFU without a unit is a fraction or per cent, by its first values."""
 
@@ -238,7 +255,9 @@ class _Shares:
         self.count = 0
         self.largest = 0.0
         self.is_percent: bool | None = None
-        self.fields: dict[int, tuple[tuple[Field, ...], tuple[Field, ...]]] = {}
+        self.per_cent = _Replaced(
+            lambda f: f._replace(unit="%", scale=0.01) if f.name in UTILIZATIONS and not f.unit else f
+        )
 
     def add(self, record: Record, *, is_bare: bool) -> Iterable[Record]:
         """Hold a record until the scale is known, and return those whose scale is."""
@@ -263,17 +282,5 @@ class _Shares:
         if self.is_percent:
             bare = {field.name for field in record.fields if field.name in UTILIZATIONS and not field.unit}
             record.values |= {name: record.values[name] / 100.0 for name in bare & record.values.keys()}
-            record.fields = self._per_cent(record.fields)
+            record.fields = self.per_cent(record.fields)
         return record
-
-    def _per_cent(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
-        """Return the fields with a MFU in per cent; lines of a layout share theirs."""
-        known = self.fields.get(id(fields))
-        if known is None or known[0] is not fields:
-            scaled = tuple(
-                f._replace(unit="%", scale=0.01) if f.name in UTILIZATIONS and not f.unit else f for f in fields
-            )
-            known = (fields, scaled)
-            if len(self.fields) < MAX_RANKS:
-                self.fields[id(fields)] = known
-        return known[1]

@@ -14,8 +14,10 @@ import pytest
 import zstandard
 
 from parlab.formats import Document, format_of, read_document, records
+from parlab.formats.completion import timed
 from parlab.formats.files import read_file
 from parlab.formats.grammar.metric_fields import metric_field
+from parlab.formats.grammar.records import Record
 from parlab.formats.grammar.steplines import UNNAMED
 
 LINE = " iteration {n:8d}/ 100 | elapsed time per iteration (ms): 5{n:02d}.0 | lm loss: 8.{n}E+00 |\n"
@@ -180,6 +182,23 @@ def test_a_time_that_grows_is_the_clock_of_the_run_and_any_other_one_the_step() 
     assert median(9.5, 4.5, 4.25) == 4.5
     assert median(4.5, 9.0, 13.5) == 4.5
     assert median(4.5, 4.6, 4.7) is None
+
+
+def test_times_of_other_lines_stay_beside_a_time_that_is_a_clock() -> None:
+    steps = [Record("step", n, {"loss": 2.5}, n) for n in (1, 3, 5)]
+    own = [Record("timers", n, {"time": 10.0 * n}, n) for n in (1, 3, 5)]
+    other = Record("timers", 6, {"time": 7.5}, 5)
+    pairs = [record for pair in zip(steps, own, strict=True) for record in pair]
+    assert list(timed([*pairs, other])) == [*steps, other]
+    assert [step.values["train_time_s"] for step in steps] == [10.0, 30.0, 50.0]
+
+
+@pytest.mark.parametrize("cut", ["{\n", '{\n  "loss": 9.5,\n'])
+def test_an_object_that_does_not_end_hides_no_lines_behind_it(cut: str) -> None:
+    before, behind = ("".join(f'{{"step": {n}, "loss": 2.{n}}}\n' for n in steps) for steps in ((1, 2), (3, 4)))
+    document = read(before + cut + behind)
+    assert [example.reason for example in document.unread.examples] == ["a JSON object that does not end"]
+    assert document.segments[0].records == 4
 
 
 def test_a_lone_number_in_the_type_of_numpy_is_a_number() -> None:

@@ -250,6 +250,9 @@ def _json_lines(lines: Iterable[str], reason: str) -> Iterator[tuple[int, int, A
     first = number = 0
     for number, line in enumerate(lines, 1):
         text = line.strip().lstrip("\ufeff").removeprefix("DLLL ")
+        if begun and line.startswith("{"):
+            yield first, number - 1, unread(first, _ENDLESS, " ".join(begun))
+            begun = []
         if begun or text == "{":
             first = first if begun else number
             begun.append(text)
@@ -265,7 +268,10 @@ def _json_lines(lines: Iterable[str], reason: str) -> Iterator[tuple[int, int, A
         except orjson.JSONDecodeError:
             yield first, number, unread(first, reason, text)
     if begun:
-        yield first, number, unread(first, "a JSON object that does not end", " ".join(begun))
+        yield first, number, unread(first, _ENDLESS, " ".join(begun))
+
+
+_ENDLESS = "a JSON object that does not end"
 
 
 def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
